@@ -1,0 +1,76 @@
+# `make run` and `make test` are all a newcomer needs: both install what they need into .venv, and say so.
+# `make help` lists the rest.
+
+PYTHON ?= python3
+RUN ?= runs/cartpole.yaml
+ARGS ?=
+BIN := .venv/bin
+PATHS := services tests tools
+STEP = @printf '\n== %s\n'
+# The pinned pyright comes with its node from the locks; it is not to look for newer ones.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test install install-dev lint format types contracts generate drift pytest sim bench lock clean
+# The steps of `make test` share .venv, two cores and one terminal: one after the other reads best.
+.NOTPARALLEL:
+
+help: ## list the commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+
+run: install ## train: installs, starts every service, ends with a summary (RUN=runs/arithmetic.yaml, ARGS="--for 60s")
+	@$(BIN)/tidegate up $(RUN) $(ARGS)
+
+test: lint types contracts drift pytest ## everything that must hold: lint, types, contracts, drift, tests (ARGS="-k lag")
+
+install: ## install what a run needs into .venv (nothing to do: a tenth of a second)
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "tidegate: there is no $(PYTHON) here: install Python 3.11 or newer and run make again." >&2; exit 1; }
+	@$(PYTHON) tools/install.py runtime
+
+install-dev: ## install what the tests need as well
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "tidegate: there is no $(PYTHON) here: install Python 3.11 or newer and run make again." >&2; exit 1; }
+	@$(PYTHON) tools/install.py dev
+
+lint: install-dev ## ruff's rules and format, buf's rules for the protos
+	$(STEP) "lint: ruff check"
+	@$(BIN)/ruff check $(PATHS)
+	$(STEP) "format: ruff format --check"
+	@$(BIN)/ruff format --check $(PATHS)
+	$(STEP) "protos: buf lint"
+	@$(BIN)/buf lint
+
+format: install-dev ## rewrite the sources as ruff would have them
+	@$(BIN)/ruff check --fix $(PATHS)
+	@$(BIN)/ruff format $(PATHS)
+
+types: install-dev ## pyright, strict
+	$(STEP) "types: pyright, strict"
+	@$(BIN)/pyright
+
+contracts: install-dev ## the layers of the house, as import contracts
+	$(STEP) "contracts: lint-imports"
+	@$(BIN)/lint-imports
+
+generate: install-dev ## write services/tidegate/v1 anew from protos/
+	@$(BIN)/python tools/generate.py
+
+drift: install-dev ## services/tidegate/v1 is what protos/ generates
+	$(STEP) "drift: services/tidegate/v1 against protos/"
+	@$(BIN)/python tools/generate.py --check
+
+pytest: install-dev ## the tests alone: unit, property, simulation, integration, structure (ARGS="-k lag")
+	$(STEP) "tests: pytest"
+	@$(BIN)/python -m pytest $(ARGS)
+
+sim: install ## replay a simulated run of the cluster: make sim SEED=7
+	@$(BIN)/tidegate sim $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+bench: install ## measure against plain peers, print ratios, keep a JSON
+	@$(BIN)/tidegate bench $(ARGS)
+
+lock: install-dev ## resolve locks/ anew from pyproject.toml (ARGS=--upgrade for the newest versions)
+	@sh tools/lock.sh $(BIN)/uv $(ARGS)
+
+clean: ## remove .venv and what the tools cached; runs and their data stay
+	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find services tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

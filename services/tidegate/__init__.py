@@ -1,0 +1,1 @@
+"""Tidegate: asynchronous reinforcement learning as services, with staleness as a declared and enforced limit."""

@@ -1,0 +1,170 @@
+"""Install the locked environment into the checkout's .venv, saying in plain lines what happens.
+
+Usage: python3 tools/install.py runtime|dev. Standard library only, and no syntax newer than Python 3.7's, because this
+file must still start on a Python that is too old in order to say so. `dev` holds everything that `runtime` holds.
+Exits 0 when .venv matches the lock files; otherwise 1, after one sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LOCKS = ROOT / "locks"
+STAMP = VENV / ".tidegate-installed"  # written last: an environment without it is unfinished and is made anew
+PYTHON_OLDEST = (3, 11)
+# Measured on Linux x86-64 with the locks of November 2026.
+LAYERS = {
+    "runtime": "what a run needs: @RT_DL@ GB to download the first time, @RT_DISK@ GB on disk",
+    "dev": "what a run and the tests need: @DEV_DL@ GB to download the first time, @DEV_DISK@ GB on disk",
+}
+# Less free disk than this cannot hold the downloads and what is unpacked from them.
+FREE_DISK_MIN_GB = 8
+
+
+def main(arguments: list[str]) -> int:
+    """Bring .venv to the layer named on the command line; returns the exit code."""
+    if len(arguments) != 1 or arguments[0] not in LAYERS:
+        return fail("Usage: python3 tools/install.py runtime|dev")
+    layer = arguments[0]
+    if is_current(layer):
+        return 0
+    obstacle = find_obstacle()
+    if obstacle:
+        return fail(obstacle)
+    with one_install_at_a_time():
+        return 0 if is_current(layer) else install(layer)
+
+
+def find_obstacle() -> str:
+    """Say what this machine lacks for an install and how to get it, or nothing when it lacks nothing."""
+    if sys.version_info[:2] < PYTHON_OLDEST:
+        return (
+            f"Tidegate needs Python 3.11 or newer and this one is {version_text()}: install a newer python3, or name "
+            "one you have, as in `make run PYTHON=python3.12`."
+        )
+    if not all(importlib.util.find_spec(module) for module in ("venv", "ensurepip")):
+        return (
+            "This Python cannot make virtual environments, as its venv or ensurepip module is missing: install it "
+            f"(on Debian and Ubuntu: apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv) and run "
+            "make again."
+        )
+    free_gb = shutil.disk_usage(str(ROOT)).free / 1e9
+    if not STAMP.exists() and free_gb < FREE_DISK_MIN_GB:
+        return (
+            f"The install needs about {FREE_DISK_MIN_GB} GB of free disk and this checkout's disk has {free_gb:.1f} "
+            "GB: free some space and run make again."
+        )
+    return ""
+
+
+def install(layer: str) -> int:
+    """Install a layer from its lock file; returns the exit code."""
+    started_s = time.monotonic()
+    stamp = read_stamp()
+    if stamp[:1] == ["dev"]:
+        layer = "dev"  # tools for the tests that are there already are brought up to date, not removed
+    say(f"installing into .venv {LAYERS[layer]}.")
+    say("nearly all of that is torch with its CUDA libraries; later installs take seconds, from uv's cache.")
+    steps = plan_steps(layer, from_nothing=not stamp)
+    if stamp:
+        STAMP.unlink()
+    environment = os.environ if sys.stderr.isatty() else {**os.environ, "UV_NO_PROGRESS": "1"}
+    for index, (what, command) in enumerate(steps, start=1):
+        say(f"[{index}/{len(steps)}] {what}")
+        if subprocess.run(command, cwd=str(ROOT), env=environment, check=False).returncode != 0:
+            return fail(
+                f"Step {index} of the install failed for the reason above, often the network or a full disk: put it "
+                "right and run make again; what was downloaded is kept."
+            )
+    STAMP.write_text(f"{layer} {fingerprint(layer)}\n", encoding="utf-8")
+    say(f"installed in {time.monotonic() - started_s:.0f} s.")
+    return 0
+
+
+def plan_steps(layer: str, *, from_nothing: bool) -> list[tuple[str, list[str]]]:
+    """List the steps of an install in order, each with the words for it and its command."""
+    python, uv, lock = str(VENV / "bin" / "python"), str(VENV / "bin" / "uv"), LOCKS / f"{layer}.txt"
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+    sync = [uv, "pip", "sync", "--python", python, "--require-hashes", "--no-build"]
+    editable = [uv, "pip", "install", "--quiet", "--python", python, "--offline", "--no-deps", "--no-build-isolation"]
+    new_environment = (
+        f"a virtual environment for Python {version_text()}",
+        [sys.executable, "-m", "venv", "--clear", str(VENV)],
+    )
+    steps = [
+        ("uv, the package installer", [*pip, "--requirement", str(LOCKS / "bootstrap.txt")]),
+        (f"the packages pinned in locks/{layer}.txt, each checked against its hash", [*sync, str(lock)]),
+        ("tidegate itself, from services/", [*editable, "--editable", str(ROOT)]),
+    ]
+    return [new_environment, *steps] if from_nothing else steps
+
+
+def is_current(layer: str) -> bool:
+    """Tell whether .venv already holds this layer."""
+    stamp = read_stamp()
+    return bool(stamp) and stamp[0] in {layer, "dev"} and stamp == [stamp[0], fingerprint(stamp[0])]
+
+
+def fingerprint(layer: str) -> str:
+    """Digest what an environment is made from; its place counts, as the scripts in it name their interpreter."""
+    digest = hashlib.sha256(str(ROOT).encode())
+    for path in (LOCKS / "bootstrap.txt", LOCKS / f"{layer}.txt", ROOT / "pyproject.toml", Path(__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def read_stamp() -> list[str]:
+    """Read layer and fingerprint of the last finished install; empty when there is none."""
+    words = STAMP.read_text(encoding="utf-8").split() if STAMP.is_file() else []
+    return words if len(words) == 2 and words[0] in LAYERS else []
+
+
+@contextmanager
+def one_install_at_a_time() -> Iterator[None]:
+    """Lock the checkout's folder, so that `make run` typed beside `make test` waits for its install."""
+    folder = os.open(str(ROOT), os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another install into this checkout is under way: waiting for it to end.")
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def version_text() -> str:
+    """Write this interpreter's version, such as 3.11.7."""
+    return ".".join(str(part) for part in sys.version_info[:3])
+
+
+def say(line: str) -> None:
+    """Print one line of progress; standard output stays free for what runs afterwards."""
+    sys.stderr.write(f"tidegate: {line}\n")
+    sys.stderr.flush()
+
+
+def fail(sentence: str) -> int:
+    """Print why the install cannot go on and return the exit code for it."""
+    say(sentence)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Re-resolve the lock files from pyproject.toml: names, versions and hashes only, so nothing names an index or a machine.
+# Usage: sh tools/lock.sh UV [extra arguments of `uv pip compile`, such as --upgrade]
+set -eu
+uv=$1
+shift
+cd "$(dirname "$0")/.."
+
+resolve() {
+    "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+        --no-emit-index-url --no-emit-find-links --no-sources "$@"
+}
+
+# uv pins itself: the resolver that wrote the locks is the one that installs them.
+"$uv" --version | sed -n 's/^uv \([0-9.]*\).*/uv==\1/p' | resolve --output-file locks/bootstrap.txt "$@" -
+resolve pyproject.toml --extra train --group build --output-file locks/runtime.txt "$@"
+# The dev lock holds the runtime's packages at the same versions, and the tools beside them.
+resolve pyproject.toml --extra train --group build --group dev --constraints locks/runtime.txt \
+    --output-file locks/dev.txt "$@"
