@@ -1,8 +1,8 @@
 """Install the locked environment into the checkout's .venv, saying in plain lines what happens.
 
-Usage: python3 tools/install.py runtime|dev. Standard library only, and no syntax newer than Python 3.7's, because this
-file must still start on a Python that is too old in order to say so. `dev` holds everything that `runtime` holds.
-Exits 0 when .venv matches the lock files; otherwise 1, after one sentence that says what to do.
+Usage: python3 tools/install.py runtime|dev. `dev` holds everything that `runtime` holds. Standard library only,
+and no syntax newer than Python 3.7's, because this file must still start on a Python that is too old in order
+to say so. Exits 0 when .venv matches the lock files; otherwise 1, after one sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -54,20 +54,20 @@ def find_obstacle() -> str:
     """Say what this machine lacks for an install and how to get it, or nothing when it lacks nothing."""
     if sys.version_info[:2] < PYTHON_OLDEST:
         return (
-            f"Tidegate needs Python 3.11 or newer and this one is {version_text()}: install a newer python3, or name "
-            "one you have, as in `make run PYTHON=python3.12`."
+            f"Tidegate needs Python 3.11 or newer and this one is {version_text()}: install a newer python3, "
+            "or name one you have, as in `make run PYTHON=python3.12`."
         )
     if not all(importlib.util.find_spec(module) for module in ("venv", "ensurepip")):
         return (
-            "This Python cannot make virtual environments, as its venv or ensurepip module is missing: install it "
-            f"(on Debian and Ubuntu: apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv) and run "
-            "make again."
+            "This Python cannot make virtual environments, as its venv or ensurepip module is missing: install "
+            f"it (on Debian and Ubuntu: apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv) "
+            "and run make again."
         )
     free_gb = shutil.disk_usage(str(ROOT)).free / 1e9
     if not STAMP.exists() and free_gb < FREE_DISK_MIN_GB:
         return (
-            f"The install needs about {FREE_DISK_MIN_GB} GB of free disk and this checkout's disk has {free_gb:.1f} "
-            "GB: free some space and run make again."
+            f"The install needs about {FREE_DISK_MIN_GB} GB of free disk and this checkout's disk has "
+            f"{free_gb:.1f} GB: free some space and run make again."
         )
     return ""
 
@@ -88,8 +88,8 @@ def install(layer: str) -> int:
         say(f"[{index}/{len(steps)}] {what}")
         if subprocess.run(command, cwd=str(ROOT), env=environment, check=False).returncode != 0:
             return fail(
-                f"Step {index} of the install failed for the reason above, often the network or a full disk: put it "
-                "right and run make again; what was downloaded is kept."
+                f"Step {index} of the install failed for the reason above, often the network or a full disk: "
+                "put it right and run make again; what was downloaded is kept."
             )
     STAMP.write_text(f"{layer} {fingerprint(layer)}\n", encoding="utf-8")
     say(f"installed in {time.monotonic() - started_s:.0f} s.")
@@ -101,7 +101,7 @@ def plan_steps(layer: str, *, from_nothing: bool) -> list[tuple[str, list[str]]]
     python, uv, lock = str(VENV / "bin" / "python"), str(VENV / "bin" / "uv"), LOCKS / f"{layer}.txt"
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
     sync = [uv, "pip", "sync", "--python", python, "--require-hashes", "--no-build"]
-    editable = [uv, "pip", "install", "--quiet", "--python", python, "--offline", "--no-deps", "--no-build-isolation"]
+    editable = [uv, "pip", "install", "--quiet", "--python", python, "--offline", "--no-deps"]
     new_environment = (
         f"a virtual environment for Python {version_text()}",
         [sys.executable, "-m", "venv", "--clear", str(VENV)],
@@ -109,7 +109,7 @@ def plan_steps(layer: str, *, from_nothing: bool) -> list[tuple[str, list[str]]]
     steps = [
         ("uv, the package installer", [*pip, "--requirement", str(LOCKS / "bootstrap.txt")]),
         (f"the packages pinned in locks/{layer}.txt, each checked against its hash", [*sync, str(lock)]),
-        ("tidegate itself, from services/", [*editable, "--editable", str(ROOT)]),
+        ("tidegate itself, from services/", [*editable, "--no-build-isolation", "--editable", str(ROOT)]),
     ]
     return [new_environment, *steps] if from_nothing else steps
 
@@ -121,9 +121,14 @@ def is_current(layer: str) -> bool:
 
 
 def fingerprint(layer: str) -> str:
-    """Digest what an environment is made from; its place counts, as the scripts in it name their interpreter."""
-    digest = hashlib.sha256(str(ROOT).encode())
-    for path in (LOCKS / "bootstrap.txt", LOCKS / f"{layer}.txt", ROOT / "pyproject.toml", Path(__file__)):
+    """Digest what an environment is made from; its place counts, as scripts in it name their interpreter."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    # What is left out are the settings of ruff, pytest and the like, which install nothing.
+    sections = [
+        part for part in project.split("\n[") if not part.startswith("tool.") or part.startswith("tool.hatch")
+    ]
+    digest = hashlib.sha256("\n[".join([str(ROOT), *sections]).encode())
+    for path in (LOCKS / "bootstrap.txt", LOCKS / f"{layer}.txt", Path(__file__)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -135,7 +140,7 @@ def read_stamp() -> list[str]:
 
 
 @contextmanager
-def one_install_at_a_time() -> Iterator[None]:
+def one_install_at_a_time() -> Generator[None, None, None]:
     """Lock the checkout's folder, so that `make run` typed beside `make test` waits for its install."""
     folder = os.open(str(ROOT), os.O_RDONLY)
     try:
