@@ -1,0 +1,78 @@
+"""Admission: the capacity law and what the admission service decides from one snapshot.
+
+The law (AReaL's, with everything between admission and gradient counted as running):
+
+    capacity = min(C - running, (max_lag + 1) * B - in_flight)
+
+in trajectories. Because the learner consumes exactly B for each version, "accepted so far" is ``v * B``, so AReaL's
+``(max_lag + v + 1) * B - accepted - running`` reduces to the right-hand term, and a restart cannot burst. The
+law bounds the aggregate; ``required_version`` and the two hard checks bound each trajectory.
+"""
+
+import msgspec
+
+from tidegate.core.ids import PolicyVersion
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What admission asks the task queue to enforce. Absolute and idempotent: the last one holds (I9).
+
+    ``max_lag`` in versions, ``batch_size`` in trajectories a learner step, ``max_running`` (C) in trajectories
+    between admission and the store. ``paused`` stops admission without touching work in flight.
+    """
+
+    max_lag: int
+    batch_size: int
+    max_running: int
+    paused: bool = False
+    reason: str = ""
+
+    def max_in_flight(self) -> int:
+        """The most trajectories that may stand between admission and gradient."""
+        return (self.max_lag + 1) * self.batch_size
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """What is under way, in trajectories: ``running`` not yet in the store, ``in_flight`` not yet terminal."""
+
+    running: int
+    in_flight: int
+
+
+class Admit(msgspec.Struct, frozen=True):
+    """Up to ``count`` more trajectories may be admitted now."""
+
+    count: int
+
+
+class Delay(msgspec.Struct, frozen=True):
+    """Nothing may be admitted now; ``reason`` names what must end first."""
+
+    reason: str
+
+
+def capacity(limits: Limits, flow: Flow) -> int:
+    """Trajectories that may be admitted now (never negative)."""
+    return max(0, min(limits.max_running - flow.running, limits.max_in_flight() - flow.in_flight))
+
+
+def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | Delay:
+    """Whether the task queue may publish the next tasks, in whole groups (I6)."""
+    if limits.paused:
+        return Delay(reason=limits.reason or "admission is paused")
+    room = capacity(limits, flow) // group_size * group_size
+    if room > 0:
+        return Admit(count=room)
+    if limits.max_running - flow.running < group_size:
+        return Delay(reason="concurrency bound reached: waits for a rollout to end")
+    return Delay(reason="staleness budget filled: waits for a version to be published")
+
+
+def required_version(limits: Limits, *, head: PolicyVersion, position: int) -> PolicyVersion:
+    """The oldest policy that may start the trajectory which is ``position``-th in flight (0 is the next to be trained).
+
+    It will be trained about ``position // batch_size`` versions from now, so a policy older than that minus the
+    budget would be dropped at the end: better to wait for the newer one. At ``max_lag`` 0 it is always the head.
+    """
+    ahead = position // limits.batch_size
+    return PolicyVersion(lineage=head.lineage, step=max(0, head.step + ahead - limits.max_lag))

@@ -1,0 +1,97 @@
+"""The one error tree.
+
+Every error says what happened, why, and what to do next. Each class carries the gRPC status name it travels as and
+whether trying the same call again can help; one interceptor in ``runtime.rpc`` translates both ways.
+"""
+
+from typing import ClassVar
+
+
+class TidegateError(Exception):
+    """Root of every error Tidegate raises on purpose.
+
+    ``what`` is the fact, ``why`` the cause as far as it is known, ``fix`` the next step for the person reading.
+    """
+
+    status: ClassVar[str] = "INTERNAL"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+        """Keep the three parts apart, so that a caller can render them as it likes."""
+        super().__init__(what, why, fix)
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """One sentence a part, in the order what, why, next."""
+        parts = [part.strip().rstrip(".") for part in (self.what, self.why, self.fix) if part.strip()]
+        return ". ".join(parts) + "." if parts else type(self).__name__
+
+
+class ConfigError(TidegateError):
+    """A run file, flag or setting is wrong; nothing was started."""
+
+    status = "INVALID_ARGUMENT"
+
+
+class RecordError(TidegateError):
+    """Bytes that came over the wire are no valid record: truncated, malformed, or with values no policy can produce."""
+
+    status = "INVALID_ARGUMENT"
+
+
+class PayloadTooLargeError(TidegateError):
+    """A message would exceed the limit of its stream or of the broker; it was not sent."""
+
+    status = "RESOURCE_EXHAUSTED"
+
+
+class BackpressureError(TidegateError):
+    """A bounded queue or stream is full; the same call may succeed once its reader caught up."""
+
+    status = "RESOURCE_EXHAUSTED"
+    retryable = True
+
+
+class UnknownVersionError(TidegateError):
+    """A policy version or lineage that nobody published, or that is no longer kept."""
+
+    status = "NOT_FOUND"
+
+
+class NotFoundError(TidegateError):
+    """A trajectory, batch or session that is not (or no longer) here."""
+
+    status = "NOT_FOUND"
+
+
+class ConflictError(TidegateError):
+    """Somebody else moved first: a second learner, a lease that ended, a version published twice with other bytes."""
+
+    status = "ABORTED"
+
+
+class StaleFolderError(TidegateError):
+    """A data folder belongs to another run, or was written by an incompatible version."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class CorruptionError(TidegateError):
+    """Bytes on disk or on the wire do not match their digest."""
+
+    status = "DATA_LOSS"
+
+
+class UnavailableError(TidegateError):
+    """A service or the broker did not answer in time."""
+
+    status = "UNAVAILABLE"
+    retryable = True
+
+
+class DeadlineError(UnavailableError):
+    """A wait ended at its deadline."""
+
+    status = "DEADLINE_EXCEEDED"

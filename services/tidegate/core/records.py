@@ -1,0 +1,154 @@
+"""The record: what travels from task to gradient.
+
+A trajectory is a record, not a triple: every optimisation reads or writes its fields. All values are frozen; a
+transition returns a new one. Times are seconds since the epoch (``_at_s``) unless the name says otherwise.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.core.ids import GroupId, PolicyVersion, PromptId, RunId, TaskId, TrajectoryId
+
+Array: TypeAlias = NDArray[Any]
+
+TaskKind = Literal["segment", "group", "evaluation"]
+
+DropReason = Literal["stale", "expired", "invalid", "failed", "superseded", "retired"]
+DROP_REASONS: tuple[DropReason, ...] = ("stale", "expired", "invalid", "failed", "superseded", "retired")
+
+
+class Sampler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How tokens are drawn. Recorded with every trajectory, because truncated sampling renormalises the policy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 16
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One unit of rollout work: a prompt with its group of samples, or the credit for one segment.
+
+    ``required_version`` is the oldest policy that may start it: starting under an older one would overshoot the
+    staleness budget by the time its batch is trained. ``evaluation`` tasks are control work and never become
+    trajectories.
+    """
+
+    task_id: TaskId
+    run_id: RunId
+    kind: TaskKind
+    required_version: PolicyVersion
+    num_samples: int = 1
+    attempt: int = 1
+    prompt_id: PromptId = PromptId("")
+    prompt: str = ""
+    answer: str = ""
+    env_id: str = ""
+    curriculum_bin: str = "all"
+    seed: int = 0
+    unroll_length: int = 0
+    sampler: Sampler = Sampler()
+    admitted_at_s: float = 0.0
+    trace_parent: str = ""
+
+
+class VersionSpan(msgspec.Struct, frozen=True):
+    """Positions ``[start, stop)`` of tokens or steps that one version produced (I5)."""
+
+    version: PolicyVersion
+    start: int
+    stop: int
+
+
+class StageTiming(msgspec.Struct, frozen=True):
+    """One hop of a trajectory's life, appended by whoever did the work; what ``tidegate trace`` prints."""
+
+    stage: str
+    worker: str
+    started_at_s: float
+    finished_at_s: float
+
+
+class EpisodeEnd(msgspec.Struct, frozen=True):
+    """An episode that ended inside this trajectory: its return, its length in steps, how many steps into the trajectory."""
+
+    episode_return: float
+    length: int
+    position: int
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """One call of a tool made by the policy, with what came back."""
+
+    name: str
+    arguments: str
+    result: str
+    started_at_s: float
+    finished_at_s: float
+
+
+class Trajectory(msgspec.Struct, frozen=True, eq=False):
+    """The record of one finished rollout.
+
+    ``tensors`` maps names to C-contiguous arrays: for segments ``observations (T+1,N,O)``, ``actions (T,N)``,
+    ``behavior_logprobs (T,N)``, ``rewards``, ``terminated``, ``truncated``, ``valid``; for completions
+    ``prompt_tokens (P,)``, ``tokens (T,)``, ``behavior_logprobs (T,)``. ``num_steps`` is what throughput counts:
+    environment steps or generated tokens.
+    """
+
+    trajectory_id: TrajectoryId
+    run_id: RunId
+    task_id: TaskId
+    group_id: GroupId
+    group_size: int
+    spans: tuple[VersionSpan, ...]
+    tensors: dict[str, Array]
+    num_steps: int
+    prompt_id: PromptId = PromptId("")
+    prompt: str = ""
+    answer: str = ""
+    completion: str = ""
+    attempt: int = 1
+    curriculum_bin: str = "all"
+    reference_version: PolicyVersion | None = None
+    reward: float | None = None
+    reward_components: dict[str, float] = {}
+    verifier_log: str = ""
+    episodes: tuple[EpisodeEnd, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    sampler: Sampler = Sampler()
+    actor_id: str = ""
+    env_id: str = ""
+    length_tokens: int = 0
+    finish_reason: str = ""
+    started_at_s: float = 0.0
+    finished_at_s: float = 0.0
+    stages: tuple[StageTiming, ...] = ()
+    trace_parent: str = ""
+
+    def with_stage(self, stage: StageTiming) -> "Trajectory":
+        """The same trajectory, one hop older."""
+        return msgspec.structs.replace(self, stages=(*self.stages, stage))
+
+
+def oldest_version_first(spans: tuple[VersionSpan, ...]) -> tuple[PolicyVersion, ...]:
+    """The distinct versions of a trajectory in order of first use."""
+    seen: dict[PolicyVersion, None] = {}
+    for span in spans:
+        seen.setdefault(span.version, None)
+    return tuple(seen)
+
+
+class PolicySnapshot(msgspec.Struct, frozen=True, eq=False):
+    """One published policy: its version and its parameters as a flat dict of float32 arrays."""
+
+    version: PolicyVersion
+    tensors: dict[str, Array]
+    published_at_s: float = 0.0
+
+    def num_bytes(self) -> int:
+        """Bytes of all tensors, which decides whether it travels inline."""
+        return sum(int(np.asarray(tensor).nbytes) for tensor in self.tensors.values())

@@ -1,0 +1,179 @@
+"""Versions, lineages and the one judgement about staleness (I1).
+
+``lag`` is the distance from the oldest version inside a trajectory to the learner's version at consumption; ``span``
+the distance between its newest and oldest; ``age`` the seconds since it was started. They are three numbers and stay
+three numbers.
+"""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from tidegate.core.errors import UnknownVersionError
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.records import VersionSpan
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """A line of updates. A restored learner opens a new one that names its parent and the step it forked at."""
+
+    name: LineageName
+    parent: LineageName | None = None
+    fork_step: int = 0
+
+
+class LineageTree(msgspec.Struct, frozen=True):
+    """All lineages of a run. Small (one entry a learner restart), so it travels whole with each announcement."""
+
+    lineages: dict[LineageName, Lineage] = {}
+
+    def add(self, lineage: Lineage) -> "LineageTree":
+        """The tree with one more branch; adding the same branch twice changes nothing.
+
+        Raises:
+            UnknownVersionError: the parent is not in the tree, or the name is taken by another branch.
+        """
+        known = self.lineages.get(lineage.name)
+        if known == lineage:
+            return self
+        if known is not None:
+            raise UnknownVersionError(
+                f"Lineage {lineage.name} is already known with another parent",
+                why=f"it forked from {known.parent}@{known.fork_step}, not {lineage.parent}@{lineage.fork_step}",
+                fix="two learners of one run are alive: stop one",
+            )
+        if lineage.parent is not None and lineage.parent not in self.lineages:
+            raise UnknownVersionError(
+                f"Lineage {lineage.name} names parent {lineage.parent}, which nobody opened",
+                fix="restore the run folder that holds the parent's checkpoint, or start a new run",
+            )
+        return LineageTree({**self.lineages, lineage.name: lineage})
+
+    def path(self, version: PolicyVersion) -> list[tuple[LineageName, int]]:
+        """Lineages from ``version`` to the root, each with the last step of it that ``version`` descends from.
+
+        Raises:
+            UnknownVersionError: the lineage, or one of its ancestors, is not in the tree.
+        """
+        path: list[tuple[LineageName, int]] = []
+        name: LineageName | None = version.lineage
+        step = version.step
+        while name is not None:
+            lineage = self.lineages.get(name)
+            if lineage is None:
+                raise UnknownVersionError(
+                    f"Policy version {version} belongs to lineage {name}, which this run never opened",
+                    fix="check that the sender belongs to this run; the record is kept in QUARANTINE",
+                )
+            path.append((name, step))
+            name, step = lineage.parent, min(step, lineage.fork_step)
+        return path
+
+    def distance(self, head: PolicyVersion, version: PolicyVersion) -> int:
+        """Updates between two versions, through their common ancestor.
+
+        On one branch it is the difference of steps. A version on a dead branch is as far as its way back to the fork
+        plus the way up to ``head``, so data from before a restore still has an honest lag.
+
+        Raises:
+            UnknownVersionError: either lineage is not in the tree.
+        """
+        up = dict(self.path(head))
+        for lineage, step in self.path(version):
+            if lineage in up:
+                common_step = min(step, up[lineage])
+                return (head.step - common_step) + (version.step - common_step)
+        return head.step + version.step
+
+    def descends(self, version: PolicyVersion, ancestor: PolicyVersion) -> bool:
+        """Whether ``version`` is ``ancestor`` or was trained from it."""
+        return any(name == ancestor.lineage and step >= ancestor.step for name, step in self.path(version))
+
+    def satisfies(self, version: PolicyVersion, required: PolicyVersion) -> bool:
+        """Whether an actor that serves ``version`` may start a task that asks for ``required``.
+
+        A requirement that points into a branch which died is met by any version of the branch that replaced it: the
+        learner itself went back, and a task must not wait for a version that will never come.
+        """
+        if version.lineage == required.lineage:
+            return version.step >= required.step
+        return any(name == required.lineage for name, _ in self.path(version))
+
+    def survives(self, version: PolicyVersion, head: PolicyVersion) -> bool:
+        """Whether an update made at ``version`` is part of what ``head`` was trained from."""
+        return self.descends(head, version)
+
+
+class StalenessLimits(msgspec.Struct, frozen=True):
+    """The budget: ``max_lag`` in policy versions, ``max_age_s`` in seconds since the rollout started."""
+
+    max_lag: int
+    max_age_s: float
+
+
+class Fresh(msgspec.Struct, frozen=True):
+    """Inside the budget; the numbers are written to the record at consumption."""
+
+    lag: int
+    span: int
+    age_s: float
+
+
+class Stale(msgspec.Struct, frozen=True):
+    """More versions behind than the budget allows."""
+
+    lag: int
+    limit: int
+
+    def __str__(self) -> str:
+        """What ``tidegate explain`` prints for a dropped trajectory."""
+        return f"{self.lag} versions behind the learner (max_lag {self.limit})"
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """Older in seconds than the budget allows."""
+
+    age_s: float
+    limit_s: float
+
+    def __str__(self) -> str:
+        """What ``tidegate explain`` prints for a dropped trajectory."""
+        return f"{self.age_s:.1f} s old (max_age_s {self.limit_s:g})"
+
+
+Verdict: TypeAlias = Fresh | Stale | Expired
+
+
+def lag_of(spans: Iterable[VersionSpan], head: PolicyVersion, tree: LineageTree) -> int:
+    """``stale_by_versions``: the distance from ``head`` to the farthest version inside the trajectory."""
+    return max((tree.distance(head, span.version) for span in spans), default=0)
+
+
+def span_of(spans: Iterable[VersionSpan], tree: LineageTree) -> int:
+    """Distance between the newest and the oldest version inside one trajectory."""
+    versions = [span.version for span in spans]
+    return max((tree.distance(newer, older) for newer in versions for older in versions), default=0)
+
+
+def judge(
+    spans: tuple[VersionSpan, ...],
+    *,
+    started_at_s: float,
+    head: PolicyVersion,
+    tree: LineageTree,
+    limits: StalenessLimits,
+    now_s: float,
+) -> Verdict:
+    """The check that stands between a trajectory and a gradient (I1), made when a batch is built and before the loss.
+
+    Raises:
+        UnknownVersionError: a span names a lineage that the run never opened.
+    """
+    lag = lag_of(spans, head, tree)
+    if lag > limits.max_lag:
+        return Stale(lag=lag, limit=limits.max_lag)
+    age_s = now_s - started_at_s
+    if age_s > limits.max_age_s:
+        return Expired(age_s=age_s, limit_s=limits.max_age_s)
+    return Fresh(lag=lag, span=span_of(spans, tree), age_s=age_s)

@@ -1,0 +1,50 @@
+"""An announcement of a policy as it stands on POLICY."""
+
+from tidegate.core.errors import RecordError
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import PolicySnapshot
+from tidegate.core.staleness import LineageTree
+from tidegate.v1 import policy_pb2
+from tidegate.wire.convert import tree_from_proto, version_from_proto
+from tidegate.wire.policy_payload import tensors_of
+
+
+class Announcement:
+    """A version with its lineage tree and manifest; ``snapshot`` when the tensors travelled inline."""
+
+    def __init__(self, message: policy_pb2.PolicyAnnouncement) -> None:
+        """Read the version and the tree once; tensors stay raw until asked for."""
+        self.message = message
+        self.version: PolicyVersion = version_from_proto(message.version)
+        self.tree: LineageTree = tree_from_proto(message.lineages)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Announcement":
+        """Decode the body of a POLICY message.
+
+        Raises:
+            RecordError: the bytes are no announcement.
+        """
+        message = policy_pb2.PolicyAnnouncement()
+        try:
+            message.ParseFromString(data)
+        except Exception as error:  # DecodeError has no public common base across protobuf's backends
+            raise RecordError("A policy announcement cannot be parsed", why=str(error)) from error
+        if not message.version.lineage:
+            raise RecordError("A policy announcement names no version")
+        return cls(message)
+
+    def digests(self) -> dict[str, bytes]:
+        """Tensor name to digest, to see what changed since another version."""
+        return {entry.name: entry.digest for entry in self.message.tensors}
+
+    def inline_snapshot(self) -> PolicySnapshot | None:
+        """The policy itself when it travelled inline.
+
+        Raises:
+            CorruptionError: the payload does not match its digests.
+        """
+        if not self.message.inline_payload and self.message.payload_size:
+            return None
+        tensors = tensors_of(self.message.tensors, self.message.inline_payload)
+        return PolicySnapshot(self.version, tensors, self.message.published_at_s)

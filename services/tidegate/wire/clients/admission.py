@@ -1,0 +1,52 @@
+"""Client of admission."""
+
+import grpc
+import msgspec
+
+from tidegate.core.admission import Flow, Limits
+from tidegate.v1 import admission_service_pb2 as pb
+from tidegate.v1.admission_service_pb2_grpc import AdmissionServiceStub
+from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
+
+SERVICE = "admission"
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Who is the bottleneck, in a sentence, with the one fix and the signals it was read from."""
+
+    bottleneck: str
+    sentence: str
+    fix: str
+    signals: dict[str, float]
+
+
+class AdmissionClient:
+    """Typed calls to admission."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """The channel is shared and stays the caller's to close."""
+        self._stub = AdmissionServiceStub(channel)
+
+    async def limits(self) -> tuple[Limits, Flow]:
+        """The limits in force and what is under way."""
+        with remote_errors(SERVICE):
+            response = await self._stub.GetLimits(pb.GetLimitsRequest(), timeout=DEADLINE_S)
+        limits = Limits(
+            max_lag=response.limits.max_lag,
+            batch_size=response.limits.batch_size,
+            max_running=response.limits.max_running,
+            paused=response.limits.paused,
+            reason=response.limits.reason,
+        )
+        return limits, Flow(running=response.running, in_flight=response.in_flight)
+
+    async def set_paused(self, *, paused: bool, reason: str) -> None:
+        """Stop or resume admission; desired state, idempotent."""
+        with remote_errors(SERVICE):
+            await self._stub.SetPaused(pb.SetPausedRequest(paused=paused, reason=reason), timeout=DEADLINE_S)
+
+    async def diagnose(self) -> Diagnosis:
+        """The answer of ``tidegate explain``."""
+        with remote_errors(SERVICE):
+            response = await self._stub.Diagnose(pb.DiagnoseRequest(), timeout=DEADLINE_S)
+        return Diagnosis(response.bottleneck, response.sentence, response.fix, dict(response.signals))

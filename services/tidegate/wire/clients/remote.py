@@ -1,0 +1,34 @@
+"""What all clients share: one deadline a call, and remote failures as the errors of ``core``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from tidegate.core import errors
+
+DEADLINE_S = 10.0
+# Added to a long poll's own wait before the call's deadline ends it.
+POLL_GRACE_S = 5.0
+
+_BY_STATUS: dict[grpc.StatusCode, type[errors.TidegateError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: errors.RecordError,
+    grpc.StatusCode.NOT_FOUND: errors.NotFoundError,
+    grpc.StatusCode.ABORTED: errors.ConflictError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.BackpressureError,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.StaleFolderError,
+    grpc.StatusCode.DATA_LOSS: errors.CorruptionError,
+    grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
+    grpc.StatusCode.CANCELLED: errors.UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
+}
+
+
+@contextmanager
+def remote_errors(service: str) -> Iterator[None]:
+    """Translate a gRPC failure into the error tree, naming the service that failed."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        kind = _BY_STATUS.get(error.code(), errors.TidegateError)
+        raise kind(f"{service}: {error.details() or error.code().name}") from error

@@ -1,0 +1,43 @@
+"""Client of the task queue."""
+
+import grpc
+
+from tidegate.core.audit import JournalTotals
+from tidegate.core.ids import TrajectoryId
+from tidegate.v1 import task_queue_service_pb2 as pb
+from tidegate.v1.task_queue_service_pb2_grpc import TaskQueueServiceStub
+from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
+
+SERVICE = "task_queue"
+
+
+class TaskQueueClient:
+    """Typed calls to the task queue."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """The channel is shared and stays the caller's to close."""
+        self._stub = TaskQueueServiceStub(channel)
+
+    async def journal(self) -> JournalTotals:
+        """Totals of the journal: the left-hand side of the audit."""
+        with remote_errors(SERVICE):
+            response = await self._stub.GetJournal(pb.GetJournalRequest(), timeout=DEADLINE_S)
+        return JournalTotals(
+            admitted=response.admitted_trajectories,
+            open=response.open_trajectories,
+            published_tasks=response.published_tasks,
+            epoch=response.epoch,
+            position=response.position,
+            retired=response.retired,
+        )
+
+    async def open_trajectories(self, *, limit: int) -> tuple[list[TrajectoryId], float]:
+        """Admitted trajectories without a known outcome, and when the oldest was admitted."""
+        with remote_errors(SERVICE):
+            response = await self._stub.ListOpen(pb.ListOpenRequest(limit=limit), timeout=DEADLINE_S)
+        return [TrajectoryId(item) for item in response.trajectory_ids], response.oldest_admitted_at_s
+
+    async def retire(self, *, reason: str) -> None:
+        """Stop admitting for good, and settle as retired whatever no actor took yet."""
+        with remote_errors(SERVICE):
+            await self._stub.Retire(pb.RetireRequest(reason=reason), timeout=DEADLINE_S)

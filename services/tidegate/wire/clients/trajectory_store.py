@@ -1,0 +1,292 @@
+"""Client of the trajectory store."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+import msgspec
+
+from tidegate.core.audit import LedgerTotals
+from tidegate.core.errors import RecordError
+from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.core.records import DropReason, StageTiming, Trajectory
+from tidegate.core.staleness import Fresh, Lineage, LineageTree, StalenessLimits
+from tidegate.v1 import trajectory_pb2, trajectory_store_service_pb2 as pb
+from tidegate.v1.trajectory_store_service_pb2_grpc import TrajectoryStoreServiceStub
+from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
+from tidegate.wire.clients.remote import DEADLINE_S, POLL_GRACE_S, remote_errors
+from tidegate.wire.convert import (
+    envelope_from_proto,
+    lineage_to_proto,
+    stage_from_proto,
+    tree_from_proto,
+    version_from_proto,
+    version_to_proto,
+)
+from tidegate.wire.frame import decode_frame
+from tidegate.wire.policy_payload import digest_of
+from tidegate.wire.subjects import CHUNK_BYTES
+
+SERVICE = "trajectory_store"
+LEASE_CHUNK_FIELD = 4
+UPLOAD_CHUNK_FIELD = 2
+_LEASE = "/tidegate.v1.TrajectoryStoreService/LeaseBatch"
+_UPLOAD = "/tidegate.v1.TrajectoryStoreService/UploadPayload"
+
+
+class LeasedBatch(msgspec.Struct, frozen=True, eq=False):
+    """A batch the learner holds: train it and commit, or release it. Its lease ends with the learner's lineage."""
+
+    batch_id: str
+    trajectories: list[Trajectory]
+
+
+class Consumption(msgspec.Struct, frozen=True):
+    """What the learner measured about one trajectory just before the loss."""
+
+    trajectory_id: TrajectoryId
+    verdict: Fresh
+
+
+class ConsumedBatch(msgspec.Struct, frozen=True):
+    """A batch that a checkpoint holds; sent again at a restore, in case its commit never arrived."""
+
+    batch_id: str
+    version: PolicyVersion
+    consumptions: list[Consumption]
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """A trajectory that ends without a gradient, and why, in words for ``tidegate explain``."""
+
+    trajectory_id: TrajectoryId
+    reason: DropReason
+    detail: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A change of a trajectory's state, in ledger order: accepted, trained, dropped, or available (revived)."""
+
+    trajectory_id: TrajectoryId
+    state: str
+    reason: str
+    curriculum_bin: str
+    reward: float | None
+    length_tokens: int
+
+
+class TrajectoryStatus(msgspec.Struct, frozen=True, eq=False):
+    """One row of the ledger with its provenance."""
+
+    trajectory: Trajectory
+    state: str
+    reason: str
+    detail: str
+    trained_at: PolicyVersion | None
+    stale_by_versions: int
+    span: int
+    age_s: float
+    stages: tuple[StageTiming, ...]
+
+
+def _consumption(item: Consumption) -> pb.Consumption:
+    return pb.Consumption(
+        trajectory_id=item.trajectory_id,
+        stale_by_versions=item.verdict.lag,
+        span=item.verdict.span,
+        age_s=item.verdict.age_s,
+    )
+
+
+def _dropped(items: Sequence[Dropped]) -> list[pb.DroppedTrajectory]:
+    return [
+        pb.DroppedTrajectory(trajectory_id=item.trajectory_id, reason=item.reason, detail=item.detail)
+        for item in items
+    ]
+
+
+class TrajectoryStoreClient:
+    """Typed calls to one store shard."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """The channel is shared and stays the caller's to close."""
+        self._stub = TrajectoryStoreServiceStub(channel)
+        self._lease = channel.unary_stream(
+            _LEASE,
+            request_serializer=pb.LeaseBatchRequest.SerializeToString,
+            response_deserializer=chunk_deserializer(pb.LeaseBatchResponse, LEASE_CHUNK_FIELD),
+        )
+        self._upload = channel.stream_unary(
+            _UPLOAD,
+            request_serializer=chunk_serializer(UPLOAD_CHUNK_FIELD),
+            response_deserializer=pb.UploadPayloadResponse.FromString,
+        )
+
+    async def lease_batch(
+        self, version: PolicyVersion, *, batch_size: int, limits: StalenessLimits, max_wait_s: float, learner_id: str
+    ) -> LeasedBatch | None:
+        """The next full batch inside the budget at ``version``; None when none was ready within ``max_wait_s``.
+
+        Raises:
+            RecordError: the streamed frames do not add up.
+            UnavailableError: the store is away.
+        """
+        request = pb.LeaseBatchRequest(
+            version=version_to_proto(version),
+            batch_size=batch_size,
+            max_lag=limits.max_lag,
+            max_age_s=limits.max_age_s,
+            max_wait_s=max_wait_s,
+            learner_id=learner_id,
+        )
+        head: pb.LeaseBatchResponse | None = None
+        chunks: list[memoryview] = []
+        with remote_errors(SERVICE):
+            async for message in self._lease(request, timeout=max_wait_s + DEADLINE_S):
+                if isinstance(message, memoryview):
+                    chunks.append(message)
+                else:
+                    head = message
+        if head is None or not head.batch_id:
+            return None
+        return LeasedBatch(head.batch_id, _frames(head, chunks))
+
+    async def commit_batch(
+        self, batch_id: str, *, version: PolicyVersion, consumptions: Sequence[Consumption]
+    ) -> None:
+        """Record that a batch was trained at ``version``. Idempotent.
+
+        Raises:
+            ConflictError: the lease ended, because another learner opened a lineage.
+        """
+        request = pb.CommitBatchRequest(
+            batch_id=batch_id,
+            version=version_to_proto(version),
+            consumptions=[_consumption(item) for item in consumptions],
+        )
+        with remote_errors(SERVICE):
+            await self._stub.CommitBatch(request, timeout=DEADLINE_S)
+
+    async def release_batch(self, batch_id: str, *, dropped: Sequence[Dropped] = ()) -> None:
+        """Give a batch back: ``dropped`` end, the others become available again."""
+        request = pb.ReleaseBatchRequest(batch_id=batch_id, dropped=_dropped(dropped))
+        with remote_errors(SERVICE):
+            await self._stub.ReleaseBatch(request, timeout=DEADLINE_S)
+
+    async def open_lineage(
+        self, lineage: Lineage, *, learner_id: str, consumed: Sequence[ConsumedBatch] = ()
+    ) -> tuple[LineageTree, int]:
+        """Start or restore: ends every lease, revives what was trained after the fork, returns the whole tree."""
+        request = pb.OpenLineageRequest(
+            lineage=lineage_to_proto(lineage),
+            learner_id=learner_id,
+            consumed=[
+                pb.ConsumedBatch(
+                    batch_id=batch.batch_id,
+                    version=version_to_proto(batch.version),
+                    consumptions=[_consumption(item) for item in batch.consumptions],
+                )
+                for batch in consumed
+            ],
+        )
+        with remote_errors(SERVICE):
+            response = await self._stub.OpenLineage(request, timeout=DEADLINE_S)
+        return tree_from_proto(response.lineages), response.revived
+
+    async def mark_checkpointed(self, version: PolicyVersion) -> None:
+        """Rows trained up to ``version`` are safe in a checkpoint; their payload may go."""
+        with remote_errors(SERVICE):
+            await self._stub.MarkCheckpointed(
+                pb.MarkCheckpointedRequest(version=version_to_proto(version)), timeout=DEADLINE_S
+            )
+
+    async def watch_outcomes(self, cursor: int, *, limit: int, max_wait_s: float) -> tuple[list[Outcome], int]:
+        """Outcomes after ``cursor`` in ledger order and the next cursor; empty when nothing changed in time."""
+        request = pb.WatchOutcomesRequest(cursor=cursor, limit=limit, max_wait_s=max_wait_s)
+        with remote_errors(SERVICE):
+            response = await self._stub.WatchOutcomes(request, timeout=max_wait_s + POLL_GRACE_S)
+        outcomes = [
+            Outcome(
+                trajectory_id=TrajectoryId(outcome.trajectory_id),
+                state=outcome.state,
+                reason=outcome.reason,
+                curriculum_bin=outcome.curriculum_bin,
+                reward=outcome.reward if outcome.HasField("reward") else None,
+                length_tokens=outcome.length_tokens,
+            )
+            for outcome in response.outcomes
+        ]
+        return outcomes, response.next_cursor
+
+    async def settle(self, dropped: Sequence[Dropped]) -> int:
+        """Drop trajectories that nobody will finish; returns how many had no outcome before."""
+        with remote_errors(SERVICE):
+            response = await self._stub.Settle(pb.SettleRequest(dropped=_dropped(dropped)), timeout=DEADLINE_S)
+        return response.settled
+
+    async def ledger(self) -> tuple[LedgerTotals, PolicyVersion | None]:
+        """Counts by state, and the newest version the store heard of."""
+        with remote_errors(SERVICE):
+            response = await self._stub.GetLedger(pb.GetLedgerRequest(), timeout=DEADLINE_S)
+        totals = LedgerTotals(
+            available=response.available,
+            leased=response.leased,
+            trained=response.trained,
+            dropped=dict(response.dropped),  # pyright: ignore[reportArgumentType]  # keys are drop reasons
+            duplicates=response.duplicates,
+            quarantined=response.quarantined,
+            trained_twice=response.trained_twice,
+            max_lag_trained=response.max_lag_trained,
+            trained_by_lag=dict(response.trained_by_lag),
+            revived=response.revived,
+        )
+        return totals, version_from_proto(response.head) if response.HasField("head") else None
+
+    async def trajectory(self, trajectory_id: str) -> TrajectoryStatus:
+        """One trajectory's row.
+
+        Raises:
+            NotFoundError: the ledger has no such trajectory.
+        """
+        with remote_errors(SERVICE):
+            response = await self._stub.GetTrajectory(
+                pb.GetTrajectoryRequest(trajectory_id=trajectory_id), timeout=DEADLINE_S
+            )
+        return TrajectoryStatus(
+            trajectory=envelope_from_proto(response.envelope, {}),
+            state=response.state,
+            reason=response.reason,
+            detail=response.detail,
+            trained_at=version_from_proto(response.trained_at) if response.HasField("trained_at") else None,
+            stale_by_versions=response.stale_by_versions,
+            span=response.span,
+            age_s=response.age_s,
+            stages=tuple(stage_from_proto(stage) for stage in response.stages),
+        )
+
+    async def upload(self, payload_id: str, frame: bytes) -> bytes:
+        """Upload a frame too large for a message; returns the reference to send in its place. Idempotent."""
+        reference = trajectory_pb2.PayloadReference(payload_id=payload_id, size=len(frame), digest=digest_of(frame))
+
+        async def requests() -> AsyncIterator[pb.UploadPayloadRequest | memoryview]:
+            yield pb.UploadPayloadRequest(reference=reference)
+            view = memoryview(frame)
+            for start in range(0, len(view), CHUNK_BYTES):
+                yield view[start : start + CHUNK_BYTES]
+
+        with remote_errors(SERVICE):
+            await self._upload(requests(), timeout=6 * DEADLINE_S)
+        return reference.SerializeToString()
+
+
+def _frames(head: pb.LeaseBatchResponse, chunks: list[memoryview]) -> list[Trajectory]:
+    data = memoryview(b"".join(chunks))
+    if len(data) != sum(head.frame_sizes):
+        raise RecordError(f"A batch of {sum(head.frame_sizes)} bytes arrived as {len(data)} bytes")
+    wanted = set(head.trajectory_ids)
+    trajectories: list[Trajectory] = []
+    start = 0
+    for size in head.frame_sizes:
+        frame = decode_frame(data[start : start + size])
+        trajectories.extend(trajectory for trajectory in frame if trajectory.trajectory_id in wanted)
+        start += size
+    return trajectories

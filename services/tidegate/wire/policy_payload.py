@@ -1,0 +1,86 @@
+"""A policy's tensors as an immutable, content-addressed payload: a manifest of digests, and raw bytes."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tidegate.core.errors import CorruptionError, RecordError
+from tidegate.core.records import Array, PolicySnapshot
+from tidegate.core.staleness import LineageTree
+from tidegate.v1 import policy_pb2
+from tidegate.wire.convert import tree_to_proto, version_to_proto
+
+DIGEST_BYTES = 16
+
+
+def digest_of(data: bytes | memoryview) -> bytes:
+    """BLAKE2b-128: the name of a piece of content."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def announce(
+    snapshot: PolicySnapshot, tree: LineageTree, *, trace_parent: str = ""
+) -> tuple[policy_pb2.PolicyAnnouncement, list[bytes]]:
+    """The announcement of a policy (without inline payload) and its tensors' raw bytes in manifest order."""
+    message = policy_pb2.PolicyAnnouncement(
+        version=version_to_proto(snapshot.version),
+        lineages=tree_to_proto(tree),
+        published_at_s=snapshot.published_at_s,
+        trace_parent=trace_parent,
+    )
+    chunks: list[bytes] = []
+    offset = 0
+    whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for name, tensor in snapshot.tensors.items():
+        little = np.ascontiguousarray(tensor, dtype=tensor.dtype.newbyteorder("<"))
+        raw = little.tobytes()
+        digest = digest_of(raw)
+        whole.update(digest)
+        message.tensors.add(
+            name=name, dtype=little.dtype.str[1:], shape=tensor.shape, offset=offset, size=len(raw), digest=digest
+        )
+        chunks.append(raw)
+        offset += len(raw)
+    message.payload_size = offset
+    message.digest = whole.digest()
+    return message, chunks
+
+
+def tensors_of(
+    entries: Sequence[policy_pb2.TensorEntry],
+    payload: bytes | memoryview,
+    *,
+    have: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Rebuild a policy's tensors from a payload that holds, joined, the entries that ``have`` does not cover.
+
+    Raises:
+        CorruptionError: a tensor's bytes do not match its digest.
+        RecordError: the manifest and the payload do not fit together.
+    """
+    known = have or {}
+    view = memoryview(payload)
+    tensors: dict[str, Array] = {}
+    offset = 0
+    for entry in entries:
+        if entry.name in known:
+            tensors[entry.name] = known[entry.name]
+            continue
+        raw = view[offset : offset + entry.size]
+        offset += entry.size
+        if len(raw) != entry.size:
+            raise RecordError(f"Tensor {entry.name} of a policy is truncated: {len(raw)} of {entry.size} bytes")
+        if digest_of(raw) != entry.digest:
+            raise CorruptionError(f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again")
+        try:
+            dtype = np.dtype("<" + entry.dtype)
+        except TypeError as error:
+            raise RecordError(f"Tensor {entry.name} of a policy has the unknown dtype {entry.dtype!r}") from error
+        if math.prod(entry.shape) * dtype.itemsize != entry.size:
+            raise RecordError(f"Tensor {entry.name} of a policy has {entry.size} bytes for shape {tuple(entry.shape)}")
+        tensors[entry.name] = np.frombuffer(raw, dtype=dtype).reshape(tuple(entry.shape))
+    return tensors
+
+

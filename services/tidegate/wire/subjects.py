@@ -1,0 +1,208 @@
+"""The one table of streams, subjects, limits and retention.
+
+Every subject begins with ``tg.<run>.`` and every stream name ends in the run id; run ids are never reused, because a
+deleted file stream can come back with old messages when its name is created again at once. Versions and trajectory
+ids travel in headers and envelopes, never in subjects.
+"""
+
+import re
+from typing import Literal
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+from tidegate.core.ids import RunId
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+# Inline bytes a message may hold, headers included; a stream caps one message at twice that, the broker at four times.
+MESSAGE_BYTES_MAX = 512 * KIB
+STREAM_MESSAGE_BYTES_MAX = MIB
+BROKER_PAYLOAD_BYTES_MAX = 2 * MIB
+CHUNK_BYTES = MIB
+
+HEADER_MESSAGE_ID = "Nats-Msg-Id"
+HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+HEADER_TRACE_PARENT = "traceparent"
+HEADER_REASON = "Tidegate-Reason"
+HEADER_SOURCE = "Tidegate-Source"
+# Set when the body is a PayloadReference and not a frame.
+HEADER_REFERENCE = "Tidegate-Reference"
+# Ids a message stands for, comma-joined: readable without decoding, so that a body that cannot be decoded can still
+# be settled in the ledger.
+HEADER_TRAJECTORY_IDS = "Tidegate-Trajectories"
+
+RUN_ID_PATTERN = re.compile(r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")
+
+
+class StreamSpec(msgspec.Struct, frozen=True):
+    """One stream as it must exist. ``max_bytes`` and ``max_messages`` bound it (I7); 0 leaves a bound to the other."""
+
+    name: str
+    subjects: tuple[str, ...]
+    retention: Literal["work_queue", "limits"]
+    discard: Literal["new", "old"]
+    max_bytes: int
+    max_messages: int = 0
+    max_messages_per_subject: int = 0
+    max_message_bytes: int = STREAM_MESSAGE_BYTES_MAX
+    max_age_s: float = 0.0
+    duplicate_window_s: float = 120.0
+
+
+class ConsumerSpec(msgspec.Struct, frozen=True):
+    """One durable pull consumer. ``max_ack_pending`` bounds what its readers hold; an ack frees a slot."""
+
+    stream: str
+    durable: str
+    filter_subject: str
+    ack_wait_s: float
+    max_deliver: int
+    max_ack_pending: int
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """All names of one run."""
+
+    run_id: RunId
+
+    def __post_init__(self) -> None:
+        """Refuse a run id that cannot be part of a stream name and a subject."""
+        if not RUN_ID_PATTERN.match(self.run_id):
+            raise ConfigError(
+                f"Run id {self.run_id!r} cannot name streams",
+                why="it must be 1-48 lower-case letters, digits and inner dashes",
+                fix="choose another `run` in the run file",
+            )
+
+    def stream(self, kind: str) -> str:
+        """The name of a stream, such as ``TASKS-<run>``."""
+        return f"{kind}-{self.run_id}"
+
+    def tasks(self, pool: str) -> str:
+        """Subject of the tasks of one actor pool."""
+        return f"tg.{self.run_id}.task.{pool}"
+
+    def rollouts(self, environment: str) -> str:
+        """Subject of unscored rollouts of one environment."""
+        return f"tg.{self.run_id}.roll.{environment}"
+
+    def trajectories(self, shard: int) -> str:
+        """Subject of scored trajectories of one store shard."""
+        return f"tg.{self.run_id}.traj.{shard}"
+
+    def policy(self, model: str) -> str:
+        """Subject of one model's versions."""
+        return f"tg.{self.run_id}.ver.{model}"
+
+    def control(self, service: str) -> str:
+        """Subject of desired state for one service."""
+        return f"tg.{self.run_id}.ctl.{service}"
+
+    def event(self, kind: str) -> str:
+        """Subject of events of one kind."""
+        return f"tg.{self.run_id}.evt.{kind}"
+
+    def quarantine(self, source: str) -> str:
+        """Subject of messages that a service refused."""
+        return f"tg.{self.run_id}.bad.{source}"
+
+    def stats(self, service: str) -> str:
+        """Core subject (no stream) of one service's statistics."""
+        return f"tg.{self.run_id}.stats.{service}"
+
+    def streams(self, *, max_tasks: int) -> tuple[StreamSpec, ...]:
+        """The table. ``max_tasks`` bounds TASKS: twice the actors' slots."""
+        prefix = f"tg.{self.run_id}"
+        return (
+            StreamSpec(
+                name=self.stream("TASKS"),
+                subjects=(f"{prefix}.task.*",),
+                retention="work_queue",
+                discard="new",
+                max_bytes=256 * MIB,
+                max_messages=max_tasks,
+                max_message_bytes=256 * KIB,
+            ),
+            StreamSpec(
+                name=self.stream("ROLLOUTS"),
+                subjects=(f"{prefix}.roll.*",),
+                retention="work_queue",
+                discard="new",
+                max_bytes=2 * GIB,
+            ),
+            StreamSpec(
+                name=self.stream("TRAJECTORIES"),
+                subjects=(f"{prefix}.traj.*",),
+                retention="work_queue",
+                discard="new",
+                max_bytes=2 * GIB,
+            ),
+            StreamSpec(
+                name=self.stream("POLICY"),
+                subjects=(f"{prefix}.ver.*",),
+                retention="limits",
+                discard="old",
+                max_bytes=256 * MIB,
+                max_messages_per_subject=64,
+            ),
+            StreamSpec(
+                name=self.stream("CONTROL"),
+                subjects=(f"{prefix}.ctl.*",),
+                retention="limits",
+                discard="old",
+                max_bytes=16 * MIB,
+                max_messages_per_subject=1,
+            ),
+            StreamSpec(
+                name=self.stream("EVENTS"),
+                subjects=(f"{prefix}.evt.*",),
+                retention="limits",
+                discard="old",
+                max_bytes=64 * MIB,
+                max_age_s=7 * 24 * 3600.0,
+            ),
+            StreamSpec(
+                name=self.stream("QUARANTINE"),
+                subjects=(f"{prefix}.bad.*",),
+                retention="limits",
+                discard="old",
+                max_bytes=64 * MIB,
+                max_age_s=7 * 24 * 3600.0,
+            ),
+        )
+
+    def task_consumer(self, pool: str, *, ack_wait_s: float, max_running: int) -> ConsumerSpec:
+        """Actors of one pool share it; ``max_ack_pending`` is the bound on rollouts in flight, updated live."""
+        return ConsumerSpec(
+            stream=self.stream("TASKS"),
+            durable=f"actors-{pool}",
+            filter_subject=self.tasks(pool),
+            ack_wait_s=ack_wait_s,
+            max_deliver=5,
+            max_ack_pending=max_running,
+        )
+
+    def rollout_consumer(self, environment: str, *, ack_wait_s: float, max_running: int) -> ConsumerSpec:
+        """Workers of one environment share it; acked once the scored trajectory's publish was acked."""
+        return ConsumerSpec(
+            stream=self.stream("ROLLOUTS"),
+            durable=f"environments-{environment}",
+            filter_subject=self.rollouts(environment),
+            ack_wait_s=ack_wait_s,
+            max_deliver=5,
+            max_ack_pending=max_running,
+        )
+
+    def trajectory_consumer(self, shard: int, *, ack_wait_s: float = 30.0) -> ConsumerSpec:
+        """One store shard reads it; acked only after the ledger's commit, redelivered for ever until then."""
+        return ConsumerSpec(
+            stream=self.stream("TRAJECTORIES"),
+            durable=f"store-{shard}",
+            filter_subject=self.trajectories(shard),
+            ack_wait_s=ack_wait_s,
+            max_deliver=-1,
+            max_ack_pending=4096,
+        )
