@@ -49,7 +49,7 @@ types: install-dev ## pyright, strict
 
 contracts: install-dev ## the layers of the house, as import contracts
 	$(STEP) "contracts: lint-imports"
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 generate: install-dev ## write services/tidegate/v1 anew from protos/
 	@$(BIN)/python tools/generate.py

@@ -29,8 +29,8 @@ STAMP = VENV / ".tidegate-installed"  # written last: an environment without it 
 PYTHON_OLDEST = (3, 11)
 # Measured on Linux x86-64 with the locks of November 2026.
 LAYERS = {
-    "runtime": "what a run needs: @RT_DL@ GB to download the first time, @RT_DISK@ GB on disk",
-    "dev": "what a run and the tests need: @DEV_DL@ GB to download the first time, @DEV_DISK@ GB on disk",
+    "runtime": "what a run needs: 2.8 GB to download the first time, 4.8 GB on disk",
+    "dev": "what a run and the tests need: 2.9 GB to download the first time, 5.1 GB on disk",
 }
 # Less free disk than this cannot hold the downloads and what is unpacked from them.
 FREE_DISK_MIN_GB = 8
@@ -79,14 +79,16 @@ def install(layer: str) -> int:
     if stamp[:1] == ["dev"]:
         layer = "dev"  # tools for the tests that are there already are brought up to date, not removed
     say(f"installing into .venv {LAYERS[layer]}.")
-    say("nearly all of that is torch with its CUDA libraries; later installs take seconds, from uv's cache.")
+    say(
+        "nearly all of that is torch with its CUDA libraries: a minute on a fast network, five at 100 Mbit/s;"
+    )
+    say("a later install takes seconds, from uv's cache.")
     steps = plan_steps(layer, from_nothing=not stamp)
     if stamp:
         STAMP.unlink()
-    environment = os.environ if sys.stderr.isatty() else {**os.environ, "UV_NO_PROGRESS": "1"}
     for index, (what, command) in enumerate(steps, start=1):
         say(f"[{index}/{len(steps)}] {what}")
-        if subprocess.run(command, cwd=str(ROOT), env=environment, check=False).returncode != 0:
+        if run_step(command) != 0:
             return fail(
                 f"Step {index} of the install failed for the reason above, often the network or a full disk: "
                 "put it right and run make again; what was downloaded is kept."
@@ -112,6 +114,20 @@ def plan_steps(layer: str, *, from_nothing: bool) -> list[tuple[str, list[str]]]
         ("tidegate itself, from services/", [*editable, "--no-build-isolation", "--editable", str(ROOT)]),
     ]
     return [new_environment, *steps] if from_nothing else steps
+
+
+def run_step(command: list[str]) -> int:
+    """Run one command of the install and pass on what it says; returns its exit code."""
+    # A slow network stalls single downloads for longer than uv waits by itself (30 s), as it makes many at once.
+    environment = {"UV_HTTP_TIMEOUT": "120", **os.environ, "UV_NO_PROGRESS": "1"}
+    with subprocess.Popen(
+        command, cwd=str(ROOT), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout or ():
+            if not line.startswith((" + ", " - ", " ~ ")):  # a hundred names, which the lock file has too
+                sys.stderr.write(f"  {line}")
+                sys.stderr.flush()
+    return process.returncode
 
 
 def is_current(layer: str) -> bool:

@@ -1,0 +1,52 @@
+"""The lock files name packages, versions and hashes, and nothing of the machine that wrote them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCKS = sorted((ROOT / "locks").glob("*.txt"))
+PINNED = re.compile(r"[a-z0-9-]+==[A-Za-z0-9.+!]+( ; [a-z_A-Z0-9.'<>=! ()]+)? \\")
+HASHED = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
+# What `make` and CI read: a host or a folder of one machine in there would bind everybody to it.
+BUILD_FILES = [
+    path
+    for pattern in ("Makefile", "pyproject.toml", "buf*.yaml", ".gitignore", ".ci/*", "locks/*", "tools/*.*")
+    for path in sorted(ROOT.glob(pattern))
+]
+SHEBANG = re.compile(r"\A#!.*")
+OF_A_MACHINE = re.compile(r"\w+://|(?<![\w.$)}/*])/(?:etc|home|mnt|opt|root|srv|tmp|usr|var|work|Users)\b")
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_lock_holds_only_names_versions_and_hashes(lock: Path) -> None:
+    lines = lock.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not PINNED.fullmatch(line) and not HASHED.fullmatch(line)] == []
+    unhashed = [
+        line
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if "==" in line and "--hash" not in after
+    ]
+    assert unhashed == []
+
+
+def test_dev_lock_pins_all_that_the_runtime_lock_pins() -> None:
+    runtime, dev = (pins(ROOT / "locks" / name) for name in ("runtime.txt", "dev.txt"))
+    assert runtime
+    assert sorted(runtime - dev) == []
+
+
+@pytest.mark.parametrize("path", BUILD_FILES, ids=lambda path: path.name)
+def test_build_file_names_no_host_and_no_folder_of_a_machine(path: Path) -> None:
+    text = SHEBANG.sub("", path.read_text(encoding="utf-8"))
+    assert [line for line in text.splitlines() if OF_A_MACHINE.search(line)] == []
+
+
+def pins(lock: Path) -> set[str]:
+    """Read the pinned packages of a lock, with their markers."""
+    return {
+        line
+        for line in lock.read_text(encoding="utf-8").splitlines()
+        if "==" in line and "--hash" not in line
+    }
