@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tidegate.v1 import policy_pb2 as tidegate_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-tidegate/v1/weight_distribution_service.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/policy.proto\"\\\n\x14PublishPolicyRequest\x12\x35\n\x0c\x61nnouncement\x18\x01 \x01(\x0b\x32\x1f.tidegate.v1.PolicyAnnouncement\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\"D\n\x15PublishPolicyResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"P\n\x11PullPolicyRequest\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"#\n\x12PullPolicyResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"\x10\n\x0eGetHeadRequest\"r\n\x0fGetHeadResponse\x12\x35\n\x0c\x61nnouncement\x18\x01 \x01(\x0b\x32\x1f.tidegate.v1.PolicyAnnouncement\x12(\n\x04kept\x18\x02 \x03(\x0b\x32\x1a.tidegate.v1.PolicyVersion2\x8c\x02\n\x19WeightDistributionService\x12X\n\rPublishPolicy\x12!.tidegate.v1.PublishPolicyRequest\x1a\".tidegate.v1.PublishPolicyResponse(\x01\x12O\n\nPullPolicy\x12\x1e.tidegate.v1.PullPolicyRequest\x1a\x1f.tidegate.v1.PullPolicyResponse0\x01\x12\x44\n\x07GetHead\x12\x1b.tidegate.v1.GetHeadRequest\x1a\x1c.tidegate.v1.GetHeadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-tidegate/v1/weight_distribution_service.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/policy.proto\"\\\n\x14PublishPolicyRequest\x12\x35\n\x0c\x61nnouncement\x18\x01 \x01(\x0b\x32\x1f.tidegate.v1.PolicyAnnouncement\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\"D\n\x15PublishPolicyResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"a\n\x11PullPolicyRequest\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0f\n\x07tensors\x18\x03 \x03(\t\"#\n\x12PullPolicyResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"\x10\n\x0eGetHeadRequest\"r\n\x0fGetHeadResponse\x12\x35\n\x0c\x61nnouncement\x18\x01 \x01(\x0b\x32\x1f.tidegate.v1.PolicyAnnouncement\x12(\n\x04kept\x18\x02 \x03(\x0b\x32\x1a.tidegate.v1.PolicyVersion2\x8c\x02\n\x19WeightDistributionService\x12X\n\rPublishPolicy\x12!.tidegate.v1.PublishPolicyRequest\x1a\".tidegate.v1.PublishPolicyResponse(\x01\x12O\n\nPullPolicy\x12\x1e.tidegate.v1.PullPolicyRequest\x1a\x1f.tidegate.v1.PullPolicyResponse0\x01\x12\x44\n\x07GetHead\x12\x1b.tidegate.v1.GetHeadRequest\x1a\x1c.tidegate.v1.GetHeadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,13 +37,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUBLISHPOLICYRESPONSE']._serialized_start=182
   _globals['_PUBLISHPOLICYRESPONSE']._serialized_end=250
   _globals['_PULLPOLICYREQUEST']._serialized_start=252
-  _globals['_PULLPOLICYREQUEST']._serialized_end=332
-  _globals['_PULLPOLICYRESPONSE']._serialized_start=334
-  _globals['_PULLPOLICYRESPONSE']._serialized_end=369
-  _globals['_GETHEADREQUEST']._serialized_start=371
-  _globals['_GETHEADREQUEST']._serialized_end=387
-  _globals['_GETHEADRESPONSE']._serialized_start=389
-  _globals['_GETHEADRESPONSE']._serialized_end=503
-  _globals['_WEIGHTDISTRIBUTIONSERVICE']._serialized_start=506
-  _globals['_WEIGHTDISTRIBUTIONSERVICE']._serialized_end=774
+  _globals['_PULLPOLICYREQUEST']._serialized_end=349
+  _globals['_PULLPOLICYRESPONSE']._serialized_start=351
+  _globals['_PULLPOLICYRESPONSE']._serialized_end=386
+  _globals['_GETHEADREQUEST']._serialized_start=388
+  _globals['_GETHEADREQUEST']._serialized_end=404
+  _globals['_GETHEADRESPONSE']._serialized_start=406
+  _globals['_GETHEADRESPONSE']._serialized_end=520
+  _globals['_WEIGHTDISTRIBUTIONSERVICE']._serialized_start=523
+  _globals['_WEIGHTDISTRIBUTIONSERVICE']._serialized_end=791
 # @@protoc_insertion_point(module_scope)

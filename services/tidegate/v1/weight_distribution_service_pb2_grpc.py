@@ -65,7 +65,8 @@ class WeightDistributionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PullPolicy(self, request, context):
-        """Streams a version from an offset, so that a broken pull resumes.
+        """Streams the named tensors of a version (all, if none is named), joined in manifest order, from an offset: only what
+        changed travels, and a broken pull resumes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

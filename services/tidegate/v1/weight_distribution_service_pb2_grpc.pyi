@@ -21,7 +21,9 @@ class WeightDistributionServiceStub:
     same version with the same digest again is a success; with another digest it is refused.
     """
     PullPolicy: _aio.UnaryStreamMultiCallable[_weight_distribution_service_pb2.PullPolicyRequest, _weight_distribution_service_pb2.PullPolicyResponse]
-    """Streams a version from an offset, so that a broken pull resumes."""
+    """Streams the named tensors of a version (all, if none is named), joined in manifest order, from an offset: only what
+    changed travels, and a broken pull resumes.
+    """
     GetHead: _aio.UnaryUnaryMultiCallable[_weight_distribution_service_pb2.GetHeadRequest, _weight_distribution_service_pb2.GetHeadResponse]
     """The newest version and the versions still kept."""
 
@@ -44,7 +46,9 @@ class WeightDistributionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _weight_distribution_service_pb2.PullPolicyRequest,
         context: _aio.ServicerContext[_weight_distribution_service_pb2.PullPolicyRequest, _abc.AsyncIterator[_weight_distribution_service_pb2.PullPolicyResponse]],
     ) -> _abc.AsyncIterator[_weight_distribution_service_pb2.PullPolicyResponse]:
-        """Streams a version from an offset, so that a broken pull resumes."""
+        """Streams the named tensors of a version (all, if none is named), joined in manifest order, from an offset: only what
+        changed travels, and a broken pull resumes.
+        """
 
     @_abc_1.abstractmethod
     def GetHead(
