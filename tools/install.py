@@ -93,7 +93,7 @@ def install(layer: str) -> int:
                 f"Step {index} of the install failed for the reason above, often the network or a full disk: "
                 "put it right and run make again; what was downloaded is kept."
             )
-    STAMP.write_text(f"{layer} {fingerprint(layer)}\n", encoding="utf-8")
+    STAMP.write_text(f"{layer} {fingerprint(layer)} {ROOT}\n", encoding="utf-8")
     say(f"installed in {time.monotonic() - started_s:.0f} s.")
     return 0
 
@@ -133,26 +133,29 @@ def run_step(command: list[str]) -> int:
 def is_current(layer: str) -> bool:
     """Tell whether .venv already holds this layer."""
     stamp = read_stamp()
-    return bool(stamp) and stamp[0] in {layer, "dev"} and stamp == [stamp[0], fingerprint(stamp[0])]
+    return bool(stamp) and stamp[0] in {layer, "dev"} and stamp[1] == fingerprint(stamp[0])
 
 
 def fingerprint(layer: str) -> str:
-    """Digest what an environment is made from; its place counts, as scripts in it name their interpreter."""
+    """Digest what an environment is made from."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     # What is left out are the settings of ruff, pytest and the like, which install nothing.
     sections = [
         part for part in project.split("\n[") if not part.startswith("tool.") or part.startswith("tool.hatch")
     ]
-    digest = hashlib.sha256("\n[".join([str(ROOT), *sections]).encode())
+    digest = hashlib.sha256("\n[".join(sections).encode())
     for path in (LOCKS / "bootstrap.txt", LOCKS / f"{layer}.txt", Path(__file__)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def read_stamp() -> list[str]:
-    """Read layer and fingerprint of the last finished install; empty when there is none."""
-    words = STAMP.read_text(encoding="utf-8").split() if STAMP.is_file() else []
-    return words if len(words) == 2 and words[0] in LAYERS else []
+    """Read layer, fingerprint and place of the last finished install; empty when there is none that can be used."""
+    if not STAMP.is_file() or not (VENV / "bin" / "python").exists():
+        return []
+    words = STAMP.read_text(encoding="utf-8").rstrip("\n").split(" ", 2)
+    # The scripts of an environment name their interpreter by its place, so one that was moved is made anew.
+    return words if len(words) == 3 and words[0] in LAYERS and words[2] == str(ROOT) else []
 
 
 @contextmanager
@@ -188,4 +191,7 @@ def fail(sentence: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(fail("The install was interrupted: run make again to go on with it."))
