@@ -2,11 +2,14 @@
 
 The law (AReaL's, with everything between admission and gradient counted as running):
 
-    capacity = min(C - running, (max_lag + 1) * B - in_flight)
+    capacity = min(C - running, (max_lag + 1) * B - in_flight - unpublished)
 
-in trajectories. Because the learner consumes exactly B for each version, "accepted so far" is ``v * B``, so AReaL's
-``(max_lag + v + 1) * B - accepted - running`` reduces to the right-hand term, and a restart cannot burst. The
-law bounds the aggregate; ``required_version`` and the two hard checks bound each trajectory.
+in trajectories. The learner consumes exactly B for each version, so once version ``v`` is announced, what was trained
+is ``v * B`` and AReaL's ``(max_lag + v + 1) * B - accepted - running`` reduces to the right-hand term; a restart
+cannot burst. ``unpublished`` is what was trained beyond: between a commit and its announcement the batch has left the
+flight, but a rollout started now would still run under the version before, one further behind than it looks. At
+``max_lag`` 0 it would be dropped. The law bounds the aggregate; ``required_version`` and the two hard checks bound
+each trajectory.
 """
 
 import msgspec
@@ -33,10 +36,15 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """What is under way, in trajectories: ``running`` not yet in the store, ``in_flight`` not yet terminal."""
+    """What is under way, in trajectories.
+
+    ``running`` not yet in the store, ``in_flight`` not yet terminal, ``unpublished`` trained in updates that no
+    announced version holds yet.
+    """
 
     running: int
     in_flight: int
+    unpublished: int = 0
 
 
 class Admit(msgspec.Struct, frozen=True):
@@ -53,7 +61,8 @@ class Delay(msgspec.Struct, frozen=True):
 
 def capacity(limits: Limits, flow: Flow) -> int:
     """Trajectories that may be admitted now (never negative)."""
-    return max(0, min(limits.max_running - flow.running, limits.max_in_flight() - flow.in_flight))
+    budget = limits.max_in_flight() - flow.in_flight - flow.unpublished
+    return max(0, min(limits.max_running - flow.running, budget))
 
 
 def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | Delay:
@@ -71,7 +80,7 @@ def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | 
 def required_version(limits: Limits, *, head: PolicyVersion, position: int) -> PolicyVersion:
     """The oldest policy that may start the trajectory which is ``position``-th in flight (0 is the next to be trained).
 
-    It will be trained about ``position // batch_size`` versions from now, so a policy older than that minus the
+    ``position`` counts the unpublished ones too. It will be trained about ``position // batch_size`` versions from now, so a policy older than that minus the
     budget would be dropped at the end: better to wait for the newer one. At ``max_lag`` 0 it is always the head.
     """
     ahead = position // limits.batch_size

@@ -93,12 +93,19 @@ class LineageTree(msgspec.Struct, frozen=True):
     def satisfies(self, version: PolicyVersion, required: PolicyVersion) -> bool:
         """Whether an actor that serves ``version`` may start a task that asks for ``required``.
 
-        A requirement that points into a branch which died is met by any version of the branch that replaced it: the
-        learner itself went back, and a task must not wait for a version that will never come.
+        A requirement that points into a branch which died is met by any version of a branch opened after it, be it
+        its child or its sibling (two restores from one checkpoint): the learner itself went back, and a task must not
+        wait for a version that will never come. A lineage this tree has not heard of is newer: wait for it.
+
+        Raises:
+            UnknownVersionError: the lineage of ``version`` is not in the tree.
         """
         if version.lineage == required.lineage:
             return version.step >= required.step
-        return any(name == required.lineage for name, _ in self.path(version))
+        order = list(self.lineages)
+        if version.lineage not in order:
+            raise UnknownVersionError(f"Policy version {version} belongs to a lineage this run never opened")
+        return required.lineage in order and order.index(version.lineage) > order.index(required.lineage)
 
     def survives(self, version: PolicyVersion, head: PolicyVersion) -> bool:
         """Whether an update made at ``version`` is part of what ``head`` was trained from."""
@@ -174,6 +181,6 @@ def judge(
     if lag > limits.max_lag:
         return Stale(lag=lag, limit=limits.max_lag)
     age_s = now_s - started_at_s
-    if age_s > limits.max_age_s:
+    if not age_s <= limits.max_age_s:  # an age that is not a number fails closed
         return Expired(age_s=age_s, limit_s=limits.max_age_s)
     return Fresh(lag=lag, span=span_of(spans, tree), age_s=age_s)

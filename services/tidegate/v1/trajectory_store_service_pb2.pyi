@@ -376,6 +376,7 @@ class Outcome(_message.Message):
     CURRICULUM_BIN_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
     LENGTH_TOKENS_FIELD_NUMBER: _builtins.int
+    TRAINED_AT_FIELD_NUMBER: _builtins.int
     trajectory_id: _builtins.str
     state: _builtins.str
     """"accepted" (in the store), "trained", "dropped", or "available" again after a restore."""
@@ -383,6 +384,12 @@ class Outcome(_message.Message):
     curriculum_bin: _builtins.str
     reward: _builtins.float
     length_tokens: _builtins.int
+    @_builtins.property
+    def trained_at(self) -> _policy_pb2.PolicyVersion:
+        """Set when trained: the version the gradient was applied to, so that the queue can tell an update that is committed
+        from one that is announced.
+        """
+
     def __init__(
         self,
         *,
@@ -392,10 +399,11 @@ class Outcome(_message.Message):
         curriculum_bin: _builtins.str = ...,
         reward: _builtins.float | None = ...,
         length_tokens: _builtins.int = ...,
+        trained_at: _policy_pb2.PolicyVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reward", b"reward"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reward", b"reward", "trained_at", b"trained_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "curriculum_bin", b"curriculum_bin", "length_tokens", b"length_tokens", "reason", b"reason", "reward", b"reward", "state", b"state", "trajectory_id", b"trajectory_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "curriculum_bin", b"curriculum_bin", "length_tokens", b"length_tokens", "reason", b"reason", "reward", b"reward", "state", b"state", "trained_at", b"trained_at", "trajectory_id", b"trajectory_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015

@@ -10,7 +10,8 @@ from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason, StageTiming, Trajectory
 from tidegate.core.staleness import Fresh, Lineage, LineageTree, StalenessLimits
-from tidegate.v1 import trajectory_pb2, trajectory_store_service_pb2 as pb
+from tidegate.v1 import trajectory_pb2
+from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import TrajectoryStoreServiceStub
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.clients.remote import DEADLINE_S, POLL_GRACE_S, remote_errors
@@ -64,14 +65,18 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """A change of a trajectory's state, in ledger order: accepted, trained, dropped, or available (revived)."""
+    """A change of a trajectory's state, in ledger order: accepted, trained, dropped, or available (revived).
+
+    ``trained_at`` is the version the gradient was applied to, when it was trained.
+    """
 
     trajectory_id: TrajectoryId
     state: str
-    reason: str
-    curriculum_bin: str
-    reward: float | None
-    length_tokens: int
+    reason: str = ""
+    curriculum_bin: str = "all"
+    reward: float | None = None
+    length_tokens: int = 0
+    trained_at: PolicyVersion | None = None
 
 
 class TrajectoryStatus(msgspec.Struct, frozen=True, eq=False):
@@ -122,7 +127,13 @@ class TrajectoryStoreClient:
         )
 
     async def lease_batch(
-        self, version: PolicyVersion, *, batch_size: int, limits: StalenessLimits, max_wait_s: float, learner_id: str
+        self,
+        version: PolicyVersion,
+        *,
+        batch_size: int,
+        limits: StalenessLimits,
+        max_wait_s: float,
+        learner_id: str,
     ) -> LeasedBatch | None:
         """The next full batch inside the budget at ``version``; None when none was ready within ``max_wait_s``.
 
@@ -199,7 +210,9 @@ class TrajectoryStoreClient:
                 pb.MarkCheckpointedRequest(version=version_to_proto(version)), timeout=DEADLINE_S
             )
 
-    async def watch_outcomes(self, cursor: int, *, limit: int, max_wait_s: float) -> tuple[list[Outcome], int]:
+    async def watch_outcomes(
+        self, cursor: int, *, limit: int, max_wait_s: float
+    ) -> tuple[list[Outcome], int]:
         """Outcomes after ``cursor`` in ledger order and the next cursor; empty when nothing changed in time."""
         request = pb.WatchOutcomesRequest(cursor=cursor, limit=limit, max_wait_s=max_wait_s)
         with remote_errors(SERVICE):
@@ -212,6 +225,7 @@ class TrajectoryStoreClient:
                 curriculum_bin=outcome.curriculum_bin,
                 reward=outcome.reward if outcome.HasField("reward") else None,
                 length_tokens=outcome.length_tokens,
+                trained_at=version_from_proto(outcome.trained_at) if outcome.HasField("trained_at") else None,
             )
             for outcome in response.outcomes
         ]
@@ -220,7 +234,9 @@ class TrajectoryStoreClient:
     async def settle(self, dropped: Sequence[Dropped]) -> int:
         """Drop trajectories that nobody will finish; returns how many had no outcome before."""
         with remote_errors(SERVICE):
-            response = await self._stub.Settle(pb.SettleRequest(dropped=_dropped(dropped)), timeout=DEADLINE_S)
+            response = await self._stub.Settle(
+                pb.SettleRequest(dropped=_dropped(dropped)), timeout=DEADLINE_S
+            )
         return response.settled
 
     async def ledger(self) -> tuple[LedgerTotals, PolicyVersion | None]:
@@ -265,7 +281,9 @@ class TrajectoryStoreClient:
 
     async def upload(self, payload_id: str, frame: bytes) -> bytes:
         """Upload a frame too large for a message; returns the reference to send in its place. Idempotent."""
-        reference = trajectory_pb2.PayloadReference(payload_id=payload_id, size=len(frame), digest=digest_of(frame))
+        reference = trajectory_pb2.PayloadReference(
+            payload_id=payload_id, size=len(frame), digest=digest_of(frame)
+        )
 
         async def requests() -> AsyncIterator[pb.UploadPayloadRequest | memoryview]:
             yield pb.UploadPayloadRequest(reference=reference)
