@@ -80,8 +80,9 @@ def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | 
 def required_version(limits: Limits, *, head: PolicyVersion, position: int) -> PolicyVersion:
     """The oldest policy that may start the trajectory which is ``position``-th in flight (0 is the next to be trained).
 
-    ``position`` counts the unpublished ones too. It will be trained about ``position // batch_size`` versions from now, so a policy older than that minus the
-    budget would be dropped at the end: better to wait for the newer one. At ``max_lag`` 0 it is always the head.
+    ``position`` counts the unpublished ones too. It will be trained about ``position // batch_size`` versions from
+    now, so a policy older than that minus the budget would be dropped at the end: better to wait for the newer one.
+    At ``max_lag`` 0 it is always the head.
     """
     ahead = position // limits.batch_size
     return PolicyVersion(lineage=head.lineage, step=max(0, head.step + ahead - limits.max_lag))

@@ -13,7 +13,7 @@ LineageName = NewType("LineageName", str)
 
 
 class PolicyVersion(msgspec.Struct, frozen=True, order=True):
-    """One published policy: ``step`` counts the updates published in ``lineage`` and in the ancestors it forked from."""
+    """One published policy: ``step`` counts the updates published in ``lineage`` and in what it forked from."""
 
     lineage: LineageName
     step: int

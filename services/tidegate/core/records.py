@@ -73,7 +73,7 @@ class StageTiming(msgspec.Struct, frozen=True):
 
 
 class EpisodeEnd(msgspec.Struct, frozen=True):
-    """An episode that ended inside this trajectory: its return, its length in steps, how many steps into the trajectory."""
+    """An episode that ended inside this trajectory: its return, its length, and at which step of the trajectory."""
 
     episode_return: float
     length: int

@@ -68,7 +68,9 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     head.payload_size = offset
     head_bytes = head.SerializeToString()
     start = _PREFIX.size + len(head_bytes)
-    return b"".join((_PREFIX.pack(MAGIC, len(head_bytes)), head_bytes, bytes(_aligned(start) - start), *payload))
+    return b"".join(
+        (_PREFIX.pack(MAGIC, len(head_bytes)), head_bytes, bytes(_aligned(start) - start), *payload)
+    )
 
 
 def decode_frame(data: bytes | memoryview) -> list[Trajectory]:
@@ -128,7 +130,8 @@ def _decode_tensor(spec: trajectory_pb2.TensorSpec, payload: memoryview, traject
     stop = spec.offset + count * dtype.itemsize
     if stop > len(payload):
         raise RecordError(
-            f"{name} ends at byte {stop} of a payload of {len(payload)}", why="it was truncated or its shape is wrong"
+            f"{name} ends at byte {stop} of a payload of {len(payload)}",
+            why="it was truncated or its shape is wrong",
         )
     raw = payload[spec.offset : stop]
     if zlib.crc32(raw) != spec.checksum:

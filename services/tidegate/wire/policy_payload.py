@@ -39,7 +39,12 @@ def announce(
         digest = digest_of(raw)
         whole.update(digest)
         message.tensors.add(
-            name=name, dtype=little.dtype.str[1:], shape=tensor.shape, offset=offset, size=len(raw), digest=digest
+            name=name,
+            dtype=little.dtype.str[1:],
+            shape=tensor.shape,
+            offset=offset,
+            size=len(raw),
+            digest=digest,
         )
         chunks.append(raw)
         offset += len(raw)
@@ -71,16 +76,22 @@ def tensors_of(
         raw = view[offset : offset + entry.size]
         offset += entry.size
         if len(raw) != entry.size:
-            raise RecordError(f"Tensor {entry.name} of a policy is truncated: {len(raw)} of {entry.size} bytes")
+            raise RecordError(
+                f"Tensor {entry.name} of a policy is truncated: {len(raw)} of {entry.size} bytes"
+            )
         if digest_of(raw) != entry.digest:
-            raise CorruptionError(f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again")
+            raise CorruptionError(
+                f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again"
+            )
         try:
             dtype = np.dtype("<" + entry.dtype)
         except TypeError as error:
-            raise RecordError(f"Tensor {entry.name} of a policy has the unknown dtype {entry.dtype!r}") from error
+            raise RecordError(
+                f"Tensor {entry.name} of a policy has the unknown dtype {entry.dtype!r}"
+            ) from error
         if math.prod(entry.shape) * dtype.itemsize != entry.size:
-            raise RecordError(f"Tensor {entry.name} of a policy has {entry.size} bytes for shape {tuple(entry.shape)}")
+            raise RecordError(
+                f"Tensor {entry.name} of a policy has {entry.size} bytes for shape {tuple(entry.shape)}"
+            )
         tensors[entry.name] = np.frombuffer(raw, dtype=dtype).reshape(tuple(entry.shape))
     return tensors
-
-

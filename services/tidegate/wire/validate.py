@@ -24,12 +24,14 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
         raise RecordError(f"{name} belongs to run {trajectory.run_id!r}, this is {run_id!r}")
     if not trajectory.task_id or not trajectory.trajectory_id.startswith(f"{trajectory.task_id}."):
         raise RecordError(f"{name} is not a sample of its task {trajectory.task_id!r}")
-    if not 0 < trajectory.group_size or not trajectory.group_id:
+    if not trajectory.group_size > 0 or not trajectory.group_id:
         raise RecordError(f"{name} has no group")
     _validate_spans(trajectory, name)
     logprobs = trajectory.tensors.get("behavior_logprobs")
     if logprobs is None:
-        raise RecordError(f"{name} carries no behavior_logprobs", why="without them nothing can correct for its age")
+        raise RecordError(
+            f"{name} carries no behavior_logprobs", why="without them nothing can correct for its age"
+        )
     if not np.isfinite(logprobs).all() or (logprobs.size and float(logprobs.max()) > LOGPROB_TOLERANCE):
         raise RecordError(
             f"{name} has behavior_logprobs that no policy can produce",
@@ -56,5 +58,3 @@ def _validate_spans(trajectory: Trajectory, name: str) -> None:
     logprobs = trajectory.tensors.get("behavior_logprobs")
     if logprobs is not None and position != len(logprobs):
         raise RecordError(f"{name} has versions for {position} positions and logprobs for {len(logprobs)}")
-
-

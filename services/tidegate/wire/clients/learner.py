@@ -38,7 +38,9 @@ class LearnerClient:
             consumed_trajectories=response.consumed_trajectories,
             consumed_steps=response.consumed_steps,
             metrics=dict(response.metrics),
-            checkpointed=version_from_proto(response.checkpointed) if response.HasField("checkpointed") else None,
+            checkpointed=version_from_proto(response.checkpointed)
+            if response.HasField("checkpointed")
+            else None,
         )
 
     async def checkpoint(self) -> PolicyVersion:

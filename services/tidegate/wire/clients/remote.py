@@ -1,6 +1,6 @@
 """What all clients share: one deadline a call, and remote failures as the errors of ``core``."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import grpc
@@ -25,7 +25,7 @@ _BY_STATUS: dict[grpc.StatusCode, type[errors.TidegateError]] = {
 
 
 @contextmanager
-def remote_errors(service: str) -> Iterator[None]:
+def remote_errors(service: str) -> Generator[None, None, None]:
     """Translate a gRPC failure into the error tree, naming the service that failed."""
     try:
         yield

@@ -57,7 +57,9 @@ class WeightDistributionClient:
         with remote_errors(SERVICE):
             await self._publish(requests(), timeout=TRANSFER_DEADLINE_S)
 
-    async def pull(self, announcement: Announcement, *, have: Mapping[str, Array] | None = None) -> PolicySnapshot:
+    async def pull(
+        self, announcement: Announcement, *, have: Mapping[str, Array] | None = None
+    ) -> PolicySnapshot:
         """The tensors of an announced version. ``have`` maps names to tensors that are known to be unchanged.
 
         Raises:
@@ -98,5 +100,3 @@ def _rechunk(tensors: list[bytes]) -> list[memoryview]:
     if pending:
         chunks.append(memoryview(bytes(pending)))
     return chunks
-
-

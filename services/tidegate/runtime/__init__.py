@@ -1,0 +1,1 @@
+"""What every service stands on: one lifecycle, config sections, the bus, rpc, telemetry and the clock."""

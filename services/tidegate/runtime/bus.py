@@ -1,0 +1,307 @@
+"""The bus: NATS JetStream as Tidegate uses it, with the broker's traits built in.
+
+What is special here, each with a test: a full stream is backpressure and not an error (retry with the same id); a
+publish that timed out is *unknown*, so it is repeated with the same id until it is acknowledged; an oversized message
+would close the client for good, so sizes are checked before sending; a pull that was pending over a broker restart
+never ends by itself, so every pull expires within five seconds.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from tidegate.core.errors import (
+    BackpressureError,
+    ConflictError,
+    PayloadTooLargeError,
+    TidegateError,
+    UnavailableError,
+)
+from tidegate.runtime.clock import Clock
+from tidegate.runtime.consumer import Consumer
+from tidegate.runtime.streams import Stored, Streams, StreamState
+from tidegate.wire.subjects import (
+    HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE,
+    HEADER_MESSAGE_ID,
+    HEADER_REASON,
+    HEADER_SOURCE,
+    MESSAGE_BYTES_MAX,
+    ConsumerSpec,
+    StreamSpec,
+    Topology,
+)
+
+Headers = dict[str, str]
+Handler = Callable[[bytes, Headers], Awaitable[None]]
+
+# JetStream error codes (server/errors.json): the limits of a stream with discard new, and a lost compare-and-set.
+STREAM_FULL_CODES = frozenset({10077, 10047, 10023})
+WRONG_LAST_SEQUENCE_CODES = frozenset({10071, 10164})
+# One attempt; shorter than a broker restart so that the retry follows the reconnect closely.
+ATTEMPT_TIMEOUT_S = 2.0
+BACKOFF_START_S = 0.02
+BACKOFF_MAX_S = 1.0
+CONNECT_TIMEOUT_S = 30.0
+
+
+class Published(msgspec.Struct, frozen=True):
+    """An acknowledged publish. ``duplicate``: the stream already held this message id."""
+
+    sequence: int
+    duplicate: bool
+
+
+class Bus:
+    """One connection of one process. Create it with ``Bus.connect``; ``close`` ends its subscriptions."""
+
+    def __init__(self, client: Client, topology: Topology, clock: Clock) -> None:
+        """Wrap a connected client; ``connect`` is the way in."""
+        self._client = client
+        self._streams = Streams(client, clock)
+        self._topology = topology
+        self._clock = clock
+        self.reconnects = 0
+        self.backpressure_total = 0
+        self.retries_total = 0
+        self._on_reconnect: list[Callable[[], None]] = []
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        token: str,
+        name: str,
+        topology: Topology,
+        clock: Clock,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> "Bus":
+        """Connect, waiting for a broker that is still starting.
+
+        Raises:
+            UnavailableError: no broker answered within ``timeout_s``.
+        """
+        bus: Bus | None = None
+
+        async def on_reconnect() -> None:
+            if bus is not None:
+                bus.note_reconnect()
+
+        async def on_error(_error: Exception) -> None:
+            """The client retries by itself; each caller sees its own failure."""
+
+        client = Client()
+        # Seconds; the library's annotation says int and its code waits for any number.
+        reconnect_wait = cast("int", 0.1 + 0.1 * random.random())
+        deadline_s = clock.monotonic_s() + timeout_s
+        while True:
+            try:
+                await client.connect(
+                    servers=[url],
+                    token=token or None,
+                    name=name,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=reconnect_wait,
+                    connect_timeout=2,
+                    ping_interval=5,
+                    allow_reconnect=True,
+                    reconnected_cb=on_reconnect,
+                    error_cb=on_error,
+                )
+                break
+            except (OSError, nats.errors.Error, TimeoutError) as error:
+                await client.close()
+                client = Client()
+                if clock.monotonic_s() > deadline_s:
+                    raise UnavailableError(
+                        f"No broker answers at {url}",
+                        why=str(error),
+                        fix="start nats-server, or correct broker_url",
+                    ) from error
+                await asyncio.sleep(0.1)
+        bus = cls(client, topology, clock)
+        return bus
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker is reachable right now."""
+        return bool(self._client.is_connected)
+
+    def note_reconnect(self) -> None:
+        """Count a reconnect and tell whoever follows state by subscription to read it again."""
+        self.reconnects += 1
+        for callback in self._on_reconnect:
+            callback()
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after every reconnect; subscriptions live as long as the bus."""
+        self._on_reconnect.append(callback)
+
+    async def close(self) -> None:
+        """Flush what was sent and end the connection."""
+        # With the broker gone there is nothing to flush to; unacknowledged work is redelivered.
+        with contextlib.suppress(TimeoutError, nats.errors.Error):
+            await asyncio.wait_for(self._client.flush(), timeout=1.0)
+        await self._client.close()
+
+    # -- streams ---------------------------------------------------------------------------------------------------
+
+    async def bootstrap(self, specs: tuple[StreamSpec, ...]) -> None:
+        """Create or verify every stream; any service may do it, in any order, at the same time as others.
+
+        Raises:
+            StaleFolderError: a stream exists with a shape that would lose messages to change.
+            UnavailableError: JetStream did not answer in time.
+        """
+        for spec in specs:
+            await self._streams.ensure_stream(spec)
+
+    async def stream_state(self, stream: str) -> StreamState:
+        """How full a stream is.
+
+        Raises:
+            UnavailableError: JetStream did not answer.
+        """
+        return await self._streams.state(stream)
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        """The newest message of a subject, None when there is none.
+
+        Raises:
+            UnavailableError: JetStream did not answer.
+        """
+        return await self._streams.last(stream, subject)
+
+    async def consumer(self, spec: ConsumerSpec) -> Consumer:
+        """Create or bind a durable pull consumer.
+
+        Raises:
+            UnavailableError: JetStream did not answer in time.
+        """
+        await self._streams.ensure_consumer(spec)
+        return await Consumer.open(self._client, spec, self._clock)
+
+    async def set_max_ack_pending(self, stream: str, durable: str, value: int) -> None:
+        """Change how many messages the readers of a durable may hold at once.
+
+        Raises:
+            UnavailableError: JetStream did not answer, or the consumer is not there yet.
+        """
+        await self._streams.set_max_ack_pending(stream, durable, value)
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str,
+        headers: Mapping[str, str] | None = None,
+        deadline_s: float = 30.0,
+        expected_last_sequence: int | None = None,
+    ) -> Published:
+        """Publish into a stream and return once it is stored; repeats with the same id until then.
+
+        Raises:
+            PayloadTooLargeError: body and headers exceed what a message may hold; nothing was sent.
+            BackpressureError: the stream stayed full until the deadline.
+            ConflictError: the subject moved past ``expected_last_sequence``.
+            UnavailableError: nobody acknowledged it in time; whether it was stored is unknown.
+        """
+        all_headers: Headers = {**(headers or {}), HEADER_MESSAGE_ID: message_id}
+        if expected_last_sequence is not None:
+            all_headers[HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE] = str(expected_last_sequence)
+        size = len(data) + sum(len(key) + len(value) + 4 for key, value in all_headers.items())
+        if size > MESSAGE_BYTES_MAX:
+            raise PayloadTooLargeError(
+                f"A message of {size} bytes for {subject} exceeds {MESSAGE_BYTES_MAX}",
+                fix="upload the payload to the trajectory store and send its reference",
+            )
+        ends_at_s = self._clock.monotonic_s() + deadline_s
+        backoff_s = BACKOFF_START_S
+        while True:
+            failure = await self._attempt(subject, data, all_headers)
+            if isinstance(failure, Published):
+                return failure
+            if self._clock.monotonic_s() + backoff_s > ends_at_s:
+                raise failure
+            self.retries_total += 1
+            await asyncio.sleep(backoff_s * (0.5 + random.random()))  # jitter, not a secret
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    async def _attempt(self, subject: str, data: bytes, headers: Headers) -> Published | TidegateError:
+        try:
+            reply = await self._client.request(
+                subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=dict[str, Any](headers)
+            )
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            return UnavailableError(f"The broker did not acknowledge a message for {subject}", why=str(error))
+        answer: dict[str, Any] = json.loads(reply.data)
+        problem = answer.get("error")
+        if problem is None:
+            return Published(sequence=int(answer["seq"]), duplicate=bool(answer.get("duplicate")))
+        code = int(problem.get("err_code", 0))
+        if code in STREAM_FULL_CODES:
+            self.backpressure_total += 1
+            return BackpressureError(
+                f"The stream of {subject} is full",
+                why=str(problem.get("description", "")),
+                fix="its reader is behind; `tidegate explain` names it",
+            )
+        if code in WRONG_LAST_SEQUENCE_CODES:
+            raise ConflictError(
+                f"{subject} moved on while a message was prepared", why=problem["description"]
+            )
+        if int(problem.get("code", 500)) >= 500:
+            return UnavailableError(f"The broker refused a message for {subject}", why=str(problem))
+        raise TidegateError(f"The broker refused a message for {subject}", why=str(problem))
+
+    async def publish_core(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Fire and forget, outside of any stream; lost when the broker is away."""
+        if not self.connected:
+            return
+        # What travels this way are whole snapshots: the next one replaces a lost one.
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self._client.publish(subject, data, headers=dict[str, Any](headers) if headers else None)
+
+    async def quarantine(
+        self, source: str, data: bytes, *, reason: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Keep a refused message for inspection, with who refused it and why."""
+        kept = {key: value for key, value in (headers or {}).items() if not key.startswith("Nats-")}
+        kept[HEADER_REASON] = reason.replace("\n", " ")[:1024]
+        kept[HEADER_SOURCE] = source
+        body = data[: MESSAGE_BYTES_MAX - 16 * 1024]
+        await self.publish(
+            self._topology.quarantine(source),
+            body,
+            message_id=f"{source}-{random.getrandbits(64):x}",
+            headers=kept,
+        )
+
+    async def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Tell operators that something happened; kept in EVENTS."""
+        body = msgspec.json.encode({"kind": kind, "at_s": self._clock.now_s(), **fields})
+        await self.publish(
+            self._topology.event(kind), body, message_id=f"{kind}-{random.getrandbits(64):x}", deadline_s=5.0
+        )
+
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, subject: str, handler: Handler) -> None:
+        """Follow a core subject (also sees what is published into streams); ends with the bus."""
+
+        async def receive(message: Msg) -> None:
+            await handler(message.data, dict(message.headers or {}))
+
+        client = cast("Any", self._client)  # the library leaves a parameter of `subscribe` untyped
+        await client.subscribe(subject, cb=receive)

@@ -1,0 +1,152 @@
+"""A pull consumer that hands over whatever is there as soon as anything is.
+
+The client library's own fetch asks twice (once without waiting, once with), which doubles the latency of an empty
+queue. Here one request stays open; messages beyond the caller's batch wait in a local queue bounded by what was asked
+for, and a request that outlives a broker restart is forgotten at its own deadline.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections import deque
+from typing import Any, cast
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+
+from tidegate.runtime.clock import Clock
+from tidegate.wire.subjects import ConsumerSpec
+
+# A pull pending over a broker restart ends only at its own expiry; measured, hence the cap.
+WAIT_MAX_S = 5.0
+# How much longer than the broker we wait before a request counts as lost.
+EXPIRY_GRACE_S = 0.25
+
+
+class Delivery:
+    """One delivered message: ack it once its effect is durable, nak it to hand it on."""
+
+    __slots__ = ("_client", "_reply", "data", "headers", "num_delivered", "sequence", "subject")
+
+    def __init__(self, client: Client, message: Msg) -> None:
+        """Read what the ack subject says about the delivery.
+
+        The tokens from the end are: pending, timestamp, consumer sequence, stream sequence, deliveries.
+        """
+        self._client = client
+        self._reply = message.reply
+        self.data = message.data
+        self.headers: dict[str, str] = dict(message.headers or {})
+        self.subject = message.subject
+        tokens = message.reply.split(".")
+        # v1 has nine tokens; v2 puts domain and account in front and may add a random token at the end.
+        start = 4 if len(tokens) == 9 else 6
+        self.num_delivered = int(tokens[start])
+        self.sequence = int(tokens[start + 1])
+
+    async def ack(self) -> None:
+        """The work is durable elsewhere: the stream may forget it."""
+        await self._answer(b"+ACK")
+
+    async def nak(self, delay_s: float = 0.0) -> None:
+        """Hand it on: redeliver to anybody, after ``delay_s``."""
+        body = b"-NAK" if delay_s <= 0 else b'-NAK {"delay": %d}' % int(delay_s * 1e9)
+        await self._answer(body)
+
+    async def in_progress(self) -> None:
+        """Still working: restart the redelivery timer."""
+        await self._answer(b"+WPI")
+
+    async def term(self) -> None:
+        """Never deliver it again."""
+        await self._answer(b"+TERM")
+
+    async def _answer(self, body: bytes) -> None:
+        try:
+            await self._client.publish(self._reply, body)
+        except (NatsError, OSError):
+            return  # an answer that is lost means a redelivery, which every reader must survive anyway
+
+
+class Consumer:
+    """Readers of one durable. Not for concurrent ``fetch`` calls: one loop owns it."""
+
+    def __init__(self, client: Client, spec: ConsumerSpec, clock: Clock) -> None:
+        """Use ``open``."""
+        self._client = client
+        self._clock = clock
+        self._next_subject = f"$JS.API.CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}"
+        self._inbox = client.new_inbox()
+        self._requests = itertools.count()
+        self._last_request = -1
+        self._ready: deque[Msg] = deque()
+        self._arrived = asyncio.Event()
+        self._credits = 0
+        self._expires_at_s = 0.0
+        self._subscription: Subscription | None = None
+        self.request_errors_total = 0
+
+    @classmethod
+    async def open(cls, client: Client, spec: ConsumerSpec, clock: Clock) -> "Consumer":
+        """Bind to a durable that exists."""
+        consumer = cls(client, spec, clock)
+        untyped = cast("Any", client)  # the library leaves one parameter of `subscribe` untyped
+        consumer._subscription = await untyped.subscribe(f"{consumer._inbox}.*", cb=consumer._receive)
+        return consumer
+
+    async def _receive(self, message: Msg) -> None:
+        if message.reply.startswith("$JS.ACK."):
+            self._ready.append(message)
+            self._credits = max(0, self._credits - 1)
+        else:
+            # A status: the request expired, or the consumer or its leader went away. Ask again at the next fetch.
+            if message.subject.endswith(f".{self._last_request}"):
+                self._credits = 0
+            status = (message.headers or {}).get("Status", "")
+            if status not in ("404", "408", "100"):
+                self.request_errors_total += 1
+        self._arrived.set()
+
+    async def fetch(self, batch: int, *, wait_s: float) -> list[Delivery]:
+        """Up to ``batch`` messages, as soon as there is one; none when ``wait_s`` (at most 5 s) passes without any."""
+        deadline_s = self._clock.monotonic_s() + min(wait_s, WAIT_MAX_S)
+        while not self._ready:
+            now_s = self._clock.monotonic_s()
+            if now_s >= deadline_s:
+                return []
+            if now_s >= self._expires_at_s:
+                self._credits = 0
+            if self._credits == 0 and self._client.is_connected:
+                await self._request(batch, now_s=now_s)
+            self._arrived.clear()
+            if self._ready:
+                break
+            pause_s = min(deadline_s, self._expires_at_s) - now_s if self._credits else 0.05
+            try:
+                await asyncio.wait_for(self._arrived.wait(), timeout=max(pause_s, 0.001))
+            except TimeoutError:
+                continue
+        taken = [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
+        return [Delivery(self._client, message) for message in taken]
+
+    async def _request(self, batch: int, *, now_s: float) -> None:
+        self._last_request = next(self._requests)
+        self._credits = batch
+        self._expires_at_s = now_s + WAIT_MAX_S + EXPIRY_GRACE_S
+        body = json.dumps({"batch": batch, "expires": int(WAIT_MAX_S * 1e9)}).encode()
+        try:
+            await self._client.publish(self._next_subject, body, reply=f"{self._inbox}.{self._last_request}")
+        except (NatsError, OSError):
+            self._credits = 0
+
+    async def close(self) -> None:
+        """Stop receiving and hand back what was delivered but never fetched."""
+        if self._subscription is not None:
+            # When the connection is gone, so is the subscription.
+            with contextlib.suppress(NatsError, OSError):
+                await self._subscription.unsubscribe()
+        while self._ready:
+            await Delivery(self._client, self._ready.popleft()).nak()

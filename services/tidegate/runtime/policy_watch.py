@@ -1,0 +1,90 @@
+"""Following POLICY, level-triggered: a subscription for speed, the last message of the stream for truth.
+
+An ordered consumer can stay silent for twelve seconds after a broker restart, so nothing here depends on one: whatever
+the subscription misses, the next look at the stream brings.
+"""
+
+import asyncio
+
+from tidegate.core.errors import TidegateError, UnavailableError
+from tidegate.core.ids import PolicyVersion
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.announcement import Announcement
+
+MODEL = "default"
+REFRESH_S = 1.0
+
+
+class PolicyWatch:
+    """The newest announced policy of one model."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        """Nothing is known until ``run`` has looked once."""
+        self._bus = context.bus
+        self._drain = context.drain
+        self._stream = context.topology.stream("POLICY")
+        self._subject = context.topology.policy(MODEL)
+        self._head: Announcement | None = None
+        self._changed = asyncio.Event()
+        self._refresh = asyncio.Event()
+        self.refused_total = 0
+
+    @property
+    def head(self) -> Announcement | None:
+        """The newest announcement seen."""
+        return self._head
+
+    async def run(self) -> None:
+        """Follow until draining; the stream is read at the start, every second, and at once after a reconnect."""
+        await self._bus.subscribe(self._subject, self._receive)
+        self._bus.on_reconnect(self._refresh.set)
+        while not self._drain.requested:
+            self._refresh.clear()
+            try:
+                stored = await self._bus.last(self._stream, self._subject)
+            except UnavailableError:
+                stored = None
+            if stored is not None:
+                self._take(stored.data)
+            try:
+                await asyncio.wait_for(self._refresh.wait(), timeout=REFRESH_S)
+            except TimeoutError:
+                continue
+
+    async def changed(self, than: PolicyVersion | None, *, timeout_s: float) -> Announcement | None:
+        """The head once it differs from ``than``; None when ``timeout_s`` passes first."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        while self._head is None or self._head.version == than:
+            self._changed.clear()
+            remaining_s = deadline_s - asyncio.get_running_loop().time()
+            if remaining_s <= 0:
+                return None
+            try:
+                await asyncio.wait_for(self._changed.wait(), timeout=remaining_s)
+            except TimeoutError:
+                return None
+        return self._head
+
+    async def _receive(self, data: bytes, _headers: dict[str, str]) -> None:
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            announcement = Announcement.from_bytes(data)
+        except TidegateError:
+            self.refused_total += 1
+            return
+        if self._head is None or supersedes(announcement, self._head):
+            self._head = announcement
+            self._changed.set()
+
+
+def supersedes(announcement: Announcement, head: Announcement) -> bool:
+    """Whether an announcement is newer: further on the same lineage, or of a lineage opened later.
+
+    Order of arrival says nothing: a look at the stream can be overtaken by the subscription, and a learner that lost
+    its lineage may still publish on the old one.
+    """
+    if announcement.version.lineage == head.version.lineage:
+        return announcement.version.step > head.version.step
+    return len(announcement.tree.lineages) > len(head.tree.lineages)

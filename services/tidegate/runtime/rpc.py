@@ -1,0 +1,205 @@
+"""gRPC servers and channels: error translation, raw chunks, health and reflection."""
+
+import contextvars
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from tidegate.core.errors import ConfigError, TidegateError
+from tidegate.wire.subjects import HEADER_TRACE_PARENT
+
+# A chunk is 1 MiB; control messages stay far below.
+HEALTH_NAME = "grpc.health.v1.Health"
+MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+# Trace context of the call being served, or to be sent with the next call.
+trace_context: contextvars.ContextVar[str] = contextvars.ContextVar("trace_context", default="")
+
+log = structlog.get_logger("rpc")
+
+_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+]
+_SERVER_OPTIONS: list[tuple[str, int]] = [
+    *_OPTIONS,
+    # Two servers on one port would share its calls at random; a taken port must be an error.
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+]
+_CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    *_OPTIONS,
+    # A restarted peer is found within a second instead of gRPC's two-minute backoff.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One servicer of a server. ``raw_*`` replace codecs by method name (see ``wire.chunks``)."""
+
+    add: Callable[[Any, grpc.aio.Server], None]
+    servicer: object
+    name: str
+    raw_requests: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict[str, Any])
+    raw_responses: Mapping[str, Callable[[Any], bytes]] = field(default_factory=dict[str, Any])
+
+
+class _Capture:
+    """Stands in for a server while generated code hands over its method handlers."""
+
+    def __init__(self) -> None:
+        self.methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    def add_generic_rpc_handlers(self, _handlers: Sequence[object]) -> None:
+        """The same handlers come again, by name, through ``add_registered_method_handlers``."""
+
+    def add_registered_method_handlers(
+        self, _service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        """Keep the handlers by method name."""
+        self.methods.update(methods)
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: TidegateError) -> None:
+    await context.abort(getattr(grpc.StatusCode, error.status), str(error))
+
+
+def _enter(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    for key, value in context.invocation_metadata() or ():
+        if key == HEADER_TRACE_PARENT:
+            trace_context.set(str(value))
+
+
+def _translated_unary(
+    behaviour: Callable[[Any, Any], Awaitable[Any]],
+) -> Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Awaitable[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        _enter(context)
+        try:
+            return await behaviour(request, context)
+        except TidegateError as error:
+            await _abort(context, error)
+
+    return call
+
+
+def _translated_stream(
+    behaviour: Callable[[Any, Any], AsyncIterator[Any]],
+) -> Callable[[Any, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        _enter(context)
+        try:
+            async for response in behaviour(request, context):
+                yield response
+        except TidegateError as error:
+            await _abort(context, error)
+
+    return call
+
+
+def register(server: grpc.aio.Server, registration: Registration) -> None:
+    """Add a servicer whose ``TidegateError``s leave as status codes and whose raw methods skip protobuf."""
+    capture = _Capture()
+    registration.add(registration.servicer, cast("grpc.aio.Server", capture))
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for method, handler in capture.methods.items():
+        request_codec = registration.raw_requests.get(method, handler.request_deserializer)
+        response_codec = registration.raw_responses.get(method, handler.response_serializer)
+        make: Any
+        if handler.response_streaming:
+            make = (
+                grpc.stream_stream_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_stream_rpc_method_handler
+            )
+            behaviour: Any = _translated_stream(cast("Any", handler.stream_stream or handler.unary_stream))
+        else:
+            make = (
+                grpc.stream_unary_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_unary_rpc_method_handler
+            )
+            behaviour = _translated_unary(cast("Any", handler.stream_unary or handler.unary_unary))
+        handlers[method] = make(
+            behaviour, request_deserializer=request_codec, response_serializer=response_codec
+        )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(registration.name, handlers),))
+
+
+class RpcServer:
+    """A gRPC server with health and reflection; SERVING only while ``set_serving`` says so."""
+
+    def __init__(self, registrations: Sequence[Registration]) -> None:
+        """Register everything; nothing listens yet."""
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        self._health: Any = HealthServicer()  # ships without types
+        self._names = [registration.name for registration in registrations]
+        for registration in registrations:
+            register(self._server, registration)
+        cast("Any", health_pb2_grpc).add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            [*self._names, HEALTH_NAME, reflection.SERVICE_NAME], self._server
+        )
+
+    async def start(self, address: str) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: the port is taken or the address is not this machine's.
+        """
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            port = 0
+            reason = str(error)
+        else:
+            reason = "the port is taken"
+        if port == 0:
+            raise ConfigError(
+                f"Cannot listen on {address}",
+                why=reason,
+                fix="stop what uses the port, or choose another one",
+            )
+        await self.set_serving(serving=False)
+        await self._server.start()
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """What health checks answer, for the server and for each service by name."""
+        state = (
+            health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        for name in ("", *self._names):
+            await self._health.set(name, state)
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Refuse new calls, give the running ones ``grace_s``, then end them."""
+        await self._server.stop(grace_s)
+
+
+class _TraceMetadata(grpc.aio.UnaryUnaryClientInterceptor):
+    """Puts the current trace context into the metadata of calls that belong to a trace."""
+
+    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        """Add ``traceparent`` when a trace is current."""
+        trace_parent = trace_context.get()
+        if trace_parent:
+            metadata = grpc.aio.Metadata(*(client_call_details.metadata or ()))
+            metadata.add(HEADER_TRACE_PARENT, trace_parent)
+            client_call_details = client_call_details._replace(metadata=metadata)
+        return await continuation(client_call_details, request)
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A persistent channel that finds a restarted peer again within a second."""
+    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS, interceptors=[_TraceMetadata()])

@@ -1,0 +1,190 @@
+"""Streams and durable consumers: created or verified, never destructively edited."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.js import api
+
+from tidegate.core.errors import StaleFolderError, TidegateError, UnavailableError
+from tidegate.runtime.clock import Clock
+from tidegate.wire.subjects import ConsumerSpec, StreamSpec
+
+# JetStream error codes (server/errors.json): somebody else created it meanwhile.
+STREAM_NAME_IN_USE = 10058
+CONSUMER_EXISTS_CODES = frozenset({10013, 10148})
+RETRY_FOR_S = 30.0
+RETRY_EVERY_S = 0.1
+REQUEST_TIMEOUT_S = 5.0
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A message as a stream holds it."""
+
+    data: bytes
+    headers: dict[str, str]
+    sequence: int
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """How full a stream is."""
+
+    messages: int
+    bytes: int
+    last_sequence: int
+
+
+class Streams:
+    """JetStream's management API, in Tidegate's words."""
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        """Uses the bus' connection."""
+        # The library's manager is only partly typed.
+        self._manager = cast("Any", client).jsm(timeout=REQUEST_TIMEOUT_S)
+        self._clock = clock
+
+    async def ensure_stream(self, spec: StreamSpec) -> None:
+        """Create the stream, or verify that it is as it must be; limits are updated in place.
+
+        Raises:
+            StaleFolderError: it exists with another retention, discard or subjects.
+            UnavailableError: JetStream did not answer in time.
+        """
+        await self._retry(lambda: self._ensure_stream(spec), what=f"Stream {spec.name}")
+
+    async def ensure_consumer(self, spec: ConsumerSpec) -> None:
+        """Create the durable consumer unless it exists; what admission changed live is left alone.
+
+        Raises:
+            UnavailableError: JetStream did not answer in time.
+        """
+        await self._retry(lambda: self._ensure_consumer(spec), what=f"Consumer {spec.durable}")
+
+    async def _retry(self, attempt: Callable[[], Awaitable[None]], *, what: str) -> None:
+        deadline_s = self._clock.monotonic_s() + RETRY_FOR_S
+        while True:
+            try:
+                return await attempt()
+            except (nats.errors.Error, TimeoutError) as error:
+                # A broker that is starting answers 503 or not at all; everything else will not change by waiting.
+                if isinstance(error, nats.js.errors.APIError) and error.code not in (None, 503):
+                    raise TidegateError(f"{what} cannot be created", why=str(error)) from error
+                if self._clock.monotonic_s() > deadline_s:
+                    raise UnavailableError(f"{what} cannot be created", why=f"JetStream: {error}") from error
+                await asyncio.sleep(RETRY_EVERY_S)
+
+    async def _ensure_stream(self, spec: StreamSpec) -> None:
+        wanted = _stream_config(spec)
+        try:
+            current: api.StreamConfig = (await self._manager.stream_info(spec.name)).config
+        except nats.js.errors.NotFoundError:
+            try:
+                await self._manager.add_stream(wanted)
+            except nats.js.errors.BadRequestError as error:
+                if error.err_code != STREAM_NAME_IN_USE:
+                    raise
+            return
+        if (
+            current.retention != wanted.retention
+            or current.discard != wanted.discard
+            or sorted(current.subjects or []) != sorted(spec.subjects)
+        ):
+            raise StaleFolderError(
+                f"Stream {spec.name} exists with another shape",
+                why=f"retention {current.retention}, discard {current.discard}, subjects {current.subjects}",
+                fix="start a new run folder; changing it in place would lose messages",
+            )
+        if _limits(current) != _limits(wanted):
+            await self._manager.update_stream(wanted)
+
+    async def _ensure_consumer(self, spec: ConsumerSpec) -> None:
+        try:
+            await self._manager.consumer_info(spec.stream, spec.durable)
+        except nats.js.errors.NotFoundError:
+            wanted = api.ConsumerConfig(
+                durable_name=spec.durable,
+                filter_subject=spec.filter_subject,
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=spec.ack_wait_s,
+                max_deliver=spec.max_deliver,
+                max_ack_pending=spec.max_ack_pending,
+                deliver_policy=api.DeliverPolicy.ALL,
+                max_waiting=512,
+            )
+            try:
+                await self._manager.add_consumer(spec.stream, wanted)
+            except nats.js.errors.APIError as error:
+                if error.err_code not in CONSUMER_EXISTS_CODES:
+                    raise
+
+    async def set_max_ack_pending(self, stream: str, durable: str, value: int) -> None:
+        """Change how many messages the readers of a durable may hold at once.
+
+        Raises:
+            UnavailableError: JetStream did not answer, or the consumer is not there yet.
+        """
+        try:
+            config: api.ConsumerConfig = (await self._manager.consumer_info(stream, durable)).config
+            if config.max_ack_pending != value:
+                config.max_ack_pending = value
+                await self._manager.add_consumer(stream, config)
+        except (nats.errors.Error, TimeoutError) as error:
+            raise UnavailableError(f"Consumer {durable} cannot be changed", why=str(error)) from error
+
+    async def state(self, stream: str) -> StreamState:
+        """How full a stream is.
+
+        Raises:
+            UnavailableError: JetStream did not answer.
+        """
+        state = (await self._ask(self._manager.stream_info(stream), what=f"Stream {stream}")).state
+        return StreamState(messages=state.messages, bytes=state.bytes, last_sequence=state.last_seq)
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        """The newest message of a subject, None when there is none.
+
+        Raises:
+            UnavailableError: JetStream did not answer.
+        """
+        try:
+            message = await self._ask(self._manager.get_last_msg(stream, subject, direct=True), what=subject)
+        except nats.js.errors.NotFoundError:
+            return None
+        return Stored(
+            data=message.data or b"", headers=dict(message.headers or {}), sequence=message.seq or 0
+        )
+
+    async def _ask(self, question: Awaitable[Any], *, what: str) -> Any:
+        try:
+            return await question
+        except nats.js.errors.NotFoundError:
+            raise
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise UnavailableError(f"{what} cannot be read from the broker", why=str(error)) from error
+
+
+def _stream_config(spec: StreamSpec) -> api.StreamConfig:
+    work_queue = spec.retention == "work_queue"
+    return api.StreamConfig(
+        name=spec.name,
+        subjects=list(spec.subjects),
+        retention=api.RetentionPolicy.WORK_QUEUE if work_queue else api.RetentionPolicy.LIMITS,
+        discard=api.DiscardPolicy.NEW if spec.discard == "new" else api.DiscardPolicy.OLD,
+        max_bytes=spec.max_bytes,
+        max_msgs=spec.max_messages or -1,
+        max_msgs_per_subject=spec.max_messages_per_subject or -1,
+        max_msg_size=spec.max_message_bytes,
+        max_age=spec.max_age_s,
+        duplicate_window=spec.duplicate_window_s,
+        storage=api.StorageType.FILE,
+        num_replicas=1,
+        allow_direct=True,
+    )
+
+
+def _limits(config: api.StreamConfig) -> tuple[int | None, ...]:
+    return (config.max_bytes, config.max_msgs, config.max_msgs_per_subject, config.max_msg_size)

@@ -1,0 +1,121 @@
+"""Telemetry: one trace a trajectory, spans written after the fact, metrics from one catalogue.
+
+Spans are emitted when a piece of work is done, with the start and end it really had: no context managers around hot
+loops, and an unsampled trace costs one comparison. Nothing of the SDK is imported unless an endpoint is configured.
+Trace context is a W3C ``traceparent`` text; only its lowest flag bit is read.
+"""
+
+import os
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidegate.runtime.config import TelemetryConfig
+from tidegate.runtime.telemetry_names import ATTR_DEFERRED
+
+if TYPE_CHECKING:
+    from tidegate.runtime.telemetry_export import Exporter
+
+Attributes = Mapping[str, str | int | float | bool]
+Link = tuple[str, Attributes]
+SpanKind = Literal["internal", "server", "client", "producer", "consumer"]
+
+# Traces rebuilt for dropped trajectories, per second; in an incident every trajectory may be one.
+DEFERRED_PER_S_MAX = 50.0
+
+
+class Telemetry:
+    """The way out for spans and metrics; everything is a cheap no-op while ``enabled`` is false."""
+
+    def __init__(
+        self, config: TelemetryConfig, *, exporter: "Exporter | None", seed: int | None = None
+    ) -> None:
+        """``seed`` fixes trace ids in tests; otherwise they come from the operating system."""
+        self._config = config
+        self._exporter = exporter
+        # Own generator: the global one may be seeded by a training run, and would repeat trace ids across processes.
+        self._random = random.Random(seed if seed is not None else os.urandom(16))
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is exported."""
+        return self._exporter is not None
+
+    def root(self) -> str:
+        """A new trace context; sampled with the configured ratio when telemetry is on."""
+        sampled = self.enabled and self._random.random() < self._config.sample_ratio
+        return f"00-{self._random.getrandbits(128) or 1:032x}-{self._random.getrandbits(64) or 1:016x}-0{int(sampled)}"
+
+    def emit(
+        self,
+        name: str,
+        *,
+        parent: str,
+        started_at_s: float,
+        finished_at_s: float,
+        attributes: Attributes | None = None,
+        links: Sequence[Link] = (),
+        kind: SpanKind = "internal",
+        error: str = "",
+        as_root: bool = False,
+        deferred: bool = False,
+    ) -> str:
+        """Write one finished span and return its context, to be the next span's parent.
+
+        ``as_root`` makes the span carry the very ids of ``parent`` (the first span of a trace). ``deferred`` writes
+        it even though the trace was not sampled, because the trajectory turned out to matter; it is rate-limited.
+        Returns ``parent`` when nothing was written.
+        """
+        exporter = self._exporter
+        if exporter is None or (not is_sampled(parent) and not (deferred and exporter.may_defer())):
+            return parent
+        extra: dict[str, Any] = dict(attributes or {})
+        if deferred and not is_sampled(parent):
+            extra[ATTR_DEFERRED] = True
+        return exporter.emit(
+            name,
+            parent=parent,
+            started_at_s=started_at_s,
+            finished_at_s=finished_at_s,
+            attributes=extra,
+            links=[(context, linked) for context, linked in links if is_sampled(context)],
+            kind=kind,
+            error=error,
+            as_root=as_root,
+        )
+
+    def count(self, name: str, value: float = 1, attributes: Attributes | None = None) -> None:
+        """Add to a counter of the catalogue."""
+        if self._exporter is not None:
+            self._exporter.count(name, value, attributes or {})
+
+    def observe(self, name: str, value: float, attributes: Attributes | None = None) -> None:
+        """Record into a histogram or set a gauge of the catalogue."""
+        if self._exporter is not None:
+            self._exporter.observe(name, value, attributes or {})
+
+    def close(self) -> None:
+        """Flush within the exporter's own deadline."""
+        if self._exporter is not None:
+            self._exporter.close()
+
+
+def is_sampled(trace_parent: str) -> bool:
+    """Whether a ``traceparent`` has its sampled bit set; an empty or malformed one has not."""
+    try:
+        return bool(int(trace_parent[-2:], 16) & 1) and len(trace_parent) == 55
+    except ValueError:
+        return False
+
+
+def open_telemetry(config: TelemetryConfig, *, service: str, instance: str, run: str) -> Telemetry:
+    """Telemetry as configured; an endpoint in ``OTEL_EXPORTER_OTLP_ENDPOINT`` counts when the run file has none."""
+    endpoint = config.otlp_endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    if not endpoint or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return Telemetry(config, exporter=None)
+    from tidegate.runtime.telemetry_export import Exporter  # heavy, and only wanted with an endpoint
+
+    exporter = Exporter(
+        endpoint, service=service, instance=instance, run=run, metric_period_s=config.metric_period_s
+    )
+    return Telemetry(config, exporter=exporter)
