@@ -101,9 +101,9 @@ class Bus:
         client = Client()
         # Seconds; the library's annotation says int and its code waits for any number.
         reconnect_wait = cast("int", 0.1 + 0.1 * random.random())
-        deadline_s = clock.monotonic_s() + timeout_s
-        while True:
-            try:
+        try:
+            # The client goes on trying by itself, for ever; here it gets a deadline.
+            async with asyncio.timeout(timeout_s):
                 await client.connect(
                     servers=[url],
                     token=token or None,
@@ -116,17 +116,13 @@ class Bus:
                     reconnected_cb=on_reconnect,
                     error_cb=on_error,
                 )
-                break
-            except (OSError, nats.errors.Error, TimeoutError) as error:
-                await client.close()
-                client = Client()
-                if clock.monotonic_s() > deadline_s:
-                    raise UnavailableError(
-                        f"No broker answers at {url}",
-                        why=str(error),
-                        fix="start nats-server, or correct broker_url",
-                    ) from error
-                await asyncio.sleep(0.1)
+        except (OSError, nats.errors.Error, TimeoutError) as error:
+            await client.close()
+            raise UnavailableError(
+                f"No broker answers at {url} within {timeout_s:g} s",
+                why=str(error),
+                fix="start nats-server, or correct broker_url",
+            ) from error
         bus = cls(client, topology, clock)
         return bus
 

@@ -1,5 +1,7 @@
 """gRPC servers and channels: error translation, raw chunks, health and reflection."""
 
+from __future__ import annotations  # gRPC's classes are generic for the type checker only
+
 import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

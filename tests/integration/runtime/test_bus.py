@@ -1,0 +1,146 @@
+"""The broker's traits that the bus is built for, each on a real nats-server."""
+
+import asyncio
+
+import pytest
+
+from tests.support.broker import Broker
+from tidegate.core.errors import (
+    BackpressureError,
+    ConflictError,
+    PayloadTooLargeError,
+    StaleFolderError,
+    UnavailableError,
+)
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
+from tidegate.wire.subjects import MESSAGE_BYTES_MAX, StreamSpec, Topology
+
+pytestmark = pytest.mark.integration
+
+
+async def connect(nats: Broker, topology: Topology) -> Bus:
+    return await Bus.connect(nats.url, token="", name="other", topology=topology, clock=SystemClock())
+
+
+async def test_publish_reports_a_repeated_id_as_duplicate(bus: Bus, topology: Topology) -> None:
+    first = await bus.publish(topology.trajectories(0), b"body", message_id="t-1")
+    second = await bus.publish(topology.trajectories(0), b"body", message_id="t-1")
+    assert (first.duplicate, second.duplicate) == (False, True)
+    assert (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages == 1
+
+
+async def test_full_stream_is_backpressure_until_a_reader_frees_a_slot(bus: Bus, topology: Topology) -> None:
+    for number in range(64):
+        await bus.publish(topology.tasks("default"), b"task", message_id=f"t-{number}")
+    with pytest.raises(BackpressureError, match="full"):
+        await bus.publish(topology.tasks("default"), b"task", message_id="t-64", deadline_s=0.3)
+    waiting = asyncio.create_task(
+        bus.publish(topology.tasks("default"), b"task", message_id="t-64", deadline_s=10.0)
+    )
+    consumer = await bus.consumer(topology.task_consumer("default", ack_wait_s=30.0, max_running=8))
+    [delivery] = await consumer.fetch(1, wait_s=5.0)
+    await delivery.ack()
+    assert not (await waiting).duplicate
+    assert bus.backpressure_total >= 2
+
+
+async def test_publish_across_a_broker_crash_is_stored_exactly_once(
+    bus: Bus, nats: Broker, topology: Topology
+) -> None:
+    nats.kill()
+    waiting = asyncio.create_task(bus.publish(topology.trajectories(0), b"body", message_id="t-1"))
+    await asyncio.sleep(0.3)
+    await nats.restart()
+    await waiting
+    await bus.publish(topology.trajectories(0), b"body", message_id="t-1")
+    assert (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages == 1
+    assert bus.reconnects == 1
+
+
+async def test_publish_without_a_broker_ends_at_its_deadline(
+    bus: Bus, nats: Broker, topology: Topology
+) -> None:
+    nats.kill()
+    with pytest.raises(UnavailableError, match="did not acknowledge"):
+        await bus.publish(topology.trajectories(0), b"body", message_id="t-1", deadline_s=0.5)
+
+
+async def test_oversized_message_is_refused_before_it_costs_the_connection(
+    bus: Bus, topology: Topology
+) -> None:
+    with pytest.raises(PayloadTooLargeError, match="upload"):
+        await bus.publish(topology.trajectories(0), bytes(MESSAGE_BYTES_MAX - 10), message_id="t-1")
+    await bus.publish(topology.trajectories(0), b"small", message_id="t-2")
+    assert bus.reconnects == 0
+
+
+async def test_compare_and_set_lets_one_of_two_publishers_win(bus: Bus, topology: Topology) -> None:
+    subject = topology.policy("default")
+    first = await bus.publish(subject, b"v0", message_id="v0", expected_last_sequence=0)
+    await bus.publish(subject, b"v1", message_id="v1", expected_last_sequence=first.sequence)
+    with pytest.raises(ConflictError, match="moved on"):
+        await bus.publish(subject, b"v1b", message_id="v1b", expected_last_sequence=first.sequence)
+    newest = await bus.last(topology.stream("POLICY"), subject)
+    assert newest is not None
+    assert newest.data == b"v1"
+
+
+async def test_last_of_an_empty_subject_is_none(bus: Bus, topology: Topology) -> None:
+    assert await bus.last(topology.stream("POLICY"), topology.policy("nobody")) is None
+
+
+async def test_bootstrap_by_several_services_at_once_agrees(nats: Broker, topology: Topology) -> None:
+    buses = await asyncio.gather(*(connect(nats, topology) for _ in range(4)))
+    await asyncio.gather(*(bus.bootstrap(topology.streams(max_tasks=10)) for bus in buses))
+    await asyncio.gather(*(bus.close() for bus in buses))
+
+
+async def test_bootstrap_refuses_an_edit_that_would_lose_messages(bus: Bus, topology: Topology) -> None:
+    changed = StreamSpec(
+        name=topology.stream("TASKS"),
+        subjects=(f"tg.{topology.run_id}.task.*",),
+        retention="limits",
+        discard="old",
+        max_bytes=1024,
+    )
+    with pytest.raises(StaleFolderError, match="another shape"):
+        await bus.bootstrap((changed,))
+
+
+async def test_bootstrap_updates_limits_in_place(bus: Bus, topology: Topology) -> None:
+    await bus.bootstrap(topology.streams(max_tasks=65))
+    for number in range(65):
+        await bus.publish(topology.tasks("default"), b"task", message_id=f"t-{number}", deadline_s=2.0)
+
+
+async def test_subscription_follows_what_is_published_into_a_stream(bus: Bus, topology: Topology) -> None:
+    seen: list[bytes] = []
+    arrived = asyncio.Event()
+
+    async def handler(data: bytes, headers: dict[str, str]) -> None:
+        seen.append(data)
+        arrived.set()
+
+    await bus.subscribe(topology.policy("default"), handler)
+    await bus.publish(topology.policy("default"), b"v0", message_id="v0")
+    await asyncio.wait_for(arrived.wait(), timeout=5.0)
+    assert seen == [b"v0"]
+
+
+async def test_quarantine_keeps_the_body_and_the_reason(bus: Bus, topology: Topology) -> None:
+    await bus.quarantine(
+        "store", b"broken", reason="line\nbreak", headers={"Nats-Msg-Id": "x", "traceparent": "tp"}
+    )
+    kept = await bus.last(topology.stream("QUARANTINE"), topology.quarantine("store"))
+    assert kept is not None
+    assert kept.data == b"broken"
+    assert kept.headers["Tidegate-Reason"] == "line break"
+    assert kept.headers["traceparent"] == "tp"
+
+
+async def test_connect_without_a_broker_names_the_address(topology: Topology) -> None:
+    with pytest.raises(UnavailableError, match="start nats-server"):
+        await Bus.connect(
+            "nats://127.0.0.1:9", token="", name="test", topology=topology, clock=SystemClock(), timeout_s=0.3
+        )

@@ -1,0 +1,138 @@
+"""The pull consumer: prompt, bounded, and nothing lost over a crash of the broker."""
+
+import asyncio
+
+import pytest
+
+from tests.support.broker import Broker
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.consumer import Consumer, Delivery
+from tidegate.wire.subjects import ConsumerSpec, Topology
+
+pytestmark = pytest.mark.integration
+
+
+def spec(topology: Topology, *, ack_wait_s: float = 30.0, max_deliver: int = -1) -> ConsumerSpec:
+    return ConsumerSpec(
+        stream=topology.stream("TRAJECTORIES"),
+        durable="reader",
+        filter_subject=topology.trajectories(0),
+        ack_wait_s=ack_wait_s,
+        max_deliver=max_deliver,
+        max_ack_pending=100,
+    )
+
+
+async def publish(bus: Bus, topology: Topology, *names: str) -> None:
+    for name in names:
+        await bus.publish(topology.trajectories(0), name.encode(), message_id=name)
+
+
+async def fetch_all(consumer: Consumer, count: int) -> list[Delivery]:
+    deliveries: list[Delivery] = []
+    async with asyncio.timeout(20.0):
+        while len(deliveries) < count:
+            deliveries += await consumer.fetch(count - len(deliveries), wait_s=1.0)
+    return deliveries
+
+
+async def test_fetch_returns_what_is_there_without_waiting_for_a_full_batch(
+    bus: Bus, topology: Topology
+) -> None:
+    consumer = await bus.consumer(spec(topology))
+    await publish(bus, topology, "a", "b", "c")
+    deliveries = await fetch_all(consumer, 3)
+    assert [delivery.data for delivery in deliveries] == [b"a", b"b", b"c"]
+    assert [delivery.sequence for delivery in deliveries] == [1, 2, 3]
+    assert {delivery.num_delivered for delivery in deliveries} == {1}
+
+
+async def test_pending_fetch_wakes_with_the_first_message(bus: Bus, topology: Topology) -> None:
+    consumer = await bus.consumer(spec(topology))
+    waiting = asyncio.create_task(consumer.fetch(10, wait_s=5.0))
+    await asyncio.sleep(0.1)
+    await publish(bus, topology, "a")
+    async with asyncio.timeout(2.0):
+        assert [delivery.data for delivery in await waiting] == [b"a"]
+
+
+async def test_fetch_of_nothing_ends_at_its_deadline_and_the_next_one_still_works(
+    bus: Bus, topology: Topology
+) -> None:
+    consumer = await bus.consumer(spec(topology))
+    assert await consumer.fetch(1, wait_s=0.2) == []
+    await publish(bus, topology, "a")
+    assert len(await fetch_all(consumer, 1)) == 1
+
+
+async def test_larger_fetch_after_a_smaller_request_gets_everything(bus: Bus, topology: Topology) -> None:
+    consumer = await bus.consumer(spec(topology))
+    assert await consumer.fetch(1, wait_s=0.1) == []
+    await publish(bus, topology, *(f"m{number}" for number in range(20)))
+    assert len(await fetch_all(consumer, 20)) == 20
+
+
+async def test_nak_redelivers_with_a_higher_count(bus: Bus, topology: Topology) -> None:
+    consumer = await bus.consumer(spec(topology))
+    await publish(bus, topology, "a")
+    [first] = await fetch_all(consumer, 1)
+    await first.nak()
+    [second] = await fetch_all(consumer, 1)
+    assert (second.data, second.num_delivered) == (b"a", 2)
+
+
+async def test_work_in_progress_keeps_a_delivery_and_silence_loses_it(bus: Bus, topology: Topology) -> None:
+    consumer = await bus.consumer(spec(topology, ack_wait_s=0.6))
+    await publish(bus, topology, "a")
+    [first] = await fetch_all(consumer, 1)
+    for _ in range(4):
+        await asyncio.sleep(0.3)
+        await first.in_progress()
+    assert await consumer.fetch(1, wait_s=0.2) == []
+    [second] = await fetch_all(consumer, 1)
+    assert second.num_delivered == 2
+
+
+async def test_terminated_and_acked_messages_leave_the_work_queue(bus: Bus, topology: Topology) -> None:
+    consumer = await bus.consumer(spec(topology))
+    await publish(bus, topology, "a", "b")
+    first, second = await fetch_all(consumer, 2)
+    await first.term()
+    await second.ack()
+    async with asyncio.timeout(5.0):
+        while (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages:
+            await asyncio.sleep(0.02)
+
+
+async def test_closing_hands_back_what_was_delivered_but_never_fetched(bus: Bus, topology: Topology) -> None:
+    consumer = await bus.consumer(spec(topology))
+    waiting = asyncio.create_task(consumer.fetch(5, wait_s=5.0))
+    await asyncio.sleep(0.1)
+    await publish(bus, topology, "a", "b", "c")
+    taken = await waiting
+    await asyncio.sleep(0.1)
+    await consumer.close()
+    for delivery in taken:
+        await delivery.ack()
+    other = await bus.consumer(spec(topology))
+    rest = await fetch_all(other, 3 - len(taken))
+    assert {delivery.data for delivery in [*taken, *rest]} == {b"a", b"b", b"c"}
+
+
+async def test_nothing_is_lost_when_the_broker_crashes_with_messages_out(
+    bus: Bus, nats: Broker, topology: Topology
+) -> None:
+    consumer = await bus.consumer(spec(topology, ack_wait_s=1.0))
+    await publish(bus, topology, "a", "b")
+    [first, _] = await fetch_all(consumer, 2)
+    await first.ack()
+    await asyncio.sleep(0.2)
+    pending = asyncio.create_task(consumer.fetch(1, wait_s=5.0))
+    await nats.restart(down_s=0.3)
+    await publish(bus, topology, "c")
+    seen = {delivery.data for delivery in await pending}
+    async with asyncio.timeout(20.0):
+        while seen != {b"b", b"c"}:
+            for delivery in await consumer.fetch(5, wait_s=1.0):
+                seen.add(delivery.data)
+                await delivery.ack()

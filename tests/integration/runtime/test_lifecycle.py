@@ -1,0 +1,133 @@
+"""The lifecycle, watched from outside on a process of its own."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.settings import make_settings
+from tidegate.core.errors import UnavailableError
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import Settings
+from tidegate.runtime.rpc import open_channel
+from tidegate.wire.clients.lifecycle import LifecycleClient
+from tidegate.wire.stats import ServiceStats, decode_stats
+from tidegate.wire.subjects import Topology
+
+pytestmark = pytest.mark.integration
+
+
+class Toy:
+    """Starts toy services and ends them with the test."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, mode: str) -> subprocess.Popen[str]:
+        argument = msgspec.json.encode(self.settings).decode()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.toy_service", mode, argument],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    async def ready(self) -> LifecycleClient:
+        client = LifecycleClient(open_channel(self.settings.addresses["admission"][0]), service="admission")
+        async with asyncio.timeout(20.0):
+            while True:
+                try:
+                    if (await client.stats(now_s=0.0)).state == "ready":
+                        return client
+                except UnavailableError:
+                    await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def toy(tmp_path: Path, nats: Broker) -> Iterator[Toy]:
+    toy = Toy(make_settings(tmp_path, broker_url=nats.url, drain_timeout_s=1.0))
+    yield toy
+    for process in toy.processes:
+        process.kill()
+        process.wait(timeout=5)
+
+
+async def exit_code(process: subprocess.Popen[str]) -> int:
+    return await asyncio.to_thread(process.wait, 20)
+
+
+async def test_sigterm_drains_and_exits_zero(toy: Toy) -> None:
+    process = toy.start("behave")
+    await toy.ready()
+    process.send_signal(signal.SIGTERM)
+    assert await exit_code(process) == 0
+
+
+async def test_drain_call_does_what_sigterm_does(toy: Toy) -> None:
+    process = toy.start("behave")
+    await (await toy.ready()).drain(reason="test")
+    assert await exit_code(process) == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "event"), [("crash", "loop_failed"), ("bug", "loop_crashed"), ("end", "loop_ended")]
+)
+async def test_a_loop_that_fails_or_ends_stops_the_service_with_one(toy: Toy, mode: str, event: str) -> None:
+    process = toy.start(mode)
+    assert await exit_code(process) == 1
+    assert process.stdout is not None
+    assert event in process.stdout.read()
+
+
+async def test_a_loop_that_ignores_draining_is_cancelled_at_the_timeout(toy: Toy) -> None:
+    process = toy.start("stubborn")
+    await toy.ready()
+    process.send_signal(signal.SIGTERM)
+    assert await exit_code(process) == 0
+    assert process.stdout is not None
+    assert "loop_cancelled" in process.stdout.read()
+
+
+async def test_statistics_arrive_as_whole_snapshots(toy: Toy, bus: Bus, topology: Topology) -> None:
+    seen: list[ServiceStats] = []
+
+    async def handler(data: bytes, headers: dict[str, str]) -> None:
+        seen.append(decode_stats(data))
+
+    await bus.subscribe(topology.stats("*"), handler)
+    toy.start("behave")
+    async with asyncio.timeout(20.0):
+        while len(seen) < 3:
+            await asyncio.sleep(0.05)
+    assert seen[-1].service == "admission"
+    assert seen[-1].state == "ready"
+    assert seen[-1].values["turns_total"] == 1
+    assert seen[-1].values["cpu_s_total"] > 0
+    assert seen[-1].values["rss_mb"] > 1
+
+
+async def test_a_service_waits_for_a_broker_that_starts_later(toy: Toy, nats: Broker) -> None:
+    nats.kill()
+    process = toy.start("behave")
+    await asyncio.sleep(1.0)
+    assert process.poll() is None
+    await nats.restart()
+    await toy.ready()
+
+
+async def test_a_second_instance_on_the_same_port_is_refused_with_the_address(toy: Toy) -> None:
+    toy.start("behave")
+    await toy.ready()
+    second = toy.start("behave")
+    assert await exit_code(second) == 1
+    assert second.stdout is not None
+    assert toy.settings.addresses["admission"][0] in second.stdout.read()

