@@ -1,0 +1,16 @@
+"""How the lifecycle builds weight distribution."""
+
+from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+from tidegate.weight_distribution.config import WeightDistributionConfig
+from tidegate.weight_distribution.loops import Distribution
+from tidegate.weight_distribution.servicer import WeightDistributionServicer
+
+
+async def build(context: ServiceContext, config: WeightDistributionConfig) -> ServiceParts:
+    """Recover the versions; the loop announces the newest again if POLICY lost it."""
+    distribution = Distribution(context, config)
+    servicer = WeightDistributionServicer(context, config, distribution)
+    return ServiceParts(loops={"follow": distribution.follow}, servicers=[servicer.registration()])
+
+
+SPEC = ServiceSpec(name="weight_distribution", config_type=WeightDistributionConfig, build=build)
