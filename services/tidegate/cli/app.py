@@ -1,0 +1,66 @@
+"""The commands of ``registry.COMMANDS`` as one typer application, and errors as one clear line."""
+
+import sys
+
+import typer
+
+from tidegate.cli.registry import COMMANDS, load
+from tidegate.core.errors import (
+    ConfigError,
+    CorruptionError,
+    NotFoundError,
+    RecordError,
+    StaleFolderError,
+    TidegateError,
+)
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+# What a person can mend by typing something else: the exit code of a usage error.
+BAD_INPUT = (ConfigError, CorruptionError, NotFoundError, RecordError, StaleFolderError)
+
+
+def _not_loaded() -> None:
+    """Stands for the commands that this process will not run."""
+
+
+def build(arguments: list[str]) -> typer.Typer:
+    """The application; of its commands only the one ``arguments`` name is imported, the others are lines of help."""
+    chosen = next((argument for argument in arguments if not argument.startswith("-")), "")
+    app = typer.Typer(
+        name="tidegate",
+        help="Asynchronous reinforcement learning as services, with staleness as a declared SLO.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def root() -> None:
+        """Asynchronous reinforcement learning as services, with staleness as a declared SLO."""
+
+    for name, entry in COMMANDS.items():
+        function = load(entry.target) if name == chosen else _not_loaded
+        app.command(name, short_help=entry.summary)(function)
+    return app
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; every error Tidegate raises on purpose ends as one line."""
+    try:
+        build(arguments)(arguments, standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else EXIT_FAILED
+    except TidegateError as error:
+        return complain(error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def complain(error: TidegateError) -> int:
+    """Print what, why and next on standard error; returns the exit code."""
+    sys.stderr.write(f"tidegate: {error}\n")
+    return EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED

@@ -1,0 +1,74 @@
+"""``tidegate audit``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidegate.cli.books import Books, read_books
+from tidegate.cli.folder import find_folder, read_record
+
+
+def audit(
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Hold the task queue's journal against the trajectory store's ledger, running or stopped.
+
+    Exits 0 if the books balance, 1 if they do not.
+    """
+    where = find_folder(folder)
+    books = read_books(where)
+    if json:
+        sys.stdout.write(msgspec.json.encode(books.audit).decode() + "\n")
+    else:
+        Console().print(render(books, run_id=read_record(where).run_id), highlight=False)
+    raise typer.Exit(0 if books.audit.balanced else 1)
+
+
+def render(books: Books, *, run_id: str) -> Table:
+    """The audit as a column of sums, with the verdict below."""
+    audit = books.audit
+    table = Table(
+        title=f"audit of {run_id}", title_justify="left", box=None, show_header=False, padding=(0, 2)
+    )
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    table.add_column(style="bright_black")
+    table.add_row("admitted", f"{audit.admitted:,}", "journaled by the task queue before it was published")
+    table.add_row(
+        "  trained", f"{audit.trained:,}", f"highest lag {audit.max_lag_trained} of max_lag {audit.max_lag}"
+    )
+    for reason, count in sorted(audit.dropped.items()):
+        table.add_row(f"  dropped {reason}", f"{count:,}", "")
+    table.add_row(
+        "  in flight",
+        f"{audit.in_flight:,}",
+        f"{audit.awaiting:,} not stored yet, {audit.available:,} available, {audit.leased:,} leased",
+    )
+    table.add_row("trained twice", f"{audit.trained_twice:,}", "")
+    table.add_row("duplicates", f"{audit.duplicates:,}", "second arrivals that changed nothing")
+    table.add_row("quarantined", f"{audit.quarantined:,}", "")
+    table.add_row(
+        "revived", f"{audit.revived:,}", "trained in a branch that a restore left behind, and free again"
+    )
+    verdict = "[bold green]balanced[/]" if audit.balanced else "[bold red]NOT balanced[/]"
+    table.add_row(verdict, "", "; ".join(audit.problems))
+    return table
+
+
+def one_line(books: Books) -> str:
+    """The audit for a summary."""
+    audit = books.audit
+    dropped = sum(audit.dropped.values())
+    verdict = "balanced" if audit.balanced else f"NOT balanced ({'; '.join(audit.problems)})"
+    return (
+        f"{verdict}: {audit.admitted:,} admitted = {audit.trained:,} trained + {dropped:,} dropped"
+        f" + {audit.in_flight:,} in flight; trained twice {audit.trained_twice}"
+    )

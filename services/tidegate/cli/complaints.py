@@ -1,0 +1,145 @@
+"""What is wrong with a run file, in words: the file, the key's path, what is allowed, and the nearest known key."""
+
+import difflib
+import re
+import types
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+
+_AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"unknown field `(?P<key>.*)`")
+_MISSING = re.compile(r"missing required field `(?P<key>.*)`")
+_STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.?([^.\[\]]+)")
+
+
+def explain_validation(
+    error: msgspec.ValidationError,
+    value: object,
+    kind: type[Any],
+    *,
+    source: str,
+    path: str,
+    also_allowed: tuple[str, ...] = (),
+) -> ConfigError:
+    """The error of a section as a sentence a person can act on.
+
+    ``value`` is what was converted to ``kind``, ``path`` where it stands in the document ("" for the root), and
+    ``also_allowed`` the keys of that level which ``kind`` does not know because somebody else reads them.
+    """
+    match = _AT.match(str(error))
+    problem, inner = (match["problem"], match["path"] or "$") if match else (str(error), "$")
+    steps = [step[0] or step[1] for step in _STEP.findall(inner.removeprefix("$"))]
+    place = ".".join([*([path] if path else []), *steps])
+    hint = _hint_at(kind, steps)
+    if unknown := _UNKNOWN.search(problem):
+        known = [*_fields(hint), *(also_allowed if not steps else ())]
+        return _unknown_field(unknown["key"], known, place=place, source=source)
+    if missing := _MISSING.search(problem):
+        field = _hint_at(hint, [missing["key"]])
+        name = f"{place}.{missing['key']}" if place else missing["key"]
+        return ConfigError(f"{source}: `{name}` is missing", fix=f"it must be {_describe(field)}")
+    found = _value_at(value, steps)
+    return ConfigError(f"{source}: {place or 'the run file'} is {_show(found)}; it must be {_describe(hint)}")
+
+
+def nearest(key: str, known: list[str]) -> str | None:
+    """The known name that ``key`` was probably meant to be."""
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def _unknown_field(key: str, known: list[str], *, place: str, source: str) -> ConfigError:
+    where = f"in {place}" if place else "in the run file"
+    close = nearest(key, known)
+    what = f"{source}: unknown field `{key}` {where}"
+    if close:
+        return ConfigError(f"{what}: did you mean `{close}`?", fix=f"known here: {', '.join(known)}")
+    return ConfigError(what, fix=f"known here: {', '.join(known) or 'nothing'}")
+
+
+def _hint_at(hint: Any, steps: list[str]) -> Any:
+    """The type hint at a path of field names and indices."""
+    for step in steps:
+        bare = _bare(hint)
+        if _is_struct(bare):
+            hint = get_type_hints(bare, include_extras=True).get(step, Any)
+        else:
+            arguments = [argument for argument in get_args(bare) if argument is not Ellipsis]
+            hint = arguments[-1] if arguments else Any
+    return hint
+
+
+def _bare(hint: Any) -> Any:
+    """Without ``Annotated`` and without ``| None``."""
+    while True:
+        if get_origin(hint) is Annotated:
+            hint = get_args(hint)[0]
+        elif get_origin(hint) in (Union, types.UnionType):
+            options = [option for option in get_args(hint) if option is not type(None)]
+            if len(options) != 1:
+                return hint
+            hint = options[0]
+        else:
+            return hint
+
+
+def _is_struct(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+
+
+def _fields(hint: Any) -> list[str]:
+    bare = _bare(hint)
+    return list(bare.__struct_encode_fields__) if _is_struct(bare) else []
+
+
+def _value_at(value: Any, steps: list[str]) -> Any:
+    for step in steps:
+        if isinstance(value, dict):
+            value = cast("dict[str, Any]", value).get(step)
+        elif isinstance(value, list) and step.isdigit():
+            value = cast("list[Any]", value)[int(step)]
+        else:
+            return cast("Any", value)
+    return value
+
+
+def _show(value: Any) -> str:
+    return "empty" if value is None else repr(value)
+
+
+_PLAIN = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list"}
+
+
+def _describe(hint: Any) -> str:
+    """What a field takes, in words, with its range."""
+    limits: list[str] = []
+    while get_origin(hint) is Annotated:
+        limits += [
+            text for meta in get_args(hint)[1:] if isinstance(meta, msgspec.Meta) for text in _limits(meta)
+        ]
+        hint = get_args(hint)[0]
+    bare = _bare(hint)
+    origin = get_origin(bare)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, get_args(bare)))}"
+    if _is_struct(bare):
+        return f"a section with {', '.join(_fields(bare))}"
+    if origin in (tuple, list):
+        return f"a list, each {_describe(get_args(bare)[0])}"
+    if origin is dict:
+        return f"a mapping, each value {_describe(get_args(bare)[1])}"
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(option) for option in get_args(bare))
+    name = _PLAIN.get(bare, getattr(bare, "__name__", str(bare)))
+    return f"{name} {' and '.join(limits)}" if limits else name
+
+
+def _limits(meta: msgspec.Meta) -> list[str]:
+    named = ((">=", meta.ge), (">", meta.gt), ("<=", meta.le), ("<", meta.lt))
+    texts = [f"{sign} {bound:g}" for sign, bound in named if bound is not None]
+    if meta.pattern is not None:
+        texts.append(meta.description or f"that matches {meta.pattern}")
+    return texts

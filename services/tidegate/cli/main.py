@@ -1,0 +1,20 @@
+"""The entry point. It loads nothing that the chosen command does not need."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    arguments = sys.argv[1:]
+    # A service process counts towards the platform's memory: it does not carry the command line's parser.
+    if arguments[:1] == ["serve"]:
+        from tidegate.cli.serve import main as serve
+
+        sys.exit(serve(arguments[1:]))
+    from tidegate.cli.app import run
+
+    sys.exit(run(arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""The run file: one typed document that says everything about a run, the same on a laptop and in a cluster.
+
+Sections that several services read are ``runtime.config``; a service's own section is its room's config. Nothing
+here starts anything, and importing it loads nothing heavy.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+
+from tidegate.cli.checks import check_plan
+from tidegate.cli.complaints import explain_validation
+from tidegate.cli.overrides import apply_overrides, parse_yaml
+from tidegate.cli.registry import SERVICES, config_type
+from tidegate.core.errors import ConfigError
+from tidegate.core.ids import RunId
+from tidegate.runtime.config import (
+    PolicyConfig,
+    Positive,
+    PositiveSeconds,
+    Settings,
+    StalenessConfig,
+    TelemetryConfig,
+    WorkloadConfig,
+)
+
+# The run id is this name, a dash and a suffix, and names streams: 48 characters at most.
+RunName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
+        description="of 1-40 lower-case letters, digits and inner dashes",
+    ),
+]
+REPLICAS_MAX = 64
+
+
+class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the whole platform shares.
+
+    ``run``: a name; the run id is this name and a suffix. ``batch_size``: trajectories a learner step, in whole
+    groups. ``max_running``: trajectories between admission and the store (C); actors starve below their slots.
+    ``until``: the target of the run, as for ``--until``; empty runs until stopped. ``drain_timeout_s``: seconds a
+    service has to finish what it holds. ``broker_port``: 0 takes a free one.
+    """
+
+    run: RunName
+    workload: WorkloadConfig
+    policy: PolicyConfig
+    batch_size: Positive
+    max_running: Positive
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+    staleness: StalenessConfig = StalenessConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    until: str = ""
+    drain_timeout_s: PositiveSeconds = 10.0
+    broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+
+
+class RunPlan(msgspec.Struct, frozen=True):
+    """A run file that holds together: the shared part, each service's section, and how many instances each has."""
+
+    file: RunFile
+    services: dict[str, Any]
+    replicas: dict[str, int]
+
+    def document(self) -> dict[str, Any]:
+        """The run file again, with every default written out; reading it back gives the same plan."""
+        document: dict[str, Any] = msgspec.to_builtins(self.file)
+        for service, config in self.services.items():
+            section: dict[str, Any] = msgspec.to_builtins(config)
+            if SERVICES[service].scalable:
+                section["replicas"] = self.replicas[service]
+            document[service] = section
+        return document
+
+    def settings(
+        self,
+        *,
+        run_id: str,
+        broker_url: str,
+        broker_token: str,
+        addresses: dict[str, list[str]],
+        folder: Path,
+    ) -> Settings:
+        """What each service process gets besides its own section."""
+        return Settings(
+            run=RunId(run_id),
+            seed=self.file.seed,
+            staleness=self.file.staleness,
+            workload=self.file.workload,
+            policy=self.file.policy,
+            batch_size=self.file.batch_size,
+            max_running=self.file.max_running,
+            telemetry=self.file.telemetry,
+            drain_timeout_s=self.file.drain_timeout_s,
+            broker_url=broker_url,
+            broker_token=broker_token,
+            addresses=addresses,
+            data_dir=str(folder),
+        )
+
+
+class _Replicas(msgspec.Struct, frozen=True):
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)] = 1
+
+
+def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
+    """Read a run file, write the overrides into it, and check that it holds together.
+
+    Raises:
+        ConfigError: there is no such file, or a key, type, range or combination is wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"Run file {path} cannot be read",
+            why=getattr(error, "strerror", None) or str(error),
+            fix="name a run file, such as runs/cartpole.yaml",
+        ) from error
+    raw = parse_yaml(text, source=str(path))
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} holds no settings", fix="start from runs/cartpole.yaml")
+    return parse_plan(apply_overrides(cast("dict[str, Any]", raw), overrides), source=str(path))
+
+
+def parse_plan(raw: dict[str, Any], *, source: str) -> RunPlan:
+    """Type a run file's document.
+
+    Raises:
+        ConfigError: a key, type, range or combination is wrong; ``source`` says where it was read.
+    """
+    shared = {key: value for key, value in raw.items() if key not in SERVICES}
+    file = _convert(shared, RunFile, source=source, path="")
+    services: dict[str, Any] = {}
+    replicas: dict[str, int] = {}
+    for service, entry in SERVICES.items():
+        section = raw.get(service)
+        if section is None:
+            section = {}
+        if entry.scalable and isinstance(section, dict):
+            fields = dict(cast("dict[str, Any]", section))
+            count = {"replicas": fields.pop("replicas")} if "replicas" in fields else {}
+            replicas[service] = _convert(count, _Replicas, source=source, path=service).replicas
+            section = fields
+        else:
+            replicas[service] = 1
+        services[service] = _convert(section, config_type(service), source=source, path=service)
+    plan = RunPlan(file=file, services=services, replicas=replicas)
+    problem = check_plan(file, services)
+    if problem:
+        raise ConfigError(f"{source}: {problem.what}", why=problem.why, fix=problem.fix)
+    return plan
+
+
+def _convert(section: Any, kind: type[Any], *, source: str, path: str) -> Any:
+    extra = (
+        tuple(SERVICES) if kind is RunFile else (("replicas",) if path and SERVICES[path].scalable else ())
+    )
+    try:
+        return msgspec.convert(section, kind)
+    except msgspec.ValidationError as error:
+        raise explain_validation(
+            error, section, kind, source=source, path=path, also_allowed=extra
+        ) from error

@@ -1,0 +1,72 @@
+"""``tidegate serve``: one service of a run folder, in this process, in the foreground.
+
+The supervisor starts it for every instance; a person may start it by hand to debug one. It reads ``run.json``, so it
+needs nothing but the folder.
+"""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from tidegate.cli.folder import read_plan, settings_of
+from tidegate.cli.registry import SERVICES, load
+from tidegate.cli.up.leash import tie_to_supervisor
+from tidegate.core.errors import ConfigError, TidegateError
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Parse the arguments of ``serve`` and run the service; returns the exit code."""
+    tie_to_supervisor()
+    parser = argparse.ArgumentParser(prog="tidegate serve", description="Run one service of a run folder.")
+    parser.add_argument("service", choices=list(SERVICES), metavar="SERVICE", help=", ".join(SERVICES))
+    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="a folder that `up` made")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="which instance, from 0")
+    chosen = parser.parse_args(arguments)
+    try:
+        return serve(chosen.service, run_dir=chosen.run_dir, index=chosen.index)
+    except TidegateError as error:
+        sys.stderr.write(f"tidegate serve {chosen.service}: {error}\n")
+        return EXIT_FAILED if error.retryable else EXIT_BAD_INPUT
+
+
+def serve(service: str, *, run_dir: Path, index: int) -> int:
+    """Run one instance of a service until it is told to stop; returns the exit code.
+
+    Raises:
+        TidegateError: the folder is no run folder, or the run has no such instance.
+    """
+    record, plan = read_plan(run_dir)
+    if not 0 <= index < plan.replicas[service]:
+        raise ConfigError(
+            f"This run has {plan.replicas[service]} {service} and no number {index}",
+            fix=f"raise {service}.replicas in the run file"
+            if SERVICES[service].scalable
+            else "leave --index out",
+        )
+    _log_plain_lines()
+    # Only here does anything heavy load: the settings were right.
+    run_service = load("tidegate.runtime.service:run_service")
+    spec = load(f"{SERVICES[service].room}.main:SPEC")
+    return run_service(spec, plan.services[service], settings_of(run_dir, record, plan), index=index)
+
+
+def _log_plain_lines() -> None:
+    """One event a line on standard output: ``2026-01-31T12:00:00Z info event key=value``."""
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(
+                key_order=["timestamp", "level", "event"], bool_as_flag=False
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stdout),
+    )

@@ -1,0 +1,133 @@
+"""``tidegate status``: the live view of a platform that runs somewhere else."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from tidegate.cli.folder import find_folder, is_running, read_plan, read_processes
+from tidegate.cli.up.board import Board, drops
+from tidegate.cli.up.history import read_history
+from tidegate.cli.up.scene import Scene, headline_of
+from tidegate.cli.up.screen import LineScreen, LiveScreen, Screen, line
+from tidegate.cli.up.summary import read_summary
+from tidegate.cli.up.targets import parse_target
+from tidegate.cli.up.watch import StatsWatch
+from tidegate.core.errors import UnavailableError
+from tidegate.core.ids import RunId
+from tidegate.wire.stats import ServiceStats
+
+REFRESH_S = 0.5
+# Every service publishes twice a second: by then the board is whole.
+GATHER_S = 1.2
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The answer of ``status --json``."""
+
+    run_id: str
+    folder: str
+    running: bool
+    elapsed_s: float
+    version: str
+    target: str
+    target_reached: bool
+    dropped: dict[str, int]
+    values: dict[str, float]
+    instances: dict[str, ServiceStats]
+
+
+def status(
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output, then end.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="One line, then end.")] = False,
+) -> None:
+    """Watch a running platform until Ctrl-C, or until it ends."""
+    where = find_folder(folder)
+    if not is_running(where):
+        _tell_ended(where, json=json)
+        return
+    if json or once:
+        scene = asyncio.run(_gather(where))
+        text = msgspec.json.encode(_status(where, scene)).decode() if json else line(scene)
+        sys.stdout.write(f"{text}\n")
+        return
+    console = Console()
+    asyncio.run(_follow(where, LiveScreen(console) if console.is_terminal else LineScreen()))
+
+
+def _tell_ended(folder: Path, *, json: bool) -> None:
+    summary = read_summary(folder)
+    if summary is None:
+        raise UnavailableError(
+            f"The run in {folder} does not run, and it left no summary",
+            why="its supervisor ended before it could write one",
+            fix=f"go on with `tidegate up RUN --dir {folder}`, or read its books with `tidegate audit --dir {folder}`",
+        )
+    if json:
+        sys.stdout.write(msgspec.json.encode({"running": False, **summary}).decode() + "\n")
+        return
+    sys.stdout.write(
+        f"{summary['run_id']} ended after {summary['elapsed_s']:.0f} s ({summary['ended_by']});"
+        f" read {folder}/report.html\n"
+    )
+
+
+def _scene(folder: Path, board: Board) -> Scene:
+    record, plan = read_plan(folder)
+    processes = read_processes(folder)
+    return Scene(
+        run_id=record.run_id,
+        folder=str(folder),
+        plan=plan,
+        target=parse_target(plan.file.until),
+        started_at_s=processes.started_at_s if processes is not None else record.created_at_s,
+        board=board,
+        phase="training",
+    )
+
+
+async def _gather(folder: Path) -> Scene:
+    record, plan = read_plan(folder)
+    board = Board(headline=headline_of(parse_target(plan.file.until), plan))
+    async with StatsWatch(record.broker, RunId(record.run_id), board):
+        await asyncio.sleep(GATHER_S)
+    return _scene(folder, board)
+
+
+async def _follow(folder: Path, screen: Screen) -> None:
+    record, plan = read_plan(folder)
+    board = Board(headline=headline_of(parse_target(plan.file.until), plan))
+    board.history.extend(read_history(folder, board.headline))
+    try:
+        async with StatsWatch(record.broker, RunId(record.run_id), board):
+            while is_running(folder):
+                screen.show(_scene(folder, board))
+                await asyncio.sleep(REFRESH_S)
+    finally:
+        screen.close()
+
+
+def _status(folder: Path, scene: Scene) -> Status:
+    values = scene.board.values()
+    return Status(
+        run_id=scene.run_id,
+        folder=str(folder),
+        running=True,
+        elapsed_s=time.time() - scene.started_at_s,
+        version=scene.board.version(),
+        target=str(scene.target),
+        target_reached=scene.target.reached(values),
+        dropped=drops(values),
+        values=values,
+        instances=scene.board.latest(),
+    )

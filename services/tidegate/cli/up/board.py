@@ -1,0 +1,116 @@
+"""What the platform says about itself, gathered from the statistics of every service instance. No IO."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidegate.wire.stats import ServiceStats
+
+# Rates are taken over this many snapshots: at two a second, the last four seconds.
+RATE_SNAPSHOTS = 8
+HISTORY_MAX = 2_000
+# Names in a target that are kinder than the statistic's own.
+ALIASES = {"solved_share": "evaluation_solved_share"}
+EVALUATION = "evaluation_"
+
+
+@dataclass(slots=True)
+class _Instance:
+    recent: deque[ServiceStats] = field(default_factory=lambda: deque(maxlen=RATE_SNAPSHOTS))
+    before_restart: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class Board:
+    """The newest snapshot of every instance, and the history of the one number that the run is about.
+
+    Bounded: a few snapshots an instance; the history halves its resolution when it is full.
+    """
+
+    def __init__(self, *, headline: str = "mean_return") -> None:
+        """``headline``: the statistic whose history is drawn."""
+        self.headline = ALIASES.get(headline, headline)
+        self.history: list[tuple[float, float]] = []
+        self._instances: dict[str, _Instance] = {}
+
+    def put(self, stats: ServiceStats) -> None:
+        """Take in one snapshot."""
+        instance = self._instances.setdefault(stats.instance, _Instance())
+        if instance.recent and instance.recent[-1].started_at_s != stats.started_at_s:
+            for name, value in instance.recent[-1].values.items():
+                instance.before_restart[name] = instance.before_restart.get(name, 0.0) + value
+            instance.recent.clear()
+        instance.recent.append(stats)
+        value = stats.values.get(self.headline)
+        if value is not None and (not self.history or self.history[-1][1] != value):
+            self.history.append((stats.at_s, value))
+            if len(self.history) > HISTORY_MAX:
+                self.history = self.history[::2]
+
+    def latest(self) -> dict[str, ServiceStats]:
+        """The newest snapshot by instance."""
+        return {name: instance.recent[-1] for name, instance in self._instances.items()}
+
+    def of(self, service: str) -> list[ServiceStats]:
+        """The newest snapshot of each instance of a service."""
+        return [stats for stats in self.latest().values() if stats.service == service]
+
+    def rate(self, instance: str, name: str) -> float | None:
+        """Increase a second of a counter; None before there are two snapshots."""
+        found = self._instances.get(instance)
+        if found is None or len(found.recent) < 2:
+            return None
+        first, last = found.recent[0], found.recent[-1]
+        if name not in last.values or last.at_s <= first.at_s:
+            return None
+        return max(0.0, last.values[name] - first.values.get(name, 0.0)) / (last.at_s - first.at_s)
+
+    def total_over_lives(self, service: str, name: str) -> float:
+        """A counter that starts anew with its process, summed over instances and over their restarts."""
+        return sum(
+            instance.recent[-1].values.get(name, 0.0) + instance.before_restart.get(name, 0.0)
+            for instance in self._instances.values()
+            if instance.recent[-1].service == service
+        )
+
+    def values(self) -> dict[str, float]:
+        """Every statistic by name, over all instances.
+
+        Counters are summed; of evaluations the newest version's counts, as one actor at a time makes them; of other
+        gauges the mean.
+        """
+        snapshots = list(self.latest().values())
+        gathered: dict[str, list[float]] = {}
+        for stats in snapshots:
+            for name, value in stats.values.items():
+                gathered.setdefault(name, []).append(value)
+        merged = {
+            name: sum(values) if name.endswith("_total") else sum(values) / len(values)
+            for name, values in gathered.items()
+        }
+        evaluations = [
+            stats for stats in snapshots if any(name.startswith(EVALUATION) for name in stats.values)
+        ]
+        if evaluations:
+            newest = max(evaluations, key=evaluated_step)
+            merged |= {name: value for name, value in newest.values.items() if name.startswith(EVALUATION)}
+        return merged | {alias: merged[name] for alias, name in ALIASES.items() if name in merged}
+
+    def version(self) -> str:
+        """The learner's version, as it prints it."""
+        return next((stats.labels.get("version", "") for stats in self.of("learner")), "")
+
+
+def evaluated_step(stats: ServiceStats) -> float:
+    """The step of the version that an instance evaluated last."""
+    _, _, step = stats.labels.get("evaluation_version", "").rpartition("@")
+    return float(step) if step.isdigit() else stats.values.get("evaluation_step", -1.0)
+
+
+def drops(values: Mapping[str, float]) -> dict[str, int]:
+    """Dropped trajectories by reason, from the store's counters."""
+    prefix, suffix = "dropped_", "_total"
+    return {
+        name.removeprefix(prefix).removesuffix(suffix): int(value)
+        for name, value in values.items()
+        if name.startswith(prefix) and name.endswith(suffix) and name != "dropped_total" and value
+    }

@@ -1,0 +1,86 @@
+"""``tidegate up``."""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tidegate.cli import folder as folders
+from tidegate.cli.prepare import write_datasets
+from tidegate.cli.run_file import RunPlan, read_run_file
+from tidegate.cli.up.screen import LineScreen, LiveScreen, Screen
+from tidegate.cli.up.session import Session, run_session
+from tidegate.cli.up.summary import Summary, render_summary, summarise, write_summary
+from tidegate.cli.up.targets import parse_duration, parse_target
+from tidegate.core.errors import StaleFolderError
+
+
+def up(
+    run: Annotated[Path, typer.Argument(help="The run file.", metavar="RUN")],
+    until: Annotated[
+        str | None,
+        typer.Option(help="Target that ends the run, instead of the run file's: 'mean_return>=475'."),
+    ] = None,
+    for_: Annotated[str | None, typer.Option("--for", help="Longest duration: 90s, 5m, 1h30m.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="path.to.key=value, over the run file; repeatable.")
+    ] = None,
+    headless: Annotated[bool, typer.Option("--headless", help="Lines instead of the live view.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="The summary as the last line on standard output.")
+    ] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="The run folder; an existing one of this run goes on.")
+    ] = None,
+) -> None:
+    """Start the broker and every service, train until the target is reached, and end with a summary.
+
+    Exits 0 only if the target was reached (without a target: if --for passed).
+    """
+    started_at_s = time.time()
+    plan = read_run_file(run, set_ or [])
+    target = parse_target(plan.file.until if until is None else until)
+    limit_s = parse_duration(for_) if for_ is not None else None
+    where, record = _open_folder(folder, plan)
+    lock = folders.lock(where)
+    try:
+        write_datasets(plan, where / "data")
+        session = Session(where, record, plan, target, limit_s, started_at_s)
+        outcome = asyncio.run(run_session(session, _screen(headless=headless or json)))
+        summary = summarise(session, outcome)
+        _finish(where, summary, json=json)
+    finally:
+        os.close(lock)
+    raise typer.Exit(0 if summary.succeeded else 1)
+
+
+def _open_folder(folder: Path | None, plan: RunPlan) -> tuple[Path, folders.RunRecord]:
+    where = folder or folders.default_folder(plan)
+    if folders.is_run_folder(where):
+        return where, folders.resumed_record(where, plan)
+    if where.exists() and (not where.is_dir() or any(where.iterdir())):
+        raise StaleFolderError(
+            f"{where} exists and is no run folder",
+            why=f"it holds no {folders.RUN_JSON}, and a run shares its folder with nothing else",
+            fix="choose another --dir",
+        )
+    record = folders.new_record(plan)
+    where.mkdir(parents=True, exist_ok=True)
+    return where, record
+
+
+def _screen(*, headless: bool) -> Screen:
+    console = Console()
+    return LineScreen() if headless or not console.is_terminal else LiveScreen(console)
+
+
+def _finish(where: Path, summary: Summary, *, json: bool) -> None:
+    write_summary(where, summary)
+    Console().print(render_summary(summary), highlight=False)
+    if json:
+        sys.stdout.write(f"{summary.to_json()}\n")

@@ -1,0 +1,37 @@
+"""The learner's own account of its steps, ``learner/steps.jsonl``, read back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+STEPS_FILE = Path("learner") / "steps.jsonl"
+
+
+def step_files(folder: Path) -> list[Path]:
+    """The file and what was rotated away before it, oldest first."""
+    current = folder / STEPS_FILE
+    older = sorted(current.parent.glob(f"{current.name}.*"), reverse=True) if current.parent.is_dir() else []
+    return [*older, *([current] if current.is_file() else [])]
+
+
+def read_steps(folder: Path) -> Iterator[dict[str, Any]]:
+    """Every step in the order it was written; a last line that was cut off by a kill is skipped."""
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    for path in step_files(folder):
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    yield decoder.decode(line)
+                except msgspec.DecodeError:
+                    continue
+
+
+def read_history(folder: Path, name: str) -> list[tuple[float, float]]:
+    """(time, value) of one metric of the steps, as far as they hold it."""
+    return [
+        (float(step["at_s"]), float(step[name]))
+        for step in read_steps(folder)
+        if isinstance(step.get(name), (int, float)) and "at_s" in step
+    ]

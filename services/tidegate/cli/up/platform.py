@@ -1,0 +1,178 @@
+"""The processes of one run: the broker and every service, started together and stopped in order.
+
+Stopping goes with the flow of work: actors first, so that nothing new is made; then whoever finishes what they made;
+the books when nobody writes to them any more; the broker last.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from tidegate.cli.folder import ProcessesRecord, ProcessRecord, RunRecord, write_processes, write_record
+from tidegate.cli.registry import SERVICES, instances
+from tidegate.cli.run_file import RunPlan
+from tidegate.cli.up import broker as nats
+from tidegate.cli.up import usage
+from tidegate.cli.up.board import Board
+from tidegate.cli.up.scene import BROKER, SUPERVISOR, cpu_name, pss_name, restarts_name
+from tidegate.cli.up.supervisor import ProcessFailedError, ProcessSpec, Supervisor
+from tidegate.wire.stats import ServiceStats
+
+# Work is small and processes are many: a second thread in one of them only takes the core of another.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Between asking a service to drain and killing it: its own timeout and what follows it in its lifecycle.
+STOP_GRACE_S = 5.0
+BROKER_GRACE_S = 10.0
+# Walking the page tables of a large process takes milliseconds, so memory is read less often than CPU time.
+MEMORY_PERIOD_S = 5.0
+
+
+class Platform:
+    """Everything a run folder needs to live."""
+
+    def __init__(self, folder: Path, record: RunRecord, plan: RunPlan) -> None:
+        """Nothing is started yet."""
+        self.folder = folder
+        self.record = record
+        self.plan = plan
+        self.memory_peak_mb: dict[str, float] = {}
+        self._started_at_s = time.time()
+        self._supervisor = Supervisor(on_change=self._write_processes)
+        self._ended = False
+        self._cpu_seen: dict[str, tuple[float, float, int]] = {}
+        self._memory_mb: dict[str, float] = {}
+        self._memory_read_s = 0.0
+
+    @property
+    def failure(self) -> ProcessFailedError | None:
+        """Why the platform cannot go on, if it cannot."""
+        return self._supervisor.failure
+
+    async def start(self) -> None:
+        """Start the broker and, once it answers, every service.
+
+        Raises:
+            ConfigError: there is no nats-server.
+            UnavailableError: the broker did not become ready.
+        """
+        server = nats.find_server()
+        write_record(self.folder, self.record)
+        config = nats.write_config(
+            self.folder / "nats-server.conf",
+            self.record.broker,
+            server_name=self.record.run_id,
+            store=self.folder.resolve() / "nats",
+        )
+        self._supervisor.start(ProcessSpec(BROKER, nats.command(server, config), self._log(BROKER)))
+        await nats.wait_ready(self.record.broker)
+        for service in SERVICES:
+            for index, instance in enumerate(instances(service, replicas=self.plan.replicas[service])):
+                self._supervisor.start(self._service(service, index, instance))
+
+    def _service(self, service: str, index: int, instance: str) -> ProcessSpec:
+        threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
+        command = [sys.executable, "-m", "tidegate.cli.main", "serve", service]
+        return ProcessSpec(
+            name=instance,
+            command=[*command, "--run-dir", str(self.folder.resolve()), "--index", str(index)],
+            log=self._log(instance),
+            environment=threads,
+        )
+
+    def _log(self, instance: str) -> Path:
+        return self.folder / "logs" / f"{instance}.log"
+
+    def notice(self, board: Board, *, now_s: float) -> None:
+        """Tell the supervisor who reported that it is ready lately."""
+        for instance, stats in board.latest().items():
+            if stats.state == "ready" and now_s - stats.at_s < 1.0:
+                self._supervisor.mark_ready(instance)
+
+    def restarts(self) -> dict[str, int]:
+        """How often each process was started again."""
+        return {view.name: view.restarts for view in self._supervisor.view()}
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the whole process tree so far, this process included."""
+        return usage.tree_cpu_s([view.pid for view in self._supervisor.view() if view.pid is not None])
+
+    def statistics(self, *, now_s: float) -> ServiceStats:
+        """What only the supervisor knows, as statistics of its own: restarts, CPU and memory of every process."""
+        values: dict[str, float] = {}
+        labels: dict[str, str] = {}
+        views = {view.name: view for view in self._supervisor.view()}
+        reads_memory = now_s - self._memory_read_s > MEMORY_PERIOD_S
+        for name, pid in [(SUPERVISOR, os.getpid()), *((view.name, view.pid) for view in views.values())]:
+            if pid is not None:
+                values[cpu_name(name)] = self._cpu_share(name, pid, now_s=now_s)
+                if reads_memory:
+                    self._read_memory(name, pid)
+            values[pss_name(name)] = self._memory_mb.get(name, 0.0)
+        if reads_memory:
+            self._memory_read_s = now_s
+        for view in views.values():
+            values[restarts_name(view.name)] = view.restarts
+            labels[view.name] = view.state
+        return ServiceStats(
+            service=SUPERVISOR,
+            instance=SUPERVISOR,
+            state="ready",
+            at_s=now_s,
+            started_at_s=self._started_at_s,
+            values=values,
+            labels=labels,
+        )
+
+    def _cpu_share(self, name: str, pid: int, *, now_s: float) -> float:
+        cpu_s = usage.cpu_s(pid)
+        before_s, before_cpu_s, before_pid = self._cpu_seen.get(name, (now_s, cpu_s, pid))
+        self._cpu_seen[name] = (now_s, cpu_s, pid)
+        if pid != before_pid or now_s <= before_s:
+            return 0.0
+        return max(0.0, cpu_s - before_cpu_s) / (now_s - before_s)
+
+    def _read_memory(self, name: str, pid: int) -> None:
+        memory_mb = usage.pss_mb(pid)
+        self._memory_mb[name] = memory_mb
+        self.memory_peak_mb[name] = max(memory_mb, self.memory_peak_mb.get(name, 0.0))
+
+    def trim_logs(self) -> None:
+        """Keep the logs inside their bounds."""
+        self._supervisor.trim_logs()
+
+    async def stop(self) -> None:
+        """Drain every service in order, then the broker."""
+        orders = sorted({entry.stop_order for entry in SERVICES.values()})
+        for order in orders:
+            names = [
+                instance
+                for service, entry in SERVICES.items()
+                if entry.stop_order == order
+                for instance in instances(service, replicas=self.plan.replicas[service])
+            ]
+            await self._supervisor.stop(names, grace_s=self.plan.file.drain_timeout_s + STOP_GRACE_S)
+        await self._supervisor.stop([BROKER], grace_s=BROKER_GRACE_S)
+        self._ended = True
+        self._write_processes()
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything that is still there."""
+        self._supervisor.kill_all()
+        self._ended = True
+        self._write_processes()
+
+    def _write_processes(self) -> None:
+        processes = {
+            view.name: ProcessRecord(pid=view.pid, state=view.state, restarts=view.restarts)
+            for view in self._supervisor.view()
+        }
+        write_processes(
+            self.folder,
+            ProcessesRecord(
+                supervisor_pid=os.getpid(),
+                started_at_s=self._started_at_s,
+                ended=self._ended,
+                processes=processes,
+            ),
+        )

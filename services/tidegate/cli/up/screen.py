@@ -1,0 +1,88 @@
+"""Where a run shows itself: a live view on a terminal, or a line every few seconds."""
+
+import sys
+import time
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+
+from tidegate.cli.up.scene import Scene
+from tidegate.cli.up.view import clock, draw, number
+
+LINE_PERIOD_S = 5.0
+
+
+class Screen(Protocol):
+    """Shows a scene as often as it is told to."""
+
+    def show(self, scene: Scene) -> None:
+        """Draw the scene as it is now."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+class LiveScreen:
+    """The view, drawn in place; it disappears when it is closed."""
+
+    def __init__(self, console: Console) -> None:
+        """Takes over the lower part of the terminal."""
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._live.start()
+
+    def show(self, scene: Scene) -> None:
+        """Draw the scene as it is now."""
+        width, height = self._console.size
+        self._live.update(draw(scene, width=width, height=height, now_s=time.time()), refresh=True)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+class LineScreen:
+    """One plain line every ``LINE_PERIOD_S`` seconds and one for every change of phase."""
+
+    def __init__(self) -> None:
+        """Nothing is shown yet."""
+        self._shown_s = float("-inf")
+        self._phase = ""
+
+    def show(self, scene: Scene) -> None:
+        """Write a line if one is due."""
+        now_s = time.monotonic()
+        if scene.phase == self._phase and now_s - self._shown_s < LINE_PERIOD_S:
+            return
+        self._shown_s, self._phase = now_s, scene.phase
+        sys.stdout.write(f"{line(scene)}\n")
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def line(scene: Scene) -> str:
+    """The scene as one line."""
+    values = scene.board.values()
+    parts = [clock(scene.elapsed_s()), scene.phase]
+    if version := scene.board.version():
+        parts.append(f"version {version}")
+    parts += [
+        f"{condition.name} {number(values[condition.name])} of {condition.threshold:g}"
+        for condition in scene.target.conditions
+        if condition.name in values
+    ]
+    shown = (
+        ("env steps", "trained_steps_total"),
+        ("lag", "lag_last_max"),
+        ("in flight", "in_flight_trajectories"),
+    )
+    parts += [f"{label} {number(values[name])}" for label, name in shown if name in values]
+    dropped = values.get("dropped_total")
+    if dropped:
+        parts.append(f"dropped {number(dropped)}")
+    return " · ".join(parts)

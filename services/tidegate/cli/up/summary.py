@@ -1,0 +1,204 @@
+"""The end of a run in numbers: on the terminal, as ``summary.json``, and as the last line for ``--json``."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.cli.audit import one_line
+from tidegate.cli.books import Books, read_books
+from tidegate.cli.up.session import Outcome, Session
+from tidegate.cli.up.view import clock, number
+from tidegate.core.audit import Audit
+from tidegate.core.errors import TidegateError
+
+SUMMARY_JSON = "summary.json"
+ENDINGS: dict[str, str] = {
+    "target": "the target was reached",
+    "time": "its time was over",
+    "interrupted": "it was interrupted",
+    "failed": "a process could not be kept alive",
+}
+
+
+class LagSummary(msgspec.Struct, frozen=True):
+    """``stale_by_versions`` of everything trained in the surviving lineage, from the ledger."""
+
+    max_lag: int
+    mean: float
+    p95: int
+    max: int
+    trained_by_lag: dict[int, int]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a run came to. Times in seconds since ``up`` began; rates from the first gradient to the end of training.
+
+    ``env_steps`` are trained ones, ``generated_steps`` those the actors made in this life of the platform;
+    ``cpu_s`` is the whole process tree's. ``values`` are all statistics at the end.
+    """
+
+    run_id: str
+    folder: str
+    target: str
+    reached: bool
+    succeeded: bool
+    ended_by: str
+    problem: str
+    elapsed_s: float
+    first_gradient_s: float | None
+    version: str
+    versions: int
+    env_steps: int
+    generated_steps: int
+    steps_per_s: float | None
+    steps_per_cpu_s: float | None
+    cpu_s: float
+    mean_return: float | None
+    solved_share: float | None
+    lag: LagSummary | None
+    audit: Audit | None
+    audit_line: str
+    restarts: dict[str, int]
+    memory_peak_mb: dict[str, float]
+    memory_mb: float
+    report: str
+    notes: list[str]
+    values: dict[str, float]
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+
+def summarise(session: Session, outcome: Outcome) -> Summary:
+    """Read the books of a run that ended and put everything together."""
+    notes = list(outcome.notes)
+    books: Books | None = None
+    try:
+        books = read_books(session.folder)
+        audit_line = one_line(books)
+    except TidegateError as error:
+        audit_line = str(error)
+    first, last, values = outcome.first, outcome.last, outcome.values
+    reached = outcome.ended_by == "target"
+    steps, seconds, cpu_s = (
+        (last.trained_steps - first.trained_steps, last.at_s - first.at_s, last.cpu_s - first.cpu_s)
+        if first is not None
+        else (0.0, 0.0, 0.0)
+    )
+    balanced = books is not None and books.audit.balanced
+    return Summary(
+        run_id=session.record.run_id,
+        folder=str(session.folder),
+        target=str(session.target),
+        reached=reached,
+        succeeded=(reached or (outcome.ended_by == "time" and not session.target.conditions)) and balanced,
+        ended_by=outcome.ended_by,
+        problem=outcome.problem,
+        elapsed_s=outcome.ended_at_s - session.started_at_s,
+        first_gradient_s=first.at_s - session.started_at_s if first is not None else None,
+        version=outcome.version,
+        versions=int(values.get("version_step", 0.0)),
+        env_steps=int(values.get("trained_steps_total", 0.0)),
+        generated_steps=int(outcome.generated_steps),
+        steps_per_s=steps / seconds if seconds > 0 else None,
+        steps_per_cpu_s=steps / cpu_s if cpu_s > 0 else None,
+        cpu_s=outcome.cpu_s,
+        mean_return=values.get("mean_return"),
+        solved_share=values.get("solved_share"),
+        lag=lag_summary(books.ledger.trained_by_lag, max_lag=session.plan.file.staleness.max_lag)
+        if books
+        else None,
+        audit=books.audit if books is not None else None,
+        audit_line=audit_line,
+        restarts={name: count for name, count in outcome.restarts.items() if count},
+        memory_peak_mb=outcome.memory_peak_mb,
+        memory_mb=sum(outcome.memory_peak_mb.values()),
+        report="",
+        notes=notes,
+        values=values,
+    )
+
+
+def lag_summary(trained_by_lag: dict[int, int], *, max_lag: int) -> LagSummary | None:
+    """Mean, 95th percentile (nearest rank) and maximum of a histogram; None when nothing was trained."""
+    total = sum(trained_by_lag.values())
+    if not total:
+        return None
+    ordered = sorted(trained_by_lag.items())
+    rank = math.ceil(0.95 * total)
+    seen = 0
+    p95 = ordered[-1][0]
+    for lag, count in ordered:
+        seen += count
+        if seen >= rank:
+            p95 = lag
+            break
+    mean = sum(lag * count for lag, count in ordered) / total
+    return LagSummary(max_lag=max_lag, mean=mean, p95=p95, max=ordered[-1][0], trained_by_lag=dict(ordered))
+
+
+def write_summary(folder: Path, summary: Summary) -> None:
+    """Write ``summary.json``."""
+    text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
+    (folder / SUMMARY_JSON).write_bytes(text + b"\n")
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """``summary.json`` of a folder; None before its run ended."""
+    try:
+        return msgspec.json.decode((folder / SUMMARY_JSON).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def render_summary(summary: Summary) -> Panel:
+    """The summary for a terminal."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bright_black", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for label, text in _rows(summary):
+        rows.add_row(label, Text(text))
+    mark, style = ("✓", "green") if summary.succeeded else ("✗", "red")
+    title = f"[bold {style}]{mark} {summary.run_id}[/]"
+    return Panel(rows, title=title, title_align="left", border_style=style, expand=False, padding=(1, 2))
+
+
+def _rows(summary: Summary) -> list[tuple[str, str]]:
+    target = f"{summary.target} – " if summary.target else "none – "
+    first = (
+        f", first gradient after {summary.first_gradient_s:.1f} s"
+        if summary.first_gradient_s is not None
+        else ""
+    )
+    rows = [
+        ("target", f"{target}{ENDINGS.get(summary.ended_by, summary.ended_by)}"),
+        ("time", f"{clock(summary.elapsed_s)} min{first}; {summary.cpu_s:.0f} CPU-s of all processes"),
+    ]
+    if summary.problem:
+        rows.append(("problem", summary.problem))
+    for name, value in (("mean return", summary.mean_return), ("solved share", summary.solved_share)):
+        if value is not None:
+            rows.append((name, number(value)))
+    rows.append(("steps", f"{summary.env_steps:,} trained in {summary.versions:,} versions{_rates(summary)}"))
+    if summary.lag is not None:
+        lag = summary.lag
+        rows.append(("lag", f"mean {lag.mean:.2f}, p95 {lag.p95}, max {lag.max} of max_lag {lag.max_lag}"))
+    rows.append(("audit", summary.audit_line))
+    restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items())
+    rows.append(("restarts", restarts or "none"))
+    rows.append(("memory", f"{summary.memory_mb:.0f} MB at most, {len(summary.memory_peak_mb)} processes"))
+    rows += [("note", note) for note in summary.notes]
+    rows.append(("report", summary.report or "–"))
+    return rows
+
+
+def _rates(summary: Summary) -> str:
+    if summary.steps_per_s is None or summary.steps_per_cpu_s is None:
+        return ""
+    return f"; {summary.steps_per_s:,.0f} a second, {summary.steps_per_cpu_s:,.0f} a CPU-second"

@@ -1,0 +1,90 @@
+"""When a run ends: its target (``--until``) and its time (``--for``)."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal, cast
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+
+Operator = Literal[">=", "<=", ">", "<"]
+
+_CONDITION = re.compile(r"^([a-z][a-z0-9_]*)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)$")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d*)?)\s*(ms|h|m|s|)\s*", re.ASCII)
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+EXAMPLE = "such as `mean_return>=475` or `version_step>=200 and mean_return>=400`"
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One statistic against one number."""
+
+    name: str
+    operator: Operator
+    threshold: float
+
+    def holds(self, value: float | None) -> bool:
+        """Whether ``value`` meets it; a statistic that nobody published yet does not."""
+        if value is None:
+            return False
+        match self.operator:
+            case ">=":
+                return value >= self.threshold
+            case "<=":
+                return value <= self.threshold
+            case ">":
+                return value > self.threshold
+            case "<":
+                return value < self.threshold
+
+    def __str__(self) -> str:
+        """As ``--until`` takes it."""
+        return f"{self.name}{self.operator}{self.threshold:g}"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Conditions that must hold at the same moment; none at all is a run without a target."""
+
+    conditions: tuple[Condition, ...] = ()
+
+    def reached(self, values: Mapping[str, float]) -> bool:
+        """Whether every condition holds; never true without a condition."""
+        return bool(self.conditions) and all(each.holds(values.get(each.name)) for each in self.conditions)
+
+    def __str__(self) -> str:
+        """As ``--until`` takes it."""
+        return " and ".join(map(str, self.conditions))
+
+
+def parse_target(text: str) -> Target:
+    """Read ``name>=number`` conditions joined by ``and``; an empty text is no target.
+
+    Raises:
+        ConfigError: a part is no condition.
+    """
+    if not text.strip():
+        return Target()
+    conditions: list[Condition] = []
+    for part in re.split(r"\s+and\s+", text.strip()):
+        match = _CONDITION.match(part.strip())
+        if match is None:
+            raise ConfigError(
+                f"Target {part.strip()!r} cannot be read",
+                why="it must be a statistic, one of >= <= > <, and a number",
+                fix=f"write it {EXAMPLE}",
+            )
+        conditions.append(Condition(match[1], cast("Operator", match[2]), float(match[3])))
+    return Target(tuple(conditions))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``5m``, ``1h30m`` or ``500ms``.
+
+    Raises:
+        ConfigError: it is none of these, or not above 0.
+    """
+    parts = list(_DURATION_PART.finditer(text.strip()))
+    seconds = sum(float(part[1]) * _UNIT_S[part[2]] for part in parts)
+    if "".join(part[0] for part in parts) != text.strip() or seconds <= 0:
+        raise ConfigError(f"Duration {text!r} cannot be read", fix="write it as 90s, 5m or 1h30m")
+    return seconds

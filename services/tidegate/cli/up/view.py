@@ -1,0 +1,277 @@
+"""The live view: one screen that says how far the run is, how stale its data may be, and who holds it up.
+
+Drawn as plain styled text, four times a second: tables with layout cost ten times the CPU, and the view's share
+counts as the platform's.
+"""
+
+from rich.text import Text
+
+from tidegate.cli.registry import SERVICES, instances
+from tidegate.cli.up.board import Board, drops
+from tidegate.cli.up.chart import bar, block_rows, resample
+from tidegate.cli.up.scene import BROKER, SUPERVISOR, Scene, cpu_name, pss_name, restarts_name
+from tidegate.wire.stats import ServiceStats
+
+WIDTH_MIN = 72
+WIDTH_MAX = 110
+CHART_HEIGHT_MAX = 7
+CHART_HEIGHT_MIN = 2
+STALE_AFTER_S = 3.0
+
+DIM, BOLD, ACCENT, GOOD, WARN, BAD = "bright_black", "bold", "cyan", "green", "yellow", "red"
+STATE_STYLE = {
+    "ready": GOOD,
+    "running": GOOD,
+    "starting": WARN,
+    "draining": WARN,
+    "stopping": WARN,
+    "stopped": DIM,
+}
+
+# The counter whose rate says what a service does, its unit, and the counter of its working seconds.
+RATE_OF: dict[str, tuple[str, str]] = {
+    "task_queue": ("admitted_total", "admitted/s"),
+    "actor": ("steps_total", "steps/s"),
+    "environment": ("scored_total", "scored/s"),
+    "trajectory_store": ("accepted_total", "stored/s"),
+    "learner": ("trained_steps_total", "steps/s"),
+    "weight_distribution": ("published_total", "versions/s"),
+    "admission": ("decisions_total", "decisions/s"),
+}
+BUSY = "busy_s_total"
+
+
+def draw(scene: Scene, *, width: int, height: int, now_s: float) -> Text:
+    """The whole screen as one text of at most ``height`` lines."""
+    width = max(WIDTH_MIN, min(WIDTH_MAX, width - 1))
+    values = scene.board.values()
+    top = [*_header(scene, values, width=width)]
+    below = [
+        *_loop(scene, values, width=width),
+        Text(),
+        *_staleness(scene, values, width=width),
+        Text(),
+        *_services(scene, width=width, now_s=now_s),
+        Text(),
+        *_diagnosis(scene.board, width=width),
+    ]
+    room = height - len(top) - len(below) - 3
+    chart = _chart(scene, width=width, height=max(CHART_HEIGHT_MIN, min(CHART_HEIGHT_MAX, room)))
+    return Text("\n", no_wrap=True, overflow="crop").join([*top, *chart, Text(), *below])
+
+
+def _header(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]:
+    version = scene.board.version() or "no version yet"
+    left = Text.assemble((" tidegate ", f"bold black on {ACCENT}"), "  ", (scene.run_id, BOLD))
+    right = Text.assemble(
+        (f"version {version}", DIM),
+        "   ",
+        clock(scene.elapsed_s()),
+        "   ",
+        (f"● {scene.phase}", _phase_style(scene)),
+    )
+    lines = [_spread(left, right, width=width)]
+    for condition in scene.target.conditions:
+        value = values.get(condition.name)
+        share = (value or 0.0) / condition.threshold if condition.threshold else 0.0
+        text = number(value) if value is not None else "–"
+        done = condition.holds(value)
+        label = f" target  {condition}  "
+        filled, empty = bar(1.0 if done else min(share, 0.999), width=width - len(label) - len(text) - 3)
+        style = GOOD if done else ACCENT
+        lines.append(
+            Text.assemble((label, DIM), (filled, style), (empty, DIM), "  ", (text, f"bold {style}"))
+        )
+    if not scene.target.conditions:
+        limit = f" of {clock(scene.time_limit_s)}" if scene.time_limit_s else ", until stopped"
+        lines.append(Text(f" no target: runs{limit}", style=DIM))
+    return [*lines, Text()]
+
+
+def _phase_style(scene: Scene) -> str:
+    return GOOD if scene.phase == "training" else WARN
+
+
+def _chart(scene: Scene, *, width: int, height: int) -> list[Text]:
+    board = scene.board
+    name = board.headline.replace("_", " ")
+    threshold = next((c.threshold for c in scene.target.conditions if c.name.endswith(board.headline)), None)
+    axis_width = 8
+    columns = resample(board.history, width=width - axis_width)
+    if not columns:
+        waiting = Text(f" {name}: nothing to draw before the first version is trained", style=DIM)
+        return [waiting, *[Text() for _ in range(height - 1)]]
+    low = min(0.0, *columns)
+    high = max(*columns, threshold or low) or 1.0
+    rows = block_rows(columns, height=height, low=low, high=high)
+    labels = {0: number(high), height - 1: number(low)}
+    lines = [
+        Text.assemble(
+            (f"{labels.get(row, ''):>{axis_width - 2}} ", DIM), ("│", DIM), (text, _gradient(row, height))
+        )
+        for row, text in enumerate(rows)
+    ]
+    lines[0] = Text.assemble(lines[0])
+    title = Text.assemble((f" {name} ", BOLD), (f"now {number(columns[-1])}", DIM))
+    return [title, *lines]
+
+
+def _gradient(row: int, height: int) -> str:
+    shades = ("bright_green", "green", "cyan", "blue")
+    return shades[min(len(shades) - 1, row * len(shades) // height)]
+
+
+def _loop(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]:
+    """The loop of the design with what stands between its stages."""
+    actors = scene.plan.replicas["actor"]
+    running = values.get("running_trajectories", 0.0)
+    available = values.get("available_trajectories", 0.0)
+    leased = values.get("leased_trajectories", 0.0)
+    served = [
+        stats.values["serving_step"] for stats in scene.board.of("actor") if "serving_step" in stats.values
+    ]
+    step = values.get("version_step")
+    behind = f"v{int(min(served))}" if served else "no policy"
+    if served and step is not None:
+        behind += f", {max(0, int(step - min(served)))} behind"
+    through = "environment" if scene.plan.file.workload.kind == "text" else "rewards inline"
+    head = f"v{int(step)}" if step is not None else "–"
+    flow = Text.assemble(
+        (" task_queue", BOLD), (" ──▶ ", DIM), (f"actor ×{actors}", BOLD), _depth(running, "running"),
+        (through, BOLD if through == "environment" else DIM), (" ──▶ ", DIM),
+        ("trajectory_store", BOLD), _depth(available, "ready"), ("learner", BOLD), (f" {int(leased)} in batch", DIM),
+    )  # fmt: skip
+    back = Text.assemble(
+        ("     ▲ ", DIM), (_admission_state(scene.board), WARN if values.get("admission_delay") else GOOD),
+        ("         ▲ ", DIM), (behind, ACCENT), ("  ◀── ", DIM), ("weight_distribution", BOLD),
+        (" ◀── ", DIM), (head, ACCENT), (" ──────┘", DIM),
+    )  # fmt: skip
+    return [flow, back]
+
+
+def _depth(count: float, what: str) -> Text:
+    return Text.assemble((" ──", DIM), (f" {int(count)} {what} ", ACCENT if count else DIM), ("──▶ ", DIM))
+
+
+def _admission_state(board: Board) -> str:
+    return next(
+        (s.labels["admission_state"] for s in board.of("task_queue") if "admission_state" in s.labels), "–"
+    )
+
+
+def _staleness(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]:
+    budget = scene.plan.file.staleness.max_lag
+    worst = values.get("lag_last_max", 0.0)
+    filled, empty = bar(worst / budget if budget else 0.0, width=24)
+    style = GOOD if worst <= budget * 0.75 else WARN if worst <= budget else BAD
+    lag = Text.assemble(
+        (" lag      ", BOLD), (filled, style), (empty, DIM), (f"  {int(worst)} of max_lag {budget}", style),
+        (f"   mean {values.get('lag_mean', 0.0):.1f}   p95 {values.get('lag_p95', 0.0):.1f}", DIM),
+        (f"   waiting in flight {int(values.get('in_flight_trajectories', 0.0))}", DIM),
+    )  # fmt: skip
+    reasons = drops(values)
+    dropped = int(values.get("dropped_total", sum(reasons.values())))
+    detail = ", ".join(
+        f"{reason} {count}" for reason, count in sorted(reasons.items(), key=lambda item: -item[1])
+    )
+    accepted = values.get("accepted_total", 0.0)
+    waste = dropped / accepted if accepted else 0.0
+    drop = Text.assemble(
+        (" dropped  ", BOLD), (str(dropped), WARN if waste > 0.05 else GOOD),
+        (f" of {int(accepted)} stored ({waste:.1%})", DIM), (f"   {detail}" if detail else "", DIM),
+        (f"   duplicates {int(values.get('duplicates_total', 0.0))}", DIM),
+    )  # fmt: skip
+    return [lag, drop]
+
+
+def _services(scene: Scene, *, width: int, now_s: float) -> list[Text]:
+    latest = scene.board.latest()
+    watcher = latest.get(SUPERVISOR)
+    heading = (
+        f" {'service':<20} {'state':<9} {'rate':>20}  {'busy':<14} {'cpu':>5} {'memory':>8} {'restarts':>8}"
+    )
+    lines = [Text(heading, style=f"{DIM} underline")]
+    for service in SERVICES:
+        for instance in instances(service, replicas=scene.plan.replicas[service]):
+            lines.append(_row(service, instance, latest.get(instance), watcher, scene.board, now_s=now_s))
+    lines.append(_row(BROKER, BROKER, None, watcher, scene.board, now_s=now_s))
+    return lines
+
+
+def _row(
+    service: str,
+    instance: str,
+    stats: ServiceStats | None,
+    watcher: ServiceStats | None,
+    board: Board,
+    *,
+    now_s: float,
+) -> Text:
+    state = stats.state if stats is not None else "–"
+    if stats is not None and now_s - stats.at_s > STALE_AFTER_S:
+        state = "silent"
+    seen = watcher.values if watcher is not None else {}
+    if (
+        watcher is not None
+        and (told := watcher.labels.get(instance))
+        and (stats is None or told != "running")
+    ):
+        state = told
+    counter, unit = RATE_OF.get(service, ("", ""))
+    rate = board.rate(instance, counter) if counter else None
+    busy = board.rate(instance, BUSY)
+    filled, empty = bar(busy or 0.0, width=8)
+    share = f" {min(busy, 9.99):4.0%}" if busy is not None else ""
+    cpu = seen.get(cpu_name(instance))
+    memory = seen.get(pss_name(instance))
+    restarts = int(seen.get(restarts_name(instance), 0.0))
+    return Text.assemble(
+        (f" {instance:<20} ", BOLD if instance != BROKER else DIM),
+        (f"{state:<9} ", STATE_STYLE.get(state, BAD if state != "–" else DIM)),
+        (f"{number(rate) + ' ' + unit if rate is not None else '':>20}  "),
+        (filled if busy is not None else "", ACCENT), (f"{empty if busy is not None else '':<{8 - len(filled)}}", DIM),
+        (f"{share:<6}", DIM),
+        (f"{f'{cpu:.0%}' if cpu is not None else '':>5} {f'{memory:.0f} MB' if memory else '':>8}", DIM),
+        (f"{restarts or '':>8}", WARN),
+    )  # fmt: skip
+
+
+def _diagnosis(board: Board, *, width: int) -> list[Text]:
+    stats = next(iter(board.of("admission")), None)
+    labels = stats.labels if stats is not None else {}
+    culprit = labels.get("bottleneck", "")
+    if not culprit:
+        return [Text(" bottleneck  not known yet", style=DIM)]
+    sentence = labels.get("bottleneck_sentence", "")
+    lines = [
+        Text.assemble((" bottleneck  ", BOLD), (culprit, f"bold {WARN if culprit != 'balanced' else GOOD}"))
+    ]
+    if sentence:
+        lines[0].append(f"  {sentence}", style=DIM)
+    if fix := labels.get("bottleneck_fix", ""):
+        lines.append(Text.assemble((" fix         ", BOLD), fix))
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def _spread(left: Text, right: Text, *, width: int) -> Text:
+    return Text.assemble(left, " " * max(1, width - len(left.plain) - len(right.plain)), right)
+
+
+def clock(seconds: float) -> str:
+    """``m:ss`` or ``h:mm:ss``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def number(value: float) -> str:
+    """Three or four digits that matter, thousands as k."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.2f}M"
+    if abs(value) >= 10_000:
+        return f"{value / 1e3:.1f}k"
+    if abs(value) >= 100 or value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

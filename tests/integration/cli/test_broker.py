@@ -1,0 +1,108 @@
+import asyncio
+import os
+import signal
+import socket
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tidegate.cli.up.broker import Broker, command, find_server, new_token, wait_ready, write_config
+from tidegate.cli.up.ports import LOOPBACK, is_free, pick_ports, require_free
+from tidegate.cli.up.supervisor import ProcessSpec, Supervisor
+from tidegate.core.errors import ConfigError, UnavailableError
+from tidegate.core.ids import RunId
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
+from tidegate.wire.subjects import Topology
+
+pytestmark = pytest.mark.integration
+
+TOPOLOGY = Topology(RunId("a-run"))
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor()
+    yield supervisor
+    await supervisor.stop(["nats-server"], grace_s=5)
+
+
+def start(supervisor: Supervisor, folder: Path) -> Broker:
+    broker = Broker(port=pick_ports(1)[0], token=new_token())
+    config = write_config(folder / "nats.conf", broker, server_name="a-run", store=folder / "nats")
+    supervisor.start(ProcessSpec("nats-server", command(find_server(), config), folder / "nats.log"))
+    return broker
+
+
+async def connect(broker: Broker, *, token: str | None = None, timeout_s: float = 30.0) -> Bus:
+    return await Bus.connect(
+        broker.url,
+        token=broker.token if token is None else token,
+        name="test",
+        topology=TOPOLOGY,
+        clock=SystemClock(),
+        timeout_s=timeout_s,
+    )
+
+
+async def test_broker_serves_every_stream_of_the_table_to_holders_of_the_token_only(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    broker = start(supervisor, tmp_path)
+    await wait_ready(broker)
+    bus = await connect(broker)
+    await bus.bootstrap(TOPOLOGY.streams(max_tasks=8))
+    await bus.publish(TOPOLOGY.tasks("default"), b"kept", message_id="1")
+    await bus.close()
+    assert list((tmp_path / "nats").rglob("*.blk"))
+    with pytest.raises(UnavailableError):
+        await connect(broker, token="guess", timeout_s=0.5)
+
+
+async def test_broker_that_was_killed_returns_on_its_port_with_its_messages(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    broker = start(supervisor, tmp_path)
+    await wait_ready(broker)
+    bus = await connect(broker)
+    await bus.bootstrap(TOPOLOGY.streams(max_tasks=8))
+    await bus.publish(TOPOLOGY.tasks("default"), b"kept", message_id="1")
+    pid = supervisor.view()[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    while supervisor.view()[0].restarts == 0 or not bus.connected:
+        await asyncio.sleep(0.02)
+    again = await bus.publish(TOPOLOGY.tasks("default"), b"more", message_id="2")
+    assert again.sequence == 2
+    await bus.close()
+
+
+def test_broker_config_is_for_this_user_only(tmp_path: Path) -> None:
+    path = write_config(
+        tmp_path / "nats.conf", Broker(4222, new_token()), server_name="a", store=tmp_path / "nats"
+    )
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_broker_that_never_answers_is_named_with_its_log() -> None:
+    with pytest.raises(UnavailableError, match=r"logs/nats-server\.log"):
+        await wait_ready(Broker(port=pick_ports(1)[0], token=""), timeout_s=0.1)
+
+
+def test_taken_port_is_refused_by_name() -> None:
+    with socket.socket() as other:
+        other.bind((LOOPBACK, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert not is_free(port)
+        with pytest.raises(ConfigError, match=rf"Port {port} \(broker_port\) is taken"):
+            require_free(port, setting="broker_port")
+
+
+def test_picked_ports_are_distinct_and_free() -> None:
+    ports = pick_ports(12)
+    assert len(set(ports)) == 12
+    assert all(is_free(port) for port in ports)
+    assert not set(pick_ports(5, taken=frozenset(ports))) & set(ports)

@@ -1,0 +1,147 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from tidegate.cli.up.supervisor import LOG_BYTES_MAX, ProcessSpec, ProcessView, Supervisor, last_line
+
+pytestmark = pytest.mark.integration
+
+SLEEPS = "import time; print('up', flush=True); time.sleep(600)"
+DIES = "import sys; print('no such table', file=sys.stderr); sys.exit(1)"
+REFUSES = "import sys; print('run.json: unknown field', file=sys.stderr); sys.exit(2)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+
+
+def program(name: str, source: str, folder: Path) -> ProcessSpec:
+    return ProcessSpec(name=name, command=[sys.executable, "-c", source], log=folder / f"{name}.log")
+
+
+def view_of(supervisor: Supervisor, name: str) -> ProcessView:
+    return next(view for view in supervisor.view() if view.name == name)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor()
+    yield supervisor
+    supervisor.kill_all()
+    await asyncio.sleep(0)
+
+
+async def test_killed_process_comes_back_with_another_pid(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.start(program("sleeper", SLEEPS, tmp_path))
+    await until(lambda: last_line(tmp_path / "sleeper.log") == "up")
+    pid = view_of(supervisor, "sleeper").pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: view_of(supervisor, "sleeper").pid not in (None, pid))
+    assert view_of(supervisor, "sleeper").restarts == 1
+    assert supervisor.failure is None
+
+
+async def test_stop_ends_processes_and_starts_none_again(supervisor: Supervisor, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        supervisor.start(program(name, SLEEPS, tmp_path))
+    await until(lambda: all(last_line(tmp_path / f"{name}.log") == "up" for name in ("a", "b")))
+    pids = [view.pid for view in supervisor.view()]
+    await supervisor.stop(["a", "b"], grace_s=10)
+    assert [view.state for view in supervisor.view()] == ["stopped", "stopped"]
+    assert not any(is_alive(pid) for pid in pids if pid is not None)
+
+
+async def test_process_deaf_to_sigterm_is_killed_after_its_grace(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    supervisor.start(program("deaf", DEAF, tmp_path))
+    await until(lambda: last_line(tmp_path / "deaf.log") == "up")
+    pid = view_of(supervisor, "deaf").pid
+    await supervisor.stop(["deaf"], grace_s=0.2)
+    assert pid is not None
+    assert not is_alive(pid)
+
+
+async def test_process_between_two_lives_can_be_stopped(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.start(program("dies", DIES, tmp_path))
+    await until(lambda: view_of(supervisor, "dies").state == "backoff")
+    await supervisor.stop(["dies"], grace_s=10)
+    assert view_of(supervisor, "dies").state == "stopped"
+    assert view_of(supervisor, "dies").pid is None
+
+
+async def test_process_that_refuses_its_settings_fails_the_platform_with_its_words(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    supervisor.start(program("refuses", REFUSES, tmp_path))
+    await asyncio.wait_for(supervisor.failed.wait(), timeout=30)
+    assert view_of(supervisor, "refuses").restarts == 0
+    assert "run.json: unknown field" in str(supervisor.failure)
+    assert "logs/refuses.log" in str(supervisor.failure)
+
+
+async def test_grandchildren_end_with_their_process(supervisor: Supervisor, tmp_path: Path) -> None:
+    source = (
+        f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {SLEEPS!r}]);"
+        " print(p.pid, flush=True); p.wait()"
+    )
+    supervisor.start(program("parent", source, tmp_path))
+    await until(
+        lambda: last_line(tmp_path / "parent.log").isdigit() or last_line(tmp_path / "parent.log") == "up"
+    )
+    grandchild = int((tmp_path / "parent.log").read_text(encoding="utf-8").split()[0])
+    await supervisor.stop(["parent"], grace_s=10)
+    await until(lambda: not is_alive(grandchild))
+
+
+async def test_overgrown_log_is_cut_and_goes_on(supervisor: Supervisor, tmp_path: Path) -> None:
+    log = tmp_path / "writer.log"
+    log.write_bytes(b"")
+    os.truncate(log, LOG_BYTES_MAX + 1)
+    supervisor.start(program("writer", SLEEPS, tmp_path))
+    await until(lambda: log.stat().st_size > LOG_BYTES_MAX + 1)
+    supervisor.trim_logs()
+    assert log.stat().st_size == 0
+    assert log.with_suffix(".log.1").stat().st_size > LOG_BYTES_MAX
+
+
+def test_processes_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    leashed = [sys.executable, "-m", "tidegate.cli.up.leash", sys.executable, "-c", SLEEPS]
+    source = f"""
+import asyncio, pathlib
+from tidegate.cli.up.supervisor import ProcessSpec, Supervisor, last_line
+
+async def main():
+    supervisor = Supervisor()
+    log = pathlib.Path({str(tmp_path)!r}) / "leashed.log"
+    supervisor.start(ProcessSpec("leashed", {leashed!r}, log))
+    while last_line(log) != "up":
+        await asyncio.sleep(0.01)
+    print(supervisor.view()[0].pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert is_alive(pid)
+        process.kill()
+    asyncio.run(asyncio.wait_for(until(lambda: not is_alive(pid)), timeout=30))
