@@ -20,8 +20,9 @@ Strategy: TypeAlias = Literal["uniform", "learnable"]
 
 # A Feistel network is a random permutation to any reader from four rounds on (Luby and Rackoff 1988).
 _ROUNDS = 4
-# Below this the halves hold so few bits that many permutations cannot be reached; larger domains only cost walking.
-_HALF_BITS_MIN = 4
+# With fewer bits a half, some orders of a small set come several times as often as others (with 2, up to 5 times);
+# with more, a draw from a small set walks longer for nothing.
+_HALF_BITS_MIN = 3
 
 # Weight of one observation in a bin's success rate: about the last 50 trajectories count, so that the rate follows
 # a policy that learns within a few versions and is not thrown about by one group of eight.
