@@ -1,0 +1,41 @@
+"""The ``task_queue`` section of a run file."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
+
+
+class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How work is chosen, published and given up on.
+
+    ``curriculum``: ``uniform`` reads the dataset in shuffled epochs; ``learnable`` prefers bins that neither always
+    succeed nor always fail.
+    ``evaluation_every_versions`` (versions, 0 turns it off): how often the held-out problems are tried; each try
+    occupies one actor, so below about 5 it takes a visible share of the rollouts.
+    ``task_deadline_s`` (seconds): a task that was delivered this long ago and whose trajectories never reached the
+    store is settled as failed. Below the longest rollout plus five redeliveries (150 s) it drops live work; far
+    above it, a lost task holds its share of the budget for that long, and at max_lag 0 the whole run with it.
+    ``sweep_period_s`` (seconds): how often lost tasks are looked for.
+    ``publish_concurrency`` (messages): publishes awaiting their ack at once; one frees when the broker acks. At 1 a
+    batch costs a broker round trip a task.
+    ``publish_deadline_s`` (seconds): after this a publish counts as unknown and is repeated with the same id. Above
+    the drain timeout a drain cuts it off, which is safe but logged.
+    ``outcomes_limit`` (outcomes): most outcomes taken in one transaction; below a batch size one commit needs several
+    polls before the next admission.
+    ``outcomes_wait_s`` (seconds): length of one long poll at the store; an outcome ends it early.
+    ``limits_refresh_s`` (seconds): how often CONTROL is read again, in case the subscription missed a change.
+    ``retry_backoff_s`` (seconds): pause after a failed call to the store or the broker.
+    """
+
+    curriculum: Literal["uniform", "learnable"] = "uniform"
+    evaluation_every_versions: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    task_deadline_s: Seconds = 300.0
+    sweep_period_s: Annotated[float, msgspec.Meta(ge=0.05, le=60.0)] = 2.0
+    publish_concurrency: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
+    publish_deadline_s: Annotated[float, msgspec.Meta(ge=0.5, le=60.0)] = 5.0
+    outcomes_limit: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 4096
+    outcomes_wait_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 5.0
+    limits_refresh_s: Annotated[float, msgspec.Meta(ge=0.1, le=60.0)] = 2.0
+    retry_backoff_s: Annotated[float, msgspec.Meta(ge=0.01, le=10.0)] = 0.25

@@ -1,0 +1,148 @@
+"""The journal's file: its schema, how it is opened, and the small values beside the tables."""
+
+import sqlite3
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from tidegate.core.curriculum import CurriculumState
+from tidegate.core.errors import StaleFolderError
+from tidegate.core.ids import RunId
+from tidegate.task_queue.state import Counts, TrajectoryState
+
+SCHEMA_VERSION = 1
+FILE_NAME = "journal.sqlite"
+
+# A writer or a checkpoint of the write-ahead log holds its lock for milliseconds.
+BUSY_TIMEOUT_S = 5.0
+
+T = TypeVar("T")
+
+# `spec` is the task's message, kept until the store has heard of the task: only until then can it be wanted again.
+# The partial indexes hold what is under way and nothing else, so looking for it does not grow with the run.
+_SCHEMA = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """
+    CREATE TABLE tasks (
+        seq INTEGER PRIMARY KEY,
+        task_id TEXT NOT NULL UNIQUE,
+        kind TEXT NOT NULL,
+        num_samples INTEGER NOT NULL,
+        spec BLOB,
+        admitted_at_s REAL NOT NULL,
+        published INTEGER NOT NULL DEFAULT 0,
+        attempt INTEGER NOT NULL DEFAULT 1
+    )
+    """,
+    "CREATE INDEX tasks_unpublished ON tasks (seq) WHERE published = 0",
+    f"""
+    CREATE TABLE trajectories (
+        seq INTEGER NOT NULL,
+        sample_index INTEGER NOT NULL,
+        state INTEGER NOT NULL DEFAULT {int(TrajectoryState.ADMITTED)},
+        PRIMARY KEY (seq, sample_index)
+    ) WITHOUT ROWID
+    """,
+    f"CREATE INDEX trajectories_open ON trajectories (seq) WHERE state <= {int(TrajectoryState.ACCEPTED)}",
+)
+
+
+def connect_writer(path: Path, *, run_id: RunId) -> sqlite3.Connection:
+    """Create the file of a run, or open it to go on.
+
+    Raises:
+        StaleFolderError: the file belongs to another run, or was written by another version.
+        sqlite3.DatabaseError: the file is no journal.
+    """
+    db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    if scalar(db, "SELECT count(*) FROM sqlite_master") == 0:
+        db.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            db.execute(statement)
+        write_meta(db, "run", run_id)
+        write_meta(db, "schema", str(SCHEMA_VERSION))
+        db.execute("COMMIT")
+    owner, schema = read_meta(db, "run"), read_meta(db, "schema")
+    if owner != run_id:
+        raise StaleFolderError(
+            f"{path.name} belongs to run {owner!r}, this is {run_id!r}",
+            why="run ids are never reused, and two runs never share a folder",
+            fix=f"pass another --dir, or set `run: {owner}` to go on with that run",
+        )
+    if schema != str(SCHEMA_VERSION):
+        raise StaleFolderError(
+            f"{path.name} has schema {schema}, this version writes {SCHEMA_VERSION}",
+            fix="finish the run with the version that started it, or start a new run",
+        )
+    return db
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """Begin a read transaction beside whoever writes; in a read-only folder only a closed journal can be read.
+
+    Raises:
+        sqlite3.DatabaseError: the file is no journal.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        return _begin_reading(uri)
+    except sqlite3.OperationalError:
+        return _begin_reading(f"{uri}&immutable=1")
+
+
+def _begin_reading(uri: str) -> sqlite3.Connection:
+    db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+    try:
+        db.execute("BEGIN")
+        db.execute("SELECT 1 FROM meta").fetchone()
+    except sqlite3.DatabaseError:
+        db.close()
+        raise
+    return db
+
+
+def count_states(db: sqlite3.Connection) -> Counts:
+    """Trajectories by state, from every row."""
+    numbers = dict(db.execute("SELECT state, count(*) FROM trajectories GROUP BY state").fetchall())
+    return Counts(*(int(numbers.get(int(state), 0)) for state in TrajectoryState))
+
+
+def dataset_position(curriculum: CurriculumState, *, dataset_size: int) -> tuple[int, int]:
+    """Epoch and position in it; segments read no dataset (size 0) and stay in epoch 0."""
+    return divmod(curriculum.num_drawn, dataset_size) if dataset_size else (0, curriculum.num_drawn)
+
+
+def scalar(db: sqlite3.Connection, query: str) -> int:
+    """The one integer that a query returns."""
+    return int(db.execute(query).fetchone()[0])
+
+
+def read_meta(db: sqlite3.Connection, key: str) -> str | None:
+    """A small value as text, None when it was never written."""
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def read_json(db: sqlite3.Connection, key: str, kind: type[T]) -> T | None:
+    """A small value as a struct, None when it was never written.
+
+    Raises:
+        msgspec.DecodeError: the text is not what ``write_json`` wrote.
+    """
+    text = read_meta(db, key)
+    return None if text is None else msgspec.json.decode(text, type=kind)
+
+
+def write_meta(db: sqlite3.Connection, key: str, value: str) -> None:
+    """Write a small value; part of whatever transaction is open."""
+    db.execute(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
+    )
+
+
+def write_json(db: sqlite3.Connection, key: str, value: object) -> None:
+    """Write a struct; part of whatever transaction is open."""
+    write_meta(db, key, msgspec.json.encode(value).decode())

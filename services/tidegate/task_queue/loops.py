@@ -1,0 +1,326 @@
+"""The loops of the task queue. Each gathers one snapshot, decides once, and acts.
+
+``admit``: consumes limits, the head and the journal; produces tasks in the journal and on TASKS; waits for room;
+unblocked by outcomes, a new head or new limits, which set one event, so nothing on this path sleeps: at ``max_lag`` 0
+every learner step waits for it.
+``outcomes``: consumes the store's outcome log from a persisted cursor; waits for the store.
+``follow_policy``, ``follow_limits``: wake ``admit``; level-triggered, so a missed message costs a refresh period.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+
+from tidegate.core.admission import Admit, Delay, Limits
+from tidegate.core.curriculum import Curriculum, CurriculumState
+from tidegate.core.errors import TidegateError
+from tidegate.core.staleness import LineageTree
+from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry_names import (
+    ATTR_ENV,
+    ATTR_TASK,
+    METRIC_ADMISSION_DECISIONS,
+    METRIC_INFLIGHT,
+    METRIC_QUEUE_DEPTH,
+    SPAN_TASK_LEASE,
+)
+from tidegate.task_queue.config import TaskQueueConfig
+from tidegate.task_queue.journal import Journal, Unpublished
+from tidegate.task_queue.state import (
+    SEGMENT,
+    Prompt,
+    Snapshot,
+    Workload,
+    decide,
+    effective_limits,
+    plan_tasks,
+    without_announced,
+)
+from tidegate.wire.clients.trajectory_store import Outcome, TrajectoryStoreClient
+from tidegate.wire.convert import task_from_bytes
+from tidegate.wire.subjects import HEADER_TRACE_PARENT
+
+POOL = "default"
+
+# One transaction and one burst of publishes; more room than this is taken in the next turn of the loop.
+TASKS_PER_TURN_MAX = 1024
+# Everything that can change a decision sets the event; the tick is for what nobody would notice missing.
+TICK_S = 1.0
+
+_LIMITS_DECODER = msgspec.json.Decoder(Limits)
+
+T = TypeVar("T")
+
+
+class TaskSource:
+    """Where tasks come from: prompts of a dataset, or nothing but seeds for segments."""
+
+    def __init__(self, prompts: list[Prompt], curriculum: Curriculum | None) -> None:
+        """An empty dataset has no curriculum: segments."""
+        self._prompts = prompts
+        self._curriculum = curriculum
+
+    def take(self, state: CurriculumState, *, count: int) -> tuple[list[Prompt], CurriculumState]:
+        """The next ``count`` problems, and the curriculum after them."""
+        if self._curriculum is None:
+            return [SEGMENT] * count, msgspec.structs.replace(state, num_drawn=state.num_drawn + count)
+        indices, after = self._curriculum.draw(state, count=count)
+        return [self._prompts[index] for index in indices], after
+
+    def learn(self, state: CurriculumState, outcomes: list[Outcome]) -> CurriculumState:
+        """The curriculum after the rewards that arrived."""
+        if self._curriculum is not None:
+            for outcome in outcomes:
+                if outcome.state == "accepted" and outcome.reward is not None:
+                    state = self._curriculum.observe(
+                        state, bin_name=outcome.curriculum_bin, reward=outcome.reward
+                    )
+        return state
+
+
+class TaskQueue:
+    """The loops' shared state: the journal, the newest limits and head, and the event that wakes admission."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        config: TaskQueueConfig,
+        *,
+        journal: Journal,
+        workload: Workload,
+        source: TaskSource,
+        store: TrajectoryStoreClient,
+        policy: PolicyWatch,
+        ceiling: Limits,
+    ) -> None:
+        """``ceiling``: the run file's limits, which hold until admission publishes, and which it cannot exceed."""
+        self.context = context
+        self.config = config
+        self.journal = journal
+        self.workload = workload
+        self.store = store
+        self.policy = policy
+        self.retired = False
+        # Since when outcomes have been coming in without a failure; the deadline of tasks counts from here at most.
+        self.reachable_since_s = context.clock.now_s()
+        # The newest task a trajectory arrived from: everything before it was delivered.
+        self.arrived_seq = 0
+        self._source = source
+        self._ceiling = ceiling
+        self._limits = effective_limits(ceiling, journal.limits)
+        self._wake = asyncio.Event()
+        self._shown = ""
+
+    # -- admission -------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Everything a decision is made from, at this moment."""
+        head = self.policy.head
+        return Snapshot(
+            limits=self._limits,
+            counts=self.journal.counts,
+            trained_at=self.journal.trained_at,
+            unpublished_tasks=self.journal.unpublished_tasks,
+            head=head.version if head else None,
+            tree=head.tree if head else LineageTree(),
+            retired=self.retired,
+        )
+
+    async def admit(self) -> None:
+        """Publish what is journaled, then journal what the limits allow, until draining."""
+        while not self.context.drain.requested:
+            self._wake.clear()
+            if self.journal.unpublished_tasks and not await self._publish_journaled():
+                await self.context.drain.sleep(self.config.retry_backoff_s)
+                continue
+            snapshot = self.snapshot()
+            decision = decide(snapshot, group_size=self.workload.group_size)
+            self._show(snapshot, decision)
+            if isinstance(decision, Admit):
+                self._journal_tasks(snapshot, count=decision.count)
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), timeout=TICK_S)
+
+    def wake(self) -> None:
+        """Something changed that a decision depends on."""
+        self._wake.set()
+
+    def _journal_tasks(self, snapshot: Snapshot, *, count: int) -> None:
+        num_tasks = min(TASKS_PER_TURN_MAX, count // self.workload.group_size)
+        prompts, curriculum = self._source.take(self.journal.curriculum, count=num_tasks)
+        tasks = plan_tasks(
+            snapshot,
+            self.workload,
+            first_seq=self.journal.next_seq,
+            prompts=prompts,
+            trace_parents=[self.context.telemetry.root() for _ in prompts],
+            now_s=self.context.clock.now_s(),
+        )
+        self.journal.admit(tasks, curriculum=curriculum)
+        self.context.telemetry.count(
+            METRIC_ADMISSION_DECISIONS, len(tasks), {"decision": "admit", "reason": ""}
+        )
+
+    async def _publish_journaled(self) -> bool:
+        """Publish what TASKS has not acknowledged; the same message ids as before, so nothing is admitted twice."""
+        slots = asyncio.Semaphore(self.config.publish_concurrency)
+
+        async def publish(task: Unpublished) -> int | None:
+            async with slots:
+                return task.seq if await self._publish(task) else None
+
+        waiting = self.journal.unpublished(limit=TASKS_PER_TURN_MAX)
+        published = await asyncio.gather(*(publish(task) for task in waiting))
+        done = [seq for seq in published if seq is not None]
+        self.journal.mark_published(done)
+        self.context.stats.set("tasks_published_total", self.journal.published_tasks)
+        return len(done) == len(waiting)
+
+    async def _publish(self, unpublished: Unpublished) -> bool:
+        task = task_from_bytes(unpublished.spec)
+        telemetry = self.context.telemetry
+        try:
+            await self.context.bus.publish(
+                self.context.topology.tasks(POOL),
+                unpublished.spec,
+                message_id=f"{unpublished.task_id}:{unpublished.attempt}",
+                headers={HEADER_TRACE_PARENT: task.trace_parent},
+                deadline_s=self.config.publish_deadline_s,
+            )
+        except TidegateError as error:
+            if not error.retryable:
+                raise
+            self.context.log.warning("task_publish_failed", task_id=task.task_id, error=str(error))
+            self.context.stats.add("publish_failures_total")
+            return False
+        telemetry.emit(
+            SPAN_TASK_LEASE,
+            parent=task.trace_parent,
+            started_at_s=task.admitted_at_s,
+            finished_at_s=self.context.clock.now_s(),
+            attributes={ATTR_TASK: task.task_id, ATTR_ENV: task.env_id},
+            kind="server",
+            as_root=True,
+        )
+        return True
+
+    def _show(self, snapshot: Snapshot, decision: Admit | Delay) -> None:
+        """The decision in stats; as a log line and a metric only when it changed."""
+        stats, telemetry, counts = self.context.stats, self.context.telemetry, snapshot.counts
+        stats.set("admitted_total", counts.admitted)
+        stats.set("open_trajectories", counts.in_flight)
+        stats.set("in_flight_trajectories", counts.in_flight)
+        stats.set("running_trajectories", counts.running)
+        stats.set("unpublished_trajectories", snapshot.flow().unpublished)
+        stats.set("admission_delay", float(isinstance(decision, Delay)))
+        telemetry.observe(METRIC_INFLIGHT, counts.in_flight)
+        telemetry.observe(METRIC_QUEUE_DEPTH, counts.running // self.workload.group_size)
+        shown = decision.reason if isinstance(decision, Delay) else "admitting"
+        if shown == self._shown:
+            return
+        self._shown = shown
+        stats.label("admission_state", shown)
+        if isinstance(decision, Delay):
+            telemetry.count(METRIC_ADMISSION_DECISIONS, 1, {"decision": "delay", "reason": shown})
+
+    # -- what wakes it ---------------------------------------------------------------------------------------------
+
+    async def outcomes(self) -> None:
+        """Follow the store's outcome log; an outcome ends the poll at once and wakes admission."""
+        while not self.context.drain.requested:
+            try:
+                answer = await self.until_drain(
+                    self.store.watch_outcomes(
+                        self.journal.cursor,
+                        limit=self.config.outcomes_limit,
+                        max_wait_s=self.config.outcomes_wait_s,
+                    )
+                )
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                self.context.log.warning("store_unreachable", error=str(error))
+                self.context.stats.add("store_failures_total")
+                await self.context.drain.sleep(self.config.retry_backoff_s)
+                self.reachable_since_s = self.context.clock.now_s()
+                continue
+            if answer is not None and answer[0]:
+                self.take_outcomes(*answer)
+
+    def take_outcomes(self, outcomes: list[Outcome], next_cursor: int) -> None:
+        """Follow one piece of the outcome log."""
+        head, journal = self.policy.head, self.journal
+        ahead = journal.trained_at
+        if head is not None:
+            ahead = without_announced(ahead, head=head.version, tree=head.tree)
+        applied = journal.apply(
+            outcomes,
+            next_cursor=next_cursor,
+            curriculum=self._source.learn(journal.curriculum, outcomes),
+            trained_at=ahead,
+        )
+        self.arrived_seq = max(self.arrived_seq, applied.newest_seq)
+        if applied.unknown:
+            self.context.log.warning("outcomes_of_unknown_trajectories", count=applied.unknown)
+            self.context.stats.add("unknown_outcomes_total", applied.unknown)
+        self.wake()
+
+    async def follow_policy(self) -> None:
+        """Wake admission at each new head."""
+        seen = None
+        while not self.context.drain.requested:
+            head = await self.policy.changed(seen, timeout_s=TICK_S)
+            if head is not None:
+                seen = head.version
+                self.wake()
+
+    async def follow_limits(self) -> None:
+        """Hold to the newest limits on CONTROL; the last ones hold while admission is away (I9)."""
+        context = self.context
+        subject = context.topology.control(context.service)
+        await context.bus.subscribe(subject, self._receive_limits)
+        while not context.drain.requested:
+            try:
+                stored = await context.bus.last(context.topology.stream("CONTROL"), subject)
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+            else:
+                if stored is not None:
+                    await self._receive_limits(stored.data, stored.headers)
+            await context.drain.sleep(self.config.limits_refresh_s)
+
+    async def _receive_limits(self, data: bytes, _headers: dict[str, str]) -> None:
+        try:
+            published = _LIMITS_DECODER.decode(data)
+        except msgspec.DecodeError as error:
+            self.context.log.warning("limits_refused", error=str(error))
+            self.context.stats.add("limits_refused_total")
+            return
+        limits = effective_limits(self._ceiling, published)
+        if limits != self._limits:
+            self._limits = limits
+            self.journal.keep_limits(limits)
+            self.context.log.info("limits_changed", **msgspec.structs.asdict(limits))
+            self.wake()
+
+    async def until_drain(self, work: Awaitable[T]) -> T | None:
+        """The result of ``work``; None when draining began first, and ``work`` was cancelled."""
+        task = asyncio.ensure_future(work)
+        drained = asyncio.ensure_future(self.context.drain.wait())
+        try:
+            await asyncio.wait({task, drained}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            drained.cancel()
+            if not task.done():
+                task.cancel()
+        if not task.cancelled() and task.done():
+            return task.result()
+        with suppress(asyncio.CancelledError, TidegateError):
+            await task
+        return None

@@ -1,0 +1,112 @@
+"""The entry point of the task queue: what is built before its loops run."""
+
+from pathlib import Path
+
+from tidegate.core.admission import Limits
+from tidegate.core.curriculum import Curriculum
+from tidegate.core.errors import ConfigError
+from tidegate.runtime.config import Settings
+from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
+from tidegate.task_queue.config import TaskQueueConfig
+from tidegate.task_queue.dataset import read_dataset
+from tidegate.task_queue.evaluation import Evaluation
+from tidegate.task_queue.journal import open_journal
+from tidegate.task_queue.journal_file import FILE_NAME
+from tidegate.task_queue.loops import TaskQueue, TaskSource
+from tidegate.task_queue.servicer import TaskQueueServicer
+from tidegate.task_queue.state import Prompt, Workload, check_limits
+from tidegate.task_queue.sweep import Sweep
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+
+TRAIN_FILE = "train.jsonl"
+HELD_OUT_FILE = "heldout.jsonl"
+
+
+async def build(context: ServiceContext, config: TaskQueueConfig) -> ServiceParts:
+    """Open the journal, read the dataset, and put the loops together.
+
+    Raises:
+        ConfigError: the dataset is missing or malformed, or the settings would make the loop wait for itself.
+        StaleFolderError: the journal belongs to another run.
+        CorruptionError: the journal cannot be read.
+    """
+    settings = context.settings
+    workload = _workload(settings)
+    ceiling = Limits(
+        max_lag=settings.staleness.max_lag,
+        batch_size=settings.batch_size,
+        max_running=settings.max_running,
+    )
+    check_limits(ceiling, group_size=workload.group_size)
+    data = Path(settings.data_dir) / "data"
+    prompts = read_dataset(data / TRAIN_FILE) if workload.kind == "group" else []
+    if config.evaluation_every_versions:
+        _check_held_out(data / HELD_OUT_FILE, workload)
+
+    journal = open_journal(context.data_dir / FILE_NAME, run_id=settings.run)
+    journal.keep_dataset_size(len(prompts))
+    journal.set_retired(retired=False)
+    policy = PolicyWatch(context)
+    queue = TaskQueue(
+        context,
+        config,
+        journal=journal,
+        workload=workload,
+        source=TaskSource(prompts, _curriculum(prompts, settings, config)),
+        store=TrajectoryStoreClient(context.channel("trajectory_store")),
+        policy=policy,
+        ceiling=ceiling,
+    )
+    sweep = Sweep(queue)
+    loops: dict[str, Loop] = {
+        "policy_watch": policy.run,
+        "follow_policy": queue.follow_policy,
+        "follow_limits": queue.follow_limits,
+        "outcomes": queue.outcomes,
+        "admit": queue.admit,
+        "sweep": sweep.run,
+    }
+    if config.evaluation_every_versions:
+        loops["evaluation"] = Evaluation(queue).run
+
+    async def close() -> None:
+        journal.close()
+
+    return ServiceParts(
+        loops=loops, servicers=[TaskQueueServicer(journal, sweep).registration()], close=close
+    )
+
+
+def _workload(settings: Settings) -> Workload:
+    workload = settings.workload
+    text = workload.kind == "text"
+    return Workload(
+        run_id=settings.run,
+        kind="group" if text else "segment",
+        env_id=workload.env,
+        group_size=workload.num_samples if text else 1,
+        unroll_length=workload.unroll_length,
+        sampler=workload.sampler,
+        seed=settings.seed,
+    )
+
+
+def _check_held_out(path: Path, workload: Workload) -> None:
+    """Refuse at the start what an actor would only find out when it evaluates."""
+    if workload.kind != "group":
+        raise ConfigError(
+            "task_queue.evaluation_every_versions is set for a workload of segments",
+            why="segments report the returns of their own episodes and have no held-out problems",
+            fix="set it to 0",
+        )
+    read_dataset(path)
+
+
+def _curriculum(prompts: list[Prompt], settings: Settings, config: TaskQueueConfig) -> Curriculum | None:
+    if not prompts:
+        return None
+    return Curriculum([prompt.bin for prompt in prompts], seed=settings.seed, strategy=config.curriculum)
+
+
+SPEC = ServiceSpec(name="task_queue", config_type=TaskQueueConfig, build=build)

@@ -1,0 +1,56 @@
+"""The gRPC face of the task queue: the journal's totals, open work, and retirement."""
+
+from typing import Any
+
+import grpc
+
+from tidegate.runtime.rpc import Registration
+from tidegate.task_queue.journal import Journal
+from tidegate.task_queue.sweep import Sweep
+from tidegate.v1 import task_queue_service_pb2 as pb
+from tidegate.v1 import task_queue_service_pb2_grpc as pb_grpc
+
+NAME = "tidegate.v1.TaskQueueService"
+# One answer stays well below the message limit of 8 MiB.
+OPEN_IDS_MAX = 100_000
+
+Call = grpc.aio.ServicerContext[Any, Any]
+
+
+class TaskQueueServicer(pb_grpc.TaskQueueServiceServicer):
+    """Answers from the journal."""
+
+    def __init__(self, journal: Journal, sweep: Sweep) -> None:
+        """``sweep`` is who settles."""
+        self._journal = journal
+        self._sweep = sweep
+
+    async def GetJournal(self, request: pb.GetJournalRequest, context: Call) -> pb.GetJournalResponse:
+        """The totals: the left-hand side of the audit."""
+        totals = self._journal.totals()
+        return pb.GetJournalResponse(
+            admitted_trajectories=totals.admitted,
+            open_trajectories=totals.open,
+            published_tasks=totals.published_tasks,
+            epoch=totals.epoch,
+            position=totals.position,
+            retired=totals.retired,
+        )
+
+    async def ListOpen(self, request: pb.ListOpenRequest, context: Call) -> pb.ListOpenResponse:
+        """Trajectories without a terminal outcome, oldest first; a limit of 0 asks for as many as fit."""
+        limit = min(request.limit, OPEN_IDS_MAX) if request.limit > 0 else OPEN_IDS_MAX
+        found = self._journal.in_flight(limit=limit)
+        return pb.ListOpenResponse(
+            trajectory_ids=[item.trajectory_id for item in found],
+            oldest_admitted_at_s=found[0].admitted_at_s if found else 0.0,
+        )
+
+    async def Retire(self, request: pb.RetireRequest, context: Call) -> pb.RetireResponse:
+        """Stop admitting for good and settle what the store never heard of. Idempotent."""
+        await self._sweep.retire(reason=request.reason)
+        return pb.RetireResponse()
+
+    def registration(self) -> Registration:
+        """How the server of this service adds it."""
+        return Registration(pb_grpc.add_TaskQueueServiceServicer_to_server, self, NAME)

@@ -1,0 +1,135 @@
+"""The sweep: settling what no actor will finish, so that every admitted trajectory ends in the ledger (I2).
+
+Consumes: the journal's open work; reports of actors (for what was delivered); the store's outcomes (for what arrived).
+Produces: ``failed`` and ``retired`` settlements at the store, which come back as outcomes.
+Waits for: time. Level-triggered: the same tick twice settles the same ids, and settling twice changes nothing.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.ids import TrajectoryId
+from tidegate.core.records import DropReason
+from tidegate.task_queue.loops import TaskQueue
+from tidegate.task_queue.state import Deliveries, lost_before, was_starved
+from tidegate.wire.clients.trajectory_store import Dropped
+from tidegate.wire.stats import decode_stats
+
+# Ids a call: one transaction of the store, a few milliseconds.
+SETTLE_BATCH = 500
+# More actors than this and only the first ones are listened to: one starved actor is all the sweep needs to know of.
+ACTORS_MAX = 4096
+# Retire answers well within the five seconds that the end of a run waits for it; the loop settles the rest.
+RETIRE_DEADLINE_S = 4.0
+
+
+@dataclass(slots=True)
+class _Report:
+    waited_s: float
+    started_at_s: float
+    received_at_s: float
+
+
+class Sweep:
+    """Finds lost tasks, and retires the run when asked to."""
+
+    def __init__(self, queue: TaskQueue) -> None:
+        """Nothing is known to be delivered yet: a restart gives every open task its deadline anew."""
+        self._queue = queue
+        self._deliveries = Deliveries()
+        self._reports: dict[str, _Report] = {}
+        self._starved_from_s = 0.0
+        self._published_seq = 0
+        self._looked_at_s = 0.0
+        self._retired_because = ""
+
+    async def run(self) -> None:
+        """Look every ``sweep_period_s`` until draining."""
+        queue, context = self._queue, self._queue.context
+        await context.bus.subscribe(context.topology.stats("*"), self._receive_stats)
+        while not await context.drain.sleep(queue.config.sweep_period_s):
+            self._note_deliveries()
+            try:
+                await self._settle_lost()
+                if queue.retired:
+                    await self._settle_retired()
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                context.log.warning("settle_failed", error=str(error))
+
+    async def retire(self, *, reason: str) -> None:
+        """Stop admitting for good, and settle whatever the store never heard of. Arrivals after that are duplicates.
+
+        Raises:
+            UnavailableError: the store is away; admission has stopped, and the sweep settles as soon as it is back.
+        """
+        queue = self._queue
+        if not queue.retired:
+            queue.retired = True
+            self._retired_because = reason or "the run was retired"
+            queue.journal.set_retired(retired=True)
+            queue.context.log.info("run_retired", reason=self._retired_because)
+        queue.wake()
+        try:
+            await asyncio.wait_for(self._settle_retired(), timeout=RETIRE_DEADLINE_S)
+        except TimeoutError:
+            queue.context.log.warning("retire_continues", running=queue.journal.counts.running)
+
+    def _note_deliveries(self) -> None:
+        """All before an arrival was delivered; so was all that was published before an actor found nothing to do."""
+        queue = self._queue
+        now_s = queue.context.clock.now_s()
+        if self._starved_from_s >= self._looked_at_s:
+            self._deliveries = self._deliveries.note(self._published_seq, at_s=now_s)
+        self._deliveries = self._deliveries.note(queue.arrived_seq, at_s=now_s)
+        self._deliveries = self._deliveries.forget_before(queue.journal.oldest_running_seq())
+        if not queue.journal.unpublished_tasks:
+            self._published_seq = queue.journal.next_seq - 1
+        self._looked_at_s = now_s
+
+    async def _settle_lost(self) -> None:
+        queue = self._queue
+        before_seq = lost_before(
+            self._deliveries,
+            reachable_since_s=queue.reachable_since_s,
+            deadline_s=queue.config.task_deadline_s,
+            now_s=queue.context.clock.now_s(),
+        )
+        lost = queue.journal.running(before_seq=before_seq, limit=SETTLE_BATCH)
+        if lost:
+            detail = (
+                f"no trajectory within task_deadline_s ({queue.config.task_deadline_s:g} s) of its delivery"
+            )
+            settled = await self._settle(lost, reason="failed", detail=detail)
+            queue.context.stats.add("lost_total", settled)
+            queue.context.log.warning("tasks_lost", first=lost[0], count=len(lost), settled=settled)
+
+    async def _settle_retired(self) -> None:
+        journal = self._queue.journal
+        running = journal.running(before_seq=journal.next_seq, limit=journal.counts.running)
+        for start in range(0, len(running), SETTLE_BATCH):
+            batch = running[start : start + SETTLE_BATCH]
+            await self._settle(batch, reason="retired", detail=self._retired_because)
+
+    async def _settle(self, ids: list[TrajectoryId], *, reason: DropReason, detail: str) -> int:
+        return await self._queue.store.settle([Dropped(trajectory, reason, detail) for trajectory in ids])
+
+    async def _receive_stats(self, data: bytes, _headers: dict[str, str]) -> None:
+        try:
+            stats = decode_stats(data)
+        except RecordError:
+            self._queue.context.stats.add("stats_refused_total")
+            return
+        if stats.service != "actor":
+            return
+        now_s = self._queue.context.clock.now_s()
+        report = _Report(stats.values.get("wait_task_s_total", 0.0), stats.started_at_s, now_s)
+        before = self._reports.get(stats.instance)
+        if before is not None and before.started_at_s == report.started_at_s:
+            waited_s = report.waited_s - before.waited_s
+            if was_starved(waited_s=waited_s, elapsed_s=now_s - before.received_at_s):
+                self._starved_from_s = max(self._starved_from_s, before.received_at_s)
+        if before is not None or len(self._reports) < ACTORS_MAX:
+            self._reports[stats.instance] = report
