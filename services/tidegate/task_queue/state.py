@@ -200,7 +200,9 @@ def position_of(trajectory: str) -> tuple[int, int] | None:
     task, separator, sample = trajectory.rpartition(".")
     if not separator or not task.startswith("t") or not task[1:].isdecimal() or not sample.isdecimal():
         return None
-    return int(task[1:]), int(sample)
+    where = int(task[1:]), int(sample)
+    # One trajectory, one spelling: a foreign "t1.0" must not pass for "t0000000001.0".
+    return where if trajectory_at(*where) == trajectory else None
 
 
 def trajectory_at(seq: int, sample_index: int) -> TrajectoryId:
