@@ -1,0 +1,255 @@
+# ruff: noqa: N815 (shapes stand in the names of fields, as in those of locals)
+"""A small character-level language model: pre-LN transformer with learned positions, made from nothing.
+
+One forward pass serves training and generation: it reads tokens behind a cache of keys and values, and returns the
+cache with theirs added. A prompt is computed once and its cache shared by all of its completions, in generation and
+(differentiably) in training.
+
+Shapes: B rows, T tokens of this pass, S tokens in the cache, D width, H heads, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor, nn
+
+from tidegate.core.errors import ConfigError, RecordError
+from tidegate.core.records import Array
+from tidegate.models.char_tokenizer import VOCABULARY_SIZE
+
+# Scale of embeddings at the start; matrices start at 1/sqrt(fan-in), those that write into the residual stream at half.
+EMBEDDING_STD = 0.02
+
+
+class CharLmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The size of a model; its vocabulary is the tokenizer's.
+
+    ``context_length``: tokens of BOS, prompt, completion and EOS together.
+
+    Raises:
+        ConfigError: the heads do not divide the width, or a size is not positive.
+    """
+
+    d_model: int = 64
+    num_layers: int = 2
+    num_heads: int = 4
+    context_length: int = 32
+
+    def __post_init__(self) -> None:
+        """Refuse what no model can be built from."""
+        if min(self.d_model, self.num_layers, self.num_heads, self.context_length) < 1:
+            raise ConfigError(f"A char_lm policy needs positive sizes, not {self}")
+        if self.d_model % self.num_heads:
+            raise ConfigError(
+                f"policy.d_model {self.d_model} is not a multiple of policy.num_heads {self.num_heads}",
+                why="every head takes an equal part of the width",
+                fix="change one of the two",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """Keys and values of the tokens read so far.
+
+    ``keys`` and ``values``: one (B, H, S, D/H) tensor a layer. ``lengths_B``: tokens that count in each row, which is
+    the position of the next one. ``valid_BS``: which of the S are tokens and not padding; None when all are.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    lengths_B: Tensor
+    valid_BS: Tensor | None
+
+    def rows(self, index_B: Tensor) -> "KvCache":
+        """The cache of these rows, which may repeat (a prompt's samples) or be fewer (those still being written)."""
+        return KvCache(
+            keys=tuple(layer.index_select(0, index_B) for layer in self.keys),
+            values=tuple(layer.index_select(0, index_B) for layer in self.values),
+            lengths_B=self.lengths_B.index_select(0, index_B),
+            valid_BS=None if self.valid_BS is None else self.valid_BS.index_select(0, index_B),
+        )
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward layer of four times the width; both normalise first and add to the stream."""
+
+    def __init__(self, d_model: int, *, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.attention_norm = nn.LayerNorm(d_model)
+        self.query_key_value = nn.Linear(d_model, 3 * d_model)
+        self.attention_out = nn.Linear(d_model, d_model)
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.feed_forward_in = nn.Linear(d_model, 4 * d_model)
+        self.feed_forward_out = nn.Linear(4 * d_model, d_model)
+
+    def forward(
+        self, stream_BTD: Tensor, past: tuple[Tensor, Tensor] | None, *, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The stream after this block, and the keys and values with those of ``past`` in front."""
+        num_rows, num_tokens, _ = stream_BTD.shape
+        queries, keys, values = (
+            part.view(num_rows, num_tokens, self.num_heads, -1).transpose(1, 2)
+            for part in self.query_key_value(self.attention_norm(stream_BTD)).chunk(3, dim=-1)
+        )
+        if past is not None:
+            keys, values = torch.cat([past[0], keys], dim=2), torch.cat([past[1], values], dim=2)
+        attended = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=past is None and mask is None and num_tokens > 1
+        )
+        stream_BTD = stream_BTD + self.attention_out(attended.transpose(1, 2).flatten(2))
+        hidden = F.gelu(self.feed_forward_in(self.feed_forward_norm(stream_BTD)))
+        return stream_BTD + self.feed_forward_out(hidden), keys, values
+
+
+class CharLm(nn.Module):
+    """The model. Dropout-free, so training and generation compute the same."""
+
+    def __init__(self, spec: CharLmSpec, *, generator: torch.Generator | None = None) -> None:
+        """Fresh weights, drawn from ``generator`` (torch's global one without)."""
+        super().__init__()
+        self.spec = spec
+        self.token_embedding = nn.Embedding(VOCABULARY_SIZE, spec.d_model)
+        self.position_embedding = nn.Embedding(spec.context_length, spec.d_model)
+        self.blocks = nn.ModuleList(
+            Block(spec.d_model, num_heads=spec.num_heads) for _ in range(spec.num_layers)
+        )
+        self.final_norm = nn.LayerNorm(spec.d_model)
+        self.head = nn.Linear(spec.d_model, VOCABULARY_SIZE, bias=False)
+        self._initialise(generator)
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator | None) -> None:
+        for name, parameter in self.named_parameters():
+            if "norm" in name:
+                continue  # starts as the identity
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif "embedding" in name:
+                parameter.normal_(std=EMBEDDING_STD, generator=generator)
+            else:
+                writes_stream = name.endswith(("attention_out.weight", "feed_forward_out.weight"))
+                std = parameter.shape[1] ** -0.5 * (0.5 if writes_stream else 1.0)
+                parameter.normal_(std=std, generator=generator)
+
+    def forward(
+        self, tokens_BT: Tensor, *, cache: KvCache | None = None, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, KvCache]:
+        """Read tokens behind ``cache``; the normalised stream (B, T, D) and the cache with them added.
+
+        ``lengths_B``: how many of each row's tokens count, the rest being padding on the right; None when all do.
+
+        Raises:
+            RecordError: a row is longer than the context.
+        """
+        num_rows, num_tokens = tokens_BT.shape
+        start_B = tokens_BT.new_zeros(num_rows) if cache is None else cache.lengths_B
+        positions_BT = start_B[:, None] + torch.arange(num_tokens, device=tokens_BT.device)
+        if lengths_B is None:
+            lengths_B = torch.full_like(start_B, num_tokens)
+        longest = int((start_B + lengths_B).max()) if num_rows else 0
+        if longest > self.spec.context_length:
+            raise RecordError(
+                f"A text of {longest} tokens is longer than the model's context of {self.spec.context_length}",
+                fix="raise policy.context_length, or lower sampler.max_new_tokens",
+            )
+        mask, valid_BS = _visibility(cache, num_tokens=num_tokens, lengths_B=lengths_B)
+        # Padding may stand past the last position; nobody reads what is computed there.
+        positions_BT = positions_BT.clamp_max(self.spec.context_length - 1)
+        stream = self.token_embedding(tokens_BT) + self.position_embedding(positions_BT)
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        for layer, block in enumerate(self.blocks):
+            past = None if cache is None else (cache.keys[layer], cache.values[layer])
+            stream, layer_keys, layer_values = block(stream, past, mask=mask)
+            keys.append(layer_keys)
+            values.append(layer_values)
+        read = KvCache(
+            keys=tuple(keys), values=tuple(values), lengths_B=start_B + lengths_B, valid_BS=valid_BS
+        )
+        return self.final_norm(stream), read
+
+    def next_logprobs(self, hidden: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Logprobs (..., V) of the token after each position of ``hidden`` (..., D), at a temperature above 0."""
+        return F.log_softmax(self.head(hidden) / temperature, dim=-1)
+
+
+def _visibility(
+    cache: KvCache | None, *, num_tokens: int, lengths_B: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Which keys each query may see: the mask for attention (None: all, or plain causal), and ``valid_BS``.
+
+    Padding stands on the right of a pass, so causality hides it from that pass's own tokens; only later ones need to
+    know. Rows without padding share one mask, or need none.
+    """
+    num_rows, device = lengths_B.shape[0], lengths_B.device
+    num_past = 0 if cache is None else cache.keys[0].shape[2]
+    past_valid = None if cache is None else cache.valid_BS
+    padded = bool((lengths_B < num_tokens).any())
+    valid_BS = None
+    if padded or past_valid is not None:
+        before = (
+            torch.ones(num_rows, num_past, dtype=torch.bool, device=device)
+            if past_valid is None
+            else past_valid
+        )
+        valid_BS = torch.cat([before, torch.arange(num_tokens, device=device) < lengths_B[:, None]], dim=1)
+    if past_valid is None and (num_past == 0 or num_tokens == 1):
+        return None, valid_BS
+    causal = torch.ones(num_tokens, num_past + num_tokens, dtype=torch.bool, device=device).tril(num_past)
+    if past_valid is None:
+        return causal, valid_BS
+    seen_past = torch.cat(
+        [past_valid, torch.ones(num_rows, num_tokens, dtype=torch.bool, device=device)], dim=1
+    )
+    return (causal & seen_past[:, None, :])[:, None], valid_BS
+
+
+def to_arrays(model: CharLm) -> dict[str, Array]:
+    """A copy of the parameters as float32 arrays by name: what is published as a policy version."""
+    return {
+        name: tensor.detach().cpu().numpy().astype(np.float32) for name, tensor in model.state_dict().items()
+    }
+
+
+def check_arrays(model: CharLm, arrays: Mapping[str, Array]) -> None:
+    """Whether ``arrays`` are the parameters of a model of this size.
+
+    Raises:
+        RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
+    """
+    own = model.state_dict()
+    for name in sorted(own.keys() | arrays.keys()):
+        if name not in arrays:
+            problem = f"tensor {name!r} is missing"
+        elif name not in own:
+            problem = f"tensor {name!r} is unknown to it"
+        elif tuple(arrays[name].shape) != tuple(own[name].shape):
+            problem = (
+                f"tensor {name!r} has the shape {tuple(arrays[name].shape)}, not {tuple(own[name].shape)}"
+            )
+        elif arrays[name].dtype != np.float32:
+            problem = f"tensor {name!r} is {arrays[name].dtype}, not float32"
+        else:
+            continue
+        raise RecordError(
+            f"These parameters do not fit a char_lm of {model.spec}: {problem}",
+            why="they come from a model of another size or kind",
+            fix="use the policy section that they were trained with, or start from other parameters",
+        )
+
+
+@torch.no_grad()
+def load_arrays(model: CharLm, arrays: Mapping[str, Array]) -> None:
+    """Copy parameters into the model, in place; all of them or none.
+
+    Raises:
+        RecordError: they do not fit; the model is unchanged.
+    """
+    check_arrays(model, arrays)
+    for name, tensor in model.state_dict().items():
+        tensor.copy_(torch.tensor(arrays[name]))
