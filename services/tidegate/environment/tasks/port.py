@@ -1,0 +1,60 @@
+"""What a text task is: problems, a score for a completion, demonstrations; and the dataset rows made from them."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+Split = Literal["train", "heldout"]
+SPLITS: tuple[Split, ...] = ("train", "heldout")
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A prompt with its verifiable answer; ``bin`` is its place in a curriculum (its kind of difficulty)."""
+
+    prompt_id: str
+    prompt: str
+    answer: str
+    bin: str
+
+
+class Score(msgspec.Struct, frozen=True):
+    """A verifier's verdict: the reward, what it is made of, and one line for people."""
+
+    reward: float
+    components: dict[str, float]
+    log: str
+
+
+class Demonstration(msgspec.Struct, frozen=True):
+    """A prompt with a good completion, for a supervised warm-up."""
+
+    prompt: str
+    completion: str
+
+
+class TextTask(Protocol):
+    """One verifiable task. Everything is a pure function of its arguments, in any process."""
+
+    def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
+        """All problems of a split, shuffled by ``seed``; which split a problem is in never depends on the seed."""
+        ...
+
+    def score(self, problem: Problem, completion: str) -> Score:
+        """The verdict on a completion. Total: any text has a score."""
+        ...
+
+    def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
+        """``count`` demonstrations on problems of the ``train`` split only."""
+        ...
+
+
+def dataset_rows(task: TextTask, *, seed: int, num_demonstrations: int) -> dict[str, list[dict[str, Any]]]:
+    """What a run reads of a task, by file name: rows to be written as JSON lines by whoever prepares the run folder."""
+    rows: dict[str, list[dict[str, Any]]] = {
+        f"{split}.jsonl": [msgspec.structs.asdict(problem) for problem in task.problems(split, seed=seed)]
+        for split in SPLITS
+    }
+    demonstrations = task.demonstrations(seed=seed, count=num_demonstrations)
+    rows["demonstrations.jsonl"] = [msgspec.structs.asdict(demonstration) for demonstration in demonstrations]
+    return rows

@@ -1,0 +1,23 @@
+"""All text tasks by name: the one place that a new task is added to."""
+
+from tidegate.core.errors import NotFoundError
+from tidegate.environment.tasks.arithmetic import Arithmetic
+from tidegate.environment.tasks.port import TextTask
+
+TASKS: dict[str, TextTask] = {
+    "arithmetic": Arithmetic(),
+}
+
+
+def get_task(name: str) -> TextTask:
+    """The task of this name.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    task = TASKS.get(name)
+    if task is None:
+        raise NotFoundError(
+            f"There is no text task {name[:64]!r}", fix=f"use one of: {', '.join(sorted(TASKS))}"
+        )
+    return task
