@@ -1,0 +1,159 @@
+"""Supervised warm-up: the starting policy of a language-model run, made from demonstrations.
+
+Reinforcement learns from differences inside a group, and a policy that solves nothing has none. The warm-up stops as
+soon as enough is solved to begin with; held-out problems are only ever used to measure.
+
+Shapes: B demonstrations of a batch, T tokens of a completion.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+import torch
+
+from tidegate.core.errors import ConfigError, TidegateError
+from tidegate.models.char_lm import CharLm
+from tidegate.models.char_tokenizer import decode, encode_completion, encode_prompt
+from tidegate.models.completion_batch import completion_logprobs, pack_completions
+from tidegate.models.sampling import generate
+
+
+class WarmupError(TidegateError):
+    """The warm-up ended without a policy that reinforcement could start from."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class WarmupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long and how the warm-up trains.
+
+    ``stop_at_solved``: share of held-out samples solved at temperature 1 at which it stops; under 0.2 most groups have
+    no signal, above 0.7 few have any left. ``max_steps``: gradient steps after which it gives up.
+    ``learning_rate``: AdamW's, reached after ``ramp_steps``. ``batch_size``: demonstrations a step.
+    ``evaluate_every_steps``: steps between two looks at the held-out problems. ``heldout_problems``: problems looked
+    at; ``heldout_samples``: completions each.
+    """
+
+    stop_at_solved: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.4
+    max_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 2000
+    learning_rate: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 3e-3
+    ramp_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
+    weight_decay: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.01
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
+    max_grad_norm: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
+    evaluate_every_steps: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 10
+    heldout_problems: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 400
+    heldout_samples: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+
+
+class WarmupExample(msgspec.Struct, frozen=True):
+    """A prompt with the completion that it should have."""
+
+    prompt: str
+    completion: str
+
+
+class WarmupProgress(msgspec.Struct, frozen=True):
+    """One look at the held-out problems: gradient steps so far, the loss in nats a token, and the share solved."""
+
+    steps: int
+    loss: float
+    solved: float
+
+
+class WarmupResult(msgspec.Struct, frozen=True):
+    """Shares of held-out problems solved at the end, sampling at temperature 1 and greedily, and the steps it took."""
+
+    solved: float
+    greedy_solved: float
+    steps: int
+
+
+def solved_share(
+    model: CharLm,
+    problems: Sequence[WarmupExample],
+    *,
+    num_samples: int,
+    temperature: float,
+    generator: torch.Generator,
+) -> float:
+    """Share of sampled completions that equal the demonstrated ones exactly.
+
+    Raises:
+        RecordError: a text holds an unknown character, or is longer than the model's context.
+    """
+    completions = generate(
+        model,
+        [encode_prompt(problem.prompt) for problem in problems],
+        num_samples=num_samples,
+        max_new_tokens=max(len(encode_completion(problem.completion)) for problem in problems),
+        temperature=temperature,
+        generator=generator,
+    )
+    # A completion that was cut off is longer than any answer, so none of them passes for one.
+    num_solved = sum(
+        decode(completion.tokens) == problems[row // num_samples].completion
+        for row, completion in enumerate(completions)
+    )
+    return num_solved / len(completions)
+
+
+def supervised_warmup(
+    model: CharLm,
+    examples: Sequence[WarmupExample],
+    heldout: Sequence[WarmupExample],
+    settings: WarmupSettings,
+    *,
+    generator: torch.Generator,
+    report: Callable[[WarmupProgress], None] = lambda _: None,
+) -> WarmupResult:
+    """Train ``model`` in place on demonstrations until it solves enough of the held-out problems.
+
+    The same generator state, model and data give the same parameters. ``report`` hears of every look at the held-out
+    problems.
+
+    Raises:
+        ConfigError: there are no demonstrations or no held-out problems.
+        RecordError: a text holds an unknown character, or is longer than the model's context.
+        WarmupError: ``max_steps`` were not enough.
+    """
+    if not examples or not heldout:
+        raise ConfigError(
+            f"A warm-up needs demonstrations and held-out problems; there are {len(examples)} and {len(heldout)}",
+            why="demonstrations.jsonl or heldout.jsonl of the run folder is empty",
+            fix="write them anew by starting in a fresh run folder",
+        )
+    measured = heldout[: settings.heldout_problems]
+    data = pack_completions(
+        [encode_prompt(example.prompt) for example in examples],
+        [encode_completion(example.completion) for example in examples],
+        group_index=range(len(examples)),
+    )
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
+    solved = 0.0
+    for step in range(1, settings.max_steps + 1):
+        batch = data.rows(torch.randint(len(examples), (settings.batch_size,), generator=generator))
+        loss = -completion_logprobs(model, batch).sum() / batch.mask_BT.sum()
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * min(1.0, step / settings.ramp_steps)
+        optimizer.zero_grad()
+        loss.backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+        optimizer.step()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
+        if step % settings.evaluate_every_steps == 0 or step == settings.max_steps:
+            solved = solved_share(
+                model, measured, num_samples=settings.heldout_samples, temperature=1.0, generator=generator
+            )
+            report(WarmupProgress(steps=step, loss=float(loss.detach()), solved=solved))
+            if solved >= settings.stop_at_solved:
+                greedy = solved_share(model, measured, num_samples=1, temperature=0.0, generator=generator)
+                return WarmupResult(solved=solved, greedy_solved=greedy, steps=step)
+    raise WarmupError(
+        f"After {settings.max_steps} steps of warm-up {solved:.0%} of the held-out problems are solved, "
+        f"not {settings.stop_at_solved:.0%}",
+        why="too few steps or demonstrations, or a model too small for the task",
+        fix="raise warmup.max_steps or lower warmup.stop_at_solved",
+    )
