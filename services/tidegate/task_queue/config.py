@@ -18,8 +18,8 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store is settled as failed. Below the longest rollout plus five redeliveries (150 s) it drops live work; far
     above it, a lost task holds its share of the budget for that long, and at max_lag 0 the whole run with it.
     ``sweep_period_s`` (seconds): how often lost tasks are looked for.
-    ``publish_concurrency`` (messages): publishes awaiting their ack at once; one frees when the broker acks. At 1 a
-    batch costs a broker round trip a task.
+    ``publish_concurrency`` (messages): publishes awaiting their ack at once; the burst is over when the broker acked
+    them all. At 1 a batch costs a broker round trip a task.
     ``publish_deadline_s`` (seconds): after this a publish counts as unknown and is repeated with the same id. Above
     the drain timeout a drain cuts it off, which is safe but logged.
     ``outcomes_limit`` (outcomes): most outcomes taken in one transaction; below a batch size one commit needs several

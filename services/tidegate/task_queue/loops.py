@@ -132,6 +132,7 @@ class TaskQueue:
 
     async def admit(self) -> None:
         """Publish what is journaled, then journal what the limits allow, until draining."""
+        self._show_counts()
         while not self.context.drain.requested:
             self._wake.clear()
             if self.journal.unpublished_tasks and not await self._publish_journaled():
@@ -139,7 +140,7 @@ class TaskQueue:
                 continue
             snapshot = self.snapshot()
             decision = decide(snapshot, group_size=self.workload.group_size)
-            self._show(snapshot, decision)
+            self._show_decision(decision)
             if isinstance(decision, Admit):
                 self._journal_tasks(snapshot, count=decision.count)
                 continue
@@ -165,25 +166,33 @@ class TaskQueue:
         self.context.telemetry.count(
             METRIC_ADMISSION_DECISIONS, len(tasks), {"decision": "admit", "reason": ""}
         )
+        self._show_counts()
 
     async def _publish_journaled(self) -> bool:
-        """Publish what TASKS has not acknowledged; the same message ids as before, so nothing is admitted twice."""
-        slots = asyncio.Semaphore(self.config.publish_concurrency)
+        """Publish what TASKS has not acknowledged; the same message ids as before, so nothing is admitted twice.
 
-        async def publish(task: Unpublished) -> int | None:
-            async with slots:
-                return task.seq if await self._publish(task) else None
-
+        In bursts, oldest first: a burst that fails ends the attempt, so a full stream holds back one burst, not all.
+        """
         waiting = self.journal.unpublished(limit=TASKS_PER_TURN_MAX)
-        published = await asyncio.gather(*(publish(task) for task in waiting))
-        done = [seq for seq in published if seq is not None]
-        self.journal.mark_published(done)
-        self.context.stats.set("tasks_published_total", self.journal.published_tasks)
-        return len(done) == len(waiting)
+        width = self.config.publish_concurrency
+        for start in range(0, len(waiting), width):
+            burst = waiting[start : start + width]
+            failures = await asyncio.gather(*(self._publish(task) for task in burst))
+            published = [task.seq for task, failure in zip(burst, failures, strict=True) if failure is None]
+            self.journal.mark_published(published)
+            self.context.stats.set("tasks_published_total", self.journal.published_tasks)
+            if len(published) < len(burst):
+                error = next(failure for failure in failures if failure is not None)
+                self.context.log.warning(
+                    "publish_failed", count=len(burst) - len(published), error=str(error)
+                )
+                self.context.stats.add("publish_failures_total", len(burst) - len(published))
+                return False
+        return True
 
-    async def _publish(self, unpublished: Unpublished) -> bool:
+    async def _publish(self, unpublished: Unpublished) -> TidegateError | None:
+        """Publish one task; returns why it could not be done now."""
         task = task_from_bytes(unpublished.spec)
-        telemetry = self.context.telemetry
         try:
             await self.context.bus.publish(
                 self.context.topology.tasks(POOL),
@@ -195,10 +204,8 @@ class TaskQueue:
         except TidegateError as error:
             if not error.retryable:
                 raise
-            self.context.log.warning("task_publish_failed", task_id=task.task_id, error=str(error))
-            self.context.stats.add("publish_failures_total")
-            return False
-        telemetry.emit(
+            return error
+        self.context.telemetry.emit(
             SPAN_TASK_LEASE,
             parent=task.trace_parent,
             started_at_s=task.admitted_at_s,
@@ -207,26 +214,32 @@ class TaskQueue:
             kind="server",
             as_root=True,
         )
-        return True
+        return None
 
-    def _show(self, snapshot: Snapshot, decision: Admit | Delay) -> None:
-        """The decision in stats; as a log line and a metric only when it changed."""
-        stats, telemetry, counts = self.context.stats, self.context.telemetry, snapshot.counts
-        stats.set("admitted_total", counts.admitted)
-        stats.set("open_trajectories", counts.in_flight)
-        stats.set("in_flight_trajectories", counts.in_flight)
-        stats.set("running_trajectories", counts.running)
-        stats.set("unpublished_trajectories", snapshot.flow().unpublished)
+    def _show_decision(self, decision: Admit | Delay) -> None:
+        """What holds admission back, in stats; as a metric only when it changed."""
+        stats = self.context.stats
         stats.set("admission_delay", float(isinstance(decision, Delay)))
-        telemetry.observe(METRIC_INFLIGHT, counts.in_flight)
-        telemetry.observe(METRIC_QUEUE_DEPTH, counts.running // self.workload.group_size)
         shown = decision.reason if isinstance(decision, Delay) else "admitting"
         if shown == self._shown:
             return
         self._shown = shown
         stats.label("admission_state", shown)
         if isinstance(decision, Delay):
-            telemetry.count(METRIC_ADMISSION_DECISIONS, 1, {"decision": "delay", "reason": shown})
+            reason = {"decision": "delay", "reason": shown}
+            self.context.telemetry.count(METRIC_ADMISSION_DECISIONS, 1, reason)
+
+    def _show_counts(self) -> None:
+        """What is under way, in stats and metrics; after every change of the journal."""
+        stats, telemetry, snapshot = self.context.stats, self.context.telemetry, self.snapshot()
+        counts = snapshot.counts
+        stats.set("admitted_total", counts.admitted)
+        stats.set("open_trajectories", counts.in_flight)
+        stats.set("in_flight_trajectories", counts.in_flight)
+        stats.set("running_trajectories", counts.running)
+        stats.set("unpublished_trajectories", snapshot.flow().unpublished)
+        telemetry.observe(METRIC_INFLIGHT, counts.in_flight)
+        telemetry.observe(METRIC_QUEUE_DEPTH, counts.running // self.workload.group_size)
 
     # -- what wakes it ---------------------------------------------------------------------------------------------
 
@@ -268,6 +281,7 @@ class TaskQueue:
         if applied.unknown:
             self.context.log.warning("outcomes_of_unknown_trajectories", count=applied.unknown)
             self.context.stats.add("unknown_outcomes_total", applied.unknown)
+        self._show_counts()
         self.wake()
 
     async def follow_policy(self) -> None:

@@ -261,9 +261,9 @@ def plan_tasks(
 class Deliveries(msgspec.Struct, frozen=True):
     """What is known about how far TASKS was delivered: every task up to ``seqs[i]`` by ``at_s[i]``, both ascending.
 
-    TASKS is read in order. So all before a task whose trajectories arrived were delivered, and all that were
-    published when an actor found nothing to do. A task that nobody took yet is not lost, however old: zero actors is
-    a pause (I9).
+    TASKS is read in order, but for the few tasks of one burst of publishes, which the deadline covers. So all before
+    a task whose trajectories arrived were delivered, and all that were published when an actor found nothing to do. A
+    task that nobody took yet is not lost, however old: zero actors is a pause (I9).
     """
 
     seqs: tuple[int, ...] = ()

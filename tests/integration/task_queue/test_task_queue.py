@@ -1,0 +1,351 @@
+"""The task queue as its process runs it, between a real broker and a store that a test plays."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.integration.task_queue.world import FakeStore, Taker, announce_version, version
+from tests.support.broker import Broker
+from tests.support.room import make_context, running, until
+from tests.support.settings import make_settings
+from tidegate.core.admission import Limits
+from tidegate.core.curriculum import CurriculumState
+from tidegate.core.errors import ConfigError
+from tidegate.core.records import Task
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import Settings, WorkloadConfig
+from tidegate.runtime.service import ServiceContext
+from tidegate.task_queue.config import TaskQueueConfig
+from tidegate.task_queue.journal import open_journal, read_journal
+from tidegate.task_queue.main import build
+from tidegate.task_queue.state import task_id, trajectory_at
+from tidegate.wire.clients.task_queue import TaskQueueClient
+from tidegate.wire.convert import task_to_bytes
+from tidegate.wire.stats import ServiceStats, encode_stats
+from tidegate.wire.subjects import Topology
+
+pytestmark = pytest.mark.integration
+
+CONFIG = TaskQueueConfig(sweep_period_s=0.05, limits_refresh_s=0.1, retry_backoff_s=0.05)
+IMPATIENT = msgspec.structs.replace(CONFIG, task_deadline_s=0.2)
+
+
+@dataclass
+class Stage:
+    """Everything around one queue."""
+
+    settings: Settings
+    bus: Bus
+    topology: Topology
+    store: FakeStore
+    taker: Taker
+
+    def context(self) -> ServiceContext:
+        return make_context("task_queue", self.settings, bus=self.bus)
+
+    def client(self, context: ServiceContext) -> TaskQueueClient:
+        return TaskQueueClient(context.channel("task_queue"))
+
+    async def announce(self, step: int) -> None:
+        await announce_version(self.bus, self.topology, step)
+
+    async def send_limits(self, limits: Limits) -> None:
+        body = msgspec.json.encode(limits)
+        await self.bus.publish(self.topology.control("task_queue"), body, message_id=str(hash(body)))
+
+    def tell(self, tasks: list[Task], state: str, *, trained_at: int | None = None) -> None:
+        for task in tasks:
+            for sample_index in range(task.num_samples):
+                self.store.tell(
+                    f"{task.task_id}.{sample_index}",
+                    state,
+                    trained_at=None if trained_at is None else version(trained_at),
+                )
+
+    @property
+    def journal_path(self) -> Path:
+        return Path(self.settings.data_dir) / "task_queue" / "journal.sqlite"
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology) -> AsyncIterator[Stage]:
+    settings = make_settings(tmp_path, broker_url=nats.url, max_lag=0)
+    store = FakeStore()
+    async with store.serving(settings.addresses["trajectory_store"][0]):
+        yield Stage(settings, bus, topology, store, Taker(bus, topology))
+
+
+async def test_nothing_is_admitted_before_the_first_version_and_a_batch_after_it(stage: Stage) -> None:
+    async with running(build, CONFIG, stage.context()) as context:
+        await until(
+            lambda: "first version" in context.stats.snapshot(at_s=0).labels.get("admission_state", "")
+        )
+        assert context.stats.value("admitted_total") == 0
+        await stage.announce(0)
+        tasks = await stage.taker.take(2)
+        assert [task.task_id for task in tasks] == [task_id(1), task_id(2)]
+        assert {task.required_version for task in tasks} == {version(0)}
+        assert {(task.kind, task.num_samples, task.unroll_length, task.env_id) for task in tasks} == {
+            ("segment", 1, 8, "CartPole-v1")
+        }
+        assert len({task.seed for task in tasks}) == 2
+        assert len({task.trace_parent for task in tasks}) == 2
+        await until(lambda: "staleness budget" in context.stats.snapshot(at_s=0).labels["admission_state"])
+        totals = await stage.client(context).journal()
+        assert (totals.admitted, totals.open, totals.published_tasks) == (2, 2, 2)
+
+
+async def test_synchronous_training_admits_the_next_batch_only_under_the_version_it_will_update(
+    stage: Stage,
+) -> None:
+    async with running(build, CONFIG, stage.context()):
+        await stage.announce(0)
+        for step in range(5):
+            tasks = await stage.taker.take(2)
+            assert {task.required_version for task in tasks} == {version(step)}
+            stage.tell(tasks, "accepted")
+            stage.tell(tasks, "trained", trained_at=step)
+            if step == 0:
+                assert await stage.taker.take_whatever_comes(for_s=0.3) == [], "committed, not announced"
+            await stage.announce(step + 1)
+
+
+async def test_announcement_that_overtakes_its_commit_admits_once_the_commit_is_known(stage: Stage) -> None:
+    async with running(build, CONFIG, stage.context()):
+        await stage.announce(0)
+        tasks = await stage.taker.take(2)
+        stage.tell(tasks, "accepted")
+        await stage.announce(1)
+        assert await stage.taker.take_whatever_comes(for_s=0.2) == []
+        stage.tell(tasks, "trained", trained_at=0)
+        assert {task.required_version for task in await stage.taker.take(2)} == {version(1)}
+
+
+async def test_dropped_work_is_replaced_under_the_same_version(stage: Stage) -> None:
+    async with running(build, CONFIG, stage.context()):
+        await stage.announce(0)
+        tasks = await stage.taker.take(2)
+        stage.tell(tasks[:1], "dropped")
+        [replacement] = await stage.taker.take(1)
+        assert replacement.task_id == task_id(3)
+        assert replacement.required_version == version(0)
+
+
+async def test_task_journaled_and_not_published_goes_out_once_with_the_id_it_had(stage: Stage) -> None:
+    """The process died between the journal and the broker; of the second task only the acknowledgement was lost."""
+    context = stage.context()
+    journal = open_journal(context.data_dir / "journal.sqlite", run_id=stage.settings.run)
+    tasks = [
+        Task(task_id(seq), stage.settings.run, "segment", version(0), trace_parent="00-t") for seq in (1, 2)
+    ]
+    journal.admit(tasks, curriculum=CurriculumState(num_drawn=2))
+    journal.close()
+    await stage.bus.publish(
+        stage.topology.tasks("default"), task_to_bytes(tasks[1]), message_id=f"{task_id(2)}:1"
+    )
+    async with running(build, CONFIG, context):
+        assert sorted(task.task_id for task in await stage.taker.take(2)) == [task_id(1), task_id(2)]
+        await stage.announce(0)
+        assert await stage.taker.take_whatever_comes(for_s=0.2) == [], (
+            "the budget is full with what was admitted"
+        )
+    with read_journal(stage.journal_path) as reader:
+        assert list(reader.admitted_ids()) == [trajectory_at(1, 0), trajectory_at(2, 0)]
+        assert reader.totals().published_tasks == 2
+
+
+async def test_restarted_queue_goes_on_where_it_was(stage: Stage) -> None:
+    async with running(build, CONFIG, stage.context()):
+        await stage.announce(0)
+        first = await stage.taker.take(2)
+        stage.tell(first, "accepted")
+        stage.tell(first, "trained", trained_at=0)
+        await until(lambda: len(stage.store.log) == 4)
+    await stage.announce(1)
+    async with running(build, CONFIG, stage.context()) as context:
+        second = await stage.taker.take(2)
+        assert [task.task_id for task in second] == [task_id(3), task_id(4)]
+        totals = await stage.client(context).journal()
+        assert (totals.admitted, totals.open) == (4, 2)
+        ids, oldest_at_s = await stage.client(context).open_trajectories(limit=1)
+        assert ids == [trajectory_at(3, 0)]
+        assert oldest_at_s == pytest.approx(second[0].admitted_at_s)
+
+
+async def test_limits_are_followed_and_hold_while_admission_is_away(stage: Stage) -> None:
+    settings = msgspec.structs.replace(
+        stage.settings, staleness=msgspec.structs.replace(stage.settings.staleness, max_lag=3)
+    )
+    stage.settings = settings
+    await stage.send_limits(Limits(max_lag=3, batch_size=2, max_running=8, paused=True, reason="maintenance"))
+    async with running(build, CONFIG, stage.context()) as context:
+        await stage.announce(0)
+        await until(lambda: context.stats.snapshot(at_s=0).labels.get("admission_state") == "maintenance")
+        await stage.bus.publish(stage.topology.control("task_queue"), b"{no limits", message_id="bad")
+        await until(lambda: context.stats.value("limits_refused_total") > 0)
+        assert context.stats.value("admitted_total") == 0
+        await stage.send_limits(Limits(max_lag=1, batch_size=2, max_running=3))
+        assert len(await stage.taker.take(3)) == 3
+        assert await stage.taker.take_whatever_comes(for_s=0.2) == [], "max_running 3"
+    async with running(build, CONFIG, stage.context()) as context:
+        await until(lambda: "concurrency" in context.stats.snapshot(at_s=0).labels.get("admission_state", ""))
+
+
+async def test_retired_run_admits_no_more_and_settles_what_never_arrived(stage: Stage) -> None:
+    async with running(build, CONFIG, stage.context()) as context:
+        await stage.announce(0)
+        tasks = await stage.taker.take(2)
+        stage.tell(tasks[:1], "accepted")
+        await until(lambda: context.stats.value("running_trajectories") == 1)
+        await stage.client(context).retire(reason="enough")
+        assert stage.store.settled == {trajectory_at(2, 0): "retired: enough"}
+        await until(lambda: context.stats.value("in_flight_trajectories") == 1)
+        await stage.announce(1)
+        assert await stage.taker.take_whatever_comes(for_s=0.2) == []
+        assert (await stage.client(context).journal()).retired
+    with read_journal(stage.journal_path) as reader:
+        assert reader.totals().retired
+    async with running(build, CONFIG, stage.context()):
+        assert [task.task_id for task in await stage.taker.take(1)] == [task_id(3)], (
+            "a resumed run admits again"
+        )
+
+
+async def test_task_that_was_overtaken_and_never_arrives_is_settled_as_failed(stage: Stage) -> None:
+    async with running(build, IMPATIENT, stage.context()):
+        await stage.announce(0)
+        tasks = await stage.taker.take(2)
+        stage.tell(tasks[1:], "accepted")
+        await until(lambda: trajectory_at(1, 0) in stage.store.settled)
+        assert stage.store.settled[trajectory_at(1, 0)].startswith(
+            "failed: no trajectory within task_deadline_s"
+        )
+        assert [task.task_id for task in await stage.taker.take(1)] == [task_id(3)]
+
+
+async def test_last_task_is_found_lost_once_an_actor_had_nothing_to_do(stage: Stage) -> None:
+    """No later task can overtake it: at max_lag 0 the whole run waits for this one."""
+    async with running(build, IMPATIENT, stage.context()):
+        await stage.announce(0)
+        await stage.taker.take(2)
+        waited_s = 0.0
+        while not stage.store.settled:
+            waited_s += 0.05
+            report = ServiceStats("actor", "actor-0", "ready", 0.0, 1.0, {"wait_task_s_total": waited_s})
+            await stage.bus.publish_core(stage.topology.stats("actor-0"), encode_stats(report))
+            await asyncio.sleep(0.05)
+        assert set(stage.store.settled) == {trajectory_at(1, 0), trajectory_at(2, 0)}
+
+
+async def test_zero_actors_is_a_pause_and_loses_no_task(stage: Stage) -> None:
+    config = msgspec.structs.replace(CONFIG, task_deadline_s=0.05)
+    async with running(build, config, stage.context()) as context:
+        await stage.announce(0)
+        await until(lambda: context.stats.value("tasks_published_total") == 2)
+        await asyncio.sleep(0.5)
+        assert stage.store.settled == {}
+        assert len(await stage.taker.take(2)) == 2
+
+
+async def test_queue_runs_without_a_store_and_follows_it_when_it_comes(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology
+) -> None:
+    settings = make_settings(tmp_path, broker_url=nats.url, max_lag=0)
+    store = FakeStore()
+    stage = Stage(settings, bus, topology, store, Taker(bus, topology))
+    async with running(build, CONFIG, stage.context()) as context:
+        await stage.announce(0)
+        tasks = await stage.taker.take(2)
+        await until(lambda: context.stats.value("store_failures_total") > 0)
+        stage.tell(tasks, "accepted")
+        stage.tell(tasks, "trained", trained_at=0)
+        async with store.serving(settings.addresses["trajectory_store"][0]):
+            await until(lambda: context.stats.value("in_flight_trajectories") == 0)
+
+
+async def test_broker_that_dies_and_returns_gets_every_task_once(stage: Stage, nats: Broker) -> None:
+    async with running(build, CONFIG, stage.context()) as context:
+        await stage.announce(0)
+        tasks = await stage.taker.take(2)
+        await asyncio.to_thread(nats.kill)
+        stage.tell(tasks[:1], "dropped")
+        await until(lambda: context.stats.value("admitted_total") == 3)
+        await nats.restart()
+        await until(lambda: context.stats.value("tasks_published_total") == 3)
+        seen = await stage.taker.take(1)
+        while seen[-1].task_id != task_id(
+            3
+        ):  # acknowledgements that died with the broker bring their tasks back
+            assert seen[-1] in tasks
+            seen += await stage.taker.take(1)
+
+
+async def test_full_task_stream_stops_admission_until_a_task_ends(
+    tmp_path: Path, nats: Broker, topology: Topology, bus: Bus
+) -> None:
+    """TASKS of this test holds 64 messages; the budget would allow many more."""
+    settings = make_settings(tmp_path, broker_url=nats.url, max_lag=1000)
+    settings = msgspec.structs.replace(settings, max_running=200)
+    store = FakeStore()
+    stage = Stage(settings, bus, topology, store, Taker(bus, topology))
+    config = msgspec.structs.replace(CONFIG, publish_deadline_s=0.5)
+    async with (
+        store.serving(settings.addresses["trajectory_store"][0]),
+        running(build, config, stage.context()) as context,
+    ):
+        await stage.announce(0)
+        await until(lambda: context.stats.value("publish_failures_total") > 0)
+        seen = [task.task_id for task in await stage.taker.take(200)]
+        assert sorted(seen) == [task_id(seq) for seq in range(1, 201)], "none twice, none missing"
+
+
+def text_settings(stage: Stage, rows: list[str], held_out: list[str]) -> Settings:
+    data = Path(stage.settings.data_dir) / "data"
+    data.mkdir()
+    (data / "train.jsonl").write_text("\n".join(rows))
+    (data / "heldout.jsonl").write_text("\n".join(held_out))
+    workload = WorkloadConfig(kind="text", env="arithmetic", num_samples=2)
+    return msgspec.structs.replace(stage.settings, workload=workload, batch_size=4)
+
+
+async def test_groups_come_from_the_dataset_in_epochs_and_evaluations_once_a_multiple(stage: Stage) -> None:
+    rows = [
+        f'{{"prompt_id": "p{number}", "prompt": "{number}+1=", "answer": "{number + 1}"}}'
+        for number in range(4)
+    ]
+    stage.settings = text_settings(stage, rows, rows[:1])
+    config = msgspec.structs.replace(CONFIG, evaluation_every_versions=2)
+    groups: list[Task] = []
+    evaluations: list[Task] = []
+    async with running(build, config, stage.context()) as context:
+        for step in range(5):
+            await stage.announce(step)
+            batch: list[Task] = []
+            expected = 2 + (step % 2 == 0)
+            for task in await stage.taker.take(expected):
+                (evaluations if task.kind == "evaluation" else batch).append(task)
+            await stage.bus.event("evaluation", {"version": step})
+            groups += batch
+            stage.tell(batch, "accepted")
+            stage.tell(batch, "trained", trained_at=step)
+        totals = await stage.client(context).journal()
+    assert [task.required_version.step for task in evaluations] == [0, 2, 4]
+    assert {task.num_samples for task in groups} == {2}
+    assert sorted(task.prompt_id for task in groups[:4]) == ["p0", "p1", "p2", "p3"]
+    assert sorted(task.prompt_id for task in groups[4:8]) == ["p0", "p1", "p2", "p3"]
+    assert (totals.admitted, totals.epoch, totals.position) == (20, 2, 2)
+
+
+async def test_settings_that_cannot_work_are_refused_at_the_start(stage: Stage) -> None:
+    with pytest.raises(ConfigError, match="held-out"):
+        await build(stage.context(), TaskQueueConfig(evaluation_every_versions=5))
+    stage.settings = text_settings(stage, [], [])
+    with pytest.raises(ConfigError, match="empty"):
+        await build(stage.context(), CONFIG)
+    stage.settings = msgspec.structs.replace(stage.settings, batch_size=3)
+    with pytest.raises(ConfigError, match="whole groups"):
+        await build(stage.context(), CONFIG)
