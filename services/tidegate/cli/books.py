@@ -14,7 +14,7 @@ from tidegate.core.errors import NotFoundError
 from tidegate.task_queue.journal import read_journal
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
 from tidegate.trajectory_store.counts import count_rows, recount_trained_twice
-from tidegate.trajectory_store.rows import tree_of
+from tidegate.trajectory_store.memory import load_tree
 from tidegate.trajectory_store.schema import LEDGER_FILE, reading
 
 
@@ -53,10 +53,7 @@ def read_books(folder: Path) -> Books:
                 fix="see logs/ in the run folder",
             )
     with reading(ledger_path(folder)) as db:
-        tree = tree_of(
-            db.execute("SELECT name, parent, fork_step FROM lineages ORDER BY position").fetchall()
-        )
-        ledger = count_rows(db).totals(trained_twice=recount_trained_twice(db, tree))
+        ledger = count_rows(db).totals(trained_twice=recount_trained_twice(db, load_tree(db)))
         in_ledger = {
             trajectory_id for (trajectory_id,) in db.execute("SELECT trajectory_id FROM trajectories")
         }

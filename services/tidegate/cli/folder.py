@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidegate.cli.registry import SERVICES, instances
-from tidegate.cli.run_file import RunPlan, parse_plan
+from tidegate.cli.run_file import RunFile, RunPlan, parse_plan
 from tidegate.cli.up.broker import Broker, new_token
 from tidegate.cli.up.ports import LOOPBACK, is_free, pick_ports, require_free
 from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError
+from tidegate.core.ids import RunId
 from tidegate.runtime.config import Settings
 
 RUNS = Path(".tidegate") / "runs"
@@ -196,14 +197,22 @@ def read_plan(folder: Path) -> tuple[RunRecord, RunPlan]:
     return record, parse_plan(record.run_file, source=str(folder / RUN_JSON))
 
 
-def settings_of(folder: Path, record: RunRecord, plan: RunPlan) -> Settings:
-    """What a service process of this folder gets."""
-    return plan.settings(
-        run_id=record.run_id,
+def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
+    """What a service process of this folder gets besides its own section."""
+    return Settings(
+        run=RunId(record.run_id),
+        seed=file.seed,
+        staleness=file.staleness,
+        workload=file.workload,
+        policy=file.policy,
+        batch_size=file.batch_size,
+        max_running=file.max_running,
+        telemetry=file.telemetry,
+        drain_timeout_s=file.drain_timeout_s,
         broker_url=record.broker.url,
         broker_token=record.broker.token,
         addresses=record.addresses,
-        folder=folder.resolve(),
+        data_dir=str(folder.resolve()),
     )
 
 

@@ -14,12 +14,10 @@ from tidegate.cli.complaints import explain_validation
 from tidegate.cli.overrides import apply_overrides, parse_yaml
 from tidegate.cli.registry import SERVICES, config_type
 from tidegate.core.errors import ConfigError
-from tidegate.core.ids import RunId
 from tidegate.runtime.config import (
     PolicyConfig,
     Positive,
     PositiveSeconds,
-    Settings,
     StalenessConfig,
     TelemetryConfig,
     WorkloadConfig,
@@ -75,32 +73,6 @@ class RunPlan(msgspec.Struct, frozen=True):
             document[service] = section
         return document
 
-    def settings(
-        self,
-        *,
-        run_id: str,
-        broker_url: str,
-        broker_token: str,
-        addresses: dict[str, list[str]],
-        folder: Path,
-    ) -> Settings:
-        """What each service process gets besides its own section."""
-        return Settings(
-            run=RunId(run_id),
-            seed=self.file.seed,
-            staleness=self.file.staleness,
-            workload=self.file.workload,
-            policy=self.file.policy,
-            batch_size=self.file.batch_size,
-            max_running=self.file.max_running,
-            telemetry=self.file.telemetry,
-            drain_timeout_s=self.file.drain_timeout_s,
-            broker_url=broker_url,
-            broker_token=broker_token,
-            addresses=addresses,
-            data_dir=str(folder),
-        )
-
 
 class _Replicas(msgspec.Struct, frozen=True):
     replicas: Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)] = 1
@@ -132,27 +104,44 @@ def parse_plan(raw: dict[str, Any], *, source: str) -> RunPlan:
     Raises:
         ConfigError: a key, type, range or combination is wrong; ``source`` says where it was read.
     """
-    shared = {key: value for key, value in raw.items() if key not in SERVICES}
-    file = _convert(shared, RunFile, source=source, path="")
+    file = parse_shared(raw, source=source)
     services: dict[str, Any] = {}
     replicas: dict[str, int] = {}
-    for service, entry in SERVICES.items():
-        section = raw.get(service)
-        if section is None:
-            section = {}
-        if entry.scalable and isinstance(section, dict):
-            fields = dict(cast("dict[str, Any]", section))
-            count = {"replicas": fields.pop("replicas")} if "replicas" in fields else {}
-            replicas[service] = _convert(count, _Replicas, source=source, path=service).replicas
-            section = fields
-        else:
-            replicas[service] = 1
-        services[service] = _convert(section, config_type(service), source=source, path=service)
+    for service in SERVICES:
+        services[service], replicas[service] = parse_section(raw, service, source=source)
     plan = RunPlan(file=file, services=services, replicas=replicas)
     problem = check_plan(file, services)
     if problem:
         raise ConfigError(f"{source}: {problem.what}", why=problem.why, fix=problem.fix)
     return plan
+
+
+def parse_shared(raw: dict[str, Any], *, source: str) -> RunFile:
+    """Type what the whole platform shares.
+
+    Raises:
+        ConfigError: a key, type or range is wrong.
+    """
+    shared = {key: value for key, value in raw.items() if key not in SERVICES}
+    return _convert(shared, RunFile, source=source, path="")
+
+
+def parse_section(raw: dict[str, Any], service: str, *, source: str) -> tuple[Any, int]:
+    """Type one service's section; returns its config and how many instances it has.
+
+    Raises:
+        ConfigError: a key, type or range is wrong.
+    """
+    section = raw.get(service)
+    if section is None:
+        section = {}
+    replicas = 1
+    if SERVICES[service].scalable and isinstance(section, dict):
+        fields = dict(cast("dict[str, Any]", section))
+        count = {"replicas": fields.pop("replicas")} if "replicas" in fields else {}
+        replicas = _convert(count, _Replicas, source=source, path=service).replicas
+        section = fields
+    return _convert(section, config_type(service), source=source, path=service), replicas
 
 
 def _convert(section: Any, kind: type[Any], *, source: str, path: str) -> Any:

@@ -9,8 +9,9 @@ import logging
 import sys
 from pathlib import Path
 
-from tidegate.cli.folder import read_plan, settings_of
+from tidegate.cli.folder import RUN_JSON, read_record, settings_of
 from tidegate.cli.registry import SERVICES, load
+from tidegate.cli.run_file import parse_section, parse_shared
 from tidegate.cli.up.leash import tie_to_supervisor
 from tidegate.core.errors import ConfigError, TidegateError
 
@@ -39,10 +40,14 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
     Raises:
         TidegateError: the folder is no run folder, or the run has no such instance.
     """
-    record, plan = read_plan(run_dir)
-    if not 0 <= index < plan.replicas[service]:
+    record = read_record(run_dir)
+    source = str(run_dir / RUN_JSON)
+    file = parse_shared(record.run_file, source=source)
+    # Its own section only: another service's config may load what that service needs to compute.
+    config, replicas = parse_section(record.run_file, service, source=source)
+    if not 0 <= index < replicas:
         raise ConfigError(
-            f"This run has {plan.replicas[service]} {service} and no number {index}",
+            f"This run has {replicas} {service} and no number {index}",
             fix=f"raise {service}.replicas in the run file"
             if SERVICES[service].scalable
             else "leave --index out",
@@ -51,7 +56,7 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
     # Only here does anything heavy load: the settings were right.
     run_service = load("tidegate.runtime.service:run_service")
     spec = load(f"{SERVICES[service].room}.main:SPEC")
-    return run_service(spec, plan.services[service], settings_of(run_dir, record, plan), index=index)
+    return run_service(spec, config, settings_of(run_dir, record, file), index=index)
 
 
 def _log_plain_lines() -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tidegate.cli import folder as folders
 from tidegate.cli.prepare import write_datasets
+from tidegate.cli.report.command import REPORT_HTML, write_report
 from tidegate.cli.run_file import RunPlan, read_run_file
 from tidegate.cli.up.screen import LineScreen, LiveScreen, Screen
 from tidegate.cli.up.session import Session, run_session
@@ -52,7 +53,7 @@ def up(
         write_datasets(plan, where / "data")
         session = Session(where, record, plan, target, limit_s, started_at_s)
         outcome = asyncio.run(run_session(session, _screen(headless=headless or json)))
-        summary = summarise(session, outcome)
+        summary = summarise(session, outcome, report=where / REPORT_HTML)
         _finish(where, summary, json=json)
     finally:
         os.close(lock)
@@ -81,6 +82,7 @@ def _screen(*, headless: bool) -> Screen:
 
 def _finish(where: Path, summary: Summary, *, json: bool) -> None:
     write_summary(where, summary)
+    write_report(where)
     Console().print(render_summary(summary), highlight=False)
     if json:
         sys.stdout.write(f"{summary.to_json()}\n")

@@ -16,6 +16,7 @@ from tidegate.cli.folder import RunRecord
 from tidegate.cli.run_file import RunPlan
 from tidegate.cli.up.board import Board
 from tidegate.cli.up.ending import wind_down
+from tidegate.cli.up.event_log import EventLog
 from tidegate.cli.up.platform import Platform
 from tidegate.cli.up.scene import Scene, headline_of
 from tidegate.cli.up.screen import Screen
@@ -80,7 +81,10 @@ async def run_session(session: Session, screen: Screen) -> Outcome:
     run = _Run(session, board, platform, screen, stop)
     try:
         await platform.start()
-        async with StatsWatch(session.record.broker, RunId(session.record.run_id), board) as watch:
+        events = EventLog(session.folder)
+        async with StatsWatch(
+            session.record.broker, RunId(session.record.run_id), board, events=events
+        ) as watch:
             ended_by = await run.watch(watch)
             last = run.read()
             notes = await run.end(ended_by)

@@ -75,7 +75,7 @@ class Summary(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
-def summarise(session: Session, outcome: Outcome) -> Summary:
+def summarise(session: Session, outcome: Outcome, *, report: Path) -> Summary:
     """Read the books of a run that ended and put everything together."""
     notes = list(outcome.notes)
     books: Books | None = None
@@ -119,7 +119,7 @@ def summarise(session: Session, outcome: Outcome) -> Summary:
         restarts={name: count for name, count in outcome.restarts.items() if count},
         memory_peak_mb=outcome.memory_peak_mb,
         memory_mb=sum(outcome.memory_peak_mb.values()),
-        report="",
+        report=str(report),
         notes=notes,
         values=values,
     )
@@ -194,7 +194,7 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
     rows.append(("restarts", restarts or "none"))
     rows.append(("memory", f"{summary.memory_mb:.0f} MB at most, {len(summary.memory_peak_mb)} processes"))
     rows += [("note", note) for note in summary.notes]
-    rows.append(("report", summary.report or "–"))
+    rows.append(("report", summary.report))
     return rows
 
 

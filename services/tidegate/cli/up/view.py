@@ -9,6 +9,7 @@ from rich.text import Text
 from tidegate.cli.registry import SERVICES, instances
 from tidegate.cli.up.board import Board, drops
 from tidegate.cli.up.chart import bar, block_rows, resample
+from tidegate.cli.up.loop_picture import draw_loop
 from tidegate.cli.up.scene import BROKER, SUPERVISOR, Scene, cpu_name, pss_name, restarts_name
 from tidegate.wire.stats import ServiceStats
 
@@ -47,17 +48,22 @@ def draw(scene: Scene, *, width: int, height: int, now_s: float) -> Text:
     values = scene.board.values()
     top = [*_header(scene, values, width=width)]
     below = [
-        *_loop(scene, values, width=width),
+        *draw_loop(scene, values, width=width),
         Text(),
-        *_staleness(scene, values, width=width),
+        *_staleness(scene, values),
         Text(),
-        *_services(scene, width=width, now_s=now_s),
+        *_services(scene, now_s=now_s),
         Text(),
-        *_diagnosis(scene.board, width=width),
+        *_diagnosis(scene.board),
     ]
     room = height - len(top) - len(below) - 3
     chart = _chart(scene, width=width, height=max(CHART_HEIGHT_MIN, min(CHART_HEIGHT_MAX, room)))
-    return Text("\n", no_wrap=True, overflow="crop").join([*top, *chart, Text(), *below])
+    lines = [*top, *chart, Text(), *below]
+    if len(lines) >= height:
+        lines = [line for line in lines if line.plain]  # air is the first thing a small terminal does without
+    for line in lines:
+        line.truncate(width)
+    return Text("\n").join(lines)
 
 
 def _header(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]:
@@ -111,7 +117,6 @@ def _chart(scene: Scene, *, width: int, height: int) -> list[Text]:
         )
         for row, text in enumerate(rows)
     ]
-    lines[0] = Text.assemble(lines[0])
     title = Text.assemble((f" {name} ", BOLD), (f"now {number(columns[-1])}", DIM))
     return [title, *lines]
 
@@ -121,45 +126,7 @@ def _gradient(row: int, height: int) -> str:
     return shades[min(len(shades) - 1, row * len(shades) // height)]
 
 
-def _loop(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]:
-    """The loop of the design with what stands between its stages."""
-    actors = scene.plan.replicas["actor"]
-    running = values.get("running_trajectories", 0.0)
-    available = values.get("available_trajectories", 0.0)
-    leased = values.get("leased_trajectories", 0.0)
-    served = [
-        stats.values["serving_step"] for stats in scene.board.of("actor") if "serving_step" in stats.values
-    ]
-    step = values.get("version_step")
-    behind = f"v{int(min(served))}" if served else "no policy"
-    if served and step is not None:
-        behind += f", {max(0, int(step - min(served)))} behind"
-    through = "environment" if scene.plan.file.workload.kind == "text" else "rewards inline"
-    head = f"v{int(step)}" if step is not None else "–"
-    flow = Text.assemble(
-        (" task_queue", BOLD), (" ──▶ ", DIM), (f"actor ×{actors}", BOLD), _depth(running, "running"),
-        (through, BOLD if through == "environment" else DIM), (" ──▶ ", DIM),
-        ("trajectory_store", BOLD), _depth(available, "ready"), ("learner", BOLD), (f" {int(leased)} in batch", DIM),
-    )  # fmt: skip
-    back = Text.assemble(
-        ("     ▲ ", DIM), (_admission_state(scene.board), WARN if values.get("admission_delay") else GOOD),
-        ("         ▲ ", DIM), (behind, ACCENT), ("  ◀── ", DIM), ("weight_distribution", BOLD),
-        (" ◀── ", DIM), (head, ACCENT), (" ──────┘", DIM),
-    )  # fmt: skip
-    return [flow, back]
-
-
-def _depth(count: float, what: str) -> Text:
-    return Text.assemble((" ──", DIM), (f" {int(count)} {what} ", ACCENT if count else DIM), ("──▶ ", DIM))
-
-
-def _admission_state(board: Board) -> str:
-    return next(
-        (s.labels["admission_state"] for s in board.of("task_queue") if "admission_state" in s.labels), "–"
-    )
-
-
-def _staleness(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]:
+def _staleness(scene: Scene, values: dict[str, float]) -> list[Text]:
     budget = scene.plan.file.staleness.max_lag
     worst = values.get("lag_last_max", 0.0)
     filled, empty = bar(worst / budget if budget else 0.0, width=24)
@@ -167,7 +134,7 @@ def _staleness(scene: Scene, values: dict[str, float], *, width: int) -> list[Te
     lag = Text.assemble(
         (" lag      ", BOLD), (filled, style), (empty, DIM), (f"  {int(worst)} of max_lag {budget}", style),
         (f"   mean {values.get('lag_mean', 0.0):.1f}   p95 {values.get('lag_p95', 0.0):.1f}", DIM),
-        (f"   waiting in flight {int(values.get('in_flight_trajectories', 0.0))}", DIM),
+        (f"   in flight {int(values.get('in_flight_trajectories', 0.0))}", DIM),
     )  # fmt: skip
     reasons = drops(values)
     dropped = int(values.get("dropped_total", sum(reasons.values())))
@@ -184,12 +151,10 @@ def _staleness(scene: Scene, values: dict[str, float], *, width: int) -> list[Te
     return [lag, drop]
 
 
-def _services(scene: Scene, *, width: int, now_s: float) -> list[Text]:
+def _services(scene: Scene, *, now_s: float) -> list[Text]:
     latest = scene.board.latest()
     watcher = latest.get(SUPERVISOR)
-    heading = (
-        f" {'service':<20} {'state':<9} {'rate':>20}  {'busy':<14} {'cpu':>5} {'memory':>8} {'restarts':>8}"
-    )
+    heading = f" {'service':<19} {'state':<8} {'rate':>15}  {'busy':<13}{'cpu':>5} {'memory':>7}  died"
     lines = [Text(heading, style=f"{DIM} underline")]
     for service in SERVICES:
         for instance in instances(service, replicas=scene.plan.replicas[service]):
@@ -226,17 +191,17 @@ def _row(
     memory = seen.get(pss_name(instance))
     restarts = int(seen.get(restarts_name(instance), 0.0))
     return Text.assemble(
-        (f" {instance:<20} ", BOLD if instance != BROKER else DIM),
-        (f"{state:<9} ", STATE_STYLE.get(state, BAD if state != "–" else DIM)),
-        (f"{number(rate) + ' ' + unit if rate is not None else '':>20}  "),
+        (f" {instance:<19} ", BOLD if instance != BROKER else DIM),
+        (f"{state:<8} ", STATE_STYLE.get(state, BAD if state != "–" else DIM)),
+        (f"{number(rate) + ' ' + unit if rate is not None else '':>15}  "),
         (filled if busy is not None else "", ACCENT), (f"{empty if busy is not None else '':<{8 - len(filled)}}", DIM),
-        (f"{share:<6}", DIM),
-        (f"{f'{cpu:.0%}' if cpu is not None else '':>5} {f'{memory:.0f} MB' if memory else '':>8}", DIM),
-        (f"{restarts or '':>8}", WARN),
+        (f"{share:<5}", DIM),
+        (f"{f'{cpu:.0%}' if cpu is not None else '':>5} {f'{memory:.0f} MB' if memory else '':>7}", DIM),
+        (f"  {restarts or '':>4}", WARN),
     )  # fmt: skip
 
 
-def _diagnosis(board: Board, *, width: int) -> list[Text]:
+def _diagnosis(board: Board) -> list[Text]:
     stats = next(iter(board.of("admission")), None)
     labels = stats.labels if stats is not None else {}
     culprit = labels.get("bottleneck", "")
@@ -250,8 +215,6 @@ def _diagnosis(board: Board, *, width: int) -> list[Text]:
         lines[0].append(f"  {sentence}", style=DIM)
     if fix := labels.get("bottleneck_fix", ""):
         lines.append(Text.assemble((" fix         ", BOLD), fix))
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
     return lines
 
 

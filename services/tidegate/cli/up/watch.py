@@ -1,9 +1,10 @@
-"""Follows the statistics of a platform over the broker, whether this process supervises it or only looks."""
+"""Follows a platform's statistics and events over the broker, whether this process supervises it or only looks."""
 
 from types import TracebackType
 
 from tidegate.cli.up.board import Board
 from tidegate.cli.up.broker import Broker
+from tidegate.cli.up.event_log import EventLog
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.runtime.bus import Bus
@@ -15,10 +16,13 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class StatsWatch:
-    """A subscription that fills a board; it comes back by itself after a restart of the broker."""
+    """Subscriptions that fill a board and a log; they come back by themselves after a restart of the broker."""
 
-    def __init__(self, broker: Broker, run_id: RunId, board: Board) -> None:
-        """Nothing is connected before ``async with``."""
+    def __init__(
+        self, broker: Broker, run_id: RunId, board: Board, *, events: EventLog | None = None
+    ) -> None:
+        """Nothing is connected before ``async with``; ``events`` is for the one process that keeps them."""
+        self._events = events
         self._broker = broker
         self._topology = Topology(run_id)
         self._board = board
@@ -42,6 +46,8 @@ class StatsWatch:
         except UnavailableError as error:
             raise UnavailableError(error.what, why=error.why, fix="is the platform still running?") from error
         await self._bus.subscribe(self._topology.stats("*"), self._receive)
+        if self._events is not None:
+            await self._bus.subscribe(self._topology.event("*"), self._keep)
         return self
 
     async def __aexit__(
@@ -61,3 +67,7 @@ class StatsWatch:
             self._board.put(decode_stats(data))
         except RecordError:
             return  # whoever sent it is of another version; its row stays empty
+
+    async def _keep(self, data: bytes, _headers: dict[str, str]) -> None:
+        if self._events is not None:
+            self._events.append(data)

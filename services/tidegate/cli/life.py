@@ -1,0 +1,154 @@
+"""The life of one trajectory, from the books of a run folder: what ``trace`` prints and ``explain`` says."""
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from tidegate.cli.books import journal_path, ledger_path
+from tidegate.core.errors import NotFoundError
+from tidegate.core.ids import TrajectoryId, task_of
+from tidegate.core.records import DropReason, StageTiming, VersionSpan
+from tidegate.task_queue.journal_file import connect_reader
+from tidegate.trajectory_store import reading
+from tidegate.wire.clients.trajectory_store import TrajectoryStatus
+
+ADMITTED_STAGE = "admitted"
+WHAT_DROPPED_MEANS: dict[DropReason, str] = {
+    "stale": "its oldest version was further behind the learner than the staleness budget allows",
+    "expired": "it was older than max_age_s when a batch was built",
+    "invalid": "its record did not hold together and was kept in QUARANTINE",
+    "failed": "no actor or verifier could finish it",
+    "superseded": "another attempt of its task ended first",
+    "retired": "the run ended before an actor took it",
+}
+WHAT_TO_DO: dict[DropReason, str] = {
+    "stale": "raise staleness.max_lag, or lower max_running so that fewer rollouts are under way per version",
+    "expired": "raise staleness.max_age_s above the time a rollout and its wait take",
+    "invalid": "look at QUARANTINE and at the log of the actor that made it",
+    "failed": "see the log of the actor or environment that held it",
+}
+
+
+class Life(msgspec.Struct, frozen=True):
+    """One trajectory as both books know it. ``state`` is ``admitted`` while the ledger never heard of it."""
+
+    trajectory_id: str
+    task_id: str
+    state: str
+    reason: str
+    detail: str
+    env_id: str
+    group_id: str
+    group_size: int
+    attempt: int
+    curriculum_bin: str
+    num_steps: int
+    reward: float | None
+    completion: str
+    spans: tuple[VersionSpan, ...]
+    trained_at: str | None
+    stale_by_versions: int
+    span: int
+    age_s: float
+    admitted_at_s: float | None
+    stages: tuple[StageTiming, ...]
+
+
+def read_life(folder: Path, trajectory_id: str) -> Life:
+    """Everything the books know about a trajectory.
+
+    Raises:
+        NotFoundError: neither book has it.
+    """
+    admitted = _read_admission(folder, trajectory_id)
+    try:
+        status = reading.trajectory(ledger_path(folder), trajectory_id)
+    except NotFoundError:
+        if admitted is None:
+            raise NotFoundError(
+                f"This run never admitted a trajectory {trajectory_id}",
+                why="an id is <task id>.<sample>, as logs, traces and the ledger print it",
+                fix=f"take one of those, such as {_example(folder)}",
+            ) from None
+        admitted_at_s, attempt = admitted
+        return Life(
+            trajectory_id=trajectory_id, task_id=task_of(TrajectoryId(trajectory_id)), state="admitted",
+            reason="", detail="", env_id="", group_id="", group_size=0, attempt=attempt, curriculum_bin="",
+            num_steps=0, reward=None, completion="", spans=(), trained_at=None, stale_by_versions=0, span=0,
+            age_s=time.time() - admitted_at_s, admitted_at_s=admitted_at_s, stages=(),
+        )  # fmt: skip
+    return _life(status, admitted_at_s=admitted[0] if admitted is not None else None)
+
+
+def _life(status: TrajectoryStatus, *, admitted_at_s: float | None) -> Life:
+    record = status.trajectory
+    stages = sorted(status.stages, key=lambda stage: stage.started_at_s)
+    if admitted_at_s is not None and stages:
+        first_s = stages[0].started_at_s
+        stages.insert(0, StageTiming(ADMITTED_STAGE, "task_queue", min(admitted_at_s, first_s), first_s))
+    return Life(
+        trajectory_id=record.trajectory_id,
+        task_id=record.task_id,
+        state=status.state,
+        reason=status.reason,
+        detail=status.detail,
+        env_id=record.env_id,
+        group_id=record.group_id,
+        group_size=record.group_size,
+        attempt=record.attempt,
+        curriculum_bin=record.curriculum_bin,
+        num_steps=record.num_steps,
+        reward=record.reward,
+        completion=record.completion,
+        spans=record.spans,
+        trained_at=str(status.trained_at) if status.trained_at is not None else None,
+        stale_by_versions=status.stale_by_versions,
+        span=status.span,
+        age_s=status.age_s,
+        admitted_at_s=admitted_at_s,
+        stages=tuple(stages),
+    )
+
+
+def sentence(life: Life) -> str:
+    """What became of it, why, and what would change that."""
+    name = f"Trajectory {life.trajectory_id}"
+    match life.state:
+        case "trained":
+            return (
+                f"{name} was trained at {life.trained_at}, {life.stale_by_versions} versions and {life.age_s:.2f} s"
+                " after it was started."
+            )
+        case "dropped":
+            reason: DropReason = life.reason  # pyright: ignore[reportAssignmentType]  # the ledger writes no other
+            why = WHAT_DROPPED_MEANS.get(reason, "")
+            detail = f" ({life.detail})" if life.detail else ""
+            todo = f" To change that, {WHAT_TO_DO[reason]}." if reason in WHAT_TO_DO else ""
+            return f"{name} was dropped as {life.reason}: {why}{detail}.{todo}"
+        case "available":
+            return f"{name} is in the store and waits for a batch."
+        case "leased":
+            return f"{name} is in the batch that the learner holds."
+        case _:
+            return f"{name} was admitted {life.age_s:.1f} s ago and is on its way: the store never heard of it yet."
+
+
+def _read_admission(folder: Path, trajectory_id: str) -> tuple[float, int] | None:
+    path = journal_path(folder)
+    if not path.is_file():
+        return None
+    with closing(connect_reader(path)) as db:
+        row = db.execute(
+            "SELECT admitted_at_s, attempt FROM tasks WHERE task_id = ?",
+            (task_of(TrajectoryId(trajectory_id)),),
+        ).fetchone()
+    return (float(row[0]), int(row[1])) if row is not None else None
+
+
+def _example(folder: Path) -> str:
+    try:
+        return str(next(reading.ids(ledger_path(folder)), "none yet"))
+    except NotFoundError:
+        return "none yet"

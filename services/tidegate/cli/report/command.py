@@ -1,0 +1,35 @@
+"""``tidegate report``, and the report at the end of ``up``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.folder import find_folder
+from tidegate.cli.report.data import read_run
+from tidegate.cli.report.page import render_page
+
+REPORT_HTML = "report.html"
+
+
+def report(
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+    ] = None,
+) -> None:
+    """Write report.html into a run folder, from whatever the run left, running or stopped."""
+    sys.stdout.write(f"{write_report(find_folder(folder))}\n")
+
+
+def write_report(folder: Path) -> Path:
+    """Write the report of a run folder and return its path.
+
+    Raises:
+        NotFoundError: it is no run folder.
+    """
+    path = folder / REPORT_HTML
+    unfinished = path.with_name(f"{REPORT_HTML}.new")
+    unfinished.write_text(render_page(read_run(folder)), encoding="utf-8")
+    unfinished.replace(path)
+    return path

@@ -1,0 +1,222 @@
+"""What a report shows, read from a run folder: the books, the learner's steps and admission's samples.
+
+Times are seconds since the run's first admission. Queries group by time, so that a million trajectories come back as
+a few hundred numbers.
+"""
+
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate.cli.books import Books, journal_path, ledger_path, read_books
+from tidegate.cli.folder import RunRecord, read_plan
+from tidegate.cli.run_file import RunPlan
+from tidegate.cli.up.event_log import read_events
+from tidegate.cli.up.history import read_steps
+from tidegate.cli.up.summary import read_summary
+from tidegate.core.errors import TidegateError
+from tidegate.task_queue.journal_file import connect_reader
+from tidegate.trajectory_store.schema import reading
+
+Points = list[tuple[float, float]]
+
+SLICES = 240
+SLICE_S_MIN = 0.5
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """How work stood and moved, a value a time slice, by name."""
+
+    depths: dict[str, Points]
+    rates: dict[str, Points]
+    life_s: dict[str, Points]
+
+
+class RunData(msgspec.Struct, frozen=True):
+    """Everything a report needs; what a run did not come to write is empty."""
+
+    record: RunRecord
+    plan: RunPlan
+    summary: dict[str, Any]
+    books: Books | None
+    steps: list[dict[str, Any]]
+    started_at_s: float
+    flow: Flow
+    samples: list[tuple[float, dict[str, float]]]
+    evaluated: list[dict[str, Any]]
+
+    def step_series(self, name: str, *, over: str = "at_s") -> Points:
+        """One number of the learner's steps over time (``at_s``), over ``env_steps`` or over ``step``."""
+        offset = self.started_at_s if over == "at_s" else 0.0
+        return [
+            (float(step[over]) - offset, float(step[name]))
+            for step in self.steps
+            if _is_number(step.get(name)) and _is_number(step.get(over))
+        ]
+
+    def idle_of_services(self) -> dict[str, Points]:
+        """Share of their time that actors and environments spent waiting, from admission's samples."""
+        return {}
+
+    def evaluations(self, *, over: str = "at_s") -> Points:
+        """Share of the held-out problems solved, over time or over the steps trained until its version was made."""
+        if over == "at_s":
+            return [
+                (float(each["at_s"]) - self.started_at_s, float(each["solved_share"]))
+                for each in self.evaluated
+            ]
+        trained = {f"{step['lineage']}@{step['step']}": float(step[over]) for step in self.steps}
+        return [
+            (trained.get(each["version"], 0.0), float(each["solved_share"]))
+            for each in self.evaluated
+            if each["version"] in trained or each["version"].endswith("@0")
+        ]
+
+    def sample_series(self, name: str) -> Points:
+        """One number of admission's samples over time."""
+        return [(at_s - self.started_at_s, values[name]) for at_s, values in self.samples if name in values]
+
+
+def read_run(folder: Path) -> RunData:
+    """Read whatever a run left.
+
+    Raises:
+        NotFoundError: it is no run folder.
+    """
+    record, plan = read_plan(folder)
+    try:
+        books = read_books(folder)
+    except TidegateError:
+        books = None  # a run that never started still has a report that says so
+    steps = list(read_steps(folder))
+    started_at_s, flow = (
+        _read_flow(folder, fallback_s=record.created_at_s) if books else (record.created_at_s, _EMPTY)
+    )
+    return RunData(
+        record=record,
+        plan=plan,
+        summary=read_summary(folder) or {},
+        books=books,
+        steps=steps,
+        started_at_s=started_at_s,
+        flow=flow,
+        samples=[],
+        evaluated=list(read_events(folder, "evaluation")),
+    )
+
+
+_EMPTY = Flow(depths={}, rates={}, life_s={})
+
+# What happened to trajectories, as the ledger dates it.
+_EVENTS = {"stored": "accepted_at_s", "leased": "leased_at_s", "ended": "terminal_at_s"}
+_LIFE = {
+    "rollout": "finished_at_s - started_at_s",
+    "on its way": "accepted_at_s - finished_at_s",
+    "waiting for a batch": "leased_at_s - accepted_at_s",
+    "in a batch": "terminal_at_s - leased_at_s",
+}
+
+
+def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, Flow]:
+    with reading(ledger_path(folder)) as ledger, closing(connect_reader(journal_path(folder))) as journal:
+        start_s = _scalar(journal, "SELECT min(admitted_at_s) FROM tasks")
+        end_s = _scalar(ledger, "SELECT max(coalesce(terminal_at_s, accepted_at_s)) FROM trajectories")
+        if start_s is None or end_s is None:
+            return fallback_s, _EMPTY
+        slice_s = max(SLICE_S_MIN, (end_s - start_s) / SLICES)
+        counts = {
+            name: _count_by_slice(ledger, column, start_s=start_s, slice_s=slice_s)
+            for name, column in _EVENTS.items()
+        }
+        counts["admitted"] = dict(
+            journal.execute(
+                "SELECT CAST((admitted_at_s - ?1) / ?2 AS INTEGER), sum(num_samples) FROM tasks"
+                " WHERE kind != 'evaluation' GROUP BY 1",
+                (start_s, slice_s),
+            ).fetchall()
+        )
+        steps = dict(
+            ledger.execute(
+                "SELECT CAST((terminal_at_s - ?1) / ?2 AS INTEGER), sum(num_steps) FROM trajectories"
+                " WHERE state = 'trained' GROUP BY 1",
+                (start_s, slice_s),
+            ).fetchall()
+        )
+        life_s = _life(ledger, start_s=start_s, slice_s=slice_s)
+    num_slices = int((end_s - start_s) / slice_s) + 1
+    totals = {name: _cumulative(by_slice, num_slices) for name, by_slice in counts.items()}
+    times = [(index + 1) * slice_s for index in range(num_slices)]
+
+    def between(earlier: str, later: str) -> Points:
+        return [
+            (at_s, float(max(0, first - second)))
+            for at_s, first, second in zip(times, totals[earlier], totals[later], strict=True)
+        ]
+
+    return start_s, Flow(
+        depths={
+            "being rolled out": between("admitted", "stored"),
+            "waiting for a batch": between("stored", "leased"),
+            "in a batch": between("leased", "ended"),
+        },
+        rates={
+            **{
+                name: [(at_s, counts[name].get(index, 0) / slice_s) for index, at_s in enumerate(times[:-1])]
+                for name in ("admitted", "stored", "ended")
+            },
+            "trained steps": [(at_s, steps.get(index, 0) / slice_s) for index, at_s in enumerate(times[:-1])],
+        },
+        life_s=life_s,
+    )
+
+
+def _count_by_slice(db: sqlite3.Connection, column: str, *, start_s: float, slice_s: float) -> dict[int, int]:
+    query = (
+        f"SELECT CAST(max(0, {column} - ?1) / ?2 AS INTEGER), count(*) FROM trajectories"
+        f" WHERE {column} IS NOT NULL GROUP BY 1"
+    )
+    return dict(db.execute(query, (start_s, slice_s)).fetchall())
+
+
+def _life(db: sqlite3.Connection, *, start_s: float, slice_s: float) -> dict[str, Points]:
+    means = ", ".join(f"avg({span})" for span in _LIFE.values())
+    rows = db.execute(
+        f"SELECT CAST(max(0, terminal_at_s - ?1) / ?2 AS INTEGER), {means} FROM trajectories"
+        " WHERE state = 'trained' AND leased_at_s IS NOT NULL GROUP BY 1 ORDER BY 1",
+        (start_s, slice_s),
+    ).fetchall()
+    return {
+        name: [((row[0] + 1) * slice_s, max(0.0, float(row[1 + index]))) for row in rows]
+        for index, name in enumerate(_LIFE)
+    }
+
+
+def _cumulative(by_slice: dict[int, int], num_slices: int) -> list[int]:
+    total = 0
+    sums: list[int] = []
+    for index in range(num_slices):
+        total += by_slice.get(index, 0)
+        sums.append(total)
+    return sums
+
+
+def _scalar(db: sqlite3.Connection, query: str) -> float | None:
+    value = db.execute(query).fetchone()[0]
+    return None if value is None else float(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def increase(points: Points) -> Points:
+    """The increase a second of a counter between two samples; a restart counts as no increase."""
+    return [
+        (after[0], max(0.0, after[1] - before[1]) / (after[0] - before[0]))
+        for before, after in pairwise(points)
+        if after[0] > before[0]
+    ]

@@ -1,0 +1,168 @@
+"""The report as one HTML file: styles and drawings inside, nothing asked of any server."""
+
+import html
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tidegate.cli.report.data import RunData
+from tidegate.cli.report.plots import Plot, plots
+from tidegate.cli.up.view import clock, number
+
+STYLE_FILE = Path(__file__).with_name("style.css")
+
+
+def render_page(run: RunData) -> str:
+    """The whole page."""
+    style = STYLE_FILE.read_text(encoding="utf-8")
+    body = "\n".join(
+        [
+            _header(run),
+            f'<div class="cards">{"".join(_card(*card) for card in _cards(run))}</div>',
+            f'<div class="plots">{"".join(map(_figure, plots(run)))}</div>',
+            _audit(run),
+            _processes(run),
+            _settings(run),
+        ]
+    )
+    title = html.escape(f"{run.record.run_id} · Tidegate")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>\n{style}</style></head><body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def _header(run: RunData) -> str:
+    summary = run.summary
+    target = summary.get("target") or run.plan.file.until
+    if not summary:
+        pill = '<span class="pill bad">not ended</span>'
+    elif summary["reached"]:
+        pill = '<span class="pill good">target reached</span>'
+    else:
+        pill = f'<span class="pill {"good" if summary["succeeded"] else "bad"}">{_text(summary["ended_by"])}</span>'
+    balanced = run.books is not None and run.books.audit.balanced
+    verdict = ("good", "books balance") if balanced else ("bad", "books do not balance")
+    books = f'<span class="pill {verdict[0]}">{verdict[1]}</span>'
+    workload = run.plan.file.workload
+    lead = f"{workload.env} · max_lag {run.plan.file.staleness.max_lag} · batch {run.plan.file.batch_size}"
+    lead += f" · {run.plan.replicas['actor']} actors" + (f" · target {target}" if target else "")
+    return (
+        f'<header><span class="brand">Tidegate</span><h1>{_text(run.record.run_id)}</h1>{pill}{books}</header>'
+        f'<p class="lead">{_text(lead)}</p>'
+    )
+
+
+def _cards(run: RunData) -> list[tuple[str, str, str]]:
+    """(number, what it is, one more fact)."""
+    summary = run.summary
+    cards: list[tuple[str, str, str]] = []
+    if not summary:
+        return cards
+    first = summary.get("first_gradient_s")
+    cards.append(
+        (
+            clock(summary["elapsed_s"]),
+            "minutes from start to end",
+            f"first gradient after {first:.1f} s" if first else "",
+        )
+    )
+    if summary.get("mean_return") is not None:
+        cards.append((number(summary["mean_return"]), "mean return", f"{summary['versions']:,} versions"))
+    if summary.get("solved_share") is not None:
+        cards.append(
+            (
+                f"{summary['solved_share']:.1%}",
+                "held-out problems solved",
+                f"{summary['versions']:,} versions",
+            )
+        )
+    per_cpu = summary.get("steps_per_cpu_s")
+    cards.append(
+        (f"{summary['env_steps']:,}", "steps trained", f"{per_cpu:,.0f} a CPU-second" if per_cpu else "")
+    )
+    lag = summary.get("lag")
+    if lag:
+        cards.append(
+            (
+                f"{lag['mean']:.2f}",
+                "mean lag, versions",
+                f"p95 {lag['p95']}, max {lag['max']} of {lag['max_lag']}",
+            )
+        )
+    restarts = sum(summary["restarts"].values())
+    cards.append((str(restarts), "restarts", ", ".join(summary["restarts"]) or "nothing died"))
+    cards.append(
+        (f"{summary['memory_mb']:,.0f} MB", "memory at most", f"{summary['cpu_s']:,.0f} CPU-seconds")
+    )
+    return cards
+
+
+def _card(value: str, what: str, more: str) -> str:
+    return f'<div class="card"><b>{_text(value)}</b><span>{_text(what)}</span><i>{_text(more)}</i></div>'
+
+
+def _figure(plot: Plot) -> str:
+    drawing = plot.svg or '<div class="empty">nothing to draw</div>'
+    caption = f"<figcaption><h2>{_text(plot.title)}</h2><p>{_text(plot.caption)}</p></figcaption>"
+    return f"<figure>{caption}{drawing}</figure>"
+
+
+def _audit(run: RunData) -> str:
+    if run.books is None:
+        return '<section class="wide"><h2>Audit</h2><p>The run never came to write its books.</p></section>'
+    audit = run.books.audit
+    rows: list[tuple[str, int, str]] = [
+        ("admitted", audit.admitted, "journaled before it was published"),
+        ("trained", audit.trained, f"highest lag {audit.max_lag_trained}"),
+        *((f"dropped, {reason}", count, "") for reason, count in sorted(audit.dropped.items())),
+        (
+            "in flight",
+            audit.in_flight,
+            f"{audit.awaiting:,} not stored, {audit.available:,} available, {audit.leased:,} leased",
+        ),
+        ("trained twice", audit.trained_twice, "in the surviving lineage"),
+        ("duplicates", audit.duplicates, "second arrivals that changed nothing"),
+        ("quarantined", audit.quarantined, ""),
+        ("revived", audit.revived, "trained in a branch that a restore left behind"),
+    ]
+    body = "".join(
+        f'<tr><td>{_text(name)}</td><td class="number">{count:,}</td><td>{_text(note)}</td></tr>'
+        for name, count, note in rows
+    )
+    problems = "".join(f"<p>{_text(problem)}</p>" for problem in audit.problems)
+    return (
+        '<section class="wide"><h2>Audit: every trajectory, once</h2>'
+        f'<table><tr><th>trajectories</th><th class="number">count</th><th></th></tr>{body}</table>{problems}</section>'
+    )
+
+
+def _processes(run: RunData) -> str:
+    memory: dict[str, float] = run.summary.get("memory_peak_mb", {})
+    restarts: dict[str, int] = run.summary.get("restarts", {})
+    if not memory:
+        return ""
+    body = "".join(
+        f'<tr><td>{_text(name)}</td><td class="number">{megabytes:,.0f}</td>'
+        f'<td class="number">{restarts.get(name, 0)}</td></tr>'
+        for name, megabytes in memory.items()
+    )
+    return (
+        '<section class="wide"><h2>Processes</h2><table><tr><th>instance</th>'
+        f'<th class="number">memory, MB (PSS, peak)</th><th class="number">restarts</th></tr>{body}</table></section>'
+    )
+
+
+def _settings(run: RunData) -> str:
+    document: dict[str, Any] = run.record.run_file
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return (
+        '<section class="wide"><details><summary>The run file with every default</summary>'
+        f"<pre>{_text(text)}</pre></details></section>"
+    )
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))

@@ -1,0 +1,188 @@
+"""The plots of a report: which numbers, in what words. Each is a title, one line that says how to read it, an SVG."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from tidegate.cli.report.data import Points, RunData
+from tidegate.cli.report.figures import bar_chart, line_chart, stacked_chart
+from tidegate.cli.up.targets import Condition, parse_target
+
+SECONDS = "seconds since the first admission"
+STEPS = "environment steps trained"
+VERSION = "policy version"
+HEADLINES = {
+    "mean_return": "Mean return of the last 100 episodes",
+    "solved_share": "Share of held-out problems solved",
+}
+
+
+class Plot(msgspec.Struct, frozen=True):
+    """One drawing; ``svg`` is empty where the run left nothing to draw, and ``caption`` says what is missing."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+def plots(run: RunData) -> list[Plot]:
+    """All plots in the order of the page."""
+    return [make(run) for make in _PLOTS]
+
+
+def _headline(run: RunData) -> tuple[str, Condition | None]:
+    conditions = parse_target(run.plan.file.until).conditions
+    name = conditions[0].name if conditions else ""
+    if name not in HEADLINES:
+        name = "mean_return" if run.plan.file.workload.kind == "segments" else "solved_share"
+    return name, next((condition for condition in conditions if condition.name == name), None)
+
+
+def _headline_points(run: RunData, name: str, *, over: str) -> Points:
+    if name == "solved_share":
+        points = run.evaluations(over=over)
+        return points or run.step_series("mean_reward", over=over)
+    return run.step_series(name, over=over)
+
+
+def _return_over(run: RunData, *, over: str, label: str, key: str) -> Plot:
+    name, target = _headline(run)
+    points = _headline_points(run, name, over=over)
+    limit = (target.threshold, f"target {target.threshold:g}") if target is not None else None
+    svg = line_chart(key, {name: points}, x_label=label, limit=limit, fill=True) if points else ""
+    over_what = "time" if over == "at_s" else "samples"
+    return Plot(f"{HEADLINES[name]}, over {over_what}", "The score that staleness must not cost.", svg)
+
+
+def _return_over_time(run: RunData) -> Plot:
+    return _return_over(run, over="at_s", label=SECONDS, key="return-time")
+
+
+def _return_over_samples(run: RunData) -> Plot:
+    return _return_over(run, over="env_steps", label=STEPS, key="return-samples")
+
+
+def _lag_histogram(run: RunData) -> Plot:
+    budget = run.plan.file.staleness.max_lag
+    by_lag = run.books.ledger.trained_by_lag if run.books is not None else {}
+    counts = (
+        {str(lag): float(by_lag.get(lag, 0)) for lag in range(max([budget, *by_lag]) + 1)} if by_lag else {}
+    )
+    svg = (
+        bar_chart("lag-histogram", counts, x_label="versions behind at consumption", limit_after=budget + 1)
+        if counts
+        else ""
+    )
+    return Plot(
+        "Lag of what was trained",
+        f"Trajectories by lag; the dashed line is the budget, max_lag {budget}.",
+        svg,
+    )
+
+
+def _lag_sawtooth(run: RunData) -> Plot:
+    budget = run.plan.file.staleness.max_lag
+    series = {
+        "highest": run.step_series("lag_max", over="step"),
+        "mean": run.step_series("lag_mean", over="step"),
+    }
+    svg = (
+        line_chart("lag-steps", series, x_label=VERSION, limit=(budget, f"max_lag {budget}"), steps=True)
+        if series["highest"]
+        else ""
+    )
+    return Plot(
+        "Lag of each batch",
+        "Rises while the queue is ahead of the learner, falls when fresh work arrives.",
+        svg,
+    )
+
+
+def _depths(run: RunData) -> Plot:
+    depths = run.flow.depths
+    svg = stacked_chart("depths", depths, x_label=SECONDS) if depths else ""
+    return Plot(
+        "Queues between the stages",
+        "Trajectories by where they stand; the sum is what admission bounds.",
+        svg,
+    )
+
+
+def _throughput(run: RunData) -> Plot:
+    series = {
+        name: run.flow.rates[name] for name in ("admitted", "stored", "ended") if name in run.flow.rates
+    }
+    svg = line_chart("throughput", series, x_label=SECONDS) if series else ""
+    return Plot(
+        "Throughput of each stage", "Trajectories a second; in balance the lines lie on each other.", svg
+    )
+
+
+def _steps_rate(run: RunData) -> Plot:
+    points = run.flow.rates.get("trained steps", [])
+    svg = line_chart("steps-rate", {"steps": points}, x_label=SECONDS, fill=True) if points else ""
+    unit = "Environment steps" if run.plan.file.workload.kind == "segments" else "Tokens"
+    return Plot(f"{unit} trained a second", "What the whole platform delivers to gradients.", svg)
+
+
+def _idle(run: RunData) -> Plot:
+    series = {"learner waits for a batch": _learner_waits(run)} | run.idle_of_services()
+    series = {name: points for name, points in series.items() if points}
+    svg = line_chart("idle", series, x_label=SECONDS, percent=True) if series else ""
+    return Plot("Idle share", "Who waits, of their own time; at the bottleneck nobody does.", svg)
+
+
+def _learner_waits(run: RunData) -> Points:
+    """Share of each step's time that went into waiting, over a sliding window of steps."""
+    window = 8
+    points: Points = []
+    times = [
+        (
+            float(step["at_s"]) - run.started_at_s,
+            float(step["wait_s"]),
+            sum(float(step.get(name, 0.0)) for name in ("wait_s", "train_s", "publish_s")),
+        )
+        for step in run.steps
+        if "wait_s" in step and "at_s" in step
+    ]
+    for index in range(len(times)):
+        part = times[max(0, index - window + 1) : index + 1]
+        whole_s = sum(total_s for _, _, total_s in part)
+        points.append(
+            (
+                times[index][0],
+                min(1.0, sum(wait_s for _, wait_s, _ in part) / whole_s) if whole_s > 0 else 0.0,
+            )
+        )
+    return points
+
+
+def _life(run: RunData) -> Plot:
+    svg = stacked_chart("life", run.flow.life_s, x_label=SECONDS) if any(run.flow.life_s.values()) else ""
+    return Plot(
+        "A trajectory's way to its gradient", "Mean seconds in each stage, by the moment it was trained.", svg
+    )
+
+
+def _drops(run: RunData) -> Plot:
+    dropped = run.books.audit.dropped if run.books is not None else {}
+    counts = {
+        reason: float(count) for reason, count in sorted(dropped.items(), key=lambda item: -item[1]) if count
+    }
+    svg = bar_chart("drops", counts, x_label="reason", colors=True) if counts else ""
+    caption = "Work that was admitted and ended without a gradient." if counts else "Nothing was dropped."
+    return Plot("Drops by reason", caption, svg)
+
+
+_PLOTS: tuple[Callable[[RunData], Plot], ...] = (
+    _return_over_time,
+    _return_over_samples,
+    _lag_histogram,
+    _lag_sawtooth,
+    _depths,
+    _throughput,
+    _steps_rate,
+    _idle,
+    _life,
+    _drops,
+)

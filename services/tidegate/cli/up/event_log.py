@@ -1,0 +1,46 @@
+"""The events of a run (evaluations, lineages, directives) as one JSON object a line, kept when the broker is gone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+EVENTS_FILE = "events.jsonl"
+# Past this the file becomes events.jsonl.1, which replaces the one before.
+BYTES_MAX = 16 << 20
+
+
+class EventLog:
+    """Appends what services publish as events, as they wrote it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Goes on behind what is there."""
+        self._path = folder / EVENTS_FILE
+
+    def append(self, event: bytes) -> None:
+        """Keep one event; what is no single line of JSON is left out."""
+        if b"\n" in event or not event.startswith(b"{"):
+            return
+        with self._path.open("ab") as file:
+            file.write(event + b"\n")
+            size = file.tell()
+        if size > BYTES_MAX:
+            self._path.replace(self._path.with_name(f"{EVENTS_FILE}.1"))
+
+
+def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """Events of one kind in the order they came; lines that a kill cut off are skipped."""
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    for name in (f"{EVENTS_FILE}.1", EVENTS_FILE):
+        path = folder / name
+        if not path.is_file():
+            continue
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    event = decoder.decode(line)
+                except msgspec.DecodeError:
+                    continue
+                if event.get("kind") == kind:
+                    yield event

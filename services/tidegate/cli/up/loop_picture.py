@@ -1,0 +1,98 @@
+"""The loop of the platform as five lines of text: who stands where, and what each of them has before it."""
+
+import msgspec
+from rich.text import Text
+
+from tidegate.cli.up.board import Board
+from tidegate.cli.up.scene import Scene
+
+DIM, BOLD, ACCENT, GOOD, WARN = "bright_black", "bold", "cyan", "green", "yellow"
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    """Text at a column."""
+
+    column: int
+    text: str
+    style: str
+
+
+def draw_loop(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]:
+    """The services in the order work flows, their state below, and the way back of weights and limits."""
+    inline = scene.plan.file.workload.kind == "segments"
+    names = [
+        "task_queue",
+        f"actor ×{scene.plan.replicas['actor']}",
+        "environment",
+        "trajectory_store",
+        "learner",
+    ]
+    gap = max(4, (width - 2 - sum(map(len, names)) - 9) // 4)
+    columns = [1]
+    for name in names[:-1]:
+        columns.append(columns[-1] + len(name) + gap)
+    queue, actor, environment, _, learner = columns
+    step = values.get("version_step")
+    states = [
+        f"{_count(values, 'running_trajectories')} running",
+        _served(scene.board, step),
+        "rewards inline" if inline else f"{_count(values, 'scored_total')} scored",
+        f"{_count(values, 'available_trajectories')} ready",
+        f"{_count(values, 'leased_trajectories')} in batch",
+    ]
+    flow: list[_Piece] = []
+    for index, (column, name) in enumerate(zip(columns, names, strict=True)):
+        flow.append(_Piece(column, name, DIM if inline and name == "environment" else BOLD))
+        if index < len(names) - 1:
+            flow.append(_Piece(column + len(name) + 1, "─" * (gap - 3) + "▶", DIM))
+    below = [_Piece(column, state, ACCENT) for column, state in zip(columns, states, strict=True)]
+    if inline:
+        below[2] = _Piece(environment, states[2], DIM)
+    distribution = "weight_distribution"
+    head = f" v{int(step)} " if step is not None else " ─ "
+    back = learner + 3 - (actor + len(distribution) + 1)
+    line = "◀" + "─" * max(0, (back - len(head)) // 2)
+    rest = "─" * max(0, back - len(line) - len(head)) + "┘"
+    up = [
+        _Piece(queue + 4, "▲", DIM),
+        _Piece(actor + 4, "▲", DIM),
+        _Piece(learner + 3, "│", DIM),
+    ]
+    returning = [
+        _Piece(queue, "admission", BOLD),
+        _Piece(actor, distribution, BOLD),
+        _Piece(actor + len(distribution) + 1, line, DIM),
+        _Piece(actor + len(distribution) + 1 + len(line), head, ACCENT),
+        _Piece(actor + len(distribution) + 1 + len(line) + len(head), rest, DIM),
+    ]
+    state = admission_state(scene.board)
+    reason = [_Piece(queue, state, GOOD if state == "admitting" else WARN)]
+    return [_line(pieces) for pieces in (flow, below, up, returning, reason)]
+
+
+def admission_state(board: Board) -> str:
+    """What the task queue says about admitting, without the advice behind it."""
+    for stats in board.of("task_queue"):
+        return stats.labels.get("admission_state", "–").partition(":")[0]
+    return "–"
+
+
+def _served(board: Board, step: float | None) -> str:
+    served = [stats.values["serving_step"] for stats in board.of("actor") if "serving_step" in stats.values]
+    if not served:
+        return "no policy"
+    oldest = min(served)
+    behind = max(0, int((step if step is not None else oldest) - oldest))
+    return f"v{int(oldest)}, {behind} behind"
+
+
+def _count(values: dict[str, float], name: str) -> str:
+    return f"{int(values[name]):,}" if name in values else "–"
+
+
+def _line(pieces: list[_Piece]) -> Text:
+    line = Text()
+    for piece in pieces:
+        line.append(" " * max(0, piece.column - len(line.plain)))
+        line.append(piece.text, style=piece.style)
+    return line
