@@ -1,4 +1,3 @@
-# ruff: noqa: N815 (shapes stand in the names of fields, as in those of locals)
 """Policy objectives for completions that older policies sampled: GRPO and its off-policy corrections, by name.
 
 Shapes: B completions, T their tokens. Symbols: θ the policy being trained, prox the policy at the start of this

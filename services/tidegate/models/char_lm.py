@@ -1,4 +1,3 @@
-# ruff: noqa: N815 (shapes stand in the names of fields, as in those of locals)
 """A small character-level language model: pre-LN transformer with learned positions, made from nothing.
 
 One forward pass serves training and generation: it reads tokens behind a cache of keys and values, and returns the

@@ -1,4 +1,3 @@
-# ruff: noqa: N815 (shapes stand in the names of fields, as in those of locals)
 """Prompts and their completions as padded tensors, and the logprobs that a model gives to the completions.
 
 Shapes: G prompts of at most P tokens, B completions of at most T tokens; ``group_index_B`` names each one's prompt.
