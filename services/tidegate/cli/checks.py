@@ -2,11 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tidegate.cli.up.targets import Target
 from tidegate.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidegate.cli.run_file import RunFile
 
+ENGINE_OF_WORKLOAD = {"segments": "vector_env", "text": "text_generation"}
+RETURN_STATISTICS = ("mean_return", "episodes_total")
+EVALUATION_STATISTICS = ("solved_share", "evaluation_solved_share", "evaluation_mean_reward")
 POLICY_OF_WORKLOAD = {"segments": "mlp_actor_critic", "text": "char_lm"}
 
 
@@ -55,4 +59,44 @@ def check_plan(file: "RunFile", services: dict[str, Any]) -> ConfigError | None:
 
 
 def _check_services(file: "RunFile", services: dict[str, Any]) -> ConfigError | None:
+    resident = services["trajectory_store"].max_resident_trajectories
+    if resident < file.batch_size:
+        return ConfigError(
+            f"trajectory_store.max_resident_trajectories {resident} is below batch_size {file.batch_size}",
+            why="the store would be full before a batch is, and the learner would wait for ever",
+            fix=f"set trajectory_store.max_resident_trajectories to {2 * file.batch_size} or more",
+        )
+    engine = services["actor"].engine
+    if engine not in ("auto", ENGINE_OF_WORKLOAD[file.workload.kind]):
+        return ConfigError(
+            f"actor.engine {engine} cannot run workload.kind {file.workload.kind}",
+            fix=f"set actor.engine to auto or {ENGINE_OF_WORKLOAD[file.workload.kind]}",
+        )
+    if file.workload.kind == "segments" and services["task_queue"].evaluation_every_versions:
+        return ConfigError(
+            "task_queue.evaluation_every_versions is set with workload.kind segments",
+            why="only prompts have held-out problems to evaluate on; segments report returns as they come",
+            fix="remove task_queue.evaluation_every_versions",
+        )
+    return None
+
+
+def check_target(target: Target, file: "RunFile", services: dict[str, Any]) -> ConfigError | None:
+    """The first condition that this run could never meet, because nobody will publish its statistic; or None."""
+    evaluates = bool(services["task_queue"].evaluation_every_versions)
+    for condition in target.conditions:
+        if condition.name in RETURN_STATISTICS and file.workload.kind == "text":
+            return ConfigError(
+                f"Target {condition} can never be reached with workload.kind text",
+                why="completions have rewards and no episodes",
+                fix="use solved_share or mean_reward",
+            )
+        if condition.name in EVALUATION_STATISTICS and not evaluates:
+            return ConfigError(
+                f"Target {condition} can never be reached without evaluations",
+                why="task_queue.evaluation_every_versions is 0",
+                fix="use mean_return"
+                if file.workload.kind == "segments"
+                else "set task_queue.evaluation_every_versions to 10, for example",
+            )
     return None

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from tidegate.cli import folder as folders
+from tidegate.cli.checks import check_target
 from tidegate.cli.prepare import write_datasets
 from tidegate.cli.report.command import REPORT_HTML, write_report
 from tidegate.cli.run_file import RunPlan, read_run_file
@@ -46,6 +47,8 @@ def up(
     started_at_s = time.time()
     plan = read_run_file(run, set_ or [])
     target = parse_target(plan.file.until if until is None else until)
+    if problem := check_target(target, plan.file, plan.services):
+        raise problem
     limit_s = parse_duration(for_) if for_ is not None else None
     where, record = _open_folder(folder, plan)
     lock = folders.lock(where)

@@ -57,7 +57,7 @@ class _Child:
     state: State = "starting"
     process: asyncio.subprocess.Process | None = None
     started_s: float = 0.0
-    ready: bool = False
+    ever_ready: bool = False
     restarts: int = 0
     deaths: int = 0
     stopping: bool = False
@@ -85,7 +85,7 @@ class Supervisor:
         """Somebody heard the process say that it is ready."""
         child = self._children.get(name)
         if child is not None:
-            child.ready = True
+            child.ever_ready = True
             if child.state == "starting":
                 child.state = "running"
 
@@ -149,7 +149,7 @@ class Supervisor:
     async def _keep(self, child: _Child) -> None:
         while not child.stopping:
             child.process = await _spawn(child.spec)
-            child.started_s, child.ready, child.state = time.monotonic(), False, "starting"
+            child.started_s, child.state = time.monotonic(), "starting"
             self._on_change()
             exit_code = await child.process.wait()
             if child.stopping:
@@ -157,7 +157,7 @@ class Supervisor:
             _kill(child)
             lived_s = time.monotonic() - child.started_s
             verdict = after_death(
-                deaths=child.deaths, lived_s=lived_s, was_ready=child.ready, exit_code=exit_code
+                deaths=child.deaths, lived_s=lived_s, ever_ready=child.ever_ready, exit_code=exit_code
             )
             if isinstance(verdict, GiveUp):
                 self._fail(child, verdict)
