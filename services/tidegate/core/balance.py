@@ -1,0 +1,236 @@
+"""Diagnosis: who holds the loop up, read from what everybody waits for, and the one fix that helps most.
+
+Four signals tell actors and learner apart (steps/s of actors, samples/s and idle ratio of the learner, queue depth,
+lag); what waits before the environment and the store, and the time spent on policies, tell the rest. Ratios are shares
+of wall time in [0, 1], averaged over the instances of a service; counts are trajectories. The order of the questions
+matters: a learner that never waits is the pace itself, whatever else is slow; only when it waits is there somebody to
+be found that it waits for.
+
+Gains are first-order estimates from the same ratios (a cycle is as long as its parts that do not overlap), there to
+choose between two fixes and to say whether one is worth it, not to be promised.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Bottleneck: TypeAlias = Literal["actor", "learner", "environment", "weights", "store", "balanced", "idle"]
+
+# The learner's objective is to wait at most a tenth of its time; below that a faster producer gains less than the
+# noise of a ten-second window on a shared machine. Actors are measured by the same rod.
+IDLE_RATIO_MAX = 0.10
+# Once more than half of what is in flight stands before one service, all others together hold the smaller half.
+PILED_UP_SHARE = 0.5
+# A fifth of an actor's or a learner's time: a pull overlaps the end of a rollout and costs a few percent when weights
+# travel well.
+MOVING_WEIGHTS_RATIO_MAX = 0.20
+# Blocked publishes are backpressure and therefore zero on a healthy path; a fifth of the time is no burst any more.
+BLOCKED_RATIO_MAX = 0.20
+# One whole batch beyond the one being trained waits: more than prefetching needs.
+FULL_DEPTH_BATCHES = 1.0
+
+
+class Signals(msgspec.Struct, frozen=True):
+    """The whole system over one window of some seconds.
+
+    ``*_ratio``: share of wall time, mean over instances. ``unscored`` and ``unstored``: trajectories that wait before
+    the environment and before the store. ``available``: in the store, waiting for a batch. ``publish_lag``: versions
+    between the learner and the actor farthest behind. ``admission_state``: what the task queue says it waits for.
+    """
+
+    num_actors: int = 0
+    num_environments: int = 0
+    num_learners: int = 0
+    num_stores: int = 0
+    actor_steps_per_s: float = 0.0
+    actor_busy_ratio: float = 0.0
+    actor_wait_task_ratio: float = 0.0
+    actor_wait_policy_ratio: float = 0.0
+    actor_wait_publish_ratio: float = 0.0
+    environment_busy_ratio: float = 0.0
+    scored_per_s: float = 0.0
+    learner_samples_per_s: float = 0.0
+    learner_steps_per_s: float = 0.0
+    learner_busy_ratio: float = 0.0
+    learner_idle_ratio: float = 0.0
+    learner_publish_ratio: float = 0.0
+    available: float = 0.0
+    unscored: float = 0.0
+    unstored: float = 0.0
+    running: float = 0.0
+    in_flight: float = 0.0
+    batch_size: int = 1
+    max_running: int = 1
+    max_lag: int = 0
+    lag_mean: float = 0.0
+    lag_max: float = 0.0
+    publish_lag: float = 0.0
+    weight_pull_ms: float = 0.0
+    paused: bool = False
+    admission_state: str = ""
+
+    def depth_batches(self) -> float:
+        """Queue depth: whole batches that wait in the store."""
+        return self.available / max(1, self.batch_size)
+
+    def numbers(self) -> dict[str, float]:
+        """Every number by name, for an answer in JSON and for the samples of a run."""
+        named = {name: getattr(self, name) for name in self.__struct_fields__}
+        numbers = {name: float(value) for name, value in named.items() if isinstance(value, (int, float))}
+        return {**numbers, "queue_depth_batches": self.depth_batches()}
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Who is the bottleneck, the numbers that say so in one sentence, and the single most cost-effective fix."""
+
+    bottleneck: Bottleneck
+    sentence: str
+    fix: str = ""
+
+
+def diagnose(signals: Signals) -> Diagnosis:
+    """Name the bottleneck of one window."""
+    absent = _absent(signals)
+    if absent is not None:
+        return absent
+    if signals.learner_idle_ratio <= IDLE_RATIO_MAX:
+        return _learner_sets_the_pace(signals)
+    return _learner_waits(signals)
+
+
+def _absent(signals: Signals) -> Diagnosis | None:
+    """Nobody is slow where somebody is missing or nothing was asked for."""
+    if signals.paused:
+        return Diagnosis(
+            "idle",
+            f"Admission is paused: {signals.admission_state or 'no reason was given'}.",
+            "resume admission (AdmissionService.SetPaused with paused: false)",
+        )
+    if signals.num_learners == 0:
+        return Diagnosis(
+            "learner", "No learner reports, so nothing is trained.", "see why in logs/learner.log"
+        )
+    if signals.num_actors == 0:
+        return Diagnosis(
+            "actor",
+            f"No actor reports, so nothing is rolled out; {signals.in_flight:.0f} trajectories wait in flight.",
+            "start an actor: `tidegate serve actor`, or kubectl scale deployment/actor --replicas=1",
+        )
+    if signals.num_stores == 0:
+        return Diagnosis(
+            "store",
+            "The trajectory store does not report, so nothing arrives.",
+            "see why in logs/trajectory_store.log",
+        )
+    moving = signals.actor_steps_per_s + signals.learner_samples_per_s + signals.scored_per_s
+    if moving == 0 and signals.actor_busy_ratio == 0 and signals.learner_busy_ratio == 0:
+        return Diagnosis(
+            "idle", f"Nothing moves; the task queue says: {signals.admission_state or 'nothing yet'}."
+        )
+    return None
+
+
+def _learner_sets_the_pace(signals: Signals) -> Diagnosis:
+    waiting = f"The learner waits {signals.learner_idle_ratio:.0%} of its time"
+    if signals.learner_publish_ratio > MOVING_WEIGHTS_RATIO_MAX:
+        return Diagnosis(
+            "weights",
+            f"{waiting} for data, and {signals.learner_publish_ratio:.0%} of it goes into committing and publishing.",
+            "look at the disk of weight_distribution and trajectory_store: every version waits for both",
+        )
+    actors_idle = _actors_idle(signals)
+    if actors_idle > IDLE_RATIO_MAX or signals.depth_batches() >= FULL_DEPTH_BATCHES:
+        return Diagnosis(
+            "learner",
+            f"{waiting} while {signals.depth_batches():.1f} batches wait for it and actors are idle"
+            f" {actors_idle:.0%}; it trains {signals.learner_samples_per_s:,.0f} trajectories/s, {_lag(signals)}.",
+            "give the learner more compute (a GPU, or cores and --set learner.threads=2)",
+        )
+    return Diagnosis(
+        "balanced",
+        f"{waiting} and actors {actors_idle:.0%} of theirs: both work, {_lag(signals)}.",
+        "nothing to fix; more actors and more learner only together",
+    )
+
+
+def _learner_waits(signals: Signals) -> Diagnosis:
+    waiting = f"The learner waits {signals.learner_idle_ratio:.0%} of its time for a batch"
+    flight = max(1.0, signals.in_flight)
+    if signals.actor_wait_policy_ratio > MOVING_WEIGHTS_RATIO_MAX:
+        return Diagnosis(
+            "weights",
+            f"{waiting}, and actors wait {signals.actor_wait_policy_ratio:.0%} of theirs for a policy"
+            f" ({signals.weight_pull_ms:.0f} ms a pull, up to {signals.publish_lag:.0f} versions behind).",
+            f"raise staleness.max_lag from {signals.max_lag} to {signals.max_lag + 1}: rollouts then start under the"
+            " version an actor holds while it pulls the next",
+        )
+    if signals.depth_batches() >= FULL_DEPTH_BATCHES:
+        return Diagnosis(
+            "store",
+            f"{waiting} although {signals.depth_batches():.1f} batches are in the store.",
+            "look at the store's CPU and disk: it hands out batches more slowly than they are trained",
+        )
+    blocked = signals.actor_wait_publish_ratio
+    if signals.unstored / flight > PILED_UP_SHARE or blocked > BLOCKED_RATIO_MAX:
+        return Diagnosis(
+            "store",
+            f"{waiting}; {signals.unstored:.0f} of {signals.in_flight:.0f} trajectories in flight wait before the"
+            f" store and actors are blocked {blocked:.0%} of their time.",
+            "look at the store's disk, or raise trajectory_store.fetch_messages_max",
+        )
+    if signals.unscored / flight > PILED_UP_SHARE:
+        more = signals.num_environments + 1
+        return Diagnosis(
+            "environment",
+            f"{waiting}; {signals.unscored:.0f} of {signals.in_flight:.0f} trajectories in flight wait for a reward"
+            f" ({signals.num_environments} workers, busy {signals.environment_busy_ratio:.0%}).",
+            f"add an environment worker: --set environment.replicas={more}, or kubectl scale deployment/environment"
+            f" --replicas={more}",
+        )
+    return _actors_or_the_budget(signals, waiting)
+
+
+def _actors_or_the_budget(signals: Signals, waiting: str) -> Diagnosis:
+    """Actors that never idle are too few. Where they idle as well, each side waits for the other in turn."""
+    more = signals.num_actors + 1
+    actors_idle, actors_work = _actors_idle(signals), 1.0 - _actors_idle(signals)
+    learner_works = 1.0 - signals.learner_idle_ratio
+    serve = f"{signals.num_actors} actors make {signals.actor_steps_per_s:,.0f} steps/s and idle {actors_idle:.0%}"
+    add_an_actor = (
+        f"add an actor: --set actor.replicas={more}, or kubectl scale deployment/actor --replicas={more}"
+    )
+    if actors_idle <= IDLE_RATIO_MAX:
+        gain = min(more / max(1, signals.num_actors), 1.0 / max(learner_works, 0.01)) - 1.0
+        return Diagnosis(
+            "actor", f"{waiting}: {serve}, {_lag(signals)}.", f"{add_an_actor} (about {gain:+.0%} throughput)"
+        )
+    # In turn: the cycle is both parts after each other. One more actor shortens its part; overlap hides the shorter.
+    gain_by_actor = 1.0 / max(0.01, 1.0 - actors_work / more) - 1.0
+    gain_by_overlap = 1.0 / max(0.01, actors_work, learner_works) - 1.0
+    if gain_by_actor > gain_by_overlap:
+        return Diagnosis(
+            "actor",
+            f"{waiting}: {serve}, {_lag(signals)}.",
+            f"{add_an_actor} (about {gain_by_actor:+.0%} throughput)",
+        )
+    if signals.running >= signals.max_running:
+        return Diagnosis(
+            "balanced",
+            f"{waiting} and {serve}: max_running {signals.max_running} holds both.",
+            f"raise max_running from {signals.max_running} to {2 * signals.max_running}",
+        )
+    return Diagnosis(
+        "balanced",
+        f"{waiting} and {serve}: with max_lag {signals.max_lag} each waits for the other in turn.",
+        f"raise staleness.max_lag from {signals.max_lag} to {signals.max_lag + 1}"
+        f" (up to {gain_by_overlap:+.0%} throughput, paid in lag)",
+    )
+
+
+def _actors_idle(signals: Signals) -> float:
+    """Share of their time in which actors had nothing to do."""
+    return min(1.0, signals.actor_wait_task_ratio)
+
+
+def _lag(signals: Signals) -> str:
+    return f"lag {signals.lag_mean:.1f} of {signals.max_lag}"

@@ -1,0 +1,194 @@
+"""One test a signature: numbers as a window of a real run has them, and who must be named."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.core.balance import Bottleneck, Diagnosis, Signals, diagnose
+
+# Two actors that keep a learner just busy: nothing to complain about.
+HEALTHY = Signals(
+    num_actors=2,
+    num_environments=1,
+    num_learners=1,
+    num_stores=1,
+    actor_steps_per_s=20_000.0,
+    actor_busy_ratio=0.93,
+    actor_wait_task_ratio=0.04,
+    actor_wait_policy_ratio=0.01,
+    actor_wait_publish_ratio=0.02,
+    environment_busy_ratio=0.2,
+    learner_samples_per_s=40.0,
+    learner_busy_ratio=0.9,
+    learner_idle_ratio=0.05,
+    learner_publish_ratio=0.05,
+    available=6.0,
+    running=30.0,
+    in_flight=44.0,
+    batch_size=8,
+    max_running=64,
+    max_lag=4,
+    lag_mean=2.1,
+)
+
+
+def window(**changes: float | str) -> Signals:
+    return msgspec.structs.replace(HEALTHY, **changes)
+
+
+def found(**changes: float | str) -> Diagnosis:
+    return diagnose(window(**changes))
+
+
+def test_learner_and_actors_that_both_work_are_balanced() -> None:
+    diagnosis = diagnose(HEALTHY)
+    assert diagnosis.bottleneck == "balanced"
+    assert "lag 2.1 of 4" in diagnosis.sentence
+
+
+def test_empty_queue_idle_learner_and_busy_actors_are_actor_bound() -> None:
+    diagnosis = found(learner_idle_ratio=0.5, available=0.5, lag_mean=0.6)
+    assert diagnosis.bottleneck == "actor"
+    assert "waits 50% of its time" in diagnosis.sentence
+    assert "20,000 steps/s" in diagnosis.sentence
+    assert "actor.replicas=3" in diagnosis.fix
+    assert "+50%" in diagnosis.fix, "three actors instead of two; the learner could take twice as much"
+
+
+def test_gain_of_an_actor_ends_where_the_learner_has_no_time_left() -> None:
+    assert "+25%" in found(learner_idle_ratio=0.2, num_actors=2).fix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"available": 17.0, "lag_mean": 3.8}, {"actor_wait_task_ratio": 0.4}],
+    ids=["full queue", "idle actors"],
+)
+def test_pegged_learner_with_work_waiting_is_learner_bound(changes: dict[str, float]) -> None:
+    diagnosis = found(**changes)
+    assert diagnosis.bottleneck == "learner"
+    assert "learner" in diagnosis.fix
+
+
+def test_rollouts_that_pile_up_before_the_verifiers_are_environment_bound() -> None:
+    diagnosis = found(
+        learner_idle_ratio=0.4, unscored=30.0, environment_busy_ratio=1.0, actor_wait_task_ratio=0.5
+    )
+    assert diagnosis.bottleneck == "environment"
+    assert "30 of 44" in diagnosis.sentence
+    assert "environment.replicas=2" in diagnosis.fix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"unstored": 30.0},
+        {"actor_wait_publish_ratio": 0.3},
+        {"available": 16.0},
+    ],
+    ids=["unstored", "blocked", "slow leases"],
+)
+def test_finished_work_that_does_not_reach_an_idle_learner_is_store_bound(changes: dict[str, float]) -> None:
+    assert found(learner_idle_ratio=0.3, **changes).bottleneck == "store"
+
+
+def test_actors_that_wait_for_policies_are_weights_bound() -> None:
+    diagnosis = found(
+        learner_idle_ratio=0.3, actor_wait_policy_ratio=0.35, weight_pull_ms=420.0, publish_lag=3.0
+    )
+    assert diagnosis.bottleneck == "weights"
+    assert "420 ms a pull, up to 3 versions behind" in diagnosis.sentence
+
+
+def test_learner_that_spends_its_time_publishing_is_weights_bound() -> None:
+    assert found(learner_publish_ratio=0.4).bottleneck == "weights"
+
+
+def test_synchronous_loop_in_which_each_waits_for_the_other_is_told_what_overlap_would_bring() -> None:
+    diagnosis = found(
+        max_lag=0, learner_idle_ratio=0.5, actor_wait_task_ratio=0.5, actor_busy_ratio=0.5, lag_mean=0.0
+    )
+    assert diagnosis.bottleneck == "balanced"
+    assert "max_lag from 0 to 1" in diagnosis.fix
+    assert "+100%" in diagnosis.fix
+
+
+def test_synchronous_loop_that_mostly_waits_for_rollouts_is_told_to_add_an_actor() -> None:
+    """Hiding the learner's tenth brings a ninth; a second actor halves the other nine."""
+    diagnosis = found(max_lag=0, num_actors=1, learner_idle_ratio=0.88, actor_wait_task_ratio=0.12)
+    assert diagnosis.bottleneck == "actor"
+    assert "+79%" in diagnosis.fix
+
+
+def test_concurrency_bound_is_named_where_it_is_what_holds_both() -> None:
+    diagnosis = found(learner_idle_ratio=0.5, actor_wait_task_ratio=0.5, running=64.0)
+    assert diagnosis.bottleneck == "balanced"
+    assert "max_running from 64 to 128" in diagnosis.fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "bottleneck", "said"),
+    [
+        ({"num_actors": 0}, "actor", "No actor"),
+        ({"num_learners": 0}, "learner", "No learner"),
+        ({"num_stores": 0}, "store", "does not report"),
+        ({"paused": True, "admission_state": "maintenance"}, "idle", "maintenance"),
+    ],
+)
+def test_missing_service_or_a_pause_is_named_before_anything_is_called_slow(
+    changes: dict[str, float | str], bottleneck: Bottleneck, said: str
+) -> None:
+    diagnosis = found(**changes)
+    assert diagnosis.bottleneck == bottleneck
+    assert said in diagnosis.sentence
+
+
+def test_system_in_which_nothing_moves_repeats_what_admission_waits_for() -> None:
+    diagnosis = diagnose(
+        Signals(
+            num_actors=1, num_learners=1, num_stores=1, admission_state="no policy yet: waits for the learner"
+        )
+    )
+    assert diagnosis.bottleneck == "idle"
+    assert "no policy yet" in diagnosis.sentence
+
+
+ratios = st.floats(0.0, 1.0)
+counts = st.floats(0.0, 1e6)
+
+
+@given(
+    st.builds(
+        Signals,
+        num_actors=st.integers(0, 9),
+        num_environments=st.integers(0, 9),
+        num_learners=st.integers(0, 2),
+        num_stores=st.integers(0, 2),
+        actor_steps_per_s=counts,
+        actor_busy_ratio=ratios,
+        actor_wait_task_ratio=ratios,
+        actor_wait_policy_ratio=ratios,
+        actor_wait_publish_ratio=ratios,
+        learner_samples_per_s=counts,
+        learner_idle_ratio=ratios,
+        learner_publish_ratio=ratios,
+        available=counts,
+        unscored=counts,
+        unstored=counts,
+        in_flight=counts,
+        running=counts,
+        batch_size=st.integers(1, 512),
+        max_lag=st.integers(0, 64),
+        paused=st.booleans(),
+    )
+)
+def test_every_window_gets_an_answer_and_the_learner_is_blamed_only_if_it_works(signals: Signals) -> None:
+    diagnosis = diagnose(signals)
+    assert diagnosis.sentence.endswith(".")
+    assert "nan" not in diagnosis.sentence + diagnosis.fix
+    if diagnosis.bottleneck == "learner" and signals.num_learners:
+        assert signals.learner_idle_ratio <= 0.1
+    if diagnosis.bottleneck in ("actor", "environment") and signals.num_actors:
+        assert signals.learner_idle_ratio > 0.1
+    assert all(isinstance(value, float) for value in signals.numbers().values())
