@@ -1,0 +1,265 @@
+"""The environment worker's loops: score groups, keep their deliveries alive, end idle sessions.
+
+A group is held from its delivery until the publish of its scored records was acknowledged, or, when it can never be
+scored, until it is kept in QUARANTINE and its trajectories are settled. At most ``slots`` groups are held.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from tidegate.core.errors import BackpressureError, PayloadTooLargeError, RecordError, TidegateError
+from tidegate.core.ids import TrajectoryId
+from tidegate.core.records import DropReason, StageTiming, Trajectory
+from tidegate.environment.config import EnvironmentConfig
+from tidegate.environment.scoring import Scorer
+from tidegate.environment.sessions import Sessions
+from tidegate.environment.state import STAGE_SCORE, answer_of, check_group, scored, settle_failure, with_trace
+from tidegate.environment.tasks.port import Score
+from tidegate.runtime.consumer import Delivery
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry_names import (
+    ATTR_ENV,
+    ATTR_RUN,
+    ATTR_STAGE,
+    ATTR_TRAJECTORY,
+    METRIC_REWARD,
+    METRIC_STAGE_DURATION,
+    SPAN_SCORE,
+)
+from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
+from tidegate.wire.frame import decode_frame, encode_frame
+from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
+from tidegate.wire.validate import validate_trajectory
+
+SHARD = 0
+FETCH_WAIT_S = 0.5
+SWEEPS_PER_IDLE_TIME = 4
+SWEEP_WAIT_MAX_S = 5.0
+HEARTBEATS_PER_ACK_WAIT = 3
+BACKOFF_START_S = 0.1
+BACKOFF_MAX_S = 2.0
+
+
+class ScoreLoop:
+    """Consumes ROLLOUTS, produces TRAJECTORIES. Waits for rollouts and for a free slot; a finished group frees one."""
+
+    def __init__(self, context: ServiceContext, config: EnvironmentConfig, scorer: Scorer) -> None:
+        """The store is called for frames that no message can hold, and to settle what cannot be scored."""
+        self._context = context
+        self._config = config
+        self._scorer = scorer
+        self._env_id = context.settings.workload.env
+        self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
+        self._held: dict[int, Delivery] = {}
+        self._slot_freed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Score until draining; then finish what is held."""
+        context, config = self._context, self._config
+        consumer = await context.bus.consumer(
+            context.topology.rollout_consumer(
+                self._env_id, ack_wait_s=config.ack_wait_s, max_running=config.max_ack_pending
+            )
+        )
+        async with asyncio.TaskGroup() as group:
+            try:
+                while not context.drain.requested:
+                    room = config.slots - len(self._held)
+                    if room <= 0:
+                        self._slot_freed.clear()
+                        await self._slot_freed.wait()
+                        continue
+                    idle = not self._held
+                    started_at_s = context.clock.monotonic_s()
+                    deliveries = await consumer.fetch(room, wait_s=FETCH_WAIT_S)
+                    if idle:
+                        context.stats.add("wait_s_total", context.clock.monotonic_s() - started_at_s)
+                    for delivery in deliveries:
+                        self._held[delivery.sequence] = delivery
+                        group.create_task(self._hold(delivery))
+            finally:
+                await consumer.close()
+
+    async def heartbeat(self) -> None:
+        """Keeps held groups from going to another worker; waits for time only."""
+        period_s = self._config.ack_wait_s / HEARTBEATS_PER_ACK_WAIT
+        drain = self._context.drain
+        while not drain.requested or self._held:
+            if drain.requested:
+                await asyncio.sleep(min(period_s, FETCH_WAIT_S))
+            elif await drain.sleep(period_s):
+                continue
+            for delivery in list(self._held.values()):
+                await delivery.in_progress()
+
+    async def _hold(self, delivery: Delivery) -> None:
+        try:
+            await self._handle(delivery)
+        finally:
+            self._held.pop(delivery.sequence, None)
+            self._slot_freed.set()
+
+    async def _handle(self, delivery: Delivery) -> None:
+        stats, clock = self._context.stats, self._context.clock
+        try:
+            records = self._decode(delivery)
+        except RecordError as error:
+            await self._refuse(delivery, error)
+            return
+        started_at_s = clock.now_s()
+        judgements = await self._scorer.judge(self._env_id, [answer_of(record) for record in records])
+        stage = StageTiming(STAGE_SCORE, self._context.instance, started_at_s, clock.now_s())
+        stats.add("busy_s_total", stage.finished_at_s - stage.started_at_s)
+        stats.set("cache_hits_total", self._scorer.cache_hits_total)
+        stats.set("verifier_failures_total", self._scorer.failures_total)
+        scores: list[Score] = []
+        for judgement in judgements:
+            score = settle_failure(judgement, on_error=self._config.on_error)
+            if score is None:
+                detail = f"a verifier failed and on_error is drop: {judgement}"
+                if await self._settle([record.trajectory_id for record in records], "failed", detail):
+                    await delivery.ack()
+                else:
+                    await delivery.nak()
+                return
+            scores.append(score)
+        await self._publish(self._traced(scored(records, scores, stage=stage), stage))
+        await delivery.ack()
+        stats.add("scored_total", len(records))
+
+    def _decode(self, delivery: Delivery) -> list[Trajectory]:
+        """The group of a message.
+
+        Raises:
+            RecordError: it is none, or not one that this run's policies could have produced.
+        """
+        if HEADER_REFERENCE in delivery.headers:
+            raise RecordError(
+                "A rollout message holds a reference", why="large groups are scored by a call, then stored"
+            )
+        records = decode_frame(delivery.data)
+        for record in records:
+            validate_trajectory(record, run_id=self._context.settings.run)
+        check_group(records, env_id=self._env_id)
+        return records
+
+    def _traced(self, records: list[Trajectory], stage: StageTiming) -> list[Trajectory]:
+        telemetry = self._context.telemetry
+        if not telemetry.enabled:
+            return records
+        labels = {ATTR_RUN: self._context.settings.run, ATTR_ENV: self._env_id}
+        telemetry.observe(
+            METRIC_STAGE_DURATION,
+            stage.finished_at_s - stage.started_at_s,
+            {ATTR_RUN: self._context.settings.run, ATTR_STAGE: STAGE_SCORE},
+        )
+        traced: list[Trajectory] = []
+        for record in records:
+            telemetry.observe(METRIC_REWARD, record.reward or 0.0, labels)
+            trace_parent = telemetry.emit(
+                SPAN_SCORE,
+                parent=record.trace_parent,
+                started_at_s=stage.started_at_s,
+                finished_at_s=stage.finished_at_s,
+                attributes={**labels, ATTR_TRAJECTORY: record.trajectory_id, "reward": record.reward or 0.0},
+                kind="consumer",
+            )
+            traced.append(with_trace(record, trace_parent))
+        return traced
+
+    async def _publish(self, records: Sequence[Trajectory]) -> None:
+        """Publish until acknowledged, always under the same id; a full stream is waited for, and counted."""
+        context = self._context
+        subject = context.topology.trajectories(SHARD)
+        message_id = f"{records[0].task_id}:scored"
+        headers = {
+            HEADER_TRACE_PARENT: records[0].trace_parent,
+            HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
+        }
+        frame = encode_frame(records)
+        backoff_s = BACKOFF_START_S
+        while True:
+            try:
+                try:
+                    await context.bus.publish(subject, frame, message_id=message_id, headers=headers)
+                except PayloadTooLargeError:
+                    context.stats.add("uploads_total")
+                    reference = await self._store.upload(message_id, frame)
+                    headers[HEADER_REFERENCE] = "1"
+                    await context.bus.publish(subject, reference, message_id=message_id, headers=headers)
+                return
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                full = isinstance(error, BackpressureError)
+                context.stats.add("publish_backpressure_total" if full else "publish_retries_total")
+                context.log.warning("publish_waits", task_id=records[0].task_id, error=str(error))
+            await _pause(context, backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    async def _refuse(self, delivery: Delivery, error: RecordError) -> None:
+        """Keep a group that is none in QUARANTINE and end its trajectories; anything less is tried again later."""
+        context = self._context
+        context.stats.add("quarantined_total")
+        ids = delivery.headers.get(HEADER_TRAJECTORY_IDS, "")
+        context.log.warning("rollout_quarantined", trajectories=ids, error=str(error))
+        try:
+            await context.bus.quarantine(
+                context.service,
+                delivery.data,
+                reason=str(error),
+                headers={HEADER_TRAJECTORY_IDS: ids} if ids else {},
+            )
+        except TidegateError as failure:
+            context.log.warning("quarantine_failed", error=str(failure))
+            await delivery.nak(BACKOFF_MAX_S)
+            return
+        if await self._settle([TrajectoryId(name) for name in ids.split(",") if name], "invalid", str(error)):
+            await delivery.term()
+        else:
+            await delivery.nak()
+
+    async def _settle(self, ids: Sequence[TrajectoryId], reason: DropReason, detail: str) -> bool:
+        """Make trajectories terminal, however long the store is away; false when draining came first."""
+        context = self._context
+        dropped = [Dropped(trajectory_id, reason, detail) for trajectory_id in ids]
+        backoff_s = BACKOFF_START_S
+        while dropped:
+            try:
+                await self._store.settle(dropped)
+                break
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                context.stats.add("settle_retries_total")
+                context.log.warning("settle_waits", error=str(error))
+            if await context.drain.sleep(backoff_s):
+                return False
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        context.stats.add(f"dropped_{reason}_total", len(dropped))
+        return True
+
+
+class SweepLoop:
+    """Ends sessions that nobody calls. Waits for time only."""
+
+    def __init__(self, context: ServiceContext, sessions: Sessions, *, idle_s: float) -> None:
+        """``idle_s``: seconds without a call that end a session."""
+        self._context = context
+        self._sessions = sessions
+        self._period_s = min(idle_s / SWEEPS_PER_IDLE_TIME, SWEEP_WAIT_MAX_S)
+
+    async def run(self) -> None:
+        """Sweep until draining."""
+        stats = self._context.stats
+        while not await self._context.drain.sleep(self._period_s):
+            await self._sessions.sweep()
+            stats.set("sessions", self._sessions.num_open)
+            stats.set("sessions_refused_total", self._sessions.refused_total)
+            stats.set("sessions_idled_total", self._sessions.idled_total)
+
+
+async def _pause(context: ServiceContext, seconds: float) -> None:
+    """Back off at the same pace while draining: finished work is worth the wait until the lifecycle ends it."""
+    if await context.drain.sleep(seconds):
+        await asyncio.sleep(seconds)

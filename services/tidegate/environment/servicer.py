@@ -1,0 +1,70 @@
+"""The environment's gRPC service: score now, and sessions of environments."""
+
+from typing import Any
+
+from grpc.aio import ServicerContext
+
+from tidegate.core.errors import RecordError
+from tidegate.environment.scoring import Scorer
+from tidegate.environment.sessions import Sessions
+from tidegate.environment.state import Answer, settle_failure
+from tidegate.environment.tasks.port import Problem
+from tidegate.runtime.rpc import Registration
+from tidegate.v1 import environment_service_pb2 as pb
+from tidegate.v1.environment_service_pb2_grpc import (
+    EnvironmentServiceServicer,
+    add_EnvironmentServiceServicer_to_server,
+)
+
+# More would keep the event loop from its heartbeats; callers send several calls.
+SCORES_MAX = 8192
+
+
+class EnvironmentServicer(EnvironmentServiceServicer):
+    """Thin over the scorer and the sessions; their errors carry the status of the call."""
+
+    def __init__(self, scorer: Scorer, sessions: Sessions) -> None:
+        """Both are shared with the loops."""
+        self._scorer = scorer
+        self._sessions = sessions
+
+    async def Score(self, request: pb.ScoreRequest, context: ServicerContext[Any, Any]) -> pb.ScoreResponse:
+        """Rewards in the order of the items. A failed verifier gives 0 and says so: a call has nothing to drop."""
+        if len(request.items) > SCORES_MAX:
+            raise RecordError(
+                f"{len(request.items)} completions in one call", fix=f"send at most {SCORES_MAX}"
+            )
+        answers = [
+            Answer(Problem(item.prompt_id, item.prompt, item.answer, item.curriculum_bin), item.completion)
+            for item in request.items
+        ]
+        response = pb.ScoreResponse()
+        for judgement in await self._scorer.judge(request.env_id, answers):
+            score = settle_failure(judgement, on_error="zero")
+            assert score is not None, "on_error zero always gives a score"
+            response.results.add(reward=score.reward, components=score.components, log=score.log)
+        return response
+
+    async def Reset(self, request: pb.ResetRequest, context: ServicerContext[Any, Any]) -> pb.ResetResponse:
+        """Open a session."""
+        session_id, observation = await self._sessions.open(request.env_id, seed=request.seed)
+        return pb.ResetResponse(session_id=session_id, observation=observation)
+
+    async def Step(self, request: pb.StepRequest, context: ServicerContext[Any, Any]) -> pb.StepResponse:
+        """One step of a session."""
+        outcome = await self._sessions.step(request.session_id, action=request.action)
+        return pb.StepResponse(
+            observation=outcome.observation,
+            reward=outcome.reward,
+            terminated=outcome.terminated,
+            truncated=outcome.truncated,
+        )
+
+    async def Close(self, request: pb.CloseRequest, context: ServicerContext[Any, Any]) -> pb.CloseResponse:
+        """End a session; ending it twice is fine."""
+        await self._sessions.close(request.session_id)
+        return pb.CloseResponse()
+
+    def registration(self) -> Registration:
+        """How the server adds it."""
+        return Registration(add_EnvironmentServiceServicer_to_server, self, "tidegate.v1.EnvironmentService")

@@ -1,0 +1,208 @@
+"""One episode behind JSON: what a session holds, whatever kind of environment it is.
+
+Two kinds: Gymnasium environments, and text tasks as episodes of one step (observation: the prompt; action: the
+completion). Gymnasium is imported when the first of its environments is opened, so that a worker that only scores
+stays small.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import msgspec
+import numpy as np
+
+from tidegate.core.errors import NotFoundError, RecordError
+from tidegate.core.records import Array
+from tidegate.environment.tasks.port import Problem, TextTask
+from tidegate.environment.tasks.registry import TASKS
+
+
+class StepOutcome(msgspec.Struct, frozen=True):
+    """What one step returned; ``observation`` is JSON text."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+class SessionEnv(Protocol):
+    """An environment that speaks JSON. Calls may block: they run in a thread, one at a time."""
+
+    def reset(self, *, seed: int) -> str:
+        """Begin the episode; the first observation as JSON text."""
+        ...
+
+    def step(self, action: str) -> StepOutcome:
+        """One step; ``action`` is JSON text.
+
+        Raises:
+            RecordError: the text is no JSON, or no action of this environment.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        ...
+
+
+def parse_action(text: str) -> Any:
+    """JSON text as plain values.
+
+    Raises:
+        RecordError: the text is no JSON.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise RecordError(
+            f"The action {text[:80]!r} is no JSON",
+            why=str(error),
+            fix='send JSON, such as 1 or [0.5] or "085"',
+        ) from error
+
+
+def to_plain(value: Any) -> Any:
+    """An observation with arrays and NumPy numbers as lists and numbers."""
+    if isinstance(value, np.ndarray):
+        return cast("Array", value).tolist()
+    if isinstance(value, np.generic):
+        return cast("Any", value).item()
+    if isinstance(value, dict):
+        return {str(key): to_plain(item) for key, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def to_json(observation: Any) -> str:
+    """An observation as JSON text."""
+    return msgspec.json.encode(to_plain(observation)).decode()
+
+
+def to_action(space: Any, value: Any) -> Any:
+    """A plain JSON value as a member of a Gymnasium space.
+
+    Raises:
+        RecordError: the value is no member of ``space``.
+    """
+    action = _shaped(space, value)
+    if not space.contains(action):
+        raise RecordError(
+            f"The action {str(value)[:80]} is not in {space}", fix="send a member of the action space"
+        )
+    return action
+
+
+def _shaped(space: Any, value: Any) -> Any:
+    """``value`` with the container and dtype that ``space`` expects; membership is checked by the caller."""
+    parts: Any = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping) and isinstance(value, dict):
+        given = cast("dict[str, Any]", value)
+        return {
+            name: _shaped(part, given.get(name)) for name, part in cast("Mapping[str, Any]", parts).items()
+        }
+    if isinstance(value, bool):
+        raise RecordError(f"The action {value} is not in {space}", why="JSON's true and false are no numbers")
+    if not isinstance(value, list):
+        return value
+    items = cast("list[Any]", value)
+    if isinstance(parts, tuple):
+        members = cast("tuple[Any, ...]", parts)
+        if len(items) != len(members):
+            raise RecordError(f"The action has {len(items)} parts", why=f"{space} has {len(members)}")
+        return tuple(_shaped(part, item) for part, item in zip(members, items, strict=True))
+    try:
+        array: Array = np.asarray(items, dtype=space.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"The action {str(items)[:80]} is no array for {space}", why=str(error)) from error
+    return array
+
+
+class GymnasiumEnv:
+    """A Gymnasium environment behind JSON."""
+
+    def __init__(self, env_id: str) -> None:
+        """Make the environment.
+
+        Raises:
+            NotFoundError: Gymnasium knows no such environment, or what it needs is not installed.
+        """
+        gymnasium: Any = importlib.import_module("gymnasium")
+        try:
+            self._env: Any = gymnasium.make(env_id)
+        except (gymnasium.error.Error, ImportError) as error:
+            raise NotFoundError(
+                f"Environment {env_id!r} cannot be made",
+                why=str(error),
+                fix="name one of Gymnasium's environments, such as CartPole-v1, or a text task",
+            ) from error
+
+    def reset(self, *, seed: int) -> str:
+        """Begin an episode; the first observation as JSON text."""
+        observation, _info = self._env.reset(seed=seed)
+        return to_json(observation)
+
+    def step(self, action: str) -> StepOutcome:
+        """One step.
+
+        Raises:
+            RecordError: the text is no action of this environment.
+        """
+        member = to_action(self._env.action_space, parse_action(action))
+        observation, reward, terminated, truncated, _info = self._env.step(member)
+        return StepOutcome(to_json(observation), float(reward), bool(terminated), bool(truncated))
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        self._env.close()
+
+
+class TextEnv:
+    """A text task as an episode of one step: the observation is the prompt, the action the completion."""
+
+    def __init__(self, task: TextTask) -> None:
+        """Prompts are drawn from the task's training problems."""
+        self._task = task
+        self._problem: Problem | None = None
+
+    def reset(self, *, seed: int) -> str:
+        """The prompt that belongs to ``seed``, as JSON text."""
+        self._problem = self._task.problems("train", seed=seed)[0]
+        return to_json({"prompt": self._problem.prompt})
+
+    def step(self, action: str) -> StepOutcome:
+        """Judge the completion and end the episode.
+
+        Raises:
+            RecordError: the action is no JSON string.
+        """
+        assert self._problem is not None, "a session begins with reset"
+        completion = parse_action(action)
+        if not isinstance(completion, str):
+            raise RecordError("A text task takes one JSON string as its action", why=f"it got {action[:80]}")
+        score = self._task.score(self._problem, completion)
+        return StepOutcome("null", score.reward, terminated=True, truncated=False)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def make_session_env(env_id: str, *, allowed_modules: Sequence[str]) -> SessionEnv:
+    """A text task by its name, or one of Gymnasium's environments.
+
+    ``allowed_modules`` names the environments outside of Gymnasium's registry that a call may open.
+
+    Raises:
+        NotFoundError: there is no such environment, or it would import a module that is not allowed.
+    """
+    if env_id in TASKS:
+        return TextEnv(TASKS[env_id])
+    if ":" in env_id and env_id not in allowed_modules:
+        raise NotFoundError(
+            f"Environment {env_id[:64]!r} may not be opened by a call",
+            why="its name would import a module",
+            fix="list it under environment.session_envs in the run file",
+        )
+    return GymnasiumEnv(env_id)

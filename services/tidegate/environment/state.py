@@ -1,0 +1,120 @@
+"""Scores as values: the cache of them, what a failed verifier means, the record once it is scored."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tidegate.core.errors import RecordError
+from tidegate.core.records import StageTiming, Trajectory
+from tidegate.environment.tasks.port import Problem, Score
+
+STAGE_SCORE = "reward.score"
+# A verifier's log is kept with the record; this bounds what it may add to a message.
+LOG_CHARS_MAX = 2000
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A completion beside the problem it answers."""
+
+    problem: Problem
+    completion: str
+
+
+class VerifierFailed(msgspec.Struct, frozen=True):
+    """A verifier raised, overran its deadline, or gave a reward that is no number."""
+
+    why: str
+
+
+Judgement: TypeAlias = Score | VerifierFailed
+OnError: TypeAlias = Literal["zero", "drop"]
+
+
+class ScoreCache:
+    """Scores by (environment, problem, completion), least recently used out first. Failures are not kept.
+
+    At most ``num_max`` entries; a new one frees the place of the one that was not asked for the longest.
+    """
+
+    def __init__(self, *, num_max: int) -> None:
+        """An empty cache; 0 keeps nothing."""
+        self._num_max = num_max
+        self._scores: OrderedDict[tuple[str, Answer], Score] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Scores kept now."""
+        return len(self._scores)
+
+    def get(self, env_id: str, answer: Answer) -> Score | None:
+        """A score given before. The whole problem counts: its id alone could be asked about with another answer."""
+        score = self._scores.get((env_id, answer))
+        if score is not None:
+            self._scores.move_to_end((env_id, answer))
+        return score
+
+    def put(self, env_id: str, answer: Answer, score: Score) -> None:
+        """Keep a score."""
+        self._scores[env_id, answer] = score
+        while len(self._scores) > self._num_max:
+            self._scores.popitem(last=False)
+
+
+def answer_of(record: Trajectory) -> Answer:
+    """What a verifier needs of a record."""
+    problem = Problem(
+        prompt_id=record.prompt_id, prompt=record.prompt, answer=record.answer, bin=record.curriculum_bin
+    )
+    return Answer(problem=problem, completion=record.completion)
+
+
+def check_group(records: Sequence[Trajectory], *, env_id: str) -> None:
+    """Whether the records of one message are one whole group of one environment (I6).
+
+    Raises:
+        RecordError: samples are missing, doubled, or belong elsewhere.
+    """
+    first = records[0]
+    if any(record.env_id != env_id for record in records):
+        raise RecordError(
+            f"Group {first.group_id} belongs to environment {first.env_id!r}",
+            why=f"this worker scores {env_id!r}",
+        )
+    if any(record.group_id != first.group_id for record in records):
+        raise RecordError(f"A message mixes group {first.group_id} with others")
+    ids = {record.trajectory_id for record in records}
+    if len(ids) != len(records) or any(record.group_size != len(records) for record in records):
+        raise RecordError(
+            f"Group {first.group_id} of {first.group_size} came as {len(ids)} samples in {len(records)} records",
+            why="a group travels whole, or it is not trained",
+        )
+
+
+def settle_failure(judgement: Judgement, *, on_error: OnError) -> Score | None:
+    """The score to write; None when a failed verifier means that the rollout is dropped."""
+    match judgement:
+        case Score():
+            return judgement
+        case VerifierFailed(why):
+            if on_error == "drop":
+                return None
+            return Score(reward=0.0, components={}, log=f"verifier failed: {why}")
+
+
+def scored(records: Sequence[Trajectory], scores: Sequence[Score], *, stage: StageTiming) -> list[Trajectory]:
+    """The records of one group with their rewards, one hop older."""
+    return [
+        msgspec.structs.replace(
+            record,
+            reward=score.reward,
+            reward_components=score.components,
+            verifier_log=score.log[:LOG_CHARS_MAX],
+        ).with_stage(stage)
+        for record, score in zip(records, scores, strict=True)
+    ]
+
+
+def with_trace(record: Trajectory, trace_parent: str) -> Trajectory:
+    """The record as the parent of what happens to it next."""
+    return msgspec.structs.replace(record, trace_parent=trace_parent)

@@ -1,0 +1,55 @@
+"""Stands in for the trajectory store: remembers what was settled and uploaded, and may be away."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tidegate.core.errors import UnavailableError
+from tidegate.runtime.rpc import Registration, RpcServer
+from tidegate.v1 import trajectory_store_service_pb2 as pb
+from tidegate.v1.trajectory_store_service_pb2_grpc import add_TrajectoryStoreServiceServicer_to_server
+
+
+class FakeStore:
+    """The two calls that come from outside of the learner."""
+
+    def __init__(self) -> None:
+        self.settled: dict[str, tuple[str, str]] = {}
+        self.uploads: dict[str, bytes] = {}
+        self.away = False
+        self.num_calls = 0
+
+    async def Settle(self, request: pb.SettleRequest, context: Any) -> pb.SettleResponse:  # gRPC's name
+        self.num_calls += 1
+        if self.away:
+            raise UnavailableError("the store is away")
+        fresh = [dropped for dropped in request.dropped if dropped.trajectory_id not in self.settled]
+        self.settled |= {dropped.trajectory_id: (dropped.reason, dropped.detail) for dropped in fresh}
+        return pb.SettleResponse(settled=len(fresh))
+
+    async def UploadPayload(  # gRPC's name
+        self, requests: AsyncIterator[pb.UploadPayloadRequest], context: Any
+    ) -> pb.UploadPayloadResponse:
+        body = bytearray()
+        name = ""
+        async for request in requests:
+            name = name or request.reference.payload_id
+            body += request.chunk
+        self.uploads[name] = bytes(body)
+        return pb.UploadPayloadResponse()
+
+    def __getattr__(self, name: str) -> Any:
+        """Every other call of the service exists and is never made."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return None
+
+    async def serve(self, address: str) -> RpcServer:
+        server = RpcServer(
+            [
+                Registration(
+                    add_TrajectoryStoreServiceServicer_to_server, self, "tidegate.v1.TrajectoryStoreService"
+                )
+            ]
+        )
+        await server.start(address)
+        return server

@@ -1,0 +1,287 @@
+"""Groups from ROLLOUTS to TRAJECTORIES through a real broker: scored once, whole, or settled by rule."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.integration.environment.store import FakeStore
+from tests.support.broker import Broker
+from tests.support.room import make_context, running, until
+from tests.support.settings import make_settings
+from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, RunId, TaskId, trajectory_id
+from tidegate.core.records import Trajectory, VersionSpan
+from tidegate.environment import main
+from tidegate.environment.config import EnvironmentConfig
+from tidegate.environment.tasks.port import Problem, Score
+from tidegate.environment.tasks.registry import TASKS
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import PolicyConfig, Settings, WorkloadConfig
+from tidegate.runtime.consumer import Delivery
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.environment import Completion, EnvironmentClient
+from tidegate.wire.frame import decode_frame, encode_frame
+from tidegate.wire.subjects import (
+    HEADER_REFERENCE,
+    HEADER_TRACE_PARENT,
+    HEADER_TRAJECTORY_IDS,
+    MESSAGE_BYTES_MAX,
+    Topology,
+)
+
+pytestmark = pytest.mark.integration
+ENV = "arithmetic"
+CONFIG = EnvironmentConfig(ack_wait_s=1.0)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, nats: Broker) -> Settings:
+    return msgspec.structs.replace(
+        make_settings(tmp_path, broker_url=nats.url),
+        workload=WorkloadConfig(kind="text", env=ENV, num_samples=2),
+        policy=PolicyConfig(kind="char_lm"),
+    )
+
+
+@pytest.fixture
+async def store(settings: Settings) -> AsyncIterator[FakeStore]:
+    store = FakeStore()
+    server = await store.serve(settings.addresses["trajectory_store"][0])
+    yield store
+    await server.stop(grace_s=0.0)
+
+
+def group(task: str, *completions: str, log: str = "") -> list[Trajectory]:
+    version = PolicyVersion(LineageName("0-a"), 3)
+    task_id = TaskId(task)
+    return [
+        Trajectory(
+            trajectory_id=trajectory_id(task_id, sample_index=index),
+            run_id=RunId("test-run"),
+            task_id=task_id,
+            group_id=GroupId(task),
+            group_size=len(completions),
+            spans=(VersionSpan(version, 0, 2),),
+            tensors={
+                "tokens": np.array([5, 2], np.int32),
+                "behavior_logprobs": np.full(2, -0.5, np.float32),
+            },
+            num_steps=2,
+            prompt_id=PromptId("47+38"),
+            prompt="47+38=",
+            answer="085",
+            completion=text,
+            env_id=ENV,
+            started_at_s=1.0,
+            finished_at_s=2.0,
+            trace_parent=f"00-{index + 1:032x}-{index + 1:016x}-00",
+            verifier_log=log,
+        )
+        for index, text in enumerate(completions)
+    ]
+
+
+async def publish(
+    bus: Bus, topology: Topology, body: bytes, records: list[Trajectory], *, attempt: int = 1
+) -> None:
+    ids = ",".join(record.trajectory_id for record in records)
+    message_id = f"{records[0].task_id}-{attempt}"
+    await bus.publish(
+        topology.rollouts(ENV), body, message_id=message_id, headers={HEADER_TRAJECTORY_IDS: ids}
+    )
+
+
+async def scored_messages(bus: Bus, topology: Topology, count: int) -> list[Delivery]:
+    consumer = await bus.consumer(topology.trajectory_consumer(0))
+    deliveries: list[Delivery] = []
+    async with asyncio.timeout(20.0):
+        while len(deliveries) < count:
+            for delivery in await consumer.fetch(count - len(deliveries), wait_s=1.0):
+                await delivery.ack()
+                deliveries.append(delivery)
+    await consumer.close()
+    return deliveries
+
+
+async def drained(bus: Bus, topology: Topology) -> None:
+    async with asyncio.timeout(20.0):
+        while (await bus.stream_state(topology.stream("ROLLOUTS"))).messages:
+            await asyncio.sleep(0.02)
+
+
+async def test_group_is_scored_published_whole_and_acknowledged(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    records = group("task-1", "085", "084")
+    await publish(bus, topology, encode_frame(records), records)
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)) as context:
+        [message] = await scored_messages(bus, topology, 1)
+        await drained(bus, topology)
+        await until(lambda: context.stats.value("scored_total") == 2)
+    first, second = decode_frame(message.data)
+    assert (first.reward, second.reward) == (1.0, 0.0)
+    assert first.reward_components == {"exact": 1.0, "digits": 1.0}
+    assert "expected '085'" in second.verifier_log
+    assert [stage.stage for stage in first.stages] == ["reward.score"]
+    assert first.stages[0].worker == "environment-0"
+    assert message.headers[HEADER_TRAJECTORY_IDS] == "task-1.0,task-1.1"
+    assert message.headers[HEADER_TRACE_PARENT] == first.trace_parent
+    np.testing.assert_array_equal(first.tensors["tokens"], records[0].tensors["tokens"])
+
+
+async def test_redelivered_group_reaches_the_store_under_the_same_id(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    records = group("task-1", "085", "084")
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)):
+        await publish(bus, topology, encode_frame(records), records, attempt=1)
+        await drained(bus, topology)
+        await publish(bus, topology, encode_frame(records), records, attempt=2)
+        await drained(bus, topology)
+    assert (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages == 1
+
+
+async def test_group_that_cannot_be_decoded_is_kept_in_quarantine_and_settled_and_others_pass(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    truncated, nan, foreign, half, good = (group(f"task-{number}", "085", "084") for number in range(1, 6))
+    nan[1].tensors["behavior_logprobs"][0] = np.nan
+    foreign = [msgspec.structs.replace(record, run_id=RunId("other-run")) for record in foreign]
+    await publish(bus, topology, encode_frame(truncated)[:-7], truncated)
+    await publish(bus, topology, encode_frame(nan), nan)
+    await publish(bus, topology, encode_frame(foreign), foreign)
+    await publish(bus, topology, encode_frame(half[:1]), half)
+    await publish(bus, topology, encode_frame(good), good)
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)) as context:
+        [message] = await scored_messages(bus, topology, 1)
+        await drained(bus, topology)
+    assert [record.task_id for record in decode_frame(message.data)] == ["task-5", "task-5"]
+    assert set(store.settled) == {f"task-{number}.{index}" for number in range(1, 5) for index in (0, 1)}
+    assert {reason for reason, _ in store.settled.values()} == {"invalid"}
+    assert "no policy can produce" in store.settled["task-2.0"][1]
+    assert (await bus.stream_state(topology.stream("QUARANTINE"))).messages == 4
+    assert context.stats.value("quarantined_total") == 4
+
+
+async def test_settling_waits_for_a_store_that_is_away(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    store.away = True
+    records = group("task-1", "085", "084")
+    await publish(bus, topology, b"no frame", records)
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)):
+        await until(lambda: store.num_calls >= 2)
+        assert (await bus.stream_state(topology.stream("ROLLOUTS"))).messages == 1
+        store.away = False
+        await drained(bus, topology)
+    assert set(store.settled) == {"task-1.0", "task-1.1"}
+
+
+class BrokenTask:
+    """A verifier that fails on one completion."""
+
+    def score(self, problem: Problem, completion: str) -> Score:
+        if completion == "084":
+            raise ValueError("its own bug")
+        return Score(1.0, {}, "")
+
+
+@pytest.mark.parametrize("on_error", ["zero", "drop"])
+async def test_failed_verifier_costs_its_completion_or_its_group_as_configured(
+    bus: Bus,
+    topology: Topology,
+    settings: Settings,
+    store: FakeStore,
+    on_error: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(TASKS, ENV, BrokenTask())  # scoring needs no more
+    config = msgspec.convert({"on_error": on_error}, EnvironmentConfig)
+    broken, good = group("task-1", "085", "084"), group("task-2", "085", "086")
+    for records in (broken, good):
+        await publish(bus, topology, encode_frame(records), records)
+    async with running(main.build, config, make_context("environment", settings, bus=bus)):
+        messages = await scored_messages(bus, topology, 1 if on_error == "drop" else 2)
+        await drained(bus, topology)
+    rewards = {
+        str(record.trajectory_id): record for message in messages for record in decode_frame(message.data)
+    }
+    if on_error == "drop":
+        assert set(rewards) == {"task-2.0", "task-2.1"}
+        assert {reason for reason, _ in store.settled.values()} == {"failed"}
+        assert set(store.settled) == {"task-1.0", "task-1.1"}
+    else:
+        assert rewards["task-1.1"].reward == 0.0
+        assert "its own bug" in rewards["task-1.1"].verifier_log
+        assert store.settled == {}
+
+
+async def test_full_stream_holds_finished_groups_and_stops_taking_more(
+    nats: Broker, bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    streams = {spec.name: spec for spec in topology.streams(max_tasks=64)}
+    full = msgspec.structs.replace(streams[topology.stream("TRAJECTORIES")], max_messages=1)
+    await bus.bootstrap((full,))
+    await bus.publish(topology.trajectories(0), b"in the way", message_id="first")
+    groups = [group(f"task-{number}", "085", "084") for number in range(6)]
+    for records in groups:
+        await publish(bus, topology, encode_frame(records), records)
+    config = msgspec.structs.replace(CONFIG, slots=2)
+    async with running(main.build, config, make_context("environment", settings, bus=bus)):
+        await until(lambda: bus.backpressure_total >= 4)
+        assert (await bus.stream_state(topology.stream("ROLLOUTS"))).messages == 6
+        messages = await scored_messages(bus, topology, 7)
+        await drained(bus, topology)
+    told = [message.headers[HEADER_TRAJECTORY_IDS] for message in messages[1:]]
+    assert sorted(told) == [f"task-{number}.0,task-{number}.1" for number in range(6)]
+
+
+async def test_draining_finishes_what_is_held_and_leaves_the_rest_to_others(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    groups = [group(f"task-{number}", "085", "084") for number in range(20)]
+    for records in groups:
+        await publish(bus, topology, encode_frame(records), records)
+    config = msgspec.structs.replace(CONFIG, slots=1)
+    async with running(main.build, config, make_context("environment", settings, bus=bus)) as context:
+        await until(lambda: context.stats.value("scored_total") >= 2)
+    left = (await bus.stream_state(topology.stream("ROLLOUTS"))).messages
+    made = (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages
+    assert left + made == 20
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus, index=0)):
+        await scored_messages(bus, topology, 20)
+        await drained(bus, topology)
+
+
+async def test_group_that_outgrew_a_message_by_its_rewards_is_uploaded(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    records = group("task-1", "085", "084")
+    room = MESSAGE_BYTES_MAX - len(encode_frame(records)) - 300
+    padding = np.zeros(room // 8 * 8, np.uint8)
+    big = [
+        msgspec.structs.replace(records[0], tensors={**records[0].tensors, "padding": padding}),
+        records[1],
+    ]
+    await publish(bus, topology, encode_frame(big), big)
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)):
+        [message] = await scored_messages(bus, topology, 1)
+    assert message.headers[HEADER_REFERENCE] == "1"
+    first, second = decode_frame(store.uploads["task-1:scored"])
+    assert (first.reward, second.reward) == (1.0, 0.0)
+
+
+async def test_call_scores_outside_of_the_streams(settings: Settings, bus: Bus, store: FakeStore) -> None:
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)) as context:
+        client = client_of(context)
+        completions = [Completion("47+38", "47+38=", "085", text, "carries-1") for text in ("085", "185")]
+        right, wrong = await client.score(ENV, completions)
+    assert (right.reward, wrong.reward) == (1.0, 0.0)
+    assert wrong.components == {"exact": 0.0, "digits": pytest.approx(2 / 3)}
+
+
+def client_of(context: ServiceContext) -> EnvironmentClient:
+    return EnvironmentClient(context.channel("environment"))

@@ -1,0 +1,89 @@
+"""Sessions over gRPC: whole episodes, and errors that say what they are."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import gymnasium
+import msgspec
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.room import make_context, running, until
+from tests.support.settings import make_settings
+from tidegate.core.errors import BackpressureError, NotFoundError, RecordError
+from tidegate.environment import main
+from tidegate.environment.config import EnvironmentConfig
+from tidegate.runtime.bus import Bus
+from tidegate.wire.clients.environment import Completion, EnvironmentClient
+
+pytestmark = pytest.mark.integration
+CONFIG = EnvironmentConfig(max_sessions=2)
+
+
+@pytest.fixture
+async def client(tmp_path: Path, nats: Broker, bus: Bus) -> AsyncIterator[EnvironmentClient]:
+    settings = make_settings(tmp_path, broker_url=nats.url)
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)) as context:
+        yield EnvironmentClient(context.channel("environment"))
+
+
+async def test_episode_over_calls_equals_the_episode_in_process(client: EnvironmentClient) -> None:
+    direct = gymnasium.make("CartPole-v1")
+    observation, _ = direct.reset(seed=11)
+    session_id, told = await client.reset("CartPole-v1", seed=11)
+    assert json.loads(told) == observation.tolist()
+    for turn in range(200):
+        action = turn % 2
+        step = await client.step(session_id, action=str(action))
+        observation, reward, terminated, truncated, _ = direct.step(action)
+        assert json.loads(step.observation) == observation.tolist()
+        assert (step.reward, step.terminated, step.truncated) == (reward, terminated, truncated)
+        if terminated or truncated:
+            break
+    with pytest.raises(NotFoundError, match="open another with Reset"):
+        await client.step(session_id, action="0")
+    await client.close(session_id)
+
+
+async def test_text_task_is_a_session_of_one_step(client: EnvironmentClient) -> None:
+    session_id, told = await client.reset("arithmetic", seed=2)
+    left, right = json.loads(told)["prompt"].rstrip("=").split("+")
+    step = await client.step(session_id, action=json.dumps(f"{int(left) + int(right):03d}"))
+    assert (step.reward, step.terminated) == (1.0, True)
+
+
+async def test_errors_over_the_wire_name_their_kind(client: EnvironmentClient) -> None:
+    with pytest.raises(NotFoundError, match="Nope-v1"):
+        await client.reset("Nope-v1", seed=0)
+    with pytest.raises(NotFoundError, match="no session 'unknown'"):
+        await client.step("unknown", action="0")
+    session_id, _ = await client.reset("CartPole-v1", seed=0)
+    with pytest.raises(RecordError, match="is no JSON"):
+        await client.step(session_id, action="{not json")
+    with pytest.raises(RecordError, match="not in Discrete"):
+        await client.step(session_id, action="7")
+    assert (await client.step(session_id, action="1")).reward == 1.0
+    with pytest.raises(NotFoundError, match="no text task 'CartPole-v1'"):
+        await client.score("CartPole-v1", [Completion("p", "1+1=", "2", "2")])
+
+
+async def test_taken_slots_are_refused_until_one_is_closed(client: EnvironmentClient) -> None:
+    first, _ = await client.reset("CartPole-v1", seed=0)
+    await client.reset("CartPole-v1", seed=1)
+    with pytest.raises(BackpressureError, match="All 2 sessions are taken"):
+        await client.reset("CartPole-v1", seed=2)
+    await client.close(first)
+    await client.close(first)
+    await client.reset("CartPole-v1", seed=2)
+
+
+async def test_session_that_nobody_calls_idles_out(tmp_path: Path, nats: Broker, bus: Bus) -> None:
+    settings = make_settings(tmp_path, broker_url=nats.url)
+    config = msgspec.structs.replace(CONFIG, session_idle_s=0.1)
+    async with running(main.build, config, make_context("environment", settings, bus=bus)) as context:
+        client = EnvironmentClient(context.channel("environment"))
+        session_id, _ = await client.reset("CartPole-v1", seed=0)
+        await until(lambda: context.stats.value("sessions_idled_total") == 1)
+        with pytest.raises(NotFoundError):
+            await client.step(session_id, action="0")

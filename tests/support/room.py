@@ -1,0 +1,75 @@
+"""A service as its process would run it, inside of a test: real broker, real gRPC, its own loops."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.config import Settings
+from tidegate.runtime.drain import Drain
+from tidegate.runtime.rpc import RpcServer
+from tidegate.runtime.service import Channels, ServiceContext, ServiceParts, instance_name
+from tidegate.runtime.stats_board import StatsBoard
+from tidegate.runtime.telemetry import Telemetry
+from tidegate.wire.subjects import Topology
+
+ConfigT = TypeVar("ConfigT")
+POLL_S = 0.01
+TIMEOUT_S = 20.0
+
+
+def make_context(service: str, settings: Settings, *, bus: Bus, index: int = 0) -> ServiceContext:
+    """What the lifecycle hands to a room's ``build``."""
+    instance = instance_name(service, index)
+    data_dir = Path(settings.data_dir) / instance
+    data_dir.mkdir(parents=True, exist_ok=True)
+    return ServiceContext(
+        service=service,
+        instance=instance,
+        index=index,
+        settings=settings,
+        topology=Topology(settings.run),
+        data_dir=data_dir,
+        bus=bus,
+        clock=SystemClock(),
+        stats=StatsBoard(service=service, instance=instance, started_at_s=0.0),
+        telemetry=Telemetry(settings.telemetry, exporter=None),
+        drain=Drain(),
+        log=structlog.get_logger(instance),
+        channels=Channels(settings.addresses),
+    )
+
+
+@asynccontextmanager
+async def running(
+    build: Callable[[ServiceContext, ConfigT], Awaitable[ServiceParts]],
+    config: ConfigT,
+    context: ServiceContext,
+) -> AsyncGenerator[ServiceContext, None]:
+    """One life of a service; leaving drains it, and every loop must have returned by itself."""
+    parts = await build(context, config)
+    server = RpcServer(parts.servicers)
+    await server.start(context.settings.addresses[context.service][context.index])
+    loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
+    try:
+        yield context
+    finally:
+        context.drain.request()
+        async with asyncio.timeout(TIMEOUT_S):
+            await asyncio.gather(*loops)
+        if parts.close is not None:
+            await parts.close()
+        await context.channels.close()
+        await server.stop(grace_s=0.2)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that is about to happen; a hang is the failure."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            await asyncio.sleep(POLL_S)

@@ -1,0 +1,128 @@
+"""Verifiers behind a cache and a deadline."""
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from tidegate.core.errors import NotFoundError
+from tidegate.environment.scoring import Scorer
+from tidegate.environment.state import Answer, ScoreCache, VerifierFailed
+from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
+from tidegate.environment.tasks.registry import get_task
+from tidegate.runtime.clock import SystemClock
+
+
+class Verifier:
+    """A task that does what its completion says; ``hang`` waits until it is released."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.release = threading.Event()
+
+    def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
+        raise AssertionError("scoring asks for no problems")
+
+    def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
+        raise AssertionError("scoring asks for no demonstrations")
+
+    def score(self, problem: Problem, completion: str) -> Score:
+        self.calls.append(completion)
+        match completion:
+            case "raise":
+                raise ZeroDivisionError("by zero")
+            case "nan":
+                return Score(float("nan"), {}, "")
+            case "hang":
+                assert self.release.wait(30)
+                return Score(1.0, {}, "late")
+            case _:
+                return Score(float(completion == problem.answer), {}, completion)
+
+
+class SteppingClock(SystemClock):
+    """A monotonic clock that goes on by ``step_s`` at each look."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self._now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        self._now_s += self._step_s
+        return self._now_s
+
+
+def answers(*texts: str) -> list[Answer]:
+    return [Answer(Problem("p", "1+1=", "2", "all"), text) for text in texts]
+
+
+def scorer(
+    verifier: Verifier, *, num_threads: int = 0, deadline_s: float = 5.0, step_s: float = 0.0
+) -> Scorer:
+    cache = ScoreCache(num_max=16)
+    return Scorer(
+        lambda _: verifier, cache, SteppingClock(step_s), deadline_s=deadline_s, num_threads=num_threads
+    )
+
+
+async def test_answers_are_judged_in_order_and_asked_once() -> None:
+    verifier = Verifier()
+    judge = scorer(verifier)
+    first = await judge.judge("any", answers("2", "3"))
+    again = await judge.judge("any", answers("3", "4", "2"))
+    assert [judgement.reward for judgement in first if isinstance(judgement, Score)] == [1.0, 0.0]
+    assert [judgement.log for judgement in again if isinstance(judgement, Score)] == ["3", "4", "2"]
+    assert verifier.calls == ["2", "3", "4"]
+    assert judge.cache_hits_total == 2
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+async def test_verifier_that_raises_or_gives_no_number_fails_alone_and_is_asked_again(
+    num_threads: int,
+) -> None:
+    verifier = Verifier()
+    judge = scorer(verifier, num_threads=num_threads)
+    raised, nan, good = await judge.judge("any", answers("raise", "nan", "2"))
+    assert isinstance(raised, VerifierFailed)
+    assert "ZeroDivisionError" in raised.why
+    assert isinstance(nan, VerifierFailed)
+    assert isinstance(good, Score)
+    await judge.judge("any", answers("raise"))
+    assert verifier.calls.count("raise") == 2
+    assert judge.failures_total == 3
+    judge.close()
+
+
+async def test_verifier_in_the_loop_that_overran_its_deadline_failed() -> None:
+    judge = scorer(Verifier(), deadline_s=1.0, step_s=1.5)
+    [late] = await judge.judge("any", answers("2"))
+    assert late == VerifierFailed("it took 1.5 s, the deadline is 1 s")
+
+
+async def test_hanging_verifier_ends_at_its_deadline_and_the_others_are_judged() -> None:
+    verifier = Verifier()
+    judge = scorer(verifier, num_threads=2, deadline_s=0.2)
+    hung, good = await judge.judge("any", answers("hang", "2"))
+    assert isinstance(hung, VerifierFailed)
+    assert "0.2 s" in hung.why
+    assert good == Score(1.0, {}, "2")
+    verifier.release.set()
+    judge.close()
+
+
+async def test_when_every_thread_hangs_the_rest_fails_instead_of_waiting_for_ever() -> None:
+    verifier = Verifier()
+    judge = scorer(verifier, num_threads=1, deadline_s=0.1)
+    hung, never_ran = await judge.judge("any", answers("hang", "2"))
+    assert isinstance(hung, VerifierFailed)
+    assert isinstance(never_ran, VerifierFailed)
+    assert "every verifier thread" in never_ran.why
+    assert verifier.calls == ["hang"]
+    verifier.release.set()
+    judge.close()
+
+
+async def test_unknown_text_task_is_the_callers_error() -> None:
+    judge = Scorer(get_task, ScoreCache(num_max=1), SystemClock(), deadline_s=1.0, num_threads=0)
+    with pytest.raises(NotFoundError, match="no text task 'nowhere'"):
+        await judge.judge("nowhere", answers("2"))

@@ -1,0 +1,167 @@
+"""The table of sessions: bounded, swept, and safe from what it runs."""
+
+import asyncio
+import threading
+
+import pytest
+
+from tidegate.core.errors import BackpressureError, DeadlineError, NotFoundError, RecordError, TidegateError
+from tidegate.environment.session_envs import StepOutcome
+from tidegate.environment.sessions import SessionLimits, Sessions
+from tidegate.runtime.clock import SystemClock
+
+
+class FakeEnv:
+    """Counts its steps; its action says what happens."""
+
+    def __init__(self, env_id: str) -> None:
+        if env_id == "unknown":
+            raise NotFoundError("no such environment")
+        self.num_steps = 0
+        self.closed = False
+        self.release = threading.Event()
+
+    def reset(self, *, seed: int) -> str:
+        return str(seed)
+
+    def step(self, action: str) -> StepOutcome:
+        match action:
+            case "bad":
+                raise RecordError("no action")
+            case "crash":
+                raise ValueError("its own bug")
+            case "hang":
+                assert self.release.wait(30)
+            case _:
+                pass
+        self.num_steps += 1
+        return StepOutcome(str(self.num_steps), 1.0, terminated=action == "end", truncated=action == "cut")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeClock(SystemClock):
+    """Time moves when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now
+
+
+class Table:
+    """Sessions over fake environments, with the clock and the environments at hand."""
+
+    def __init__(self, *, max_sessions: int = 2, deadline_s: float = 10.0) -> None:
+        self.clock = FakeClock()
+        self.envs: list[FakeEnv] = []
+        limits = SessionLimits(max_sessions=max_sessions, idle_s=60.0, deadline_s=deadline_s)
+        self.sessions = Sessions(self.make, limits, self.clock)
+
+    def make(self, env_id: str) -> FakeEnv:
+        env = FakeEnv(env_id)
+        self.envs.append(env)
+        return env
+
+
+async def test_sessions_are_stepped_independently() -> None:
+    table = Table()
+    (first, observation), (second, _) = (
+        await table.sessions.open("a", seed=5),
+        await table.sessions.open("a", seed=6),
+    )
+    assert observation == "5"
+    assert first != second
+    await table.sessions.step(first, action="go")
+    assert (await table.sessions.step(first, action="go")).observation == "2"
+    assert (await table.sessions.step(second, action="go")).observation == "1"
+
+
+async def test_full_table_refuses_until_a_session_closes() -> None:
+    table = Table(max_sessions=1)
+    session_id, _ = await table.sessions.open("a", seed=0)
+    with pytest.raises(BackpressureError, match="All 1 sessions are taken"):
+        await table.sessions.open("a", seed=1)
+    await table.sessions.close(session_id)
+    await table.sessions.close(session_id)
+    assert table.envs[0].closed
+    await table.sessions.open("a", seed=1)
+    assert table.sessions.refused_total == 1
+
+
+@pytest.mark.parametrize("last", ["end", "cut"])
+async def test_episode_that_ends_frees_its_slot(last: str) -> None:
+    table = Table(max_sessions=1)
+    session_id, _ = await table.sessions.open("a", seed=0)
+    outcome = await table.sessions.step(session_id, action=last)
+    assert outcome.terminated or outcome.truncated
+    assert table.sessions.num_open == 0
+    with pytest.raises(NotFoundError, match="no session"):
+        await table.sessions.step(session_id, action="go")
+
+
+async def test_idle_session_is_swept_and_a_used_one_stays() -> None:
+    table = Table()
+    idle, _ = await table.sessions.open("a", seed=0)
+    used, _ = await table.sessions.open("a", seed=0)
+    table.clock.now += 59.0
+    await table.sessions.step(used, action="go")
+    table.clock.now += 2.0
+    assert await table.sessions.sweep() == 1
+    assert await table.sessions.sweep() == 0
+    assert [env.closed for env in table.envs] == [True, False]
+    with pytest.raises(NotFoundError, match="nobody called it for too long"):
+        await table.sessions.step(idle, action="go")
+    await table.sessions.step(used, action="go")
+
+
+async def test_unknown_environment_takes_no_slot() -> None:
+    table = Table(max_sessions=1)
+    with pytest.raises(NotFoundError, match="no such environment"):
+        await table.sessions.open("unknown", seed=0)
+    await table.sessions.open("a", seed=0)
+
+
+async def test_malformed_action_leaves_the_session_as_it_was() -> None:
+    table = Table()
+    session_id, _ = await table.sessions.open("a", seed=0)
+    with pytest.raises(RecordError):
+        await table.sessions.step(session_id, action="bad")
+    assert (await table.sessions.step(session_id, action="go")).observation == "1"
+
+
+async def test_environment_that_crashes_ends_its_own_session_only() -> None:
+    table = Table()
+    crashing, _ = await table.sessions.open("a", seed=0)
+    other, _ = await table.sessions.open("a", seed=0)
+    with pytest.raises(TidegateError, match="its own bug"):
+        await table.sessions.step(crashing, action="crash")
+    assert table.sessions.num_open == 1
+    await table.sessions.step(other, action="go")
+
+
+async def test_step_that_hangs_ends_at_its_deadline_and_frees_its_slot() -> None:
+    table = Table(deadline_s=0.1)
+    session_id, _ = await table.sessions.open("a", seed=0)
+    with pytest.raises(DeadlineError, match=r"0\.1 s"):
+        await table.sessions.step(session_id, action="hang")
+    assert table.sessions.num_open == 0
+    table.envs[0].release.set()
+
+
+async def test_calls_of_one_session_take_turns() -> None:
+    table = Table()
+    session_id, _ = await table.sessions.open("a", seed=0)
+    outcomes = await asyncio.gather(*(table.sessions.step(session_id, action="go") for _ in range(8)))
+    assert sorted(int(outcome.observation) for outcome in outcomes) == list(range(1, 9))
+
+
+async def test_stopping_closes_every_environment() -> None:
+    table = Table()
+    await table.sessions.open("a", seed=0)
+    await table.sessions.open("a", seed=0)
+    await table.sessions.close_all()
+    assert all(env.closed for env in table.envs)
+    assert table.sessions.num_open == 0
