@@ -1,0 +1,57 @@
+"""How far data is from the policy that trains on it: probability ratios and what is measured of them."""
+
+import torch
+from torch import Tensor
+
+from tidegate.algorithms.shapes import check_floating, check_shapes
+
+# exp of more overflows what Adam squares; a step this much likelier is no sample of the behaviour policy.
+LOG_RATIO_MAX = 20.0
+# Actor (numpy) and learner (torch) agree on a logprob to about 1e-6; a ratio this close to a limit has not passed it.
+RATIO_TOLERANCE = 1e-3
+
+
+def probability_ratios(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """π/π_old of each action or token; any shape, the same for both.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    check_shapes(tuple(logprobs.shape), old_logprobs=old_logprobs)
+    return (logprobs - old_logprobs).clamp(-LOG_RATIO_MAX, LOG_RATIO_MAX).exp()
+
+
+def effective_sample_size(weights_N: Tensor) -> float:
+    """Share of N weighted samples that equal weights would need: (Σw)² / (N Σw²), in (0, 1]; 1 for none (Kong 1992).
+
+    Raises:
+        ValueError: the weights are not one row of a floating type.
+    """
+    check_shapes((weights_N.numel(),), weights_N=weights_N)
+    check_floating(weights_N=weights_N)
+    if not len(weights_N):
+        return 1.0
+    # Divided by the largest first: squares of ratios near their bound do not fit in float32.
+    scaled_N = weights_N / weights_N.max()
+    return float(scaled_N.sum().square() / (len(scaled_N) * scaled_N.square().sum()))
+
+
+def truncated_fraction(ratios_N: Tensor, *, limit: float) -> float:
+    """Share of N ratios above ``limit``, whose weight is therefore cut; 0 for none.
+
+    Raises:
+        ValueError: the ratios are not one row.
+    """
+    check_shapes((ratios_N.numel(),), ratios_N=ratios_N)
+    if not len(ratios_N):
+        return 0.0
+    return float((ratios_N > limit * (1.0 + RATIO_TOLERANCE)).float().mean())
+
+
+def k3_divergence(log_ratios: Tensor) -> Tensor:
+    """KL(p‖q) in nats, estimated at each sample of p from log r = log q − log p: r − 1 − log r, never negative.
+
+    Source: Schulman 2020, "Approximating KL divergence", estimator k3.
+    """
+    clamped = log_ratios.clamp(-LOG_RATIO_MAX, LOG_RATIO_MAX)
+    return torch.expm1(clamped) - clamped

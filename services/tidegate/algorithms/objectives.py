@@ -1,0 +1,326 @@
+"""Actor-critic objectives for segments that older policies recorded, by name.
+
+A learner step has two parts. ``prepare_update`` reads the whole batch once under the policy as it stands (π_prox) and
+makes of each step an advantage, a value target and a weight; the named objective decides how. ``actor_critic_loss`` is
+then minimised over minibatches for some epochs, around π_prox. What a segment holds is in ``segments``.
+
+    batch = stack_segments([trajectory.tensors for trajectory in trajectories], device=device)
+    with torch.no_grad():
+        logits_TNA = policy_logits(params, batch.observations_SNO[:-1], torch)
+        values_SN = state_values(params, batch.observations_SNO, torch)
+    prepared = prepare_update(batch, logits_TNA=logits_TNA, values_SN=values_SN, settings=settings)
+    for index_B in minibatch_indices(len(prepared.steps), settings, generator=generator):
+        steps = prepared.steps.rows(index_B)
+        logits_BA, values_B = forward(params, steps.observations_BO, torch)
+        loss = actor_critic_loss(logits_BA, values_B, steps, settings)
+        # zero_grad, loss.total.backward(), clip to settings.max_grad_norm, step
+
+``values`` are the value network's output, in units of ``settings.value_scale``.
+
+Shapes: T steps, N environments, S = T + 1 observations, A actions, B steps without their order (valid ones only).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor
+
+from tidegate.algorithms.advantages import generalized_advantages, normalised
+from tidegate.algorithms.importance import (
+    effective_sample_size,
+    k3_divergence,
+    probability_ratios,
+    truncated_fraction,
+)
+from tidegate.algorithms.loss import Loss
+from tidegate.algorithms.ppo import clipped_surrogate
+from tidegate.algorithms.schedules import warmup_then_linear
+from tidegate.algorithms.segments import SegmentBatch
+from tidegate.algorithms.shapes import check_shapes
+from tidegate.algorithms.vtrace import vtrace
+
+ObjectiveName = Literal["vtrace", "ppo", "none"]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Clip = Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)]
+RatioLimit = Annotated[float, msgspec.Meta(gt=0.0, le=100.0)]
+
+
+class ActorCriticSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a learner step turns segments into an update. The defaults are the recipe measured on CartPole-v1.
+
+    ``objective``: ``vtrace`` (targets, advantages and weights corrected for the data's age, then PPO's clip around the
+    policy at the start of the step; with one epoch and one minibatch it is IMPALA's loss), ``ppo`` (GAE, PPO's clip
+    around the behaviour policy), ``none`` (``vtrace`` with every ratio taken for 1: data is trained on as if it were
+    fresh, for comparison).
+    ``discount``: γ per step. ``lambda_``: share of each further step's estimate; 1 is all return and no bootstrap
+    within a segment. ``clip_rho``: largest weight of a step (ρ̄); below 1 the value learnt is another policy's.
+    ``clip_c``: largest factor by which a step passes corrections back (c̄), at most ``clip_rho``.
+    ``clip``: how far π may leave the policy it is clipped around before its gradient stops; 0.2 learns no faster and
+    breaks at a lag of 4 versions. ``normalise_advantages``: to mean 0 and deviation 1 over a batch.
+    ``entropy_weight``: in advantages a nat; too large and the policy never becomes sure. ``value_weight``: of the value
+    loss. ``value_scale``: return for which the value network says 1; near the typical return, so that Huber's corner
+    at an error of 1 is out of the ordinary.
+    ``learning_rate``: Adam's, which falls linearly to ``learning_rate_final_share`` of itself at update
+    ``anneal_updates`` and stays there; 0 keeps it. What hurts under lag is learning rate × lag.
+    ``adam_epsilon``: added to Adam's denominator. ``max_grad_norm``: gradients are scaled down to it.
+    ``epochs``: passes over a batch; ``minibatches``: gradient steps of each. Their product is the gradient steps a
+    version; fewer than 16 of about 256 steps each no longer reach the target at a lag of 16 versions.
+
+    Raises:
+        ValueError: ``clip_c`` is larger than ``clip_rho``.
+    """
+
+    objective: ObjectiveName = "vtrace"
+    discount: Share = 0.99
+    lambda_: Share = msgspec.field(default=0.98, name="lambda")
+    clip_rho: RatioLimit = 1.0
+    clip_c: RatioLimit = 1.0
+    clip: Clip = 0.1
+    normalise_advantages: bool = True
+    entropy_weight: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.005
+    value_weight: Annotated[float, msgspec.Meta(ge=0.0, le=100.0)] = 0.5
+    value_scale: Annotated[float, msgspec.Meta(gt=0.0)] = 10.0
+    learning_rate: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 2e-3
+    anneal_updates: Annotated[int, msgspec.Meta(ge=0, le=100_000_000)] = 98
+    learning_rate_final_share: Share = 0.05
+    adam_epsilon: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 1e-5
+    max_grad_norm: Annotated[float, msgspec.Meta(gt=0.0)] = 0.5
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 4
+    minibatches: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 4
+
+    def __post_init__(self) -> None:
+        """Refuse limits between which V-trace has no fixed point."""
+        if self.clip_c > self.clip_rho:
+            raise ValueError(
+                f"clip_c {self.clip_c} is above clip_rho {self.clip_rho}: lower it, or raise clip_rho"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StepTargets:
+    """What an objective makes of each step; all (T, N), constant.
+
+    ``value_targets_TN``: what the value should become. ``weights_TN``: factor of the policy gradient.
+    ``anchor_logprobs_TN``: of the actions, under the policy that the clip is around.
+    """
+
+    advantages_TN: Tensor
+    value_targets_TN: Tensor
+    weights_TN: Tensor
+    anchor_logprobs_TN: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Valid steps without their order, ready for the loss; all constant."""
+
+    observations_BO: Tensor
+    actions_B: Tensor
+    advantages_B: Tensor
+    value_targets_B: Tensor
+    weights_B: Tensor
+    anchor_logprobs_B: Tensor
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.actions_B)
+
+    def rows(self, index_B: Tensor) -> "Steps":
+        """These steps alone."""
+        return Steps(
+            observations_BO=self.observations_BO[index_B],
+            actions_B=self.actions_B[index_B],
+            advantages_B=self.advantages_B[index_B],
+            value_targets_B=self.value_targets_B[index_B],
+            weights_B=self.weights_B[index_B],
+            anchor_logprobs_B=self.anchor_logprobs_B[index_B],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedUpdate:
+    """One learner step's data, and what was seen of it before the first gradient."""
+
+    steps: Steps
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """A batch as objectives read it: values in units of reward, episodes' ends as discounts and traces."""
+
+    proximal_logprobs_TN: Tensor
+    behavior_logprobs_TN: Tensor
+    rewards_TN: Tensor
+    discounts_TN: Tensor
+    continues_TN: Tensor
+    values_SN: Tensor
+
+
+Objective: TypeAlias = Callable[[Unroll, ActorCriticSettings], StepTargets]
+
+
+def vtrace_targets(unroll: Unroll, settings: ActorCriticSettings) -> StepTargets:
+    """V-trace under π_prox, clipped around π_prox (Espeholt 2018, section 4.2)."""
+    ratios_TN = probability_ratios(unroll.proximal_logprobs_TN, unroll.behavior_logprobs_TN)
+    return _corrected(unroll, ratios_TN, settings)
+
+
+def uncorrected_targets(unroll: Unroll, settings: ActorCriticSettings) -> StepTargets:
+    """The same with every ratio taken for 1: right only while π_prox is the behaviour policy."""
+    return _corrected(unroll, torch.ones_like(unroll.behavior_logprobs_TN), settings)
+
+
+def ppo_targets(unroll: Unroll, settings: ActorCriticSettings) -> StepTargets:
+    """GAE, clipped around the behaviour policy (Schulman 2017, eq. 7): stale steps stop counting once π left them."""
+    advantages_TN = generalized_advantages(
+        rewards_TN=unroll.rewards_TN,
+        discounts_TN=unroll.discounts_TN,
+        continues_TN=unroll.continues_TN,
+        values_SN=unroll.values_SN,
+        lambda_=settings.lambda_,
+    )
+    return StepTargets(
+        advantages_TN=advantages_TN,
+        value_targets_TN=unroll.values_SN[:-1] + advantages_TN,
+        weights_TN=torch.ones_like(advantages_TN),
+        anchor_logprobs_TN=unroll.behavior_logprobs_TN,
+    )
+
+
+def _corrected(unroll: Unroll, ratios_TN: Tensor, settings: ActorCriticSettings) -> StepTargets:
+    returns = vtrace(
+        ratios_TN=ratios_TN,
+        rewards_TN=unroll.rewards_TN,
+        discounts_TN=unroll.discounts_TN,
+        continues_TN=unroll.continues_TN,
+        values_SN=unroll.values_SN,
+        clip_rho=settings.clip_rho,
+        clip_c=settings.clip_c,
+        lambda_=settings.lambda_,
+    )
+    return StepTargets(
+        advantages_TN=returns.advantages_TN,
+        value_targets_TN=returns.value_targets_TN,
+        weights_TN=returns.weights_TN,
+        anchor_logprobs_TN=unroll.proximal_logprobs_TN,
+    )
+
+
+OBJECTIVES: dict[ObjectiveName, Objective] = {
+    "vtrace": vtrace_targets,
+    "ppo": ppo_targets,
+    "none": uncorrected_targets,
+}
+
+
+@torch.no_grad()
+def prepare_update(
+    batch: SegmentBatch, *, logits_TNA: Tensor, values_SN: Tensor, settings: ActorCriticSettings
+) -> PreparedUpdate:
+    """Advantages, value targets and weights of every valid step, under the policy at the start of the step.
+
+    Metrics, of π_prox/μ over valid steps: ``ess`` in (0, 1], ``truncated_fraction`` (share above ``clip_rho``; about
+    half once data is stale at all),
+    ``mismatch_kl`` (nats, k3 estimate of KL(μ‖π_prox)); and ``value_mean`` in units of reward.
+
+    Raises:
+        ValueError: a shape is wrong.
+    """
+    num_steps, num_envs = batch.rewards_TN.shape
+    check_shapes((num_steps, num_envs), logits_TN=logits_TNA[..., 0])
+    check_shapes((num_steps + 1, num_envs), values_SN=values_SN)
+    valid_TN = batch.valid_TN
+    ended_TN = batch.terminated_TN | batch.truncated_TN
+    unroll = Unroll(
+        proximal_logprobs_TN=_action_logprobs(F.log_softmax(logits_TNA, dim=-1), batch.actions_TN),
+        behavior_logprobs_TN=batch.behavior_logprobs_TN,
+        rewards_TN=batch.rewards_TN,
+        discounts_TN=settings.discount * (~batch.terminated_TN).to(batch.rewards_TN.dtype),
+        continues_TN=~ended_TN & valid_TN,
+        values_SN=settings.value_scale * values_SN,
+    )
+    targets = OBJECTIVES[settings.objective](unroll, settings)
+    advantages_B = targets.advantages_TN[valid_TN]
+    steps = Steps(
+        observations_BO=batch.observations_SNO[:-1][valid_TN],
+        actions_B=batch.actions_TN[valid_TN],
+        advantages_B=normalised(advantages_B) if settings.normalise_advantages else advantages_B,
+        value_targets_B=targets.value_targets_TN[valid_TN] / settings.value_scale,
+        weights_B=targets.weights_TN[valid_TN],
+        anchor_logprobs_B=targets.anchor_logprobs_TN[valid_TN],
+    )
+    return PreparedUpdate(steps=steps, metrics=_staleness_metrics(unroll, valid_TN, settings))
+
+
+def _staleness_metrics(unroll: Unroll, valid_TN: Tensor, settings: ActorCriticSettings) -> dict[str, float]:
+    log_ratios_B = (unroll.proximal_logprobs_TN - unroll.behavior_logprobs_TN)[valid_TN]
+    ratios_B = probability_ratios(log_ratios_B, torch.zeros_like(log_ratios_B))
+    return {
+        "ess": effective_sample_size(ratios_B),
+        "truncated_fraction": truncated_fraction(ratios_B, limit=settings.clip_rho),
+        "mismatch_kl": float(k3_divergence(log_ratios_B).mean()),
+        "value_mean": float(unroll.values_SN[:-1][valid_TN].mean()),
+    }
+
+
+def minibatch_indices(
+    num_steps: int, settings: ActorCriticSettings, *, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Positions of the steps of each gradient step: every epoch all of them, in an order of its own."""
+    for _ in range(settings.epochs):
+        shuffled = torch.randperm(num_steps, generator=generator)
+        yield from (part for part in shuffled.tensor_split(settings.minibatches) if len(part))
+
+
+def actor_critic_loss(
+    logits_BA: Tensor, values_B: Tensor, steps: Steps, settings: ActorCriticSettings
+) -> Loss:
+    """Of one minibatch: −ρ · clipped surrogate + value_weight · Huber − entropy_weight · entropy, means over steps.
+
+    ``logits_BA``, ``values_B``: of the policy being trained, with their graph.
+    Metrics: ``policy_loss``, ``value_loss``, ``entropy`` (nats), ``clipped_fraction`` (steps whose gradient the
+    clip stopped).
+
+    Raises:
+        ValueError: a shape is wrong.
+    Source: Espeholt 2018, section 4.2; the clip as in decoupled PPO (Hilton 2022, eq. 2), with π_prox the policy at
+        the start of the learner step.
+    """
+    check_shapes((len(steps),), values_B=values_B, logits_B=logits_BA[..., 0])
+    logprobs_BA = F.log_softmax(logits_BA, dim=-1)
+    ratios_B = probability_ratios(_action_logprobs(logprobs_BA, steps.actions_B), steps.anchor_logprobs_B)
+    surrogate = clipped_surrogate(
+        ratios_B, steps.advantages_B, clip_low=settings.clip, clip_high=settings.clip
+    )
+    policy_loss = -(steps.weights_B * surrogate.values).mean()
+    value_loss = F.smooth_l1_loss(values_B, steps.value_targets_B)
+    entropy = -(logprobs_BA.exp() * logprobs_BA).sum(dim=-1).mean()
+    total = policy_loss + settings.value_weight * value_loss - settings.entropy_weight * entropy
+    metrics = {
+        "policy_loss": float(policy_loss.detach()),
+        "value_loss": float(value_loss.detach()),
+        "entropy": float(entropy.detach()),
+        "clipped_fraction": float(surrogate.clipped.float().mean()),
+    }
+    return Loss(total=total, metrics=metrics)
+
+
+def _action_logprobs(logprobs: Tensor, actions: Tensor) -> Tensor:
+    """Of the actions taken: (..., A) and (...) to (...)."""
+    return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def learning_rate_at(settings: ActorCriticSettings, *, update: int) -> float:
+    """The learning rate of the update that makes version ``update`` (counted from 1)."""
+    return warmup_then_linear(
+        settings.learning_rate,
+        update=update,
+        warmup_updates=0,
+        anneal_updates=settings.anneal_updates,
+        final_share=settings.learning_rate_final_share,
+    )
