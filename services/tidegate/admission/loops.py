@@ -1,0 +1,240 @@
+"""The loops of admission.
+
+``observe``: consumes statistics; waits for nothing, keeps the last window of each instance.
+``tick``: once a period gathers one snapshot, decides, and acts: publishes limits, sets the bound on rollouts in
+flight, writes a sample and the diagnosis. Level-triggered: what failed or was missed is done at the next tick.
+"""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from tidegate.admission.config import AdmissionConfig
+from tidegate.admission.observations import Observations
+from tidegate.admission.samples import Sample, SampleFile
+from tidegate.admission.state import Backlog, Decision, Pause, decide, flow_of, mean_backlog, signals_of
+from tidegate.core.admission import Flow, Limits, capacity
+from tidegate.core.balance import Diagnosis, Signals, diagnose
+from tidegate.core.errors import RecordError, TidegateError
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry_names import METRIC_ADMISSION_LIMIT
+from tidegate.wire.stats import decode_stats
+
+POOL = "default"
+TASK_QUEUE = "task_queue"
+# Any value: the durable's name and stream are what is needed of the consumer that actors created.
+UNUSED_ACK_WAIT_S = 1.0
+
+
+class PauseFile:
+    """An operator's pause survives a crash of admission and ends with an orderly stop: a resumed run admits again."""
+
+    def __init__(self, path: Path) -> None:
+        """``path`` holds the pause while there is one."""
+        self._path = path
+
+    def read(self) -> Pause:
+        """The pause that a crash left behind; none if the file is missing or unreadable."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Pause)
+        except (OSError, msgspec.DecodeError):
+            return Pause()
+
+    def write(self, pause: Pause) -> None:
+        """Keep it."""
+        unfinished = self._path.with_suffix(".new")
+        unfinished.write_bytes(msgspec.json.encode(pause))
+        unfinished.replace(self._path)
+
+    def clear(self) -> None:
+        """Forget it."""
+        self._path.unlink(missing_ok=True)
+
+
+class Admission:
+    """What the loops and the servicer share: the observations, the pause, and the limits in force."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        config: AdmissionConfig,
+        *,
+        run_file: Limits,
+        group_size: int,
+        pause_file: PauseFile,
+        samples: SampleFile,
+    ) -> None:
+        """``run_file``: the limits as configured, the widest that are ever asked for."""
+        self.context = context
+        self._config = config
+        self._run_file = run_file
+        self._group_size = group_size
+        self._pause_file = pause_file
+        self._samples = samples
+        self._pause = pause_file.read()
+        self._seen = Observations(window_s=config.window_s)
+        # As many looks as the window has ticks.
+        self._backlogs: deque[Backlog] = deque(maxlen=max(1, round(config.window_s / config.tick_s)))
+        self._published: Limits | None = None
+        self._published_at_s = 0.0
+        self._max_ack_pending = 0
+        self._asked = asyncio.Event()
+        consumer = context.topology.task_consumer(POOL, ack_wait_s=UNUSED_ACK_WAIT_S, max_running=1)
+        self._tasks_durable = consumer.durable
+
+    async def observe(self) -> None:
+        """Listen to every service until draining."""
+        await self.context.bus.subscribe(self.context.topology.stats("*"), self._receive)
+        await self.context.drain.wait()
+
+    async def tick(self) -> None:
+        """Look, decide and act once a period, and at once when an operator asked for something."""
+        while not self.context.drain.requested:
+            self._asked.clear()
+            await self._look_at_streams()
+            try:
+                await self._act(self.decision())
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                self.context.stats.add("publish_failures_total")
+                self.context.log.warning("limits_not_published", error=str(error))
+            self._record()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), timeout=self._config.tick_s)
+        self._pause_file.clear()
+
+    def decision(self) -> Decision:
+        """What holds now."""
+        resident = self._seen.latest("trajectory_store", now_s=self._now_s())
+        return decide(
+            self._run_file,
+            self._pause,
+            resident_bytes=sum(stats.values.get("resident_bytes", 0.0) for stats in resident),
+            resident_bytes_high=self._config.resident_bytes_high,
+            group_size=self._group_size,
+        )
+
+    def flow(self) -> Flow:
+        """What is under way, as the task queue last said."""
+        return flow_of(self._seen, now_s=self._now_s())
+
+    def diagnosis(self) -> tuple[Diagnosis, Signals]:
+        """Who is the bottleneck of the last window, and the signals it was read from."""
+        signals = signals_of(
+            self._seen,
+            self.decision().limits,
+            mean_backlog(self._backlogs),
+            group_size=self._group_size,
+            now_s=self._now_s(),
+        )
+        return diagnose(signals), signals
+
+    async def set_paused(self, pause: Pause) -> None:
+        """Hold to a pause, or end it; the limits go out before this returns, or at the next tick if they cannot.
+
+        Raises:
+            UnavailableError: the broker is away; what was asked for holds all the same.
+        """
+        self._pause = pause
+        self._pause_file.write(pause)
+        self.context.log.info("pause_set", paused=pause.paused, reason=pause.reason)
+        self._asked.set()
+        await self._publish(self.decision().limits)
+
+    async def _act(self, decision: Decision) -> None:
+        since_s = self.context.clock.monotonic_s() - self._published_at_s
+        if decision.limits != self._published or since_s >= self._config.limits_refresh_s:
+            await self._publish(decision.limits)
+            # Beside the limits, as often: whoever recreated the consumer gave it the run file's value.
+            self._max_ack_pending = 0
+        if decision.max_ack_pending != self._max_ack_pending:
+            await self._bound_rollouts(decision.max_ack_pending)
+
+    async def _publish(self, limits: Limits) -> None:
+        context = self.context
+        now_s = context.clock.now_s()
+        await context.bus.publish(
+            context.topology.control(TASK_QUEUE),
+            msgspec.json.encode(limits),
+            message_id=f"limits-{now_s:.6f}",
+            deadline_s=self._config.limits_refresh_s,
+        )
+        changed = limits != self._published
+        self._published, self._published_at_s = limits, context.clock.monotonic_s()
+        if changed:
+            fields = msgspec.structs.asdict(limits)
+            context.log.info("limits_published", **fields)
+            try:
+                await context.bus.event("limits", fields)
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                context.stats.add("events_lost_total")
+
+    async def _bound_rollouts(self, max_ack_pending: int) -> None:
+        context = self.context
+        try:
+            await context.bus.set_max_ack_pending(
+                context.topology.stream("TASKS"), self._tasks_durable, max_ack_pending
+            )
+        except TidegateError as error:
+            if not error.retryable:
+                raise
+            # No actor has come yet, so there is no consumer to bound: the next tick looks again.
+            context.stats.add("bounds_not_set_total")
+            return
+        self._max_ack_pending = max_ack_pending
+
+    async def _look_at_streams(self) -> None:
+        """How much waits before each stage; the last answer stands while the broker gives none."""
+        bus, topology = self.context.bus, self.context.topology
+        try:
+            tasks = await bus.stream_state(topology.stream("TASKS"))
+            rollouts = await bus.stream_state(topology.stream("ROLLOUTS"))
+            trajectories = await bus.stream_state(topology.stream("TRAJECTORIES"))
+        except TidegateError as error:
+            if not error.retryable:
+                raise
+            return
+        self._backlogs.append(Backlog(tasks.messages, rollouts.messages, trajectories.messages))
+
+    def _record(self) -> None:
+        """The sample of this tick, the stats, and the diagnosis as labels for whoever looks on."""
+        context = self.context
+        diagnosis, signals = self.diagnosis()
+        decision, flow = self.decision(), self.flow()
+        stats = context.stats
+        stats.add("decisions_total")
+        stats.set("max_running", decision.limits.max_running)
+        stats.set("max_lag", decision.limits.max_lag)
+        stats.set("capacity", capacity(decision.limits, flow))
+        stats.set("paused", float(decision.limits.paused))
+        backlog = self._backlogs[-1] if self._backlogs else Backlog()
+        stats.set("tasks_waiting", backlog.tasks)
+        stats.label("bottleneck", diagnosis.bottleneck)
+        stats.label("bottleneck_sentence", diagnosis.sentence)
+        stats.label("bottleneck_fix", diagnosis.fix)
+        context.telemetry.observe(METRIC_ADMISSION_LIMIT, decision.limits.max_running)
+        values = self._seen.merged(now_s=self._now_s())
+        values |= {f"signal.{name}": value for name, value in signals.numbers().items()}
+        values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
+        self._samples.append(Sample(context.clock.now_s(), values, diagnosis.bottleneck))
+
+    async def _receive(self, data: bytes, _headers: dict[str, str]) -> None:
+        try:
+            stats = decode_stats(data)
+        except RecordError:
+            self.context.stats.add("stats_refused_total")
+            return
+        self._seen.put(stats, now_s=self._now_s())
+
+    def _now_s(self) -> float:
+        return self.context.clock.monotonic_s()
+
+    def close(self) -> None:
+        """Let go of the samples."""
+        self._samples.close()

@@ -1,0 +1,44 @@
+"""The entry point of admission: what is built before its loops run."""
+
+from tidegate.admission.config import AdmissionConfig
+from tidegate.admission.loops import Admission, PauseFile
+from tidegate.admission.samples import FILE_NAME, SampleFile
+from tidegate.admission.servicer import AdmissionServicer
+from tidegate.core.admission import Limits
+from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+
+PAUSE_FILE = "pause.json"
+
+
+async def build(context: ServiceContext, config: AdmissionConfig) -> ServiceParts:
+    """Put the loops together; nothing is decided before the first tick."""
+    settings = context.settings
+    workload = settings.workload
+    admission = Admission(
+        context,
+        config,
+        run_file=Limits(
+            max_lag=settings.staleness.max_lag,
+            batch_size=settings.batch_size,
+            max_running=settings.max_running,
+        ),
+        group_size=workload.num_samples if workload.kind == "text" else 1,
+        pause_file=PauseFile(context.data_dir / PAUSE_FILE),
+        samples=SampleFile(
+            context.data_dir / FILE_NAME,
+            bytes_max=config.samples_file_bytes_max,
+            files_kept=config.samples_files_kept,
+        ),
+    )
+
+    async def close() -> None:
+        admission.close()
+
+    return ServiceParts(
+        loops={"observe": admission.observe, "tick": admission.tick},
+        servicers=[AdmissionServicer(admission).registration()],
+        close=close,
+    )
+
+
+SPEC = ServiceSpec(name="admission", config_type=AdmissionConfig, build=build)

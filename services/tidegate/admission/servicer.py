@@ -1,0 +1,57 @@
+"""The gRPC face of admission: limits, a pause, and the answer to "why is it slow"."""
+
+from typing import Any
+
+import grpc
+
+from tidegate.admission.loops import Admission
+from tidegate.admission.state import Pause
+from tidegate.runtime.rpc import Registration
+from tidegate.v1 import admission_service_pb2 as pb
+from tidegate.v1 import admission_service_pb2_grpc as pb_grpc
+
+NAME = "tidegate.v1.AdmissionService"
+
+Call = grpc.aio.ServicerContext[Any, Any]
+
+
+class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
+    """Answers from the last window."""
+
+    def __init__(self, admission: Admission) -> None:
+        """``admission`` holds what is known."""
+        self._admission = admission
+
+    async def GetLimits(self, request: pb.GetLimitsRequest, context: Call) -> pb.GetLimitsResponse:
+        """The limits in force, and what the task queue last said is under way."""
+        limits, flow = self._admission.decision().limits, self._admission.flow()
+        return pb.GetLimitsResponse(
+            limits=pb.AdmissionLimits(
+                max_lag=limits.max_lag,
+                batch_size=limits.batch_size,
+                max_running=limits.max_running,
+                paused=limits.paused,
+                reason=limits.reason,
+            ),
+            running=flow.running,
+            in_flight=flow.in_flight,
+        )
+
+    async def SetPaused(self, request: pb.SetPausedRequest, context: Call) -> pb.SetPausedResponse:
+        """Stop or resume admission. Idempotent; held until it is changed, across a crash."""
+        await self._admission.set_paused(Pause(paused=request.paused, reason=request.reason))
+        return pb.SetPausedResponse()
+
+    async def Diagnose(self, request: pb.DiagnoseRequest, context: Call) -> pb.DiagnoseResponse:
+        """Who holds the loop up, from which signals, and the one fix."""
+        diagnosis, signals = self._admission.diagnosis()
+        return pb.DiagnoseResponse(
+            bottleneck=diagnosis.bottleneck,
+            sentence=diagnosis.sentence,
+            fix=diagnosis.fix,
+            signals=signals.numbers(),
+        )
+
+    def registration(self) -> Registration:
+        """How the server of this service adds it."""
+        return Registration(pb_grpc.add_AdmissionServiceServicer_to_server, self, NAME)

@@ -1,0 +1,151 @@
+"""Decisions of admission, without IO: the limits to ask for, and what a window of statistics says of the loop.
+
+What is *not* decided here is as deliberate. A learner or a store that is gone does not pause admission: work in flight
+is bounded by the law, so actors stop by themselves once the budget is filled, and go on without anybody's say-so.
+Zero actors is a pause of theirs, not of ours (I9).
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidegate.admission.observations import Observations, mean
+from tidegate.core.admission import Flow, Limits
+from tidegate.core.balance import Signals
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """What an operator wants: admission stopped, or not."""
+
+    paused: bool = False
+    reason: str = ""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What the task queue is asked to hold to, and how many tasks actors may hold unacknowledged at once."""
+
+    limits: Limits
+    max_ack_pending: int
+
+
+def decide(
+    run_file: Limits, pause: Pause, *, resident_bytes: float, resident_bytes_high: float, group_size: int
+) -> Decision:
+    """The limits for this moment, computed from nothing but their arguments: the same tick twice changes nothing.
+
+    Under pressure of the store the bound on running rollouts shrinks, never below one batch: trained payloads are
+    only freed by a checkpoint, and a checkpoint needs more steps. Stopping altogether could wait for itself.
+    """
+    max_running, reason = run_file.max_running, ""
+    if resident_bytes > resident_bytes_high:
+        share = resident_bytes_high / resident_bytes
+        floor = min(run_file.batch_size, run_file.max_running)
+        max_running = max(floor, int(run_file.max_running * share) // group_size * group_size)
+        reason = (
+            f"the store holds {resident_bytes / 1e6:.0f} MB"
+            f" (admission.resident_bytes_high {resident_bytes_high / 1e6:.0f} MB)"
+        )
+    if pause.paused:
+        reason = pause.reason or "paused by an operator"
+    limits = Limits(
+        max_lag=run_file.max_lag,
+        batch_size=run_file.batch_size,
+        max_running=max_running,
+        paused=pause.paused,
+        reason=reason,
+    )
+    # One more than the rollouts: an evaluation beside a full house must not take a rollout's place.
+    return Decision(limits=limits, max_ack_pending=max(1, max_running // group_size) + 1)
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """Messages in the streams of work; each stands for one task."""
+
+    tasks: float = 0.0
+    rollouts: float = 0.0
+    trajectories: float = 0.0
+
+
+def mean_backlog(backlogs: Sequence[Backlog]) -> Backlog:
+    """The mean of several looks; one look at a stream that fills and drains with every batch says nothing."""
+    return Backlog(
+        tasks=mean(backlog.tasks for backlog in backlogs),
+        rollouts=mean(backlog.rollouts for backlog in backlogs),
+        trajectories=mean(backlog.trajectories for backlog in backlogs),
+    )
+
+
+def flow_of(seen: Observations, *, now_s: float) -> Flow:
+    """What the task queue says is under way; all zero while it does not report."""
+    latest = seen.latest("task_queue", now_s=now_s)
+    if not latest:
+        return Flow(running=0, in_flight=0)
+    values = latest[0].values
+    return Flow(
+        running=int(values.get("running_trajectories", 0.0)),
+        in_flight=int(values.get("in_flight_trajectories", 0.0)),
+        unpublished=int(values.get("unpublished_trajectories", 0.0)),
+    )
+
+
+def signals_of(
+    seen: Observations, limits: Limits, backlog: Backlog, *, group_size: int, now_s: float
+) -> Signals:
+    """The window as the diagnosis reads it."""
+    learner = seen.latest("learner", now_s=now_s)
+    queue = seen.latest("task_queue", now_s=now_s)
+    serving = [
+        stats.values["serving_step"]
+        for stats in seen.latest("actor", now_s=now_s)
+        if "serving_step" in stats.values
+    ]
+    learner_values = learner[0].values if learner else {}
+    behind = learner_values.get("version_step", 0.0) - min(serving) if serving else 0.0
+
+    def ratio(service: str, name: str) -> float:
+        return seen.ratio(service, name, now_s=now_s)
+
+    def rate(service: str, name: str) -> float:
+        return seen.rate(service, name, now_s=now_s)
+
+    def gauge(service: str, name: str) -> float:
+        return seen.gauge(service, name, now_s=now_s)
+
+    return Signals(
+        num_actors=len(seen.alive("actor", now_s=now_s)),
+        num_environments=len(seen.alive("environment", now_s=now_s)),
+        num_learners=len(learner),
+        num_stores=len(seen.alive("trajectory_store", now_s=now_s)),
+        actor_steps_per_s=rate("actor", "steps_total"),
+        actor_busy_ratio=ratio("actor", "busy_s_total"),
+        actor_wait_task_ratio=ratio("actor", "wait_task_s_total"),
+        actor_wait_policy_ratio=ratio("actor", "wait_policy_s_total"),
+        actor_wait_publish_ratio=ratio("actor", "wait_publish_s_total"),
+        environment_busy_ratio=ratio("environment", "busy_s_total"),
+        scored_per_s=rate("environment", "scored_total"),
+        learner_samples_per_s=rate("learner", "trained_trajectories_total"),
+        learner_steps_per_s=rate("learner", "version_step"),
+        learner_busy_ratio=ratio("learner", "busy_s_total"),
+        learner_idle_ratio=ratio("learner", "wait_batch_s_total"),
+        learner_publish_ratio=min(
+            1.0, ratio("learner", "publish_s_total") + ratio("learner", "commit_s_total")
+        ),
+        available=gauge("trajectory_store", "available_trajectories"),
+        unscored=backlog.rollouts * group_size,
+        unstored=backlog.trajectories * group_size,
+        running=gauge("task_queue", "running_trajectories"),
+        in_flight=gauge("task_queue", "in_flight_trajectories"),
+        batch_size=limits.batch_size,
+        max_running=limits.max_running,
+        max_lag=limits.max_lag,
+        lag_mean=learner_values.get("lag_mean", 0.0),
+        lag_max=learner_values.get("lag_last_max", 0.0),
+        publish_lag=max(0.0, behind),
+        weight_pull_ms=mean(
+            stats.values.get("weight_pull_ms", 0.0) for stats in seen.latest("actor", now_s=now_s)
+        ),
+        paused=limits.paused,
+        admission_state=limits.reason
+        if limits.paused
+        else (queue[0].labels.get("admission_state", "") if queue else ""),
+    )

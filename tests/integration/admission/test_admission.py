@@ -1,0 +1,189 @@
+"""Admission as its process runs it, on a real broker."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.room import make_context, running, until
+from tests.support.settings import make_settings
+from tidegate.admission.config import AdmissionConfig
+from tidegate.admission.main import build
+from tidegate.admission.samples import read_samples
+from tidegate.core.admission import Flow, Limits
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.admission import AdmissionClient
+from tidegate.wire.stats import ServiceStats, encode_stats
+from tidegate.wire.subjects import Topology
+
+pytestmark = pytest.mark.integration
+
+CONFIG = AdmissionConfig(tick_s=0.05, window_s=2.0, limits_refresh_s=0.2)
+RUN_FILE = Limits(max_lag=1, batch_size=2, max_running=8)
+
+
+@pytest.fixture
+def make(tmp_path: Path, nats: Broker, bus: Bus) -> Callable[[], ServiceContext]:
+    """A new life of admission in the same run folder."""
+    settings = make_settings(tmp_path, broker_url=nats.url, max_lag=1)
+    return lambda: make_context("admission", settings, bus=bus)
+
+
+@pytest.fixture
+async def heard(bus: Bus, topology: Topology) -> list[Limits]:
+    """Everything that was published for the task queue."""
+    limits: list[Limits] = []
+
+    async def receive(data: bytes, _headers: dict[str, str]) -> None:
+        limits.append(msgspec.json.decode(data, type=Limits))
+
+    await bus.subscribe(topology.control("task_queue"), receive)
+    return limits
+
+
+def client(context: ServiceContext) -> AdmissionClient:
+    return AdmissionClient(context.channel("admission"))
+
+
+async def send(context: ServiceContext, *reports: ServiceStats) -> None:
+    for report in reports:
+        await context.bus.publish_core(context.topology.stats(report.instance), encode_stats(report))
+
+
+async def test_limits_are_published_at_the_start_and_again_while_nothing_changes(
+    make: Callable[[], ServiceContext], heard: list[Limits]
+) -> None:
+    async with running(build, CONFIG, make()) as context:
+        await until(lambda: len(heard) >= 3)
+        assert set(heard) == {RUN_FILE}
+        assert await client(context).limits() == (RUN_FILE, Flow(running=0, in_flight=0))
+        stored = await context.bus.last(
+            context.topology.stream("CONTROL"), context.topology.control("task_queue")
+        )
+        assert stored is not None
+        assert msgspec.json.decode(stored.data, type=Limits) == RUN_FILE
+
+
+async def test_pause_goes_out_at_once_survives_a_crash_and_ends_with_an_orderly_stop(
+    make: Callable[[], ServiceContext], heard: list[Limits]
+) -> None:
+    context = make()
+    parts = await build(context, CONFIG)
+    loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
+    await until(lambda: len(heard) >= 1)
+    pause_file = context.data_dir / "pause.json"
+    async with running(build, CONFIG, make()) as served:
+        await client(served).set_paused(paused=True, reason="maintenance")
+        assert heard[-1].paused
+        left_behind = pause_file.read_bytes()
+    for loop in loops:
+        loop.cancel()  # the first life dies without an orderly end
+    await asyncio.gather(*loops, return_exceptions=True)
+
+    pause_file.write_bytes(left_behind)
+    async with running(build, CONFIG, make()) as served:
+        limits, _ = await client(served).limits()
+        assert (limits.paused, limits.reason) == (True, "maintenance")
+        await until(lambda: heard[-1] == limits)
+        assert (await client(served).diagnose()).bottleneck == "idle"
+        await client(served).set_paused(paused=False, reason="")
+        assert heard[-1] == RUN_FILE
+        await client(served).set_paused(paused=True, reason="the run is ending")
+    async with running(build, CONFIG, make()) as served:
+        assert not (await client(served).limits())[0].paused
+
+
+async def test_rollouts_in_flight_are_bounded_once_an_actor_has_come(
+    make: Callable[[], ServiceContext], bus: Bus, topology: Topology
+) -> None:
+    async with running(build, CONFIG, make()) as context:
+        await until(lambda: context.stats.value("bounds_not_set_total") > 0)
+        consumer = await bus.consumer(topology.task_consumer("default", ack_wait_s=30.0, max_running=1))
+        for number in range(12):
+            await bus.publish(topology.tasks("default"), b"task", message_id=f"t{number}")
+
+        async def held() -> int:
+            return len(await consumer.fetch(20, wait_s=0.2))
+
+        total = 0
+        async with asyncio.timeout(10.0):
+            while total < 9:
+                total += await held()
+        assert total == 9, "max_running 8, and one place for an evaluation"
+        assert await held() == 0
+        await consumer.close()
+
+
+async def test_what_services_report_becomes_a_diagnosis_labels_and_samples(
+    make: Callable[[], ServiceContext],
+) -> None:
+    async with running(build, CONFIG, make()) as context:
+        for tick in range(12):
+            at_s = 0.1 * tick
+            await send(
+                context,
+                ServiceStats(
+                    "actor",
+                    "actor-0",
+                    "ready",
+                    at_s,
+                    0.0,
+                    {"steps_total": 100.0 * tick, "busy_s_total": 1.0 * tick, "wait_task_s_total": 0.0},
+                ),
+                ServiceStats("learner", "learner", "ready", at_s, 0.0, {"wait_batch_s_total": 0.08 * tick}),
+                ServiceStats("trajectory_store", "trajectory_store", "ready", at_s, 0.0, {}),
+                ServiceStats(
+                    "task_queue",
+                    "task_queue",
+                    "ready",
+                    at_s,
+                    0.0,
+                    {"running_trajectories": 3.0, "in_flight_trajectories": 4.0},
+                ),
+            )
+            await asyncio.sleep(0.1)
+        await context.bus.publish_core(context.topology.stats("actor-0"), b"no statistics")
+        await until(lambda: context.stats.snapshot(at_s=0.0).labels.get("bottleneck") == "actor")
+        diagnosis = await client(context).diagnose()
+        assert diagnosis.bottleneck == "actor"
+        assert "actor.replicas=2" in diagnosis.fix
+        assert diagnosis.signals["actor_steps_per_s"] > 0
+        assert await client(context).limits() == (RUN_FILE, Flow(running=3, in_flight=4))
+        assert context.stats.value("capacity") == 0.0
+        await until(lambda: context.stats.value("stats_refused_total") == 1)
+    samples = list(read_samples(context.data_dir / "stats.jsonl"))
+    assert samples[-1].bottleneck == "actor"
+    assert samples[-1].values["actor.steps_total"] == 1100.0
+    assert samples[-1].values["task_queue.in_flight_trajectories"] == 4.0
+    assert samples[-1].values["signal.learner_idle_ratio"] > 0.5
+    assert samples[0].at_s < samples[-1].at_s
+
+
+async def test_store_under_pressure_gets_fewer_rollouts(
+    make: Callable[[], ServiceContext], heard: list[Limits]
+) -> None:
+    config = msgspec.structs.replace(CONFIG, resident_bytes_high=1 << 20)
+    async with running(build, config, make()) as context:
+        report = ServiceStats(
+            "trajectory_store", "trajectory_store", "ready", 0.0, 0.0, {"resident_bytes": float(2 << 20)}
+        )
+        async with asyncio.timeout(10.0):
+            while not heard or heard[-1].max_running != 4:
+                await send(context, report)
+                await asyncio.sleep(0.05)
+        assert "resident_bytes_high" in heard[-1].reason
+
+
+async def test_limits_return_after_the_broker_died(
+    make: Callable[[], ServiceContext], heard: list[Limits], nats: Broker
+) -> None:
+    async with running(build, CONFIG, make()) as context:
+        await until(lambda: bool(heard))
+        await nats.restart()
+        num_before = len(heard)
+        await until(lambda: len(heard) > num_before)
+        assert context.stats.value("decisions_total") > 0
