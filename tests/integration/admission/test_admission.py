@@ -71,20 +71,13 @@ async def test_limits_are_published_at_the_start_and_again_while_nothing_changes
 async def test_pause_goes_out_at_once_survives_a_crash_and_ends_with_an_orderly_stop(
     make: Callable[[], ServiceContext], heard: list[Limits]
 ) -> None:
-    context = make()
-    parts = await build(context, CONFIG)
-    loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
-    await until(lambda: len(heard) >= 1)
-    pause_file = context.data_dir / "pause.json"
     async with running(build, CONFIG, make()) as served:
+        await until(lambda: len(heard) >= 1)
         await client(served).set_paused(paused=True, reason="maintenance")
         assert heard[-1].paused
+        pause_file = served.data_dir / "pause.json"
         left_behind = pause_file.read_bytes()
-    for loop in loops:
-        loop.cancel()  # the first life dies without an orderly end
-    await asyncio.gather(*loops, return_exceptions=True)
-
-    pause_file.write_bytes(left_behind)
+    pause_file.write_bytes(left_behind)  # as a life leaves it that was killed
     async with running(build, CONFIG, make()) as served:
         limits, _ = await client(served).limits()
         assert (limits.paused, limits.reason) == (True, "maintenance")
