@@ -1,0 +1,27 @@
+"""What a warm-up is set to; read by run files, so nothing heavy is imported here."""
+
+from typing import Annotated
+
+import msgspec
+
+
+class WarmupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long and how the warm-up trains.
+
+    ``stop_at_solved``: share of held-out samples solved at temperature 1 at which it stops; under 0.2 most groups have
+    no signal, above 0.7 few have any left. ``max_steps``: gradient steps after which it gives up.
+    ``learning_rate``: AdamW's, reached after ``ramp_steps``. ``batch_size``: demonstrations a step.
+    ``evaluate_every_steps``: steps between two looks at the held-out problems. ``heldout_problems``: problems looked
+    at; ``heldout_samples``: completions each.
+    """
+
+    stop_at_solved: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.4
+    max_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 2000
+    learning_rate: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 3e-3
+    ramp_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
+    weight_decay: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.01
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
+    max_grad_norm: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
+    evaluate_every_steps: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 10
+    heldout_problems: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 400
+    heldout_samples: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
