@@ -27,4 +27,4 @@ class AdmissionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits_refresh_s: Annotated[float, msgspec.Meta(ge=0.1, le=60.0)] = 5.0
     resident_bytes_high: Annotated[int, msgspec.Meta(ge=MIB)] = 768 * MIB
     samples_file_bytes_max: Annotated[int, msgspec.Meta(ge=4096)] = 32 * MIB
-    samples_files_kept: Annotated[int, msgspec.Meta(ge=1, le=100)] = 4
+    samples_files_kept: Annotated[int, msgspec.Meta(ge=1, le=9)] = 4

@@ -220,9 +220,8 @@ class Admission:
         stats.label("bottleneck_fix", diagnosis.fix)
         context.telemetry.observe(METRIC_ADMISSION_LIMIT, decision.limits.max_running)
         values = self._seen.merged(now_s=self._now_s())
-        values |= {f"signal.{name}": value for name, value in signals.numbers().items()}
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
-        self._samples.append(Sample(context.clock.now_s(), values, diagnosis.bottleneck))
+        self._samples.append(Sample(context.clock.now_s(), diagnosis.bottleneck, signals, values))
 
     async def _receive(self, data: bytes, _headers: dict[str, str]) -> None:
         try:

@@ -1,14 +1,17 @@
 """Whole-system samples: one JSON line a second in ``admission/stats.jsonl``, what a report plots.
 
-A line is ``{"at_s": ..., "values": {...}, "bottleneck": ...}``. ``values`` holds ``<service>.<statistic>`` (counters
-summed over instances and lives) and ``signal.<name>`` (the window that the diagnosis was made from).
+A line is flat but for one section: ``at_s`` and ``bottleneck``, every signal that the diagnosis was made from by its
+name (``core.balance.Signals``), and ``values``, which holds ``<service>.<statistic>`` (counters summed over instances
+and lives) and ``stream.<kind>`` (messages waiting).
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+
+from tidegate.core.balance import Bottleneck, Signals
 
 FILE_NAME = "stats.jsonl"
 
@@ -17,12 +20,15 @@ class Sample(msgspec.Struct, frozen=True):
     """The whole system at one moment."""
 
     at_s: float
+    bottleneck: Bottleneck
+    signals: Signals
     values: dict[str, float]
-    bottleneck: str = ""
 
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Sample)
+    def line(self) -> bytes:
+        """One line of the file."""
+        signals: dict[str, Any] = msgspec.to_builtins(self.signals)
+        fields = {"at_s": self.at_s, "bottleneck": self.bottleneck, **signals, "values": self.values}
+        return msgspec.json.encode({**fields, "queue_depth_batches": self.signals.depth_batches()}) + b"\n"
 
 
 class SampleFile:
@@ -41,7 +47,7 @@ class SampleFile:
 
     def append(self, sample: Sample) -> None:
         """Write one line; it is in the operating system's hands when this returns."""
-        self._file.write(_ENCODER.encode(sample) + b"\n")
+        self._file.write(sample.line())
         self._file.flush()
         if self._file.tell() >= self._bytes_max:
             self._rotate()
@@ -57,20 +63,6 @@ class SampleFile:
             if newer.exists():
                 newer.replace(_rotated(self._path, number))
         self._file = self._path.open("ab")
-
-
-def read_samples(path: Path) -> Iterator[Sample]:
-    """Every sample, oldest first, rotated files included; lines cut off by a kill are skipped."""
-    rotated = [each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdecimal()]
-    for each in [*sorted(rotated, key=lambda one: -int(one.suffix[1:])), path]:
-        if not each.exists():
-            continue
-        with each.open("rb") as file:
-            for line in file:
-                try:
-                    yield _DECODER.decode(line)
-                except msgspec.DecodeError:
-                    continue
 
 
 def _rotated(path: Path, number: int) -> Path:

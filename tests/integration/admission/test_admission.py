@@ -1,6 +1,7 @@
 """Admission as its process runs it, on a real broker."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from tests.support.room import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
-from tidegate.admission.samples import read_samples
 from tidegate.core.admission import Flow, Limits
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.service import ServiceContext
@@ -148,12 +148,13 @@ async def test_what_services_report_becomes_a_diagnosis_labels_and_samples(
         assert await client(context).limits() == (RUN_FILE, Flow(running=3, in_flight=4))
         assert context.stats.value("capacity") == 0.0
         await until(lambda: context.stats.value("stats_refused_total") == 1)
-    samples = list(read_samples(context.data_dir / "stats.jsonl"))
-    assert samples[-1].bottleneck == "actor"
-    assert samples[-1].values["actor.steps_total"] == 1100.0
-    assert samples[-1].values["task_queue.in_flight_trajectories"] == 4.0
-    assert samples[-1].values["signal.learner_idle_ratio"] > 0.5
-    assert samples[0].at_s < samples[-1].at_s
+    samples = [json.loads(line) for line in (context.data_dir / "stats.jsonl").read_text().splitlines()]
+    assert samples[-1]["bottleneck"] == "actor"
+    assert samples[-1]["values"]["actor.steps_total"] == 1100.0
+    assert samples[-1]["values"]["task_queue.in_flight_trajectories"] == 4.0
+    assert samples[-1]["values"]["stream.tasks"] == 0.0
+    assert samples[-1]["learner_idle_ratio"] > 0.5
+    assert samples[0]["at_s"] < samples[-1]["at_s"]
 
 
 async def test_store_under_pressure_gets_fewer_rollouts(

@@ -1,54 +1,65 @@
+import json
 from pathlib import Path
+from typing import Any
 
-from tidegate.admission.samples import Sample, SampleFile, read_samples
+import msgspec
+
+from tidegate.admission.samples import Sample, SampleFile
+from tidegate.core.balance import Signals
 
 
-def open_file(path: Path, *, bytes_max: int = 10_000, files_kept: int = 2) -> SampleFile:
+def open_file(path: Path, *, bytes_max: int = 100_000, files_kept: int = 2) -> SampleFile:
     return SampleFile(path, bytes_max=bytes_max, files_kept=files_kept)
 
 
 def sample(number: int) -> Sample:
-    return Sample(at_s=float(number), values={"actor.steps_total": 2.0 * number}, bottleneck="balanced")
+    signals = Signals(available=3.0 * number, batch_size=2, admission_state="admitting")
+    return Sample(float(number), "balanced", signals, {"actor.steps_total": 2.0 * number})
 
 
-def test_samples_read_back_in_order_over_restarts(tmp_path: Path) -> None:
-    path = tmp_path / "stats.jsonl"
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_line_holds_every_signal_by_name_and_the_statistics_beside_them(tmp_path: Path) -> None:
+    file = open_file(tmp_path / "stats.jsonl")
+    file.append(sample(4))
+    file.close()
+    [line] = lines(tmp_path / "stats.jsonl")
+    assert (line["at_s"], line["bottleneck"], line["admission_state"]) == (4.0, "balanced", "admitting")
+    assert line["queue_depth_batches"] == 6.0
+    assert line["values"] == {"actor.steps_total": 8.0}
+    named = {name: line[name] for name in Signals.__struct_fields__}
+    assert msgspec.convert(named, Signals) == sample(4).signals
+
+
+def test_file_goes_on_after_a_restart(tmp_path: Path) -> None:
     for life in range(3):
-        file = open_file(path)
+        file = open_file(tmp_path / "stats.jsonl")
         for number in range(10 * life, 10 * life + 10):
             file.append(sample(number))
         file.close()
-    assert list(read_samples(path)) == [sample(number) for number in range(30)]
+    assert [line["at_s"] for line in lines(tmp_path / "stats.jsonl")] == list(range(30))
 
 
-def test_line_cut_off_by_a_kill_costs_that_line_only(tmp_path: Path) -> None:
+def test_line_cut_off_by_a_kill_does_not_spoil_the_next(tmp_path: Path) -> None:
     path = tmp_path / "stats.jsonl"
+    path.write_bytes(sample(1).line() + b'{"at_s": 2.0, "val')
     file = open_file(path)
-    file.append(sample(1))
+    file.append(sample(3))
     file.close()
-    with path.open("ab") as torn:
-        torn.write(b'{"at_s": 2.0, "val')
-    again = open_file(path)
-    again.append(sample(3))
-    again.close()
-    assert list(read_samples(path)) == [sample(1), sample(3)]
+    assert path.read_bytes().splitlines(keepends=True)[2] == sample(3).line()
 
 
 def test_file_is_rotated_and_the_oldest_samples_go_first(tmp_path: Path) -> None:
     path = tmp_path / "stats.jsonl"
-    file = open_file(path, bytes_max=1_000)
-    for number in range(200):
+    file = open_file(path, bytes_max=5_000)
+    for number in range(60):
         file.append(sample(number))
     file.close()
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
-        "stats.jsonl",
-        "stats.jsonl.1",
-        "stats.jsonl.2",
-    ]
-    assert all(each.stat().st_size < 1_100 for each in tmp_path.iterdir())
-    kept = [int(each.at_s) for each in read_samples(path)]
-    assert kept == list(range(kept[0], 200))
-
-
-def test_run_without_samples_reads_as_none(tmp_path: Path) -> None:
-    assert list(read_samples(tmp_path / "stats.jsonl")) == []
+    names = ["stats.jsonl.2", "stats.jsonl.1", "stats.jsonl"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(names)
+    assert all((tmp_path / name).stat().st_size < 5_000 + len(sample(60).line()) for name in names)
+    kept = [int(line["at_s"]) for name in names for line in lines(tmp_path / name)]
+    assert kept == list(range(kept[0], 60))
+    assert len(kept) < 60
