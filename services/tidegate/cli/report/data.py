@@ -6,7 +6,6 @@ a few hundred numbers.
 
 import sqlite3
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import msgspec
 from tidegate.cli.books import Books, journal_path, ledger_path, read_books
 from tidegate.cli.folder import RunRecord, read_plan
 from tidegate.cli.run_file import RunPlan
+from tidegate.cli.samples import numbers, read_samples
 from tidegate.cli.up.event_log import read_events
 from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
@@ -58,10 +58,6 @@ class RunData(msgspec.Struct, frozen=True):
             if _is_number(step.get(name)) and _is_number(step.get(over))
         ]
 
-    def idle_of_services(self) -> dict[str, Points]:
-        """Share of their time that actors and environments spent waiting, from admission's samples."""
-        return {}
-
     def evaluations(self, *, over: str = "at_s") -> Points:
         """Share of the held-out problems solved, over time or over the steps trained until its version was made."""
         if over == "at_s":
@@ -104,7 +100,7 @@ def read_run(folder: Path) -> RunData:
         steps=steps,
         started_at_s=started_at_s,
         flow=flow,
-        samples=[],
+        samples=[(float(sample["at_s"]), numbers(sample)) for sample in read_samples(folder)],
         evaluated=list(read_events(folder, "evaluation")),
     )
 
@@ -211,12 +207,3 @@ def _scalar(db: sqlite3.Connection, query: str) -> float | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def increase(points: Points) -> Points:
-    """The increase a second of a counter between two samples; a restart counts as no increase."""
-    return [
-        (after[0], max(0.0, after[1] - before[1]) / (after[0] - before[0]))
-        for before, after in pairwise(points)
-        if after[0] > before[0]
-    ]

@@ -126,35 +126,11 @@ def _steps_rate(run: RunData) -> Plot:
 
 
 def _idle(run: RunData) -> Plot:
-    series = {"learner waits for a batch": _learner_waits(run)} | run.idle_of_services()
+    names = {"learner": "learner_idle_ratio", "actors": "actor_wait_task_ratio"}
+    series = {name: run.sample_series(statistic) for name, statistic in names.items()}
     series = {name: points for name, points in series.items() if points}
     svg = line_chart("idle", series, x_label=SECONDS, percent=True) if series else ""
-    return Plot("Idle share", "Who waits, of their own time; at the bottleneck nobody does.", svg)
-
-
-def _learner_waits(run: RunData) -> Points:
-    """Share of each step's time that went into waiting, over a sliding window of steps."""
-    window = 8
-    points: Points = []
-    times = [
-        (
-            float(step["at_s"]) - run.started_at_s,
-            float(step["wait_s"]),
-            sum(float(step.get(name, 0.0)) for name in ("wait_s", "train_s", "publish_s")),
-        )
-        for step in run.steps
-        if "wait_s" in step and "at_s" in step
-    ]
-    for index in range(len(times)):
-        part = times[max(0, index - window + 1) : index + 1]
-        whole_s = sum(total_s for _, _, total_s in part)
-        points.append(
-            (
-                times[index][0],
-                min(1.0, sum(wait_s for _, wait_s, _ in part) / whole_s) if whole_s > 0 else 0.0,
-            )
-        )
-    return points
+    return Plot("Idle share", "Of their own time, over ten seconds; at the bottleneck nobody waits.", svg)
 
 
 def _life(run: RunData) -> Plot:

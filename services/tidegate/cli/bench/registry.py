@@ -1,0 +1,29 @@
+"""The literal table of benches. A new one is a file in this folder and a line here."""
+
+import msgspec
+
+
+class BenchEntry(msgspec.Struct, frozen=True):
+    """``target`` is ``module:function``, a function from ``BenchSetting`` to ``BenchResult``; imported when it runs."""
+
+    target: str
+    summary: str
+
+
+BENCHES: dict[str, BenchEntry] = {
+    "cartpole": BenchEntry(
+        "tidegate.cli.bench.cartpole:run",
+        "environment steps a CPU-second end to end, beside the same algorithm without services",
+    ),
+    "trajectories": BenchEntry(
+        "tidegate.cli.bench.trajectories:run",
+        "the path of trajectories into the ledger, beside raw JetStream",
+    ),
+    "weights": BenchEntry(
+        "tidegate.cli.bench.weights:run", "pulling a policy, beside a raw gRPC stream over loopback"
+    ),
+    "telemetry": BenchEntry("tidegate.cli.bench.telemetry:run", "telemetry on, beside telemetry off"),
+    "memory": BenchEntry("tidegate.cli.bench.memory:run", "memory of each process of a running platform"),
+    "startup": BenchEntry("tidegate.cli.bench.startup:run", "from `tidegate up` to the first gradient"),
+    "lag": BenchEntry("tidegate.cli.bench.lag:run", "what the staleness budget buys and costs"),
+}

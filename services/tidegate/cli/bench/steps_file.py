@@ -1,0 +1,51 @@
+"""Follows a ``steps.jsonl``: of a platform's learner, or of the peer, which writes the same lines."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+
+class StepPoint(msgspec.Struct, frozen=True):
+    """What is read of a line (``learner.steps_log`` writes more). ``env_steps`` counts from the start."""
+
+    step: int
+    at_s: float
+    env_steps: int
+    lag_mean: float
+    lag_max: int
+    mean_return: float | None
+    wait_s: float = 0.0
+    train_s: float = 0.0
+
+
+class StepsFile:
+    """Reads what was appended since the last look; a line that is still being written waits for the next."""
+
+    def __init__(self, path: Path) -> None:
+        """The file need not be there yet."""
+        self._path = path
+        self._decoder = msgspec.json.Decoder(StepPoint)
+        self._read_bytes = 0
+        self.points: list[StepPoint] = []
+
+    def look(self) -> list[StepPoint]:
+        """All points so far."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read_bytes)
+                data = file.read()
+        except FileNotFoundError:
+            return self.points
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        self.points += [self._decoder.decode(line) for line in whole.splitlines()]
+        return self.points
+
+
+def first_reaching(points: Sequence[StepPoint], *, mean_return: float) -> StepPoint | None:
+    """The first step whose mean return over the last 100 episodes is at least ``mean_return``."""
+    return next(
+        (point for point in points if point.mean_return is not None and point.mean_return >= mean_return),
+        None,
+    )

@@ -1,0 +1,101 @@
+"""``tidegate explain``."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.cli.folder import find_folder, is_running, read_record
+from tidegate.cli.life import read_life, sentence
+from tidegate.cli.samples import last_sample, numbers
+from tidegate.core.balance import Signals, diagnose
+from tidegate.core.errors import NotFoundError, UnavailableError
+from tidegate.runtime.rpc import open_channel
+from tidegate.wire.clients.admission import AdmissionClient, Diagnosis
+
+# Signals worth a line, in the order of the loop; the others are in --json.
+SHOWN = (
+    "actor_steps_per_s",
+    "actor_wait_task_ratio",
+    "actor_wait_policy_ratio",
+    "learner_samples_per_s",
+    "learner_idle_ratio",
+    "queue_depth_batches",
+    "running",
+    "in_flight",
+    "lag_mean",
+    "lag_max",
+    "publish_lag",
+)
+
+
+def explain(
+    trajectory_id: Annotated[
+        str | None,
+        typer.Argument(help="Why this trajectory was dropped or trained.", metavar="[TRAJECTORY_ID]"),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Say who holds the platform up and the one fix, or what became of a trajectory and why."""
+    where = find_folder(folder)
+    if trajectory_id is not None:
+        life = read_life(where, trajectory_id)
+        answer: dict[str, Any] = {**msgspec.to_builtins(life), "sentence": sentence(life)}
+        _tell(answer, Text(answer["sentence"]), json=json)
+        return
+    diagnosis = asyncio.run(_ask(where)) if is_running(where) else _from_samples(where)
+    _tell(msgspec.to_builtins(diagnosis), _render(diagnosis), json=json)
+
+
+def _tell(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
+    if json:
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    else:
+        Console().print(text, highlight=False, soft_wrap=True)
+
+
+async def _ask(folder: Path) -> Diagnosis:
+    channel = open_channel(read_record(folder).addresses["admission"][0])
+    try:
+        return await AdmissionClient(channel).diagnose()
+    except UnavailableError:
+        return _from_samples(folder)  # admission is being restarted: what it wrote a moment ago still stands
+    finally:
+        await channel.close()
+
+
+def _from_samples(folder: Path) -> Diagnosis:
+    sample = last_sample(folder)
+    if sample is None:
+        raise NotFoundError(
+            f"There is nothing to explain in {folder} yet",
+            why="admission wrote no sample",
+            fix="see logs/admission.log",
+        )
+    known = {name: sample[name] for name in Signals.__struct_fields__ if name in sample}
+    found = diagnose(msgspec.convert(known, Signals))
+    return Diagnosis(found.bottleneck, found.sentence, found.fix, numbers(known))
+
+
+def _render(diagnosis: Diagnosis) -> RenderableType:
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bright_black")
+    rows.add_column(overflow="fold")
+    rows.add_row("bottleneck", Text(diagnosis.bottleneck, style="bold"))
+    rows.add_row("because", Text(diagnosis.sentence))
+    rows.add_row("fix", Text(diagnosis.fix or "nothing to fix"))
+    for name in SHOWN:
+        if name in diagnosis.signals:
+            value = diagnosis.signals[name]
+            text = f"{value:.0%}" if name.endswith("_ratio") else f"{value:,.1f}"
+            rows.add_row(name.replace("_", " "), text)
+    return rows

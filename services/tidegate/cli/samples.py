@@ -1,0 +1,53 @@
+"""Admission's samples of the whole system, ``admission/stats.jsonl``, read back: one JSON object a line."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from tidegate.admission.samples import FILE_NAME
+
+SAMPLES_FILE = Path("admission") / FILE_NAME
+TAIL_BYTES = 256 << 10
+
+
+def read_samples(folder: Path) -> Iterator[dict[str, Any]]:
+    """Every sample in the order it was written, rotated files first; cut lines are skipped."""
+    current = folder / SAMPLES_FILE
+    older = [path for path in current.parent.glob(f"{FILE_NAME}.*") if path.suffix[1:].isdecimal()]
+    for path in (*sorted(older, key=lambda path: -int(path.suffix[1:])), current):
+        if path.is_file():
+            with path.open("rb") as file:
+                yield from _decode(file)
+
+
+def last_sample(folder: Path) -> dict[str, Any] | None:
+    """The newest sample; None when there is none."""
+    path = folder / SAMPLES_FILE
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        samples = list(_decode(file))
+    return samples[-1] if samples else None
+
+
+def numbers(sample: dict[str, Any]) -> dict[str, float]:
+    """All numbers of a sample by name, those of its sections as well; of two with one name the outer counts."""
+    found: dict[str, float] = {}
+    for name, value in sample.items():
+        if isinstance(value, dict):
+            found = numbers(cast("dict[str, Any]", value)) | found
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[name] = float(value)
+    return found
+
+
+def _decode(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    for line in lines:
+        try:
+            yield decoder.decode(line)
+        except msgspec.DecodeError:
+            continue
