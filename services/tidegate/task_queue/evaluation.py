@@ -25,7 +25,7 @@ class Evaluation:
     def __init__(self, queue: TaskQueue) -> None:
         """Nothing is under way."""
         self._queue = queue
-        # When the one under way was published; None when its result came.
+        # When the one under way was published (monotonic seconds); None when its result came.
         self._published_at_s: float | None = None
 
     async def run(self) -> None:
@@ -50,7 +50,8 @@ class Evaluation:
     def _is_under_way(self) -> bool:
         if self._published_at_s is None:
             return False
-        return self._queue.context.clock.now_s() - self._published_at_s < self._queue.config.task_deadline_s
+        elapsed_s = self._queue.context.clock.monotonic_s() - self._published_at_s
+        return elapsed_s < self._queue.config.task_deadline_s
 
     async def _publish(self, version: PolicyVersion) -> None:
         context, workload = self._queue.context, self._queue.workload
@@ -79,7 +80,7 @@ class Evaluation:
                 raise
             context.log.warning("evaluation_publish_failed", version=str(version), error=str(error))
             return
-        self._published_at_s = now_s
+        self._published_at_s = context.clock.monotonic_s()
         self._queue.journal.keep_evaluated(version)
         context.stats.add("evaluations_total")
 

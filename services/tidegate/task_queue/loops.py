@@ -105,8 +105,9 @@ class TaskQueue:
         self.store = store
         self.policy = policy
         self.retired = False
-        # Since when outcomes have been coming in without a failure; the deadline of tasks counts from here at most.
-        self.reachable_since_s = context.clock.now_s()
+        # Since when outcomes have been coming in without a failure, on the monotonic clock: a wall clock that steps
+        # must not make a task late.
+        self.reachable_since_s = context.clock.monotonic_s()
         # The newest task a trajectory arrived from: everything before it was delivered.
         self.arrived_seq = 0
         self._source = source
@@ -260,7 +261,7 @@ class TaskQueue:
                 self.context.log.warning("store_unreachable", error=str(error))
                 self.context.stats.add("store_failures_total")
                 await self.context.drain.sleep(self.config.retry_backoff_s)
-                self.reachable_since_s = self.context.clock.now_s()
+                self.reachable_since_s = self.context.clock.monotonic_s()
                 continue
             if answer is not None and answer[0]:
                 self.take_outcomes(*answer)

@@ -6,6 +6,7 @@ Waits for: time. Level-triggered: the same tick twice settles the same ids, and 
 """
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 
 from tidegate.core.errors import RecordError, TidegateError
@@ -20,6 +21,8 @@ from tidegate.wire.stats import decode_stats
 SETTLE_BATCH = 500
 # More actors than this and only the first ones are listened to: one starved actor is all the sweep needs to know of.
 ACTORS_MAX = 4096
+# Minutes of looks, reports come twice a second.
+LOOKS_KEPT = 64
 # Retire answers well within the five seconds that the end of a run waits for it; the loop settles the rest.
 RETIRE_DEADLINE_S = 4.0
 
@@ -40,8 +43,8 @@ class Sweep:
         self._deliveries = Deliveries()
         self._reports: dict[str, _Report] = {}
         self._starved_from_s = 0.0
-        self._published_seq = 0
-        self._looked_at_s = 0.0
+        # What was published by when, a look each; a report that is older than all of them proves nothing.
+        self._published: deque[tuple[float, int]] = deque(maxlen=LOOKS_KEPT)
         self._retired_because = ""
 
     async def run(self) -> None:
@@ -80,14 +83,14 @@ class Sweep:
     def _note_deliveries(self) -> None:
         """All before an arrival was delivered; so was all that was published before an actor found nothing to do."""
         queue = self._queue
-        now_s = queue.context.clock.now_s()
-        if self._starved_from_s >= self._looked_at_s:
-            self._deliveries = self._deliveries.note(self._published_seq, at_s=now_s)
+        now_s = queue.context.clock.monotonic_s()
+        before = [seq for at_s, seq in self._published if at_s <= self._starved_from_s]
+        if before:
+            self._deliveries = self._deliveries.note(before[-1], at_s=now_s)
         self._deliveries = self._deliveries.note(queue.arrived_seq, at_s=now_s)
         self._deliveries = self._deliveries.forget_before(queue.journal.oldest_running_seq())
         if not queue.journal.unpublished_tasks:
-            self._published_seq = queue.journal.next_seq - 1
-        self._looked_at_s = now_s
+            self._published.append((now_s, queue.journal.next_seq - 1))
 
     async def _settle_lost(self) -> None:
         queue = self._queue
@@ -95,7 +98,7 @@ class Sweep:
             self._deliveries,
             reachable_since_s=queue.reachable_since_s,
             deadline_s=queue.config.task_deadline_s,
-            now_s=queue.context.clock.now_s(),
+            now_s=queue.context.clock.monotonic_s(),
         )
         lost = queue.journal.running(before_seq=before_seq, limit=SETTLE_BATCH)
         if lost:
@@ -124,7 +127,7 @@ class Sweep:
             return
         if stats.service != "actor":
             return
-        now_s = self._queue.context.clock.now_s()
+        now_s = self._queue.context.clock.monotonic_s()
         report = _Report(stats.values.get("wait_task_s_total", 0.0), stats.started_at_s, now_s)
         before = self._reports.get(stats.instance)
         if before is not None and before.started_at_s == report.started_at_s:
