@@ -208,9 +208,10 @@ class _Life:
             reporter.cancel()
             await self._publish_stats(context)
         finally:
+            # Calls first: what they use stays open until the last of them was answered or refused.
+            await server.stop(grace_s=1.0)
             if parts.close is not None:
                 await parts.close()
-            await server.stop(grace_s=1.0)
 
     async def _guard(self, name: str, loop: Loop) -> None:
         """A loop that ends before draining, for whatever reason, stops the whole service: half a service lies."""
