@@ -1,6 +1,8 @@
 """An announcement of a policy as it stands on POLICY."""
 
-from tidegate.core.errors import RecordError
+from google.protobuf.message import DecodeError
+
+from tidegate.core.errors import RecordError, UnknownVersionError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import LineageTree
@@ -28,11 +30,16 @@ class Announcement:
         message = policy_pb2.PolicyAnnouncement()
         try:
             message.ParseFromString(data)
-        except Exception as error:  # DecodeError has no public common base across protobuf's backends
+        except DecodeError as error:
             raise RecordError("A policy announcement cannot be parsed", why=str(error)) from error
         if not message.version.lineage:
             raise RecordError("A policy announcement names no version")
-        return cls(message)
+        try:
+            return cls(message)
+        except UnknownVersionError as error:
+            raise RecordError(
+                "A policy announcement's lineages do not form a tree", why=str(error)
+            ) from error
 
     def digests(self) -> dict[str, bytes]:
         """Tensor name to digest, to see what changed since another version."""

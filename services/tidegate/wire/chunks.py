@@ -46,14 +46,12 @@ def chunk_deserializer(
 
     def deserialize(data: bytes) -> MessageT | memoryview:
         if data and data[0] == tag:
-            length, position, shift = 0, 1, 0
-            while position < len(data):
+            length, position, shift, complete = 0, 1, 0, False
+            while position < len(data) and not complete:
                 byte = data[position]
                 length |= (byte & 0x7F) << shift
-                position, shift = position + 1, shift + 7
-                if not byte & 0x80:
-                    break
-            if position + length == len(data):
+                position, shift, complete = position + 1, shift + 7, not byte & 0x80
+            if complete and position + length == len(data):
                 return memoryview(data)[position:]
         message = message_type()
         try:

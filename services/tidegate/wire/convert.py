@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import cast
 
+from google.protobuf.message import DecodeError
+
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, RunId, TaskId, TrajectoryId
 from tidegate.core.records import (
@@ -116,7 +118,7 @@ def task_from_bytes(data: bytes) -> Task:
     message = trajectory_pb2.Task()
     try:
         message.ParseFromString(data)
-    except Exception as error:  # DecodeError has no public common base across protobuf's backends
+    except DecodeError as error:
         raise RecordError("A task message cannot be parsed", why=str(error)) from error
     kind = _KIND_FROM_PROTO.get(message.kind)
     if kind is None or not message.task_id:

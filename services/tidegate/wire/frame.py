@@ -28,7 +28,8 @@ HEAD_BYTES_MAX = 4 * 1024 * 1024
 TENSOR_RANK_MAX = 8
 _PREFIX = struct.Struct("<4sI")
 
-_DTYPES: dict[str, np.dtype[np.generic]] = {
+# What travels: NumPy's type strings without the byte order, which is always little-endian.
+DTYPES: dict[str, np.dtype[np.generic]] = {
     name: np.dtype("<" + name if name[1:] != "1" else "|" + name)
     for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 }
@@ -51,12 +52,12 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
         envelope = envelope_to_proto(trajectory)
         for name, tensor in trajectory.tensors.items():
             dtype = tensor.dtype.str[1:]
-            if dtype not in _DTYPES:
+            if dtype not in DTYPES:
                 raise RecordError(
                     f"Tensor {name} of {trajectory.trajectory_id} has dtype {tensor.dtype}",
-                    fix=f"convert it to one of {', '.join(_DTYPES)}",
+                    fix=f"convert it to one of {', '.join(DTYPES)}",
                 )
-            raw = np.ascontiguousarray(tensor, dtype=_DTYPES[dtype]).tobytes()
+            raw = np.ascontiguousarray(tensor, dtype=DTYPES[dtype]).tobytes()
             envelope.tensors.add(
                 name=name, dtype=dtype, shape=tensor.shape, offset=offset, checksum=zlib.crc32(raw)
             )
@@ -96,7 +97,31 @@ def decode_frame(data: bytes | memoryview) -> list[Trajectory]:
     ]
 
 
+def provenance_of(frame: bytes | memoryview) -> bytes:
+    """The head of a frame alone: all of its trajectories but their tensors, for a ledger that outlives the payload.
+
+    Raises:
+        RecordError: ``frame`` is truncated or malformed.
+    """
+    view = memoryview(frame)
+    return bytes(view[_PREFIX.size : _head_stop(view)])
+
+
+def decode_provenance(head: bytes) -> list[Trajectory]:
+    """The trajectories of what ``provenance_of`` returned, without tensors.
+
+    Raises:
+        RecordError: ``head`` is malformed.
+    """
+    return [envelope_from_proto(envelope, {}) for envelope in _parse_head(head).trajectories]
+
+
 def _decode_head(view: memoryview) -> tuple[trajectory_pb2.TrajectoryFrame, int]:
+    stop = _head_stop(view)
+    return _parse_head(bytes(view[_PREFIX.size : stop])), min(_aligned(stop), len(view))
+
+
+def _head_stop(view: memoryview) -> int:
     if len(view) < _PREFIX.size:
         raise RecordError(f"A trajectory frame of {len(view)} bytes is shorter than its prefix")
     magic, head_size = _PREFIX.unpack_from(view)
@@ -108,19 +133,23 @@ def _decode_head(view: memoryview) -> tuple[trajectory_pb2.TrajectoryFrame, int]
     stop = _PREFIX.size + head_size
     if head_size > HEAD_BYTES_MAX or stop > len(view):
         raise RecordError(f"A trajectory frame's head claims {head_size} bytes, the frame has {len(view)}")
+    return stop
+
+
+def _parse_head(head_bytes: bytes) -> trajectory_pb2.TrajectoryFrame:
     head = trajectory_pb2.TrajectoryFrame()
     try:
-        head.ParseFromString(bytes(view[_PREFIX.size : stop]))
+        head.ParseFromString(head_bytes)
     except DecodeError as error:
         raise RecordError("A trajectory frame's head cannot be parsed", why=str(error)) from error
     if not head.trajectories:
         raise RecordError("A trajectory frame holds no trajectory")
-    return head, min(_aligned(stop), len(view))
+    return head
 
 
 def _decode_tensor(spec: trajectory_pb2.TensorSpec, payload: memoryview, trajectory_id: str) -> Array:
     name = f"Tensor {spec.name!r} of trajectory {trajectory_id!r}"
-    dtype = _DTYPES.get(spec.dtype)
+    dtype = DTYPES.get(spec.dtype)
     shape = tuple(spec.shape)
     if dtype is None:
         raise RecordError(f"{name} has the unknown dtype {spec.dtype!r}")
@@ -136,4 +165,7 @@ def _decode_tensor(spec: trajectory_pb2.TensorSpec, payload: memoryview, traject
     raw = payload[spec.offset : stop]
     if zlib.crc32(raw) != spec.checksum:
         raise RecordError(f"{name} does not match its checksum", why="its bytes changed on the way")
-    return np.frombuffer(raw, dtype=dtype).reshape(shape)
+    try:
+        return np.frombuffer(raw, dtype=dtype).reshape(shape)
+    except ValueError as error:  # empty, with other dimensions beyond what an array can have
+        raise RecordError(f"{name} has the impossible shape {shape}") from error

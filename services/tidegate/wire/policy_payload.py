@@ -11,6 +11,7 @@ from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.staleness import LineageTree
 from tidegate.v1 import policy_pb2
 from tidegate.wire.convert import tree_to_proto, version_to_proto
+from tidegate.wire.frame import DTYPES
 
 DIGEST_BYTES = 16
 
@@ -83,15 +84,14 @@ def tensors_of(
             raise CorruptionError(
                 f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again"
             )
+        dtype = DTYPES.get(entry.dtype)
+        if dtype is None:
+            raise RecordError(f"Tensor {entry.name} of a policy has the unknown dtype {entry.dtype!r}")
+        shape = tuple(entry.shape)
+        if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize != entry.size:
+            raise RecordError(f"Tensor {entry.name} of a policy has {entry.size} bytes for shape {shape}")
         try:
-            dtype = np.dtype("<" + entry.dtype)
-        except TypeError as error:
-            raise RecordError(
-                f"Tensor {entry.name} of a policy has the unknown dtype {entry.dtype!r}"
-            ) from error
-        if math.prod(entry.shape) * dtype.itemsize != entry.size:
-            raise RecordError(
-                f"Tensor {entry.name} of a policy has {entry.size} bytes for shape {tuple(entry.shape)}"
-            )
-        tensors[entry.name] = np.frombuffer(raw, dtype=dtype).reshape(tuple(entry.shape))
+            tensors[entry.name] = np.frombuffer(raw, dtype=dtype).reshape(shape)
+        except ValueError as error:  # empty, with other dimensions beyond what an array can have
+            raise RecordError(f"Tensor {entry.name} of a policy has the impossible shape {shape}") from error
     return tensors

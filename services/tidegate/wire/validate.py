@@ -4,13 +4,17 @@ A frame that decodes can still lie: NaN logprobs, probabilities above one, spans
 Such a record is refused here with its reason, counted, and kept in QUARANTINE; nothing else is lost.
 """
 
+import math
+
 import numpy as np
 
 from tidegate.core.errors import RecordError
-from tidegate.core.records import Trajectory
+from tidegate.core.records import Array, Trajectory
 
 # Rounding of float32 log-softmax stays below this.
 LOGPROB_TOLERANCE = 1e-3
+# Tensors with one entry a step and environment, or one a token, like the logprobs; they may have further dimensions.
+PER_POSITION = ("actions", "rewards", "terminated", "truncated", "valid", "tokens", "values")
 
 
 def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
@@ -26,12 +30,17 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
         raise RecordError(f"{name} is not a sample of its task {trajectory.task_id!r}")
     if not trajectory.group_size > 0 or not trajectory.group_id:
         raise RecordError(f"{name} has no group")
-    _validate_spans(trajectory, name)
+    if trajectory.num_steps < 0 or not (
+        math.isfinite(trajectory.started_at_s) and math.isfinite(trajectory.finished_at_s)
+    ):
+        raise RecordError(f"{name} has no valid step count or times", why="its age could not be judged")
     logprobs = trajectory.tensors.get("behavior_logprobs")
     if logprobs is None:
         raise RecordError(
             f"{name} carries no behavior_logprobs", why="without them nothing can correct for its age"
         )
+    _validate_spans(trajectory, logprobs, name)
+    _validate_shapes(trajectory, logprobs, name)
     if not np.isfinite(logprobs).all() or (logprobs.size and float(logprobs.max()) > LOGPROB_TOLERANCE):
         raise RecordError(
             f"{name} has behavior_logprobs that no policy can produce",
@@ -42,19 +51,42 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
         tensor = trajectory.tensors.get(tensor_name)
         if tensor is not None and not np.isfinite(tensor).all():
             raise RecordError(f"{name} has values in {tensor_name} that are not finite")
-    if trajectory.reward is not None and not np.isfinite(trajectory.reward):
-        raise RecordError(f"{name} has the reward {trajectory.reward}")
+    scalars = [episode.episode_return for episode in trajectory.episodes]
+    if trajectory.reward is not None:
+        scalars.append(trajectory.reward)
+    if not all(math.isfinite(value) for value in scalars):
+        raise RecordError(f"{name} has a reward or an episode's return that is not finite")
 
 
-def _validate_spans(trajectory: Trajectory, name: str) -> None:
+def _validate_spans(trajectory: Trajectory, logprobs: Array, name: str) -> None:
     position = 0
     for span in trajectory.spans:
-        if span.start != position or span.stop <= span.start or not span.version.lineage:
+        if (
+            span.start != position
+            or span.stop <= span.start
+            or not span.version.lineage
+            or span.version.step < 0
+        ):
             raise RecordError(
                 f"{name} has version spans that do not cover its steps in order",
                 why=f"a span [{span.start}, {span.stop}) of {span.version} follows position {position}",
             )
         position = span.stop
-    logprobs = trajectory.tensors.get("behavior_logprobs")
-    if logprobs is not None and position != len(logprobs):
-        raise RecordError(f"{name} has versions for {position} positions and logprobs for {len(logprobs)}")
+    if logprobs.ndim == 0 or position == 0 or position != len(logprobs):
+        raise RecordError(
+            f"{name} has versions for {position} positions and logprobs of shape {logprobs.shape}",
+            why="every position needs both, and there must be one",
+        )
+
+
+def _validate_shapes(trajectory: Trajectory, logprobs: Array, name: str) -> None:
+    expected: dict[str, tuple[int, ...]] = dict.fromkeys(PER_POSITION, logprobs.shape)
+    # One observation more than steps: the last one bootstraps.
+    expected["observations"] = (len(logprobs) + 1, *logprobs.shape[1:])
+    for tensor_name, leading in expected.items():
+        tensor = trajectory.tensors.get(tensor_name)
+        if tensor is not None and tensor.shape[: len(leading)] != leading:
+            raise RecordError(
+                f"{name} has {tensor_name} of shape {tensor.shape}, it must begin with {leading}",
+                why=f"its behavior_logprobs have shape {logprobs.shape}",
+            )
