@@ -1,0 +1,168 @@
+"""Which trajectories make the next batch: whole groups inside the budget, the oldest version first, then by arrival.
+
+The oldest version goes first because it is the next to leave the budget. A group is judged whole (I6): when one member
+is beyond the budget, the others could never be trained with it, so all of them are dropped, each with its reason.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+from tidegate.core.ids import GroupId, PolicyVersion, TrajectoryId
+from tidegate.core.records import DropReason, VersionSpan
+from tidegate.core.staleness import Expired, Fresh, LineageTree, StalenessLimits, Verdict, judge
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A trajectory that waits for a gradient. ``seq`` is its place in order of arrival, ``frame_id`` its payload's."""
+
+    seq: int
+    trajectory_id: TrajectoryId
+    group_id: GroupId
+    group_size: int
+    spans: tuple[VersionSpan, ...]
+    started_at_s: float
+    frame_id: int
+
+
+Group: TypeAlias = tuple[Candidate, ...]
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """A candidate that ends without a gradient, and why."""
+
+    candidate: Candidate
+    reason: DropReason
+    detail: str
+
+
+class FreshGroup(msgspec.Struct, frozen=True):
+    """A group inside the budget; ``lag`` is its farthest member's."""
+
+    lag: int
+    members: Group
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A full batch, or an empty one while there is not enough; and what fell out of the budget meanwhile."""
+
+    batch: tuple[Candidate, ...]
+    dropped: tuple[Drop, ...]
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """Groups held against the budget: those inside, and the members of those beyond."""
+
+    fresh: tuple[FreshGroup, ...]
+    dropped: tuple[Drop, ...]
+
+
+def judge_groups(
+    groups: Iterable[Group], *, head: PolicyVersion, tree: LineageTree, limits: StalenessLimits, now_s: float
+) -> Judged:
+    """Hold every group against the budget.
+
+    Candidates with the same spans share their lag, so one judgement of the one that started first serves them all
+    unless it is the age that fails.
+
+    Raises:
+        UnknownVersionError: a span names a lineage that the run never opened.
+    """
+    waiting = list(groups)
+    started_first: dict[tuple[VersionSpan, ...], float] = {}
+    for members in waiting:
+        for candidate in members:
+            known = started_first.get(candidate.spans)
+            if known is None or candidate.started_at_s < known:
+                started_first[candidate.spans] = candidate.started_at_s
+    verdicts = {
+        spans: judge(spans, started_at_s=started_at_s, head=head, tree=tree, limits=limits, now_s=now_s)
+        for spans, started_at_s in started_first.items()
+    }
+
+    def verdict_of(candidate: Candidate) -> Verdict:
+        verdict = verdicts[candidate.spans]
+        if not isinstance(verdict, Expired):
+            return verdict
+        return judge(
+            candidate.spans,
+            started_at_s=candidate.started_at_s,
+            head=head,
+            tree=tree,
+            limits=limits,
+            now_s=now_s,
+        )
+
+    fresh: list[FreshGroup] = []
+    dropped: list[Drop] = []
+    for members in waiting:
+        lag = 0
+        failed: tuple[Candidate, Verdict] | None = None
+        for candidate in members:
+            verdict = verdict_of(candidate)
+            if not isinstance(verdict, Fresh):
+                failed = (candidate, verdict)
+                break
+            lag = max(lag, verdict.lag)
+        if failed is None:
+            fresh.append(FreshGroup(lag=lag, members=members))
+        else:
+            reason: DropReason = "expired" if isinstance(failed[1], Expired) else "stale"
+            dropped.extend(drop_group(members, lost=failed[0], reason=reason, detail=str(failed[1])))
+    return Judged(fresh=tuple(fresh), dropped=tuple(dropped))
+
+
+def drop_group(
+    members: Iterable[Candidate], *, lost: Candidate, reason: DropReason, detail: str
+) -> list[Drop]:
+    """Settle a group by rule: with one member lost, the others go for the same reason and say so."""
+    return [
+        Drop(
+            candidate=candidate,
+            reason=reason,
+            detail=detail if candidate == lost else f"its group lost {lost.trajectory_id}: {detail}",
+        )
+        for candidate in members
+    ]
+
+
+def choose_batch(
+    groups: Sequence[Group],
+    *,
+    batch_size: int,
+    head: PolicyVersion,
+    tree: LineageTree,
+    limits: StalenessLimits,
+    now_s: float,
+) -> Choice:
+    """The next batch from the whole groups that wait, for an update of ``head``.
+
+    A batch is full when the room left is smaller than every group in it; with groups of one size that divides
+    ``batch_size`` it holds exactly ``batch_size`` trajectories.
+
+    Raises:
+        ConfigError: a group is larger than a batch, so it could never be trained whole.
+        UnknownVersionError: a span names a lineage that the run never opened.
+    """
+    judged = judge_groups(groups, head=head, tree=tree, limits=limits, now_s=now_s)
+    batch: list[Candidate] = []
+    smallest = batch_size
+    for group in sorted(judged.fresh, key=_urgency):
+        size = len(group.members)
+        if size > batch_size:
+            raise ConfigError(
+                f"Group {group.members[0].group_id} has {size} trajectories, a batch only {batch_size}",
+                why="a group is trained whole",
+                fix="set `batch_size` to a multiple of `num_samples`",
+            )
+        if size <= batch_size - len(batch):
+            batch.extend(group.members)
+            smallest = min(smallest, size)
+    is_full = batch_size - len(batch) < smallest
+    return Choice(batch=tuple(batch) if is_full else (), dropped=judged.dropped)
+
+
+def _urgency(group: FreshGroup) -> tuple[int, int]:
+    return (-group.lag, group.members[0].seq)

@@ -1,0 +1,88 @@
+"""Counting the ledger: by state, by lag, and by gradient uses."""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import cast
+
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.records import DropReason
+from tidegate.core.replay import OPEN_END, Use, overused, surviving_steps
+from tidegate.core.staleness import LineageTree
+from tidegate.trajectory_store.state import Tally
+
+COUNTERS = ("duplicates", "quarantined", "revived")
+
+
+def count_rows(db: sqlite3.Connection) -> Tally:
+    """Every count from the rows themselves: one pass over the ledger."""
+    tally = Tally()
+    for state, reason, lag, count, num_accepted in db.execute(
+        "SELECT state, reason, lag, count(*), count(frame_id) FROM trajectories GROUP BY state, reason, lag"
+    ):
+        tally.accepted += num_accepted
+        match state:
+            case "available":
+                tally.available += count
+            case "leased":
+                tally.leased += count
+            case "trained":
+                tally.trained_by_lag[lag or 0] += count
+            case _:
+                tally.dropped[cast("DropReason", reason)] += count
+    (tally.max_lag_trained,) = db.execute("SELECT coalesce(max(lag), 0) FROM uses").fetchone()
+    counters = dict(db.execute("SELECT key, CAST(value AS INTEGER) FROM meta").fetchall())
+    tally.duplicates = counters.get("duplicates", 0)
+    tally.quarantined = counters.get("quarantined", 0)
+    tally.revived = counters.get("revived", 0)
+    return tally
+
+
+def add_to_counter(db: sqlite3.Connection, key: str, count: int) -> None:
+    """Add to one of ``COUNTERS``, as part of the transaction that it counts."""
+    assert key in COUNTERS
+    if count:
+        db.execute(
+            "INSERT INTO meta VALUES (?, ?)"
+            " ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + excluded.value AS TEXT)",
+            (key, str(count)),
+        )
+
+
+def add_uses(
+    db: sqlite3.Connection, version: PolicyVersion, seqs_and_lags: Iterable[tuple[int, int]]
+) -> None:
+    """Note that rows took part in the update made at ``version``; noting it again changes nothing."""
+    db.executemany(
+        "INSERT OR IGNORE INTO uses (seq, lineage, step, lag, ordinal)"
+        " VALUES (?1, ?2, ?3, ?4, (SELECT count(*) FROM uses WHERE seq = ?1))",
+        ((seq, version.lineage, version.step, lag) for seq, lag in seqs_and_lags),
+    )
+
+
+def trained_twice(db: sqlite3.Connection, tree: LineageTree) -> int:
+    """Rows with more surviving uses than allowed, among the few that an index says were used again."""
+    return _overused(
+        db,
+        tree,
+        "SELECT seq, lineage, step FROM uses WHERE seq IN (SELECT DISTINCT seq FROM uses WHERE ordinal > 0)",
+    )
+
+
+def recount_trained_twice(db: sqlite3.Connection, tree: LineageTree) -> int:
+    """The same from every use, trusting no index: what an audit asks."""
+    return _overused(
+        db,
+        tree,
+        "SELECT seq, lineage, step FROM uses WHERE seq IN (SELECT seq FROM uses GROUP BY seq HAVING count(*) > 1)",
+    )
+
+
+def _overused(db: sqlite3.Connection, tree: LineageTree, query: str) -> int:
+    if not tree.lineages:
+        return 0
+    newest = list(tree.lineages)[-1]
+    uses = (
+        Use(seq=seq, version=PolicyVersion(lineage=LineageName(lineage), step=step))
+        for seq, lineage, step in db.execute(query)
+    )
+    return overused(uses, surviving=surviving_steps(PolicyVersion(lineage=newest, step=OPEN_END), tree))

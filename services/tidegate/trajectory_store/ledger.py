@@ -1,0 +1,442 @@
+"""The ledger: one row a trajectory, changed by transactions, with what it implies kept in memory beside it.
+
+A row is available, then leased to a batch, then trained at a version or dropped with a reason; a restore moves rows
+back (``restore``). Every method is one transaction: the file changes wholly or not at all, and memory follows only a
+commit. One thread owns it.
+"""
+
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tidegate.core.audit import LedgerTotals
+from tidegate.core.batching import Candidate, Drop, drop_group
+from tidegate.core.errors import ConflictError, NotFoundError, RecordError, UnknownVersionError
+from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.core.records import DROP_REASONS, Trajectory
+from tidegate.core.replay import produced_by, surviving_steps
+from tidegate.core.staleness import Lineage, LineageTree, lag_of
+from tidegate.trajectory_store import counts, restore
+from tidegate.trajectory_store.memory import load_memory
+from tidegate.trajectory_store.outcome_log import append_outcomes, prune_outcomes, read_outcomes
+from tidegate.trajectory_store.rows import (
+    DETAIL_CHARACTERS_MAX,
+    INSERT_ROW,
+    NewRow,
+    arrived,
+    candidate_of,
+    never_arrived,
+)
+from tidegate.trajectory_store.schema import open_for_writing, transaction
+from tidegate.trajectory_store.state import Lease, LiveFrames, Location, Pool, Tally
+from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped, Outcome
+
+
+class Arrival(msgspec.Struct, frozen=True, eq=False):
+    """A frame whose bytes are in the segments, with those of its trajectories that the ledger does not know yet."""
+
+    location: Location
+    head: bytes
+    trajectories: tuple[tuple[int, Trajectory], ...]
+    received_at_s: float
+
+
+class Ledger:
+    """The truth about every trajectory of one run."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        """Use ``open``."""
+        self._db = db
+        self._load()
+
+    @classmethod
+    def open(
+        cls, path: Path, *, run_id: str, durability: Literal["process", "power_loss"] = "process"
+    ) -> "Ledger":
+        """Open or create the ledger of one run and rebuild memory from it.
+
+        Raises:
+            StaleFolderError: the file belongs to another run or another version of the schema.
+            CorruptionError: the file cannot be read.
+        """
+        return cls(open_for_writing(path, run_id=run_id, durability=durability))
+
+    def close(self) -> None:
+        """Close the file; what was committed stays."""
+        self._db.close()
+
+    def _load(self) -> None:
+        memory = load_memory(self._db)
+        self.tree: LineageTree = memory.tree
+        self.head: PolicyVersion | None = memory.head
+        self.tally: Tally = memory.tally
+        self.pool: Pool = memory.pool
+        self.leases: dict[str, Lease] = memory.leases
+        self.frames: LiveFrames = memory.frames
+        self._next_seq = memory.next_seq
+        self._next_frame = memory.next_frame
+        self._next_batch = memory.next_batch
+
+    # -- arriving --------------------------------------------------------------------------------------------------
+
+    def known(self, trajectory_ids: Collection[TrajectoryId]) -> set[TrajectoryId]:
+        """Which of these have a row, in whatever state."""
+        ids = msgspec.json.encode(list(trajectory_ids)).decode()
+        rows = self._db.execute(
+            "SELECT trajectory_id FROM trajectories WHERE trajectory_id IN (SELECT value FROM json_each(?))",
+            (ids,),
+        )
+        return {TrajectoryId(trajectory_id) for (trajectory_id,) in rows}
+
+    def accept(self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float) -> list[Candidate]:
+        """Trajectories arrived and are available; ``duplicates`` came again and were not stored.
+
+        Their ids must be new (see ``known``); returns them in order of arrival.
+        """
+        candidates: list[Candidate] = []
+        rows: list[NewRow] = []
+        for frame_id, arrival in enumerate(arrivals, start=self._next_frame):
+            for index, trajectory in arrival.trajectories:
+                candidate = candidate_of(self._next_seq + len(rows), trajectory, frame_id=frame_id)
+                candidates.append(candidate)
+                rows.append(
+                    arrived(
+                        candidate,
+                        trajectory,
+                        frame_index=index,
+                        received_at_s=arrival.received_at_s,
+                        now_s=now_s,
+                    )
+                )
+        with transaction(self._db):
+            self._db.executemany(
+                "INSERT INTO frames (frame_id, segment, offset, size, checksum, head) VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    (frame_id, *msgspec.structs.astuple(arrival.location), arrival.head)
+                    for frame_id, arrival in enumerate(arrivals, start=self._next_frame)
+                ),
+            )
+            self._db.executemany(INSERT_ROW, rows)
+            append_outcomes(self._db, (row.seq for row in rows), "accepted")
+            counts.add_to_counter(self._db, "duplicates", duplicates)
+        for frame_id, arrival in enumerate(arrivals, start=self._next_frame):
+            self.frames.add(frame_id, arrival.location, num_live=len(arrival.trajectories))
+        self._next_seq += len(rows)
+        self._next_frame += len(arrivals)
+        self.pool.add(candidates)
+        self.tally.accepted += len(candidates)
+        self.tally.available += len(candidates)
+        self.tally.duplicates += duplicates
+        return candidates
+
+    def settle(self, dropped: Iterable[Dropped], *, now_s: float, quarantined: int = 0) -> int:
+        """Give trajectories that never arrived their outcome; those with a row keep theirs.
+
+        ``quarantined`` messages stood for them. Returns how many were new.
+
+        Raises:
+            RecordError: a reason is not one of ``DROP_REASONS``.
+        """
+        wanted = {item.trajectory_id: item for item in dropped}
+        _check_reasons(wanted.values())
+        for trajectory_id in self.known(wanted):
+            del wanted[trajectory_id]
+        rows = [
+            never_arrived(
+                seq, item.trajectory_id, state="dropped", reason=item.reason, detail=item.detail, now_s=now_s
+            )
+            for seq, item in enumerate(wanted.values(), start=self._next_seq)
+        ]
+        with transaction(self._db):
+            self._db.executemany(INSERT_ROW, rows)
+            for row in rows:
+                append_outcomes(self._db, (row.seq,), "dropped", reason=row.reason)
+            counts.add_to_counter(self._db, "quarantined", quarantined)
+        self._next_seq += len(rows)
+        self.tally.dropped.update(item.reason for item in wanted.values())
+        self.tally.quarantined += quarantined
+        return len(rows)
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    def note_head(self, version: PolicyVersion) -> None:
+        """A newer version was heard of; one of another lineage than the one that is open says nothing."""
+        if self.head is not None and version.lineage == self.head.lineage and version.step > self.head.step:
+            self.head = version
+
+    def lease_of(self, learner_id: str, version: PolicyVersion) -> Lease | None:
+        """What this learner already holds at this version: an answer that got lost is given again."""
+        return next(
+            (
+                lease
+                for lease in self.leases.values()
+                if lease.learner_id == learner_id and lease.version == version
+            ),
+            None,
+        )
+
+    def check_open(self, version: PolicyVersion) -> None:
+        """Refuse a learner whose lineage is not the one that is open.
+
+        Raises:
+            UnknownVersionError: nobody opened the lineage.
+            ConflictError: a newer lineage took over.
+        """
+        if version.lineage not in self.tree.lineages:
+            raise UnknownVersionError(
+                f"Lineage {version.lineage} was never opened", fix="call OpenLineage before the first lease"
+            )
+        if self.head is None or version.lineage != self.head.lineage:
+            raise ConflictError(
+                f"Lineage {version.lineage} is closed",
+                why=f"another learner opened {self.head.lineage if self.head else 'none'}",
+                fix="stop this learner, or restart it so that it resumes from the newest checkpoint",
+            )
+
+    def lease(
+        self, candidates: tuple[Candidate, ...], *, version: PolicyVersion, learner_id: str, now_s: float
+    ) -> Lease:
+        """Hand available trajectories to a learner that will update ``version`` with them."""
+        batch_id = f"{version}#{self._next_batch}"
+        with transaction(self._db):
+            self._db.execute(
+                "INSERT INTO batches (number, batch_id, state, lineage, step, learner_id, leased_at_s)"
+                " VALUES (?, ?, 'leased', ?, ?, ?, ?)",
+                (self._next_batch, batch_id, version.lineage, version.step, learner_id, now_s),
+            )
+            self._db.executemany(
+                "UPDATE trajectories SET state = 'leased', batch_id = ?, leased_at_s = ? WHERE seq = ?",
+                ((batch_id, now_s, candidate.seq) for candidate in candidates),
+            )
+        self._next_batch += 1
+        lease = Lease(batch_id=batch_id, version=version, learner_id=learner_id, candidates=candidates)
+        self.leases[batch_id] = lease
+        self.pool.remove(candidates)
+        self.tally.available -= len(candidates)
+        self.tally.leased += len(candidates)
+        return lease
+
+    def commit(
+        self, batch_id: str, *, version: PolicyVersion, consumptions: Sequence[Consumption], now_s: float
+    ) -> list[Location]:
+        """A batch was trained at ``version``; returns the frames that nobody waits for any more.
+
+        The lag is the learner's or our own count, whichever is larger: a learner that counts wrong shows. Committing
+        a batch again at the same version changes nothing.
+
+        Raises:
+            ConflictError: the lease ended, or the batch was committed at another version.
+            RecordError: the commit does not name exactly the trajectories of its batch.
+        """
+        lease = self.leases.get(batch_id)
+        if lease is None:
+            self._check_committed(batch_id, version)
+            return []
+        self.check_open(version)
+        by_id = {candidate.trajectory_id: candidate for candidate in lease.candidates}
+        measured = {item.trajectory_id: item.verdict for item in consumptions}
+        if measured.keys() != by_id.keys():
+            raise RecordError(
+                f"A commit does not name the trajectories of its batch {batch_id}",
+                why=f"it names {len(measured)}, the batch holds {len(by_id)}, and a batch is trained whole",
+                fix="release the batch with what must be dropped, and lease another",
+            )
+        lags = {
+            item: max(measured[item].lag, lag_of(candidate.spans, version, self.tree))
+            for item, candidate in by_id.items()
+        }
+        with transaction(self._db):
+            self._db.execute(
+                "UPDATE batches SET state = 'committed', step = ? WHERE batch_id = ?",
+                (version.step, batch_id),
+            )
+            self._db.executemany(
+                "UPDATE trajectories SET state = 'trained', trained_lineage = ?, trained_step = ?, lag = ?, span = ?,"
+                " age_s = ?, terminal_at_s = ? WHERE seq = ?",
+                (
+                    (
+                        version.lineage,
+                        version.step,
+                        lags[item],
+                        measured[item].span,
+                        measured[item].age_s,
+                        now_s,
+                        candidate.seq,
+                    )
+                    for item, candidate in by_id.items()
+                ),
+            )
+            counts.add_uses(
+                self._db, version, ((candidate.seq, lags[item]) for item, candidate in by_id.items())
+            )
+            append_outcomes(
+                self._db, (candidate.seq for candidate in lease.candidates), "trained", version=version
+            )
+        del self.leases[batch_id]
+        self.note_head(produced_by(version))
+        self.tally.leased -= len(by_id)
+        self.tally.trained_by_lag.update(lags.values())
+        self.tally.max_lag_trained = max(self.tally.max_lag_trained, *lags.values())
+        return self.frames.finish(lease.candidates)
+
+    def _check_committed(self, batch_id: str, version: PolicyVersion) -> None:
+        row = self._db.execute(
+            "SELECT state, lineage, step FROM batches WHERE batch_id = ?", (batch_id,)
+        ).fetchone()
+        if row is None:
+            raise ConflictError(f"Batch {batch_id} was never leased", fix="lease another batch")
+        if row != ("committed", version.lineage, version.step):
+            raise ConflictError(
+                f"Batch {batch_id} can no longer be committed at {version}",
+                why=f"it is {row[0]} at {row[1]}@{row[2]}: a lease ends with its commit, its release or a new lineage",
+                fix="lease another batch; a learner that lost its lineage must restart from the newest checkpoint",
+            )
+
+    def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> list[Location]:
+        """Give a batch back: the named trajectories, and with them their groups, end; the others are available again.
+
+        Releasing a batch again changes nothing. Returns the frames that nobody waits for any more.
+
+        Raises:
+            NotFoundError: there was no such batch.
+            ConflictError: the batch was committed.
+            RecordError: a reason is not one of ``DROP_REASONS``, or a trajectory is not of this batch.
+        """
+        lease = self.leases.get(batch_id)
+        if lease is None:
+            row = self._db.execute("SELECT state FROM batches WHERE batch_id = ?", (batch_id,)).fetchone()
+            if row is None:
+                raise NotFoundError(f"Batch {batch_id} was never leased")
+            if row[0] != "released":
+                raise ConflictError(f"Batch {batch_id} was committed and cannot be given back")
+            return []
+        _check_reasons(dropped)
+        by_id = {candidate.trajectory_id: candidate for candidate in lease.candidates}
+        if not by_id.keys() >= {item.trajectory_id for item in dropped}:
+            raise RecordError(f"A release of batch {batch_id} drops trajectories that are not in it")
+        drops: dict[int, Drop] = {}
+        for item in dropped:
+            lost = by_id[item.trajectory_id]
+            members = (other for other in lease.candidates if other.group_id == lost.group_id)
+            for drop in drop_group(members, lost=lost, reason=item.reason, detail=item.detail):
+                drops.setdefault(drop.candidate.seq, drop)
+        kept = [candidate for candidate in lease.candidates if candidate.seq not in drops]
+        with transaction(self._db):
+            restore.release_batch(self._db, lease)
+            self._write_drops(list(drops.values()), now_s=now_s)
+        del self.leases[batch_id]
+        self.tally.leased -= len(lease.candidates)
+        self.tally.available += len(kept)
+        self.pool.add(kept)
+        self.tally.dropped.update(drop.reason for drop in drops.values())
+        return self.frames.finish(drop.candidate for drop in drops.values())
+
+    def drop(self, drops: Sequence[Drop], *, now_s: float) -> list[Location]:
+        """Available trajectories end without a gradient; returns the frames that nobody waits for any more."""
+        with transaction(self._db):
+            self._write_drops(drops, now_s=now_s)
+        gone = [drop.candidate for drop in drops]
+        self.pool.remove(gone)
+        self.tally.available -= len(gone)
+        self.tally.dropped.update(drop.reason for drop in drops)
+        return self.frames.finish(gone)
+
+    def _write_drops(self, drops: Sequence[Drop], *, now_s: float) -> None:
+        self._db.executemany(
+            "UPDATE trajectories SET state = 'dropped', reason = ?, detail = ?, terminal_at_s = ? WHERE seq = ?",
+            ((drop.reason, drop.detail[:DETAIL_CHARACTERS_MAX], now_s, drop.candidate.seq) for drop in drops),
+        )
+        for drop in drops:
+            append_outcomes(self._db, (drop.candidate.seq,), "dropped", reason=drop.reason)
+
+    # -- lineages --------------------------------------------------------------------------------------------------
+
+    def open_lineage(
+        self,
+        lineage: Lineage,
+        *,
+        learner_id: str,
+        consumed: Sequence[ConsumedBatch],
+        segments: Collection[int],
+        now_s: float,
+    ) -> int:
+        """A learner started or was restored (see ``restore``). Idempotent while no other lineage was opened since.
+
+        ``segments`` are those still on disk: what was trained in a lost branch and has no payload left cannot be
+        trained again, and is dropped as superseded. Returns how many trajectories were revived.
+
+        Raises:
+            ConflictError: a newer lineage took over.
+            UnknownVersionError: the parent is unknown, or the name is taken by another branch.
+        """
+        if lineage.name in self.tree.lineages and self.head is not None and lineage.name != self.head.lineage:
+            raise ConflictError(
+                f"Lineage {lineage.name} was opened before and is closed",
+                why=f"another learner opened {self.head.lineage} since",
+                fix="stop this learner, or restart it so that it resumes from the newest checkpoint",
+            )
+        tree = self.tree.add(lineage)
+        with transaction(self._db):
+            revived = restore.open_lineage(
+                self._db,
+                lineage,
+                tree,
+                learner_id=learner_id,
+                consumed=consumed,
+                leases=self.leases.values(),
+                segments=segments,
+                now_s=now_s,
+            )
+        self._load()
+        return revived
+
+    def mark_checkpointed(self, version: PolicyVersion) -> None:
+        """Updates up to ``version`` are safe in a checkpoint.
+
+        Raises:
+            UnknownVersionError: nobody opened the lineage.
+        """
+        surviving_steps(version, self.tree)
+        with transaction(self._db):
+            self._db.execute(
+                "INSERT OR REPLACE INTO meta VALUES ('checkpoint_lineage', ?)", (version.lineage,)
+            )
+            self._db.execute(
+                "INSERT OR REPLACE INTO meta VALUES ('checkpoint_step', ?)", (str(version.step),)
+            )
+
+    def segments_needed(self) -> set[int]:
+        """Segments with a payload that may be asked for: its trajectory waits, or no checkpoint has its update."""
+        return self.frames.segments() | restore.segments_without_checkpoint(self._db, self.tree)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def outcomes(self, cursor: int, *, limit: int) -> tuple[list[Outcome], int]:
+        """Outcomes after ``cursor`` and the next cursor (see ``outcome_log``)."""
+        return read_outcomes(self._db, cursor, limit=limit)
+
+    def prune_outcomes(self, *, outcomes_max: int) -> int:
+        """Forget the oldest outcomes beyond the bound; returns how many."""
+        with transaction(self._db):
+            return prune_outcomes(self._db, outcomes_max=outcomes_max)
+
+    def totals(self) -> LedgerTotals:
+        """Counts by state, from memory; only what was used again after a restore is looked up."""
+        return self.tally.totals(trained_twice=counts.trained_twice(self._db, self.tree))
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For the read-only queries of ``reading``, on the writer's own connection."""
+        return self._db
+
+
+def _check_reasons(dropped: Iterable[Dropped]) -> None:
+    for item in dropped:
+        if item.reason not in DROP_REASONS:
+            raise RecordError(
+                f"Trajectory {item.trajectory_id} is dropped for the unknown reason {item.reason!r}",
+                fix=f"use one of {', '.join(DROP_REASONS)}",
+            )

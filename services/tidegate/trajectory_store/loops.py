@@ -1,0 +1,237 @@
+"""The store's loops: intake of TRAJECTORIES, expiry, and what operators see."""
+
+from collections.abc import Sequence
+
+from tidegate.core.batching import Drop
+from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
+from tidegate.core.records import DROP_REASONS, Trajectory
+from tidegate.core.staleness import StalenessLimits
+from tidegate.runtime.consumer import Consumer, Delivery
+from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry_names import (
+    ATTR_ENV,
+    ATTR_REASON,
+    ATTR_RUN,
+    ATTR_STAGE,
+    ATTR_TASK,
+    ATTR_TRAJECTORY,
+    METRIC_APPENDED,
+    METRIC_DROPPED,
+    METRIC_QUEUE_DEPTH,
+    METRIC_STAGE_DURATION,
+    SPAN_APPEND,
+)
+from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.intake import Message, Refusal
+from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
+from tidegate.trajectory_store.store import Store
+
+SHARD = 0
+FETCH_WAIT_S = 1.0
+# A full store looks again this often; a commit or a drop makes room.
+FULL_WAIT_S = 0.05
+BACKOFF_S = 1.0
+STATS_PERIOD_S = 0.25
+
+
+class IntakeLoop:
+    """Consumes TRAJECTORIES: what is there goes through one transaction, and is acknowledged after it.
+
+    Waits for messages, and for room below the residency limits, which a gradient or a drop makes.
+    """
+
+    def __init__(self, context: ServiceContext, config: TrajectoryStoreConfig, store: Store) -> None:
+        """Nothing is read before ``run``."""
+        self._context = context
+        self._config = config
+        self._store = store
+        self._shared_attributes = {
+            ATTR_RUN: str(context.settings.run),
+            ATTR_ENV: context.settings.workload.env,
+        }
+
+    async def run(self) -> None:
+        """Take in until draining; what was fetched is finished first."""
+        context = self._context
+        consumer = await context.bus.consumer(context.topology.trajectory_consumer(SHARD))
+        try:
+            while not context.drain.requested:
+                if self._store.is_full():
+                    context.stats.add("full_s_total", FULL_WAIT_S)
+                    await context.drain.sleep(FULL_WAIT_S)
+                    continue
+                await self._take(consumer)
+        finally:
+            await consumer.close()
+
+    async def _take(self, consumer: Consumer) -> None:
+        context = self._context
+        deliveries = await consumer.fetch(self._config.fetch_messages_max, wait_s=FETCH_WAIT_S)
+        if not deliveries:
+            return
+        received_at_s = context.clock.now_s()
+        messages = [Message(delivery.data, delivery.headers, received_at_s) for delivery in deliveries]
+        try:
+            intake = self._store.ingest(messages, now_s=context.clock.now_s())
+        except OSError as error:
+            # Unacknowledged, they come again; so does the room, or a person who makes some.
+            context.log.warning("segments_not_writable", error=str(error), messages=len(messages))
+            await context.drain.sleep(BACKOFF_S)
+            return
+        refused = {id(refusal.message): refusal for refusal in intake.refused}
+        for delivery, message in zip(deliveries, messages, strict=True):
+            refusal = refused.get(id(message))
+            if refusal is None:
+                await delivery.ack()
+            else:
+                await self._refuse(delivery, refusal)
+        if context.telemetry.enabled:
+            self._trace(intake.accepted, received_at_s=received_at_s)
+
+    async def _refuse(self, delivery: Delivery, refusal: Refusal) -> None:
+        """Keep the message in QUARANTINE, settle what it stood for, and never see it again."""
+        context = self._context
+        context.log.warning("message_refused", sequence=delivery.sequence, reason=refusal.reason)
+        try:
+            await context.bus.quarantine(
+                context.service, delivery.data, reason=refusal.reason, headers=delivery.headers
+            )
+        except (UnavailableError, BackpressureError) as error:
+            context.log.warning("quarantine_postponed", sequence=delivery.sequence, error=str(error))
+            return  # redelivered later
+        self._store.refuse(refusal, now_s=context.clock.now_s())
+        await delivery.term()
+
+    def _trace(self, accepted: Sequence[Trajectory], *, received_at_s: float) -> None:
+        context = self._context
+        now_s = context.clock.now_s()
+        for trajectory in accepted:
+            context.telemetry.emit(
+                SPAN_APPEND,
+                parent=trajectory.trace_parent,
+                started_at_s=received_at_s,
+                finished_at_s=now_s,
+                attributes={
+                    ATTR_TRAJECTORY: trajectory.trajectory_id,
+                    ATTR_TASK: trajectory.task_id,
+                    **self._shared_attributes,
+                },
+                kind="consumer",
+            )
+        context.telemetry.count(METRIC_APPENDED, len(accepted), self._shared_attributes)
+        context.telemetry.observe(
+            METRIC_STAGE_DURATION, now_s - received_at_s, {**self._shared_attributes, ATTR_STAGE: SPAN_APPEND}
+        )
+
+
+class ExpiryLoop:
+    """Drops what left the staleness budget, and holds the bounds that only time overruns. Waits for time."""
+
+    def __init__(
+        self, context: ServiceContext, config: TrajectoryStoreConfig, store: Store, policy: PolicyWatch
+    ) -> None:
+        """``policy`` tells of versions between two leases."""
+        self._context = context
+        self._config = config
+        self._store = store
+        self._policy = policy
+        self._limits = StalenessLimits(
+            max_lag=context.settings.staleness.max_lag, max_age_s=context.settings.staleness.max_age_s
+        )
+
+    async def run(self) -> None:
+        """Look once a period until draining."""
+        context = self._context
+        while not await context.drain.sleep(self._config.expiry_period_s):
+            if self._policy.head is not None:
+                self._store.ledger.note_head(self._policy.head.version)
+            self._store.expire(self._limits, now_s=context.clock.now_s())
+            self._store.tidy(now_s=context.clock.now_s())
+
+
+class ReportLoop:
+    """Puts the ledger's counts on the stats board, and traces what was dropped. Waits for time."""
+
+    def __init__(self, context: ServiceContext, store: Store) -> None:
+        """Drops that happened before are not counted again."""
+        self._context = context
+        self._store = store
+        self._reported_drops = store.ledger.tally.dropped.copy()
+        self._shared_attributes = {
+            ATTR_RUN: str(context.settings.run),
+            ATTR_ENV: context.settings.workload.env,
+        }
+
+    async def run(self) -> None:
+        """Report until draining, and once more at the end."""
+        while not await self._context.drain.sleep(STATS_PERIOD_S):
+            self.report()
+        self.report()
+
+    def report(self) -> None:
+        """The whole board from the present counts."""
+        stats, ledger = self._context.stats, self._store.ledger
+        tally = ledger.tally
+        stats.set("available_trajectories", tally.available)
+        stats.set("leased_trajectories", tally.leased)
+        stats.set("accepted_total", tally.accepted)
+        stats.set("trained_total", tally.trained)
+        stats.set("dropped_total", tally.dropped.total())
+        for reason in DROP_REASONS:
+            stats.set(f"dropped_{reason}_total", tally.dropped[reason])
+        stats.set("duplicates_total", tally.duplicates)
+        stats.set("quarantined_total", tally.quarantined)
+        stats.set("revived_total", tally.revived)
+        stats.set("resident_bytes", ledger.frames.num_bytes)
+        stats.set("uploads_bytes", self._store.uploads.num_bytes)
+        stats.label("head", str(ledger.head) if ledger.head is not None else "")
+        self._report_drops()
+
+    def _report_drops(self) -> None:
+        telemetry, tally = self._context.telemetry, self._store.ledger.tally
+        if telemetry.enabled:
+            for reason, count in tally.dropped.items():
+                new = count - self._reported_drops[reason]
+                if new > 0:
+                    telemetry.count(METRIC_DROPPED, new, {**self._shared_attributes, ATTR_REASON: reason})
+            telemetry.observe(METRIC_QUEUE_DEPTH, tally.available, self._shared_attributes)
+            for drop in self._store.recent_drops:
+                self._trace(drop)
+        self._reported_drops = tally.dropped.copy()
+        self._store.recent_drops.clear()
+
+    def _trace(self, drop: Drop) -> None:
+        """A dropped trajectory's trace is kept whole, sampled or not: its stages are in its provenance."""
+        telemetry = self._context.telemetry
+        try:
+            status = self._store.trajectory(drop.candidate.trajectory_id)
+        except NotFoundError:
+            return
+        parent = status.trajectory.trace_parent
+        identity = {ATTR_TRAJECTORY: status.trajectory.trajectory_id, **self._shared_attributes}
+        for stage in status.stages:
+            last = stage is status.stages[-1]
+            telemetry.emit(
+                stage.stage,
+                parent=parent,
+                started_at_s=stage.started_at_s,
+                finished_at_s=stage.finished_at_s,
+                attributes={**identity, ATTR_REASON: drop.reason} if last else identity,
+                error=drop.detail if last else "",
+                deferred=True,
+            )
+
+
+class DrainLoop:
+    """Ends the long polls when the service drains, so that it can stop. Waits for draining."""
+
+    def __init__(self, context: ServiceContext, servicer: TrajectoryStoreServicer) -> None:
+        """Nothing happens before draining."""
+        self._context = context
+        self._servicer = servicer
+
+    async def run(self) -> None:
+        """Wait, then wake every poll."""
+        await self._context.drain.wait()
+        self._servicer.stop_waiting()

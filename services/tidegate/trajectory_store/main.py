@@ -1,0 +1,47 @@
+"""How the trajectory store is put together."""
+
+from tidegate.core.errors import ConfigError
+from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.loops import DrainLoop, ExpiryLoop, IntakeLoop, ReportLoop
+from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
+from tidegate.trajectory_store.store import Store
+
+
+async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> ServiceParts:
+    """Open the ledger and put the parts together; nothing is read yet.
+
+    Raises:
+        ConfigError: the residency limit cannot hold one batch, so nothing would ever be trained.
+        StaleFolderError: the folder belongs to another run, or another store has it open.
+        CorruptionError: the ledger cannot be read.
+    """
+    if config.max_resident_trajectories < context.settings.batch_size:
+        raise ConfigError(
+            f"`max_resident_trajectories` is {config.max_resident_trajectories}, a batch needs"
+            f" {context.settings.batch_size}",
+            why="the store would stop fetching before a batch is full, and wait for ever",
+            fix="raise trajectory_store.max_resident_trajectories, or lower batch_size",
+        )
+    store = Store(context.data_dir, run_id=context.settings.run, config=config, now_s=context.clock.now_s())
+    servicer = TrajectoryStoreServicer(store, context.clock)
+    policy = PolicyWatch(context)
+
+    async def close() -> None:
+        store.close()
+
+    return ServiceParts(
+        loops={
+            "intake": IntakeLoop(context, config, store).run,
+            "expiry": ExpiryLoop(context, config, store, policy).run,
+            "policy": policy.run,
+            "report": ReportLoop(context, store).run,
+            "drain": DrainLoop(context, servicer).run,
+        },
+        servicers=[servicer.registration()],
+        close=close,
+    )
+
+
+SPEC = ServiceSpec(name="trajectory_store", config_type=TrajectoryStoreConfig, build=build)

@@ -1,0 +1,96 @@
+"""What the ledger implies, read from it at every start and after every restore."""
+
+import sqlite3
+from dataclasses import dataclass
+
+import msgspec
+
+from tidegate.core.batching import Candidate
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.staleness import LineageTree
+from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.rows import CANDIDATE_COLUMNS, candidate_from_row, tree_of
+from tidegate.trajectory_store.state import Lease, LiveFrames, Location, Pool, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The lineages, the newest version heard of, the counts, who waits, who is leased, and the next free numbers."""
+
+    tree: LineageTree
+    head: PolicyVersion | None
+    tally: Tally
+    pool: Pool
+    leases: dict[str, Lease]
+    frames: LiveFrames
+    next_seq: int
+    next_frame: int
+    next_batch: int
+
+
+def load_memory(db: sqlite3.Connection) -> Memory:
+    """Two passes over the ledger: about a second for a million rows."""
+    tree = load_tree(db)
+    pool = Pool()
+    leased: dict[str, Lease] = {
+        batch_id: Lease(
+            batch_id=batch_id,
+            version=PolicyVersion(lineage=LineageName(lineage), step=step),
+            learner_id=learner_id,
+            candidates=(),
+        )
+        for batch_id, lineage, step, learner_id in db.execute(
+            "SELECT batch_id, lineage, step, learner_id FROM batches WHERE state = 'leased' ORDER BY number"
+        )
+    }
+    members: dict[str, list[Candidate]] = {batch_id: [] for batch_id in leased}
+    for state, batch_id, *columns in db.execute(
+        f"SELECT state, batch_id, {CANDIDATE_COLUMNS} FROM trajectories"
+        " WHERE state IN ('available', 'leased') ORDER BY seq"
+    ):
+        candidate = candidate_from_row(columns)
+        if state == "available":
+            pool.add([candidate])
+        else:
+            members[batch_id].append(candidate)
+    frames = LiveFrames()
+    for frame_id, segment, offset, size, checksum, num_live in db.execute(
+        "SELECT f.frame_id, f.segment, f.offset, f.size, f.checksum, count(*) FROM trajectories t"
+        " JOIN frames f USING (frame_id) WHERE t.state IN ('available', 'leased') GROUP BY f.frame_id"
+    ):
+        frames.add(frame_id, Location(segment, offset, size, checksum), num_live=num_live)
+    return Memory(
+        tree=tree,
+        head=_newest_version(db, tree),
+        tally=counts.count_rows(db),
+        pool=pool,
+        leases={
+            batch_id: msgspec.structs.replace(lease, candidates=tuple(members[batch_id]))
+            for batch_id, lease in leased.items()
+        },
+        frames=frames,
+        next_seq=_next_of(db, "seq", "trajectories"),
+        next_frame=_next_of(db, "frame_id", "frames"),
+        next_batch=_next_of(db, "number", "batches"),
+    )
+
+
+def load_tree(db: sqlite3.Connection) -> LineageTree:
+    """The lineages of the run, in the order they were opened."""
+    return tree_of(db.execute("SELECT name, parent, fork_step FROM lineages ORDER BY position").fetchall())
+
+
+def _next_of(db: sqlite3.Connection, column: str, table: str) -> int:
+    (last,) = db.execute(f"SELECT max({column}) FROM {table}").fetchone()
+    return (last or 0) + 1
+
+
+def _newest_version(db: sqlite3.Connection, tree: LineageTree) -> PolicyVersion | None:
+    """The open lineage at the newest step that its batches tell of; its fork before the first."""
+    if not tree.lineages:
+        return None
+    lineage = list(tree.lineages.values())[-1]
+    (step,) = db.execute(
+        "SELECT max(step + (state = 'committed')) FROM batches WHERE lineage = ?", (lineage.name,)
+    ).fetchone()
+    return PolicyVersion(lineage=lineage.name, step=max(lineage.fork_step, step or 0))

@@ -1,0 +1,193 @@
+"""Read-only answers from a ledger's file: for the command line and the report, on a live or a stopped run.
+
+Counts come from the rows themselves and trust no counter that the live store keeps.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tidegate.core.audit import LedgerTotals
+from tidegate.core.errors import NotFoundError
+from tidegate.core.ids import GroupId, PolicyVersion, RunId, TaskId, TrajectoryId
+from tidegate.core.records import StageTiming, Trajectory
+from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.memory import load_tree
+from tidegate.trajectory_store.rows import version_of
+from tidegate.trajectory_store.schema import LEDGER_FILE, reading
+from tidegate.wire.clients.trajectory_store import TrajectoryStatus
+from tidegate.wire.frame import decode_provenance
+
+__all__ = ["LEDGER_FILE", "LedgerRow", "ids", "rows", "status_of", "totals", "trajectory"]
+
+STORE_STAGE = "store.append"
+CONSUME_STAGE = "trajectory.consume"
+
+
+class LedgerRow(msgspec.Struct, frozen=True):
+    """What the report plots of one trajectory. Times are seconds since the epoch; None where it never happened."""
+
+    trajectory_id: TrajectoryId
+    state: str
+    reason: str
+    curriculum_bin: str
+    num_steps: int
+    length_tokens: int
+    reward: float | None
+    num_episodes: int
+    mean_return: float | None
+    oldest_version: PolicyVersion | None
+    newest_version: PolicyVersion | None
+    trained_at: PolicyVersion | None
+    stale_by_versions: int | None
+    span: int | None
+    age_s: float | None
+    started_at_s: float
+    finished_at_s: float
+    accepted_at_s: float
+    leased_at_s: float | None
+    terminal_at_s: float | None
+    num_revivals: int
+
+
+def totals(path: Path) -> LedgerTotals:
+    """The right-hand side of the audit, counted from the rows.
+
+    Raises:
+        NotFoundError: there is no such ledger.
+        StaleFolderError: another version of the schema wrote it.
+        CorruptionError: the file cannot be read.
+    """
+    with reading(path) as db:
+        return counts.count_rows(db).totals(trained_twice=counts.recount_trained_twice(db, load_tree(db)))
+
+
+def ids(path: Path) -> Iterator[TrajectoryId]:
+    """Every trajectory the ledger knows, in order of arrival.
+
+    Raises:
+        NotFoundError, StaleFolderError, CorruptionError: as ``totals``.
+    """
+    with reading(path) as db:
+        for (trajectory_id,) in db.execute("SELECT trajectory_id FROM trajectories ORDER BY seq"):
+            yield TrajectoryId(trajectory_id)
+
+
+def rows(path: Path) -> Iterator[LedgerRow]:
+    """Every row, in order of arrival.
+
+    Raises:
+        NotFoundError, StaleFolderError, CorruptionError: as ``totals``.
+    """
+    with reading(path) as db:
+        for (
+            trajectory_id,
+            oldest_lineage,
+            oldest_step,
+            newest_lineage,
+            newest_step,
+            trained_lineage,
+            trained_step,
+            *plain,
+        ) in db.execute(
+            "SELECT trajectory_id, oldest_lineage, oldest_step, newest_lineage, newest_step, trained_lineage,"
+            " trained_step, state, reason, curriculum_bin, num_steps, length_tokens, reward, num_episodes,"
+            " mean_return, lag, span, age_s, started_at_s, finished_at_s, accepted_at_s, leased_at_s, terminal_at_s,"
+            " num_revivals FROM trajectories ORDER BY seq"
+        ):
+            state, reason, curriculum_bin, num_steps, length_tokens, reward, num_episodes, mean_return = (
+                plain[:8]
+            )
+            lag, span, age_s, started, finished, accepted, leased, terminal, num_revivals = plain[8:]
+            yield LedgerRow(
+                trajectory_id=TrajectoryId(trajectory_id),
+                state=state,
+                reason=reason,
+                curriculum_bin=curriculum_bin,
+                num_steps=num_steps,
+                length_tokens=length_tokens,
+                reward=reward,
+                num_episodes=num_episodes,
+                mean_return=mean_return,
+                oldest_version=version_of(oldest_lineage, oldest_step),
+                newest_version=version_of(newest_lineage, newest_step),
+                trained_at=version_of(trained_lineage, trained_step),
+                stale_by_versions=lag,
+                span=span,
+                age_s=age_s,
+                started_at_s=started,
+                finished_at_s=finished,
+                accepted_at_s=accepted,
+                leased_at_s=leased,
+                terminal_at_s=terminal,
+                num_revivals=num_revivals,
+            )
+
+
+def trajectory(path: Path, trajectory_id: str) -> TrajectoryStatus:
+    """One row with its provenance and every stage of its life.
+
+    Raises:
+        NotFoundError: there is no such ledger, or it has no such trajectory.
+        StaleFolderError, CorruptionError: as ``totals``.
+    """
+    with reading(path) as db:
+        return status_of(db, trajectory_id)
+
+
+def status_of(db: sqlite3.Connection, trajectory_id: str) -> TrajectoryStatus:
+    """One row with its provenance, from an open ledger.
+
+    Raises:
+        NotFoundError: the ledger has no such trajectory.
+    """
+    found = db.execute(
+        "SELECT t.task_id, t.group_id, t.group_size, t.state, t.reason, t.detail, t.trained_lineage, t.trained_step,"
+        " t.lag, t.span, t.age_s, t.received_at_s, t.accepted_at_s, t.leased_at_s, t.terminal_at_s, t.frame_index,"
+        " f.head, b.learner_id, (SELECT value FROM meta WHERE key = 'run_id')"
+        " FROM trajectories t LEFT JOIN frames f USING (frame_id) LEFT JOIN batches b USING (batch_id)"
+        " WHERE t.trajectory_id = ?",
+        (trajectory_id,),
+    ).fetchone()
+    if found is None:
+        raise NotFoundError(
+            f"The ledger has no trajectory {trajectory_id}",
+            why="it is still on its way, or was never admitted",
+            fix="`tidegate status` shows how many are on their way",
+        )
+    task_id, group_id, group_size, state, reason, detail, trained_lineage, trained_step, *rest = found
+    lag, span, age_s, received, accepted, leased, terminal, frame_index, head, learner_id, run_id = rest
+    stages: tuple[StageTiming, ...] = ()
+    if head is None:
+        record = Trajectory(
+            trajectory_id=TrajectoryId(trajectory_id),
+            run_id=RunId(run_id),
+            task_id=TaskId(task_id),
+            group_id=GroupId(group_id),
+            group_size=group_size,
+            spans=(),
+            tensors={},
+            num_steps=0,
+        )
+    else:
+        record = _record(head, frame_index)
+        stages = (*record.stages, StageTiming(STORE_STAGE, "trajectory_store", received, accepted))
+    if state == "trained" and leased is not None and terminal is not None:
+        stages = (*stages, StageTiming(CONSUME_STAGE, learner_id or "learner", leased, terminal))
+    return TrajectoryStatus(
+        trajectory=record,
+        state=state,
+        reason=reason,
+        detail=detail,
+        trained_at=version_of(trained_lineage, trained_step),
+        stale_by_versions=lag or 0,
+        span=span or 0,
+        age_s=age_s or 0.0,
+        stages=stages,
+    )
+
+
+def _record(head: bytes, index: int) -> Trajectory:
+    return decode_provenance(head)[index]

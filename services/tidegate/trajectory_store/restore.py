@@ -1,0 +1,171 @@
+"""What happens to rows when a learner opens a lineage, and which payloads a checkpoint makes superfluous.
+
+Opening a lineage that forks at step ``f`` of its parent: (1) batches that the checkpoint holds, but whose commit may
+never have arrived, become trained; (2) every lease ends; (3) rows trained by an update that is not part of the fork
+(made at ``f`` or later, or in another branch) become available again, subject to I1 when the next batch is built.
+All of it is one transaction of the ledger.
+"""
+
+import sqlite3
+from collections.abc import Collection, Sequence
+
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.replay import OPEN_END, surviving_steps
+from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.outcome_log import append_outcomes
+from tidegate.trajectory_store.rows import INSERT_ROW, never_arrived
+from tidegate.trajectory_store.state import Lease
+from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
+
+_BACK_TO_AVAILABLE = (
+    "UPDATE trajectories SET state = 'available', reason = '', detail = '', batch_id = NULL, leased_at_s = NULL,"
+    " terminal_at_s = NULL, trained_lineage = NULL, trained_step = NULL, lag = NULL, span = NULL, age_s = NULL"
+)
+
+
+def open_lineage(
+    db: sqlite3.Connection,
+    lineage: Lineage,
+    tree: LineageTree,
+    *,
+    learner_id: str,
+    consumed: Sequence[ConsumedBatch],
+    leases: Collection[Lease],
+    segments: Collection[int],
+    now_s: float,
+) -> int:
+    """The whole step, inside the caller's transaction; returns how many rows were revived.
+
+    ``tree`` holds ``lineage`` already; ``segments`` are those whose payloads are still on disk.
+    """
+    db.execute(
+        "INSERT OR IGNORE INTO lineages (name, parent, fork_step, learner_id, opened_at_s) VALUES (?, ?, ?, ?, ?)",
+        (lineage.name, lineage.parent, lineage.fork_step, learner_id, now_s),
+    )
+    for batch in consumed:
+        _train(db, batch, learner_id=learner_id, now_s=now_s)
+    for lease in leases:
+        release_batch(db, lease)
+    return _revive(
+        db,
+        tree,
+        surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree),
+        segments=segments,
+        now_s=now_s,
+    )
+
+
+def release_batch(db: sqlite3.Connection, lease: Lease) -> None:
+    """End a lease: its rows are available again, unless they were found to be trained meanwhile."""
+    db.execute(
+        "UPDATE batches SET state = 'released' WHERE batch_id = ? AND state = 'leased'", (lease.batch_id,)
+    )
+    db.executemany(
+        f"{_BACK_TO_AVAILABLE} WHERE seq = ? AND state = 'leased'",
+        ((candidate.seq,) for candidate in lease.candidates),
+    )
+
+
+def _train(db: sqlite3.Connection, batch: ConsumedBatch, *, learner_id: str, now_s: float) -> None:
+    """The learner's checkpoint holds this update, so it happened, whatever the ledger heard of it."""
+    version = batch.version
+    db.execute(
+        "INSERT INTO batches (batch_id, state, lineage, step, learner_id, leased_at_s)"
+        " VALUES (?, 'committed', ?, ?, ?, ?)"
+        " ON CONFLICT (batch_id) DO UPDATE SET state = 'committed', lineage = excluded.lineage, step = excluded.step",
+        (batch.batch_id, version.lineage, version.step, learner_id, now_s),
+    )
+    for item in batch.consumptions:
+        _train_row(db, item, version, batch_id=batch.batch_id, now_s=now_s)
+
+
+def _train_row(
+    db: sqlite3.Connection, item: Consumption, version: PolicyVersion, *, batch_id: str, now_s: float
+) -> None:
+    row = db.execute(
+        "SELECT seq, trained_lineage, trained_step FROM trajectories WHERE trajectory_id = ?",
+        (item.trajectory_id,),
+    ).fetchone()
+    if row is None:
+        # Only a power cut in `process` mode forgets a row. Without one, a redelivery would be trained again.
+        (last,) = db.execute("SELECT coalesce(max(seq), 0) FROM trajectories").fetchone()
+        seq = last + 1
+        db.execute(INSERT_ROW, never_arrived(seq, item.trajectory_id, state="trained", now_s=now_s))
+    else:
+        seq, trained_lineage, trained_step = row
+        if (trained_lineage, trained_step) == (version.lineage, version.step):
+            return
+    db.execute(
+        "UPDATE trajectories SET state = 'trained', reason = '', detail = '', batch_id = ?, trained_lineage = ?,"
+        " trained_step = ?, lag = ?, span = ?, age_s = ?, terminal_at_s = ? WHERE seq = ?",
+        (
+            batch_id,
+            version.lineage,
+            version.step,
+            item.verdict.lag,
+            item.verdict.span,
+            item.verdict.age_s,
+            now_s,
+            seq,
+        ),
+    )
+    counts.add_uses(db, version, [(seq, item.verdict.lag)])
+    append_outcomes(db, [seq], "trained", version=version)
+
+
+def _revive(
+    db: sqlite3.Connection,
+    tree: LineageTree,
+    surviving: dict[LineageName, int],
+    *,
+    segments: Collection[int],
+    now_s: float,
+) -> int:
+    revived: list[int] = []
+    superseded: list[int] = []
+    for name in tree.lineages:
+        for seq, segment in db.execute(
+            "SELECT t.seq, f.segment FROM trajectories t LEFT JOIN frames f USING (frame_id)"
+            " WHERE t.trained_lineage = ? AND t.trained_step >= ?",
+            (name, surviving.get(name, 0)),
+        ):
+            (revived if segment in segments else superseded).append(seq)
+    db.executemany(
+        f"{_BACK_TO_AVAILABLE}, num_revivals = num_revivals + 1 WHERE seq = ?", ((seq,) for seq in revived)
+    )
+    append_outcomes(db, revived, "available")
+    db.executemany(
+        "UPDATE trajectories SET state = 'dropped', reason = 'superseded', terminal_at_s = ?,"
+        " detail = 'trained in a branch that was lost at a restore; its payload is gone',"
+        " trained_lineage = NULL, trained_step = NULL, lag = NULL, span = NULL, age_s = NULL WHERE seq = ?",
+        ((now_s, seq) for seq in superseded),
+    )
+    append_outcomes(db, superseded, "dropped", reason="superseded")
+    counts.add_to_counter(db, "revived", len(revived))
+    return len(revived)
+
+
+def checkpoint_of(db: sqlite3.Connection) -> PolicyVersion | None:
+    """The newest version that a learner said is safe in a checkpoint."""
+    found = dict(
+        db.execute("SELECT key, value FROM meta WHERE key IN ('checkpoint_lineage', 'checkpoint_step')")
+    )
+    if not found:
+        return None
+    return PolicyVersion(lineage=LineageName(found["checkpoint_lineage"]), step=int(found["checkpoint_step"]))
+
+
+def segments_without_checkpoint(db: sqlite3.Connection, tree: LineageTree) -> set[int]:
+    """Segments with a payload that was trained by an update no checkpoint holds: a restore may revive it."""
+    checkpoint = checkpoint_of(db)
+    safe = surviving_steps(checkpoint, tree) if checkpoint else {}
+    return {
+        segment
+        for name in tree.lineages
+        for (segment,) in db.execute(
+            "SELECT DISTINCT f.segment FROM trajectories t JOIN frames f USING (frame_id)"
+            " WHERE t.trained_lineage = ? AND t.trained_step >= ?",
+            (name, safe.get(name, 0)),
+        )
+    }

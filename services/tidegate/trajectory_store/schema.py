@@ -1,0 +1,201 @@
+"""The ledger's tables, and opening them: for the one writer, or for reading a live or stopped run's file."""
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Literal
+
+from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError
+
+SCHEMA_VERSION = 1
+LEDGER_FILE = "ledger.sqlite"
+# How long a writer waits for another connection's lock, which only a checkpoint takes for long.
+BUSY_TIMEOUT_MS = 5_000
+PAGE_CACHE_KIB = 4_096
+
+# `frames.head` is the frame without its tensors: the provenance of its trajectories, kept when the payload is gone.
+# `trajectories` grows by one narrow row a trajectory, so that counting a million of them takes about a second.
+# `uses` holds one row a gradient use; `ordinal` counts the same trajectory's earlier ones, so that the few used again
+# after a restore are found by index. `outcomes` is pruned; `batches` tells a commit that came twice from a late one.
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE lineages (
+    position INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    parent TEXT,
+    fork_step INTEGER NOT NULL,
+    learner_id TEXT NOT NULL,
+    opened_at_s REAL NOT NULL
+);
+CREATE TABLE frames (
+    frame_id INTEGER PRIMARY KEY,
+    segment INTEGER NOT NULL,
+    offset INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
+    head BLOB NOT NULL
+);
+CREATE TABLE trajectories (
+    seq INTEGER PRIMARY KEY,
+    trajectory_id TEXT NOT NULL UNIQUE,
+    task_id TEXT NOT NULL,
+    group_id TEXT NOT NULL,
+    group_size INTEGER NOT NULL,
+    curriculum_bin TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('available', 'leased', 'trained', 'dropped')),
+    reason TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    reward REAL,
+    num_steps INTEGER NOT NULL,
+    length_tokens INTEGER NOT NULL,
+    num_episodes INTEGER NOT NULL,
+    mean_return REAL,
+    oldest_lineage TEXT,
+    oldest_step INTEGER,
+    newest_lineage TEXT,
+    newest_step INTEGER,
+    spans BLOB,
+    started_at_s REAL NOT NULL,
+    finished_at_s REAL NOT NULL,
+    received_at_s REAL NOT NULL,
+    accepted_at_s REAL NOT NULL,
+    leased_at_s REAL,
+    terminal_at_s REAL,
+    frame_id INTEGER,
+    frame_index INTEGER NOT NULL,
+    batch_id TEXT,
+    trained_lineage TEXT,
+    trained_step INTEGER,
+    lag INTEGER,
+    span INTEGER,
+    age_s REAL,
+    num_revivals INTEGER NOT NULL
+);
+CREATE INDEX trajectories_by_update ON trajectories (trained_lineage, trained_step) WHERE trained_step IS NOT NULL;
+CREATE TABLE uses (
+    seq INTEGER NOT NULL,
+    lineage TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    lag INTEGER NOT NULL,
+    ordinal INTEGER NOT NULL,
+    PRIMARY KEY (seq, lineage, step)
+) WITHOUT ROWID;
+CREATE INDEX uses_again ON uses (seq) WHERE ordinal > 0;
+CREATE TABLE batches (
+    number INTEGER PRIMARY KEY,
+    batch_id TEXT NOT NULL UNIQUE,
+    state TEXT NOT NULL CHECK (state IN ('leased', 'committed', 'released')),
+    lineage TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    learner_id TEXT NOT NULL,
+    leased_at_s REAL NOT NULL
+);
+CREATE TABLE outcomes (
+    cursor INTEGER PRIMARY KEY,
+    seq INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    trained_lineage TEXT,
+    trained_step INTEGER
+);
+"""
+
+
+def open_for_writing(
+    path: Path, *, run_id: str, durability: Literal["process", "power_loss"]
+) -> sqlite3.Connection:
+    """Open or create the ledger of one run. Transactions are begun by hand (see ``transaction``).
+
+    ``synchronous=NORMAL`` in WAL mode loses no committed transaction to ``kill -9``; a power cut may take the last
+    ones, which ``FULL`` prevents with one flush a transaction.
+
+    Raises:
+        StaleFolderError: the file belongs to another run, or to another version of the schema.
+        CorruptionError: the file is no SQLite database.
+    """
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power_loss' else 'NORMAL'}")
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE_KIB}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        _create_or_check(connection, path, run_id=run_id)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise _unreadable(path, error) from error
+    except StaleFolderError:
+        connection.close()
+        raise
+    return connection
+
+
+def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        with transaction(connection):
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute("INSERT INTO meta VALUES ('run_id', ?)", (run_id,))
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        return
+    _check_version(version, path)
+    (owner,) = connection.execute("SELECT value FROM meta WHERE key = 'run_id'").fetchone()
+    if owner != run_id:
+        raise StaleFolderError(
+            f"The ledger {path} belongs to run {owner!r}, not to {run_id!r}",
+            why="trajectories of two runs must not be counted together",
+            fix="use the folder of this run, or choose a new one with `--dir`",
+        )
+
+
+def _check_version(version: int, path: Path) -> None:
+    if version != SCHEMA_VERSION:
+        raise StaleFolderError(
+            f"The ledger {path} has schema version {version}, this program reads version {SCHEMA_VERSION}",
+            fix="finish the run with the version of Tidegate that began it, or start a new run",
+        )
+
+
+def _unreadable(path: Path, error: sqlite3.DatabaseError) -> CorruptionError:
+    return CorruptionError(
+        f"The ledger {path} cannot be read",
+        why=str(error),
+        fix="restore the file from a copy, or start a new run in another folder",
+    )
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Generator[None, None, None]:
+    """All of it or nothing: committed at the end, rolled back when anything is raised."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextmanager
+def reading(path: Path) -> Generator[sqlite3.Connection, None, None]:
+    """A read-only connection to the ledger of a live or stopped run; it never blocks the writer.
+
+    Raises:
+        NotFoundError: there is no such file.
+        StaleFolderError: another version of the schema wrote it.
+        CorruptionError: the file is no SQLite database.
+    """
+    if not path.is_file():
+        raise NotFoundError(f"There is no ledger at {path}", fix="name the folder of a run that was started")
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            _check_version(version, path)
+            # One snapshot for everything that is read, however long the reader takes.
+            connection.execute("BEGIN")
+        except sqlite3.DatabaseError as error:
+            raise _unreadable(path, error) from error
+        yield connection

@@ -1,0 +1,186 @@
+"""Payloads beside the ledger: append-only segment files, read back by place, deleted whole.
+
+A frame is on disk before the ledger names it, so a crash in between leaves bytes that nothing refers to, at the end of
+a file that nobody appends to again: every start begins a new segment. What is read back is held against a checksum,
+because a power cut may keep the ledger's page and lose the payload's.
+"""
+
+import os
+import re
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidegate.core.errors import CorruptionError
+from tidegate.trajectory_store.state import Location
+
+_NAME = re.compile(r"^(\d{8})\.frames$")
+# Buffers that one writev call takes; POSIX promises at least 16, Linux takes 1024.
+_BUFFERS_MAX = 512
+
+
+class FrameCache:
+    """The most recent frames, so that a batch that is leased at once needs no disk. Bounded: the oldest make room."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        """Empty; 0 bytes switch it off."""
+        self._max_bytes = max_bytes
+        self._frames: OrderedDict[Location, bytes] = OrderedDict()
+        self._num_bytes = 0
+
+    def put(self, location: Location, frame: bytes) -> None:
+        """Keep a frame that was just written."""
+        self._frames[location] = frame
+        self._num_bytes += location.size
+        while self._num_bytes > self._max_bytes:
+            oldest, _ = self._frames.popitem(last=False)
+            self._num_bytes -= oldest.size
+
+    def get(self, location: Location) -> bytes | None:
+        """The frame, if it is still here."""
+        return self._frames.get(location)
+
+    def discard(self, location: Location) -> None:
+        """Nobody will ask for this frame again."""
+        if self._frames.pop(location, None) is not None:
+            self._num_bytes -= location.size
+
+
+class Segments:
+    """The segment files of one store."""
+
+    def __init__(
+        self, folder: Path, *, segment_bytes: int, cache_bytes: int, durability: str = "process"
+    ) -> None:
+        """Find the segments that are there and begin a new one."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._flush = durability == "power_loss"
+        self._cache = FrameCache(max_bytes=cache_bytes)
+        self._sizes = {
+            int(match[1]): entry.stat().st_size
+            for entry in folder.iterdir()
+            if (match := _NAME.match(entry.name))
+        }
+        # Readers' descriptors by segment, closed with the segment: their number is bounded by the files kept.
+        self._readers: dict[int, int] = {}
+        self._active = max(self._sizes, default=0)
+        self._writer = -1
+        self._begin()
+
+    def _path(self, segment: int) -> Path:
+        return self._folder / f"{segment:08d}.frames"
+
+    def _begin(self) -> None:
+        if self._writer >= 0:
+            os.close(self._writer)
+        self._active += 1
+        self._writer = os.open(
+            self._path(self._active), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
+        self._sizes[self._active] = 0
+        if self._flush:
+            self._flush_folder()
+
+    def _flush_folder(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def active(self) -> int:
+        """The segment that is being written."""
+        return self._active
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """Bytes of each segment on disk, oldest first."""
+        return dict(sorted(self._sizes.items()))
+
+    def append(self, frames: Sequence[bytes]) -> list[Location]:
+        """Write frames one after the other and return where they lie; durable as configured when it returns.
+
+        Raises:
+            OSError: the disk is full or broken. What was written is never referred to.
+        """
+        if self._sizes[self._active] >= self._segment_bytes:
+            self._begin()
+        locations: list[Location] = []
+        # The file's own size: an append that failed half-way left bytes behind.
+        offset = os.fstat(self._writer).st_size
+        for frame in frames:
+            locations.append(Location(self._active, offset, len(frame), zlib.crc32(frame)))
+            offset += len(frame)
+        for start in range(0, len(frames), _BUFFERS_MAX):
+            _write_all(self._writer, frames[start : start + _BUFFERS_MAX])
+        if self._flush:
+            os.fsync(self._writer)
+        self._sizes[self._active] = offset
+        for location, frame in zip(locations, frames, strict=True):
+            self._cache.put(location, frame)
+        return locations
+
+    def read(self, location: Location) -> bytes:
+        """One frame.
+
+        Raises:
+            CorruptionError: it is gone, cut short, or changed since it was written.
+        """
+        cached = self._cache.get(location)
+        if cached is not None:
+            return cached
+        try:
+            frame = os.pread(self._reader(location.segment), location.size, location.offset)
+        except OSError as error:
+            raise CorruptionError(
+                f"A payload in segment {location.segment} cannot be read", why=str(error)
+            ) from error
+        if len(frame) != location.size or zlib.crc32(frame) != location.checksum:
+            raise CorruptionError(
+                f"A payload at byte {location.offset} of segment {location.segment} is not what was written",
+                why="the disk lost or changed it; `durability: power_loss` prevents that for a power cut",
+            )
+        return frame
+
+    def _reader(self, segment: int) -> int:
+        if segment not in self._readers:
+            self._readers[segment] = os.open(self._path(segment), os.O_RDONLY | os.O_CLOEXEC)
+        return self._readers[segment]
+
+    def forget(self, location: Location) -> None:
+        """Nobody will lease this frame again: make room in memory."""
+        self._cache.discard(location)
+
+    def holds(self, location: Location) -> bool:
+        """Whether the frame's bytes are still on disk, as far as the file's size tells."""
+        return location.offset + location.size <= self._sizes.get(location.segment, -1)
+
+    def delete(self, segment: int) -> None:
+        """Remove a segment nobody needs; never the active one."""
+        assert segment != self._active
+        reader = self._readers.pop(segment, None)
+        if reader is not None:
+            os.close(reader)
+        self._path(segment).unlink(missing_ok=True)
+        self._sizes.pop(segment, None)
+
+    def close(self) -> None:
+        """Close every file."""
+        os.close(self._writer)
+        for reader in self._readers.values():
+            os.close(reader)
+        self._readers.clear()
+
+
+def _write_all(descriptor: int, frames: Sequence[bytes]) -> None:
+    written = os.writev(descriptor, frames)
+    total = sum(len(frame) for frame in frames)
+    if written < total:
+        # A short write is rare (a signal, a nearly full disk): the rest goes out as one buffer, or raises.
+        rest = memoryview(b"".join(frames))[written:]
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,263 @@
+"""gRPC calls to the store and back. Long polls wait here; everything they look at is in ``store``."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from grpc import aio
+
+from tidegate.core.errors import RecordError
+from tidegate.core.ids import TrajectoryId
+from tidegate.core.records import DropReason
+from tidegate.core.staleness import Fresh, StalenessLimits
+from tidegate.runtime.clock import Clock
+from tidegate.runtime.rpc import Registration
+from tidegate.trajectory_store.store import Batch, Store
+from tidegate.trajectory_store.wake import woken
+from tidegate.v1 import trajectory_store_service_pb2 as pb
+from tidegate.v1.trajectory_store_service_pb2_grpc import (
+    TrajectoryStoreServiceServicer,
+    add_TrajectoryStoreServiceServicer_to_server,
+)
+from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
+from tidegate.wire.clients.trajectory_store import (
+    LEASE_CHUNK_FIELD,
+    UPLOAD_CHUNK_FIELD,
+    ConsumedBatch,
+    Consumption,
+    Dropped,
+    Outcome,
+)
+from tidegate.wire.convert import (
+    envelope_to_proto,
+    lineage_from_proto,
+    stage_to_proto,
+    tree_to_proto,
+    version_from_proto,
+    version_to_proto,
+)
+from tidegate.wire.reference import reference_from_proto
+from tidegate.wire.subjects import CHUNK_BYTES
+
+NAME = "tidegate.v1.TrajectoryStoreService"
+# A longer wait is answered empty and asked again; nobody frees a forgotten poll sooner.
+WAIT_S_MAX = 30.0
+
+_Context = aio.ServicerContext[Any, Any]
+
+
+class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
+    """The store as a gRPC service."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        """``stop_waiting`` ends the long polls when the service drains."""
+        self._store = store
+        self._clock = clock
+        self._draining = False
+
+    def registration(self) -> Registration:
+        """How the lifecycle serves it: bulk chunks go around protobuf."""
+        return Registration(
+            add=add_TrajectoryStoreServiceServicer_to_server,
+            servicer=self,
+            name=NAME,
+            raw_requests={"UploadPayload": chunk_deserializer(pb.UploadPayloadRequest, UPLOAD_CHUNK_FIELD)},
+            raw_responses={"LeaseBatch": chunk_serializer(LEASE_CHUNK_FIELD)},
+        )
+
+    def stop_waiting(self) -> None:
+        """Answer every long poll with what there is, now and from now on."""
+        self._draining = True
+        self._store.arrived.notify()
+        self._store.settled.notify()
+
+    async def LeaseBatch(self, request: pb.LeaseBatchRequest, context: _Context) -> AsyncIterator[Any]:
+        """Wait for a full batch, lease it, stream it: a head, then chunks of the joined frames."""
+        if request.batch_size <= 0:
+            raise RecordError(f"A batch of {request.batch_size} trajectories cannot be leased")
+        version = version_from_proto(request.version)
+        limits = StalenessLimits(max_lag=request.max_lag, max_age_s=request.max_age_s)
+        deadline_s = self._deadline_s(request.max_wait_s)
+        while True:
+            arrived = self._store.arrived.listen()
+            batch = self._store.lease(
+                version,
+                batch_size=request.batch_size,
+                limits=limits,
+                learner_id=request.learner_id,
+                now_s=self._clock.now_s(),
+            )
+            if batch is not None or not await self._changed(arrived, deadline_s):
+                break
+        if batch is None:
+            yield pb.LeaseBatchResponse()
+            return
+        yield pb.LeaseBatchResponse(
+            batch_id=batch.batch_id,
+            frame_sizes=[len(frame) for frame in batch.frames],
+            trajectory_ids=batch.trajectory_ids,
+        )
+        for chunk in _chunks(batch):
+            yield chunk
+
+    async def CommitBatch(self, request: pb.CommitBatchRequest, context: _Context) -> pb.CommitBatchResponse:
+        """Record a gradient."""
+        self._store.commit(
+            request.batch_id,
+            version=version_from_proto(request.version),
+            consumptions=_consumptions(request.consumptions),
+            now_s=self._clock.now_s(),
+        )
+        return pb.CommitBatchResponse()
+
+    async def ReleaseBatch(
+        self, request: pb.ReleaseBatchRequest, context: _Context
+    ) -> pb.ReleaseBatchResponse:
+        """Take a batch back."""
+        self._store.release(request.batch_id, dropped=_dropped(request.dropped), now_s=self._clock.now_s())
+        return pb.ReleaseBatchResponse()
+
+    async def OpenLineage(self, request: pb.OpenLineageRequest, context: _Context) -> pb.OpenLineageResponse:
+        """Start or restore a learner."""
+        revived = self._store.open_lineage(
+            lineage_from_proto(request.lineage),
+            learner_id=request.learner_id,
+            consumed=[
+                ConsumedBatch(
+                    batch_id=batch.batch_id,
+                    version=version_from_proto(batch.version),
+                    consumptions=_consumptions(batch.consumptions),
+                )
+                for batch in request.consumed
+            ],
+            now_s=self._clock.now_s(),
+        )
+        return pb.OpenLineageResponse(lineages=tree_to_proto(self._store.tree), revived=revived)
+
+    async def MarkCheckpointed(
+        self, request: pb.MarkCheckpointedRequest, context: _Context
+    ) -> pb.MarkCheckpointedResponse:
+        """Let payloads go that a checkpoint made superfluous."""
+        self._store.mark_checkpointed(version_from_proto(request.version))
+        return pb.MarkCheckpointedResponse()
+
+    async def WatchOutcomes(
+        self, request: pb.WatchOutcomesRequest, context: _Context
+    ) -> pb.WatchOutcomesResponse:
+        """Wait for outcomes after a cursor."""
+        deadline_s = self._deadline_s(request.max_wait_s)
+        while True:
+            settled = self._store.settled.listen()
+            outcomes, cursor = self._store.outcomes(request.cursor, limit=request.limit)
+            if outcomes or cursor != request.cursor or not await self._changed(settled, deadline_s):
+                break
+        return pb.WatchOutcomesResponse(
+            outcomes=[_outcome(outcome) for outcome in outcomes], next_cursor=cursor
+        )
+
+    async def Settle(self, request: pb.SettleRequest, context: _Context) -> pb.SettleResponse:
+        """Give trajectories that nobody will finish their outcome."""
+        settled = self._store.settle(_dropped(request.dropped), now_s=self._clock.now_s())
+        return pb.SettleResponse(settled=settled)
+
+    async def GetLedger(self, request: pb.GetLedgerRequest, context: _Context) -> pb.GetLedgerResponse:
+        """The counts."""
+        totals = self._store.totals()
+        head = self._store.ledger.head
+        return pb.GetLedgerResponse(
+            available=totals.available,
+            leased=totals.leased,
+            trained=totals.trained,
+            dropped=dict[str, int](totals.dropped.items()),
+            duplicates=totals.duplicates,
+            quarantined=totals.quarantined,
+            trained_twice=totals.trained_twice,
+            max_lag_trained=totals.max_lag_trained,
+            trained_by_lag=totals.trained_by_lag,
+            head=version_to_proto(head) if head is not None else None,
+            revived=totals.revived,
+        )
+
+    async def GetTrajectory(
+        self, request: pb.GetTrajectoryRequest, context: _Context
+    ) -> pb.GetTrajectoryResponse:
+        """One row."""
+        status = self._store.trajectory(request.trajectory_id)
+        return pb.GetTrajectoryResponse(
+            envelope=envelope_to_proto(status.trajectory),
+            state=status.state,
+            reason=status.reason,
+            detail=status.detail,
+            trained_at=version_to_proto(status.trained_at) if status.trained_at is not None else None,
+            stale_by_versions=status.stale_by_versions,
+            span=status.span,
+            age_s=status.age_s,
+            stages=[stage_to_proto(stage) for stage in status.stages],
+        )
+
+    async def UploadPayload(
+        self,
+        request_iterator: AsyncIterator[pb.UploadPayloadRequest | memoryview],
+        context: _Context,
+    ) -> pb.UploadPayloadResponse:
+        """Keep a frame that is too large for a message, until its message comes."""
+        first = await anext(request_iterator, None)
+        if not isinstance(first, pb.UploadPayloadRequest) or not first.HasField("reference"):
+            raise RecordError("An upload does not begin with its reference")
+        upload = self._store.uploads.begin(reference_from_proto(first.reference))
+        if upload is None:
+            return pb.UploadPayloadResponse()
+        try:
+            upload.write(first.chunk)
+            async for message in request_iterator:
+                upload.write(message if isinstance(message, memoryview) else message.chunk)
+            upload.finish(now_s=self._clock.now_s())
+        finally:
+            upload.abandon()
+        return pb.UploadPayloadResponse()
+
+    def _deadline_s(self, max_wait_s: float) -> float:
+        return self._clock.monotonic_s() + min(max(max_wait_s, 0.0), WAIT_S_MAX)
+
+    async def _changed(self, event: asyncio.Event, deadline_s: float) -> bool:
+        """Whether to look again; not once the time is up or the service drains."""
+        if self._draining:
+            return False
+        return await woken(event, timeout_s=deadline_s - self._clock.monotonic_s()) and not self._draining
+
+
+def _chunks(batch: Batch) -> Iterable[bytes | memoryview]:
+    """Small frames joined, large ones cut, so that each message is near ``CHUNK_BYTES``."""
+    joined = memoryview(b"".join(batch.frames))
+    return (joined[start : start + CHUNK_BYTES] for start in range(0, len(joined), CHUNK_BYTES))
+
+
+def _consumptions(items: Sequence[pb.Consumption]) -> list[Consumption]:
+    return [
+        Consumption(
+            TrajectoryId(item.trajectory_id),
+            Fresh(lag=item.stale_by_versions, span=item.span, age_s=item.age_s),
+        )
+        for item in items
+    ]
+
+
+def _dropped(items: Sequence[pb.DroppedTrajectory]) -> list[Dropped]:
+    return [Dropped(TrajectoryId(item.trajectory_id), _reason(item.reason), item.detail) for item in items]
+
+
+def _reason(text: str) -> DropReason:
+    """As it came; the ledger refuses what is no reason."""
+    return text  # pyright: ignore[reportReturnType]  # checked where it is written
+
+
+def _outcome(outcome: Outcome) -> pb.Outcome:
+    return pb.Outcome(
+        trajectory_id=outcome.trajectory_id,
+        state=outcome.state,
+        reason=outcome.reason,
+        curriculum_bin=outcome.curriculum_bin,
+        reward=outcome.reward,
+        length_tokens=outcome.length_tokens,
+        trained_at=version_to_proto(outcome.trained_at) if outcome.trained_at is not None else None,
+    )

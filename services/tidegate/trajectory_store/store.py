@@ -1,0 +1,427 @@
+"""The store as one thing: the ledger, the payloads beside it, the uploads, and whom to wake when they change.
+
+Synchronous throughout; one thread owns it. Servicer and loops wrap it and add the waiting.
+"""
+
+import fcntl
+import os
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from tidegate.core.audit import LedgerTotals
+from tidegate.core.batching import Candidate, Drop, choose_batch, drop_group, judge_groups
+from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.ids import PolicyVersion, RunId, TrajectoryId
+from tidegate.core.records import Trajectory
+from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits
+from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.intake import Message, Parcel, Refusal, open_message
+from tidegate.trajectory_store.ledger import Arrival, Ledger
+from tidegate.trajectory_store.reading import status_of
+from tidegate.trajectory_store.schema import LEDGER_FILE
+from tidegate.trajectory_store.segments import Segments
+from tidegate.trajectory_store.state import Lease, Location
+from tidegate.trajectory_store.uploads import UploadArea
+from tidegate.trajectory_store.wake import Wake
+from tidegate.wire.clients.trajectory_store import (
+    ConsumedBatch,
+    Consumption,
+    Dropped,
+    Outcome,
+    TrajectoryStatus,
+)
+from tidegate.wire.frame import provenance_of
+
+# Drops kept for whoever traces them; older ones make room.
+RECENT_DROPS_MAX = 1024
+SHORTENED_CHARACTERS = 300
+
+
+class Batch(msgspec.Struct, frozen=True, eq=False):
+    """A leased batch as it is sent: whole frames, and which of their trajectories are meant."""
+
+    batch_id: str
+    frames: list[bytes]
+    trajectory_ids: list[TrajectoryId]
+
+
+class Intake(msgspec.Struct, frozen=True, eq=False):
+    """What became of some messages: trajectories stored, refused messages, and what had been stored before."""
+
+    accepted: list[Trajectory]
+    refused: list[Refusal]
+    num_duplicates: int
+
+
+class Store:
+    """The truth about one run's trajectories, on disk."""
+
+    def __init__(self, folder: Path, *, run_id: RunId, config: TrajectoryStoreConfig, now_s: float) -> None:
+        """Open or create everything below ``folder`` and give up on payloads that a power cut took.
+
+        Raises:
+            StaleFolderError: another store has the folder open, or it belongs to another run.
+            CorruptionError: the ledger cannot be read.
+        """
+        self._run_id = run_id
+        self._config = config
+        self._lock = _lock(folder)
+        self.ledger = Ledger.open(folder / LEDGER_FILE, run_id=run_id, durability=config.durability)
+        self._segments = Segments(
+            folder / "segments",
+            segment_bytes=config.segment_bytes,
+            cache_bytes=config.frame_cache_bytes,
+            durability=config.durability,
+        )
+        self.uploads = UploadArea(
+            folder / "uploads",
+            bytes_max=config.uploads_bytes_max,
+            ttl_s=config.upload_ttl_s,
+            durable=config.durability == "power_loss",
+            now_s=now_s,
+        )
+        self.arrived = Wake()
+        self.settled = Wake()
+        self.recent_drops: deque[Drop] = deque(maxlen=RECENT_DROPS_MAX)
+        self._drop_lost_payloads(now_s=now_s)
+
+    def close(self) -> None:
+        """Close every file; what was committed stays."""
+        self.ledger.close()
+        self._segments.close()
+        os.close(self._lock)
+
+    @property
+    def tree(self) -> LineageTree:
+        """The lineages opened so far."""
+        return self.ledger.tree
+
+    def is_full(self) -> bool:
+        """Whether fetching must stop until a gradient or a drop makes room."""
+        resident = len(self.ledger.pool) + self.ledger.tally.leased
+        return (
+            resident >= self._config.max_resident_trajectories
+            or self.ledger.frames.num_bytes >= self._config.max_resident_bytes
+        )
+
+    # -- arriving --------------------------------------------------------------------------------------------------
+
+    def ingest(self, messages: Sequence[Message], *, now_s: float) -> Intake:
+        """Decode, store and record messages in one transaction; they may be acknowledged when this returns.
+
+        Refused ones are not settled yet (see ``refuse``): first they are kept in QUARANTINE.
+
+        Raises:
+            OSError: the disk is full or broken; nothing was recorded.
+        """
+        opened = [
+            open_message(message, run_id=self._run_id, tree=self.tree, uploads=self.uploads)
+            for message in messages
+        ]
+        parcels = [item for item in opened if isinstance(item, Parcel)]
+        refused = [item for item in opened if isinstance(item, Refusal)]
+        known = self.ledger.known(
+            {trajectory.trajectory_id for parcel in parcels for trajectory in parcel.trajectories}
+            | {
+                name
+                for refusal in refused
+                if refusal.message.is_reference
+                for name in refusal.message.trajectory_ids()
+            }
+        )
+        # A reference that came again finds its upload gone, because the first one was accepted.
+        repeated = [refusal for refusal in refused if _is_repeated(refusal, known)]
+        refused = [refusal for refusal in refused if refusal not in repeated]
+        num_duplicates = sum(len(refusal.message.trajectory_ids()) for refusal in repeated)
+        fresh: list[tuple[Parcel, tuple[tuple[int, Trajectory], ...]]] = []
+        for parcel in parcels:
+            new: list[tuple[int, Trajectory]] = []
+            for index, trajectory in enumerate(parcel.trajectories):
+                if trajectory.trajectory_id in known:
+                    num_duplicates += 1
+                    continue
+                known.add(trajectory.trajectory_id)
+                new.append((index, trajectory))
+            if new:
+                fresh.append((parcel, tuple(new)))
+        if fresh or num_duplicates:
+            self._accept(fresh, num_duplicates=num_duplicates, now_s=now_s)
+        for parcel in parcels:
+            if parcel.upload is not None:
+                self.uploads.remove(parcel.upload)
+        accepted = [trajectory for _, new in fresh for _, trajectory in new]
+        return Intake(accepted=accepted, refused=refused, num_duplicates=num_duplicates)
+
+    def _accept(
+        self,
+        fresh: Sequence[tuple[Parcel, tuple[tuple[int, Trajectory], ...]]],
+        *,
+        num_duplicates: int,
+        now_s: float,
+    ) -> None:
+        locations = self._segments.append([parcel.frame for parcel, _ in fresh])
+        arrivals = [
+            Arrival(
+                location=location,
+                head=provenance_of(parcel.frame),
+                trajectories=new,
+                received_at_s=parcel.message.received_at_s,
+            )
+            for location, (parcel, new) in zip(locations, fresh, strict=True)
+        ]
+        self.ledger.accept(arrivals, duplicates=num_duplicates, now_s=now_s)
+        if fresh:
+            self.arrived.notify()
+            self.settled.notify()
+
+    def refuse(self, refusal: Refusal, *, now_s: float) -> int:
+        """Settle what a refused message stood for, once QUARANTINE has it; returns how many were new."""
+        dropped = [
+            Dropped(trajectory_id=name, reason="invalid", detail=refusal.reason)
+            for name in refusal.message.trajectory_ids()
+        ]
+        settled = self.ledger.settle(dropped, now_s=now_s, quarantined=1)
+        self.settled.notify()
+        return settled
+
+    def settle(self, dropped: Sequence[Dropped], *, now_s: float) -> int:
+        """Give trajectories that nobody will finish their outcome; returns how many had none.
+
+        Raises:
+            RecordError: a reason is unknown.
+        """
+        settled = self.ledger.settle(dropped, now_s=now_s)
+        self.settled.notify()
+        return settled
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        version: PolicyVersion,
+        *,
+        batch_size: int,
+        limits: StalenessLimits,
+        learner_id: str,
+        now_s: float,
+    ) -> Batch | None:
+        """The next full batch for an update of ``version``, None while there is not enough.
+
+        What left the budget is dropped on the way. A learner that asks again at the version of a batch it holds gets
+        that batch again: its answer was lost, and a version takes one batch.
+
+        Raises:
+            UnknownVersionError: nobody opened the version's lineage.
+            ConflictError: a newer lineage took over.
+            ConfigError: a group is larger than a batch.
+        """
+        self.ledger.check_open(version)
+        self.ledger.note_head(version)
+        held = self.ledger.lease_of(learner_id, version)
+        if held is not None:
+            again = self._lease_again(held, limits=limits, now_s=now_s)
+            if again is not None:
+                return again
+        while True:
+            choice = choose_batch(
+                self.ledger.pool.whole_groups(),
+                batch_size=batch_size,
+                head=version,
+                tree=self.tree,
+                limits=limits,
+                now_s=now_s,
+            )
+            self._drop(choice.dropped, now_s=now_s)
+            if not choice.batch:
+                return None
+            frames, lost = self._read(choice.batch)
+            if not lost:
+                lease = self.ledger.lease(choice.batch, version=version, learner_id=learner_id, now_s=now_s)
+                return _batch(lease, frames)
+            self._drop_lost(lost, now_s=now_s)
+
+    def _lease_again(self, held: Lease, *, limits: StalenessLimits, now_s: float) -> Batch | None:
+        """The batch a learner holds already; None when it must be given back, because a part of it is beyond use."""
+        frames, lost = self._read(held.candidates)
+        judged = judge_groups(
+            ((candidate,) for candidate in held.candidates),
+            head=held.version,
+            tree=self.tree,
+            limits=limits,
+            now_s=now_s,
+        )
+        if not lost and not judged.dropped:
+            return _batch(held, frames)
+        dropped = [Dropped(candidate.trajectory_id, "failed", detail) for candidate, detail in lost]
+        dropped += [
+            Dropped(drop.candidate.trajectory_id, drop.reason, drop.detail) for drop in judged.dropped
+        ]
+        self.release(held.batch_id, dropped=dropped, now_s=now_s)
+        return None
+
+    def commit(
+        self, batch_id: str, *, version: PolicyVersion, consumptions: Sequence[Consumption], now_s: float
+    ) -> None:
+        """A batch was trained at ``version`` (see ``Ledger.commit``)."""
+        self._forget(self.ledger.commit(batch_id, version=version, consumptions=consumptions, now_s=now_s))
+        self.settled.notify()
+
+    def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> None:
+        """A batch is given back (see ``Ledger.release``)."""
+        self._forget(self.ledger.release(batch_id, dropped=dropped, now_s=now_s))
+        self.settled.notify()
+        self.arrived.notify()
+
+    def expire(self, limits: StalenessLimits, *, now_s: float) -> int:
+        """Drop what left the budget of the newest version heard of; returns how many."""
+        if self.ledger.head is None:
+            return 0
+        judged = judge_groups(
+            self.ledger.pool.groups(), head=self.ledger.head, tree=self.tree, limits=limits, now_s=now_s
+        )
+        self._drop(judged.dropped, now_s=now_s)
+        return len(judged.dropped)
+
+    def _drop(self, drops: Sequence[Drop], *, now_s: float) -> None:
+        if not drops:
+            return
+        self._forget(self.ledger.drop(drops, now_s=now_s))
+        self.recent_drops.extend(drops)
+        self.settled.notify()
+
+    def _read(self, candidates: Sequence[Candidate]) -> tuple[list[bytes], list[tuple[Candidate, str]]]:
+        """The frames of a batch, each once and in order; and the candidates whose payload the disk lost."""
+        frames: dict[int, bytes] = {}
+        problems: dict[int, str] = {}
+        for candidate in candidates:
+            if candidate.frame_id in frames or candidate.frame_id in problems:
+                continue
+            try:
+                frames[candidate.frame_id] = self._segments.read(
+                    self.ledger.frames.location(candidate.frame_id)
+                )
+            except CorruptionError as error:
+                problems[candidate.frame_id] = str(error)[:SHORTENED_CHARACTERS]
+        lost = [
+            (candidate, problems[candidate.frame_id])
+            for candidate in candidates
+            if candidate.frame_id in problems
+        ]
+        return list(frames.values()), lost
+
+    def _drop_lost(self, lost: Sequence[tuple[Candidate, str]], *, now_s: float) -> None:
+        drops: dict[int, Drop] = {}
+        for candidate, detail in lost:
+            members = self.ledger.pool.siblings(candidate)
+            for drop in drop_group(members, lost=candidate, reason="failed", detail=detail):
+                drops.setdefault(drop.candidate.seq, drop)
+        self._drop(list(drops.values()), now_s=now_s)
+
+    def _drop_lost_payloads(self, *, now_s: float) -> None:
+        detail = "its payload is not on disk: a power cut took it; `durability: power_loss` prevents that"
+        self._drop_lost(
+            [
+                (candidate, detail)
+                for candidate in self.ledger.pool
+                if not self._segments.holds(self.ledger.frames.location(candidate.frame_id))
+            ],
+            now_s=now_s,
+        )
+
+    def _forget(self, finished: Sequence[Location]) -> None:
+        for location in finished:
+            self._segments.forget(location)
+
+    # -- lineages --------------------------------------------------------------------------------------------------
+
+    def open_lineage(
+        self, lineage: Lineage, *, learner_id: str, consumed: Sequence[ConsumedBatch], now_s: float
+    ) -> int:
+        """A learner started or was restored (see ``Ledger.open_lineage``); returns how many rows were revived."""
+        revived = self.ledger.open_lineage(
+            lineage,
+            learner_id=learner_id,
+            consumed=consumed,
+            segments=self._segments.sizes.keys(),
+            now_s=now_s,
+        )
+        self.arrived.notify()
+        self.settled.notify()
+        return revived
+
+    def mark_checkpointed(self, version: PolicyVersion) -> None:
+        """Updates up to ``version`` are safe in a checkpoint: payloads that only they needed go.
+
+        Raises:
+            UnknownVersionError: nobody opened the version's lineage.
+        """
+        self.ledger.mark_checkpointed(version)
+        needed = {*self.ledger.segments_needed(), self._segments.active}
+        for segment in self._segments.sizes:
+            if segment not in needed:
+                self._segments.delete(segment)
+
+    # -- housekeeping ----------------------------------------------------------------------------------------------
+
+    def tidy(self, *, now_s: float) -> None:
+        """Hold the bounds that time alone would overrun: the outcome log, old uploads, payloads kept for a restore."""
+        self.ledger.prune_outcomes(outcomes_max=self._config.outcomes_max)
+        self.uploads.expire(now_s=now_s)
+        sizes = self._segments.sizes
+        excess = sum(sizes.values()) - self._config.retain_bytes_max
+        live = {*self.ledger.frames.segments(), self._segments.active}
+        for segment, size in sizes.items():
+            if excess <= 0:
+                break
+            if segment not in live:
+                self._segments.delete(segment)
+                excess -= size
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def outcomes(self, cursor: int, *, limit: int) -> tuple[list[Outcome], int]:
+        """Outcomes after ``cursor`` and the next cursor (see ``outcome_log``)."""
+        return self.ledger.outcomes(cursor, limit=limit)
+
+    def totals(self) -> LedgerTotals:
+        """Counts by state: the right-hand side of the audit."""
+        return self.ledger.totals()
+
+    def trajectory(self, trajectory_id: str) -> TrajectoryStatus:
+        """One row with its provenance.
+
+        Raises:
+            NotFoundError: the ledger has no such trajectory.
+        """
+        return status_of(self.ledger.connection, trajectory_id)
+
+
+def _is_repeated(refusal: Refusal, known: set[TrajectoryId]) -> bool:
+    names = refusal.message.trajectory_ids()
+    return refusal.message.is_reference and bool(names) and known.issuperset(names)
+
+
+def _batch(lease: Lease, frames: list[bytes]) -> Batch:
+    return Batch(
+        batch_id=lease.batch_id,
+        frames=frames,
+        trajectory_ids=[candidate.trajectory_id for candidate in lease.candidates],
+    )
+
+
+def _lock(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / "store.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise StaleFolderError(
+            f"The folder {folder} is in use by another trajectory store",
+            why="two writers would each keep half of the truth",
+            fix="stop the other one, or use another folder",
+        ) from error
+    return descriptor

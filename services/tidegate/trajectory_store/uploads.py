@@ -1,0 +1,162 @@
+"""Payloads too large for a message: uploaded first, referred to afterwards, and gone once the ledger has them.
+
+Files are named by their digest, so an upload that is repeated is the same file. Bounded in bytes; room is freed when
+the message that refers to an upload is accepted, or when nobody has referred to it within its lifetime.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from tidegate.core.errors import BackpressureError, CorruptionError, NotFoundError, RecordError
+from tidegate.wire.policy_payload import DIGEST_BYTES, digest_of
+from tidegate.wire.reference import PayloadReference
+
+# One frame; a group whose tensors exceed this must be split by its environment.
+UPLOAD_BYTES_MAX = 64 * 1024 * 1024
+_PART = ".part"
+
+
+class Upload:
+    """One upload under way. Ends with ``finish`` or ``abandon``."""
+
+    def __init__(self, area: "UploadArea", reference: PayloadReference, *, number: int, path: Path) -> None:
+        """Use ``UploadArea.begin``."""
+        self._area = area
+        self._reference = reference
+        self._number = number
+        self._path = path
+        self._file = path.open("wb")
+        self._num_bytes = 0
+        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append a chunk.
+
+        Raises:
+            RecordError: more bytes came than the reference promises.
+        """
+        self._num_bytes += len(chunk)
+        if self._num_bytes > self._reference.size:
+            raise RecordError(
+                f"The upload {self._reference.payload_id!r} is longer than the {self._reference.size} bytes it promised"
+            )
+        self._file.write(chunk)
+        self._hash.update(chunk)
+
+    def finish(self, *, now_s: float) -> None:
+        """Verify and keep it.
+
+        Raises:
+            CorruptionError: the bytes do not match the reference.
+        """
+        if self._num_bytes != self._reference.size or self._hash.digest() != self._reference.digest:
+            raise CorruptionError(
+                f"The upload {self._reference.payload_id!r} does not match its digest",
+                why=f"{self._num_bytes} of {self._reference.size} bytes came",
+                fix="upload it again",
+            )
+        self._file.flush()
+        if self._area.durable:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        self._area.keep(self._path, self._reference, number=self._number, now_s=now_s)
+
+    def abandon(self) -> None:
+        """Give its room back; fine after ``finish``."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+        self._area.release(self._number)
+
+
+class UploadArea:
+    """The folder of uploads nobody has referred to yet."""
+
+    def __init__(self, folder: Path, *, bytes_max: int, ttl_s: float, durable: bool, now_s: float) -> None:
+        """Find what an earlier process kept; what it had begun is gone."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._ttl_s = ttl_s
+        self.durable = durable
+        self._kept: dict[bytes, tuple[int, float]] = {}
+        self._reserved: dict[int, int] = {}
+        self._num_begun = 0
+        for path in folder.iterdir():
+            if path.suffix == _PART:
+                path.unlink()
+            else:
+                self._kept[bytes.fromhex(path.name)] = (path.stat().st_size, now_s)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes kept and promised."""
+        return sum(size for size, _ in self._kept.values()) + sum(self._reserved.values())
+
+    def begin(self, reference: PayloadReference) -> Upload | None:
+        """Start an upload; None when these very bytes are here already.
+
+        Raises:
+            RecordError: the reference is malformed or promises too much.
+            BackpressureError: the area is full; it empties as messages are accepted.
+        """
+        if len(reference.digest) != DIGEST_BYTES or not 0 < reference.size <= UPLOAD_BYTES_MAX:
+            raise RecordError(
+                f"The upload {reference.payload_id!r} promises {reference.size} bytes",
+                why=f"between 1 and {UPLOAD_BYTES_MAX} bytes with a digest of {DIGEST_BYTES} are taken",
+                fix="send fewer samples a group, or shorter ones",
+            )
+        if reference.digest in self._kept:
+            return None
+        if self.num_bytes + reference.size > self._bytes_max:
+            raise BackpressureError(
+                f"There is no room for the upload {reference.payload_id!r} of {reference.size} bytes",
+                why=f"{self.num_bytes} of {self._bytes_max} bytes wait for their message",
+                fix="try again; raise `uploads_bytes_max` if this lasts",
+            )
+        self._num_begun += 1
+        self._reserved[self._num_begun] = reference.size
+        path = self._folder / f"{self._num_begun}{_PART}"
+        return Upload(self, reference, number=self._num_begun, path=path)
+
+    def keep(self, path: Path, reference: PayloadReference, *, number: int, now_s: float) -> None:
+        """An upload is whole: name it by its digest."""
+        path.replace(self._path(reference.digest))
+        self.release(number)
+        self._kept[reference.digest] = (reference.size, now_s)
+
+    def release(self, number: int) -> None:
+        """An upload ended: its reserved room is free."""
+        self._reserved.pop(number, None)
+
+    def read(self, reference: PayloadReference) -> bytes:
+        """The bytes a message refers to.
+
+        Raises:
+            NotFoundError: they were never uploaded, or nobody referred to them in time.
+            CorruptionError: the file changed on disk.
+        """
+        if reference.digest not in self._kept:
+            raise NotFoundError(
+                f"The payload {reference.payload_id!r} is not here",
+                why="it was never uploaded, or it expired before its message was read",
+            )
+        data = self._path(reference.digest).read_bytes()
+        if digest_of(data) != reference.digest:
+            raise CorruptionError(f"The payload {reference.payload_id!r} changed on disk")
+        return data
+
+    def remove(self, digest: bytes) -> None:
+        """The ledger has it, or nobody wants it."""
+        if self._kept.pop(digest, None) is not None:
+            self._path(digest).unlink(missing_ok=True)
+
+    def expire(self, *, now_s: float) -> int:
+        """Remove what nobody referred to within its lifetime; returns how many."""
+        old = [digest for digest, (_, kept_at_s) in self._kept.items() if now_s - kept_at_s > self._ttl_s]
+        for digest in old:
+            self.remove(digest)
+        return len(old)
+
+    def _path(self, digest: bytes) -> Path:
+        return self._folder / digest.hex()

@@ -1,0 +1,31 @@
+"""Waking long polls without polling."""
+
+import asyncio
+
+
+class Wake:
+    """Tells waiting calls that something changed. Listen first, then look: a change in between is not missed."""
+
+    def __init__(self) -> None:
+        """Nothing happened yet."""
+        self._event = asyncio.Event()
+
+    def listen(self) -> asyncio.Event:
+        """An event that the next change sets."""
+        return self._event
+
+    def notify(self) -> None:
+        """Something changed: whoever listens looks again."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+
+async def woken(event: asyncio.Event, *, timeout_s: float) -> bool:
+    """Wait for an event at most ``timeout_s``; returns whether it came."""
+    if timeout_s <= 0:
+        return event.is_set()
+    try:
+        await asyncio.wait_for(event.wait(), timeout=timeout_s)
+    except TimeoutError:
+        return False
+    return True

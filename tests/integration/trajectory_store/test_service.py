@@ -1,0 +1,347 @@
+"""The store as a service: a real broker, real gRPC, the typed client."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.room import make_context, running, until
+from tests.support.settings import make_settings
+from tests.unit.trajectory_store.building import LIMITS, MAIN, at, make_group, make_trajectory
+from tidegate.core.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    RecordError,
+    StaleFolderError,
+)
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.records import Trajectory
+from tidegate.core.staleness import Fresh, Lineage
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.service import ServiceContext
+from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.main import build
+from tidegate.v1 import trajectory_pb2
+from tidegate.v1 import trajectory_store_service_pb2 as pb
+from tidegate.v1.trajectory_store_service_pb2_grpc import TrajectoryStoreServiceStub
+from tidegate.wire.clients.remote import remote_errors
+from tidegate.wire.clients.trajectory_store import (
+    ConsumedBatch,
+    Consumption,
+    Dropped,
+    LeasedBatch,
+    TrajectoryStoreClient,
+)
+from tidegate.wire.frame import encode_frame
+from tidegate.wire.policy_payload import digest_of
+from tidegate.wire.subjects import HEADER_REASON, HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
+
+pytestmark = pytest.mark.integration
+
+WAIT_S = 10.0
+
+
+class Peers:
+    """An actor and a learner, as far as the store can tell."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self.context = context
+        self.bus = context.bus
+        self.client = TrajectoryStoreClient(context.channel("trajectory_store"))
+        self.stub = TrajectoryStoreServiceStub(context.channel("trajectory_store"))
+
+    def now_s(self) -> float:
+        return self.context.clock.now_s()
+
+    def trajectory(self, task: str, *, version: PolicyVersion | None = None) -> Trajectory:
+        return make_trajectory(task, version=version, started_at_s=self.now_s())
+
+    async def send(self, *group: Trajectory) -> None:
+        await self.send_bytes(
+            encode_frame(group), [item.trajectory_id for item in group], f"{group[0].task_id}:scored"
+        )
+
+    async def send_bytes(
+        self, data: bytes, names: Sequence[str], message_id: str, *, is_reference: bool = False
+    ) -> None:
+        headers = {HEADER_TRAJECTORY_IDS: ",".join(names)}
+        if is_reference:
+            headers[HEADER_REFERENCE] = "1"
+        await self.bus.publish(
+            self.context.topology.trajectories(0), data, message_id=message_id, headers=headers
+        )
+
+    async def open(self, lineage: Lineage | None = None, *, consumed: Sequence[ConsumedBatch] = ()) -> int:
+        _, revived = await self.client.open_lineage(
+            lineage or Lineage(name=MAIN), learner_id="learner-0", consumed=consumed
+        )
+        return revived
+
+    async def lease(
+        self, version: PolicyVersion, *, batch_size: int = 1, max_wait_s: float = WAIT_S
+    ) -> LeasedBatch | None:
+        return await self.client.lease_batch(
+            version, batch_size=batch_size, limits=LIMITS, max_wait_s=max_wait_s, learner_id="learner-0"
+        )
+
+    async def leased(self, version: PolicyVersion, *, batch_size: int = 1) -> LeasedBatch:
+        batch = await self.lease(version, batch_size=batch_size)
+        assert batch is not None
+        return batch
+
+    async def commit(self, batch: LeasedBatch, version: PolicyVersion) -> None:
+        await self.client.commit_batch(batch.batch_id, version=version, consumptions=consumptions(batch))
+
+
+def consumptions(batch: LeasedBatch) -> list[Consumption]:
+    return [Consumption(item.trajectory_id, Fresh(lag=0, span=0, age_s=0.1)) for item in batch.trajectories]
+
+
+@asynccontextmanager
+async def store_of(
+    nats: Broker, bus: Bus, tmp_path: Path, config: TrajectoryStoreConfig | None = None
+) -> AsyncGenerator[Peers, None]:
+    settings = make_settings(tmp_path / "run", broker_url=nats.url, max_lag=LIMITS.max_lag)
+    context = make_context("trajectory_store", settings, bus=bus)
+    async with running(build, config or TrajectoryStoreConfig(), context):
+        yield Peers(context)
+
+
+@pytest.fixture
+async def peers(nats: Broker, bus: Bus, tmp_path: Path) -> AsyncIterator[Peers]:
+    async with store_of(nats, bus, tmp_path) as peers:
+        await peers.open()
+        yield peers
+
+
+async def quarantined(peers: Peers) -> tuple[str, bytes]:
+    stream = peers.context.topology.stream("QUARANTINE")
+    subject = peers.context.topology.quarantine("trajectory_store")
+    stored = await peers.bus.last(stream, subject)
+    assert stored is not None
+    return stored.headers[HEADER_REASON], stored.data
+
+
+async def test_trajectory_goes_from_its_message_to_a_gradient(peers: Peers) -> None:
+    sent = peers.trajectory("t-1")
+    await peers.send(sent)
+    batch = await peers.leased(at(0))
+    assert [item.trajectory_id for item in batch.trajectories] == ["t-1.0"]
+    np.testing.assert_array_equal(batch.trajectories[0].tensors["tokens"], sent.tensors["tokens"])
+    await peers.commit(batch, at(0))
+
+    totals, head = await peers.client.ledger()
+    assert (totals.trained, totals.available, totals.leased) == (1, 0, 0)
+    assert head == at(1)
+    status = await peers.client.trajectory("t-1.0")
+    assert (status.state, status.trained_at) == ("trained", at(0))
+    assert [stage.stage for stage in status.stages] == [
+        "trajectory.generate",
+        "store.append",
+        "trajectory.consume",
+    ]
+    outcomes, _ = await peers.client.watch_outcomes(0, limit=10, max_wait_s=0.0)
+    assert [(outcome.state, outcome.trained_at) for outcome in outcomes] == [
+        ("accepted", None),
+        ("trained", at(0)),
+    ]
+
+
+async def test_message_leaves_the_stream_once_the_ledger_has_it(peers: Peers) -> None:
+    await peers.send(peers.trajectory("t-1"))
+    await peers.leased(at(0))
+    async with asyncio.timeout(WAIT_S):
+        while (await peers.bus.stream_state(peers.context.topology.stream("TRAJECTORIES"))).messages:
+            await asyncio.sleep(0.01)
+
+
+async def test_waiting_lease_is_answered_by_the_arrival_that_fills_the_batch(peers: Peers) -> None:
+    waiting = asyncio.create_task(peers.lease(at(0), batch_size=2))
+    await peers.send(peers.trajectory("t-1"))
+    await until(lambda: peers.context.stats.value("available_trajectories") == 1)
+    assert not waiting.done()
+    await peers.send(peers.trajectory("t-2"))
+    batch = await waiting
+    assert batch is not None
+    assert [item.trajectory_id for item in batch.trajectories] == ["t-1.0", "t-2.0"]
+
+
+async def test_lease_that_waited_in_vain_is_answered_empty(peers: Peers) -> None:
+    assert await peers.lease(at(0), max_wait_s=0.05) is None
+
+
+async def test_waiting_watcher_hears_of_the_next_outcome(peers: Peers) -> None:
+    waiting = asyncio.create_task(peers.client.watch_outcomes(0, limit=10, max_wait_s=WAIT_S))
+    await asyncio.sleep(0.05)
+    assert await peers.client.settle([Dropped(peers.trajectory("t-9").trajectory_id, "failed")]) == 1
+    outcomes, cursor = await waiting
+    assert [(outcome.trajectory_id, outcome.state, outcome.reason) for outcome in outcomes] == [
+        ("t-9.0", "dropped", "failed")
+    ]
+    assert await peers.client.watch_outcomes(cursor, limit=10, max_wait_s=0.0) == ([], cursor)
+
+
+async def test_batch_whose_answer_was_lost_is_given_again_at_the_same_version(peers: Peers) -> None:
+    await peers.send(peers.trajectory("t-1"))
+    first = await peers.leased(at(0))
+    again = await peers.leased(at(0))
+    assert again.batch_id == first.batch_id
+
+
+async def test_malformed_message_is_kept_in_quarantine_and_settles_what_it_stood_for(peers: Peers) -> None:
+    await peers.send_bytes(b"no frame at all", ["t-1.0", "t-1.1"], "t-1:scored")
+    await peers.send(peers.trajectory("t-2"))
+    assert (await peers.leased(at(0))).trajectories[0].trajectory_id == "t-2.0"
+    await until(lambda: peers.context.stats.value("quarantined_total") == 1)
+    reason, body = await quarantined(peers)
+    assert "begins with" in reason
+    assert body == b"no frame at all"
+    status = await peers.client.trajectory("t-1.1")
+    assert (status.state, status.reason) == ("dropped", "invalid")
+    assert (await peers.client.ledger())[0].dropped == {"invalid": 2}
+
+
+async def test_record_no_policy_can_produce_is_refused_and_counted(peers: Peers) -> None:
+    record = peers.trajectory("t-1")
+    record.tensors["behavior_logprobs"] = np.full(4, np.nan, np.float32)
+    await peers.send(record)
+    await peers.send(peers.trajectory("t-2", version=at(0, LineageName("9-dead"))))
+    await until(lambda: peers.context.stats.value("dropped_invalid_total") == 2)
+    assert "behavior_logprobs" in (await peers.client.trajectory("t-1.0")).detail
+    assert "9-dead" in (await peers.client.trajectory("t-2.0")).detail
+
+
+async def test_record_of_a_group_that_arrives_twice_is_stored_once(peers: Peers) -> None:
+    group = make_group("t-1", 2)
+    frame = encode_frame(group)
+    names = [item.trajectory_id for item in group]
+    await peers.send_bytes(frame, names, "first")
+    await peers.send_bytes(frame, names, "second")
+    await until(lambda: peers.context.stats.value("duplicates_total") == 2)
+    assert (await peers.client.ledger())[0].rows() == 2
+
+
+async def test_frame_too_large_for_a_message_is_uploaded_and_referred_to(peers: Peers) -> None:
+    record = peers.trajectory("t-1")
+    record.tensors["activations"] = np.random.default_rng(0).random((700, 1024), np.float32)
+    frame = encode_frame([record])
+    reference = await peers.client.upload("t-1:scored", frame)
+    assert await peers.client.upload("t-1:scored", frame) == reference
+    await peers.send_bytes(reference, ["t-1.0"], "t-1:scored", is_reference=True)
+    batch = await peers.leased(at(0))
+    np.testing.assert_array_equal(batch.trajectories[0].tensors["activations"], record.tensors["activations"])
+    await peers.send_bytes(reference, ["t-1.0"], "again", is_reference=True)
+    await until(lambda: peers.context.stats.value("duplicates_total") == 1)
+    assert peers.context.stats.value("quarantined_total") == 0
+
+
+async def test_reference_to_an_upload_that_never_came_is_refused(peers: Peers) -> None:
+    reference = trajectory_pb2.PayloadReference(payload_id="p", size=9, digest=digest_of(b"never sent"))
+    await peers.send_bytes(reference.SerializeToString(), ["t-1.0"], "t-1:scored", is_reference=True)
+    await until(lambda: peers.context.stats.value("dropped_invalid_total") == 1)
+
+
+async def test_upload_that_does_not_match_its_digest_is_refused(peers: Peers) -> None:
+    async def broken() -> AsyncIterator[pb.UploadPayloadRequest]:
+        reference = trajectory_pb2.PayloadReference(payload_id="p", size=4, digest=digest_of(b"abcd"))
+        yield pb.UploadPayloadRequest(reference=reference)
+        yield pb.UploadPayloadRequest(chunk=b"abcx")
+
+    async def headless() -> AsyncIterator[pb.UploadPayloadRequest]:
+        yield pb.UploadPayloadRequest(chunk=b"abcd")
+
+    with pytest.raises(CorruptionError), remote_errors("trajectory_store"):
+        await peers.stub.UploadPayload(broken())
+    with pytest.raises(RecordError), remote_errors("trajectory_store"):
+        await peers.stub.UploadPayload(headless())
+
+
+async def test_learner_that_was_replaced_can_neither_commit_nor_lease(peers: Peers) -> None:
+    await peers.send(peers.trajectory("t-1"))
+    batch = await peers.leased(at(0))
+    await peers.open(Lineage(name=LineageName("1-bbbb"), parent=MAIN, fork_step=0))
+    with pytest.raises(ConflictError):
+        await peers.commit(batch, at(0))
+    with pytest.raises(ConflictError):
+        await peers.lease(at(1), max_wait_s=0.0)
+    assert (await peers.leased(at(0, LineageName("1-bbbb")))).trajectories[0].trajectory_id == "t-1.0"
+
+
+async def test_restored_learner_finds_again_what_its_lost_updates_used(peers: Peers) -> None:
+    for task in ("t-1", "t-2"):
+        await peers.send(peers.trajectory(task))
+    first = await peers.leased(at(0))
+    second_waits = await peers.leased(at(1))
+    await peers.commit(second_waits, at(1))
+    kept = ConsumedBatch(first.batch_id, at(0), consumptions(first))
+    fork = Lineage(name=LineageName("1-bbbb"), parent=MAIN, fork_step=1)
+    assert await peers.open(fork, consumed=[kept]) == 1
+    totals, head = await peers.client.ledger()
+    assert (totals.trained, totals.available, totals.revived) == (1, 1, 1)
+    assert head == at(1, LineageName("1-bbbb"))
+
+
+async def test_stale_trajectories_are_dropped_without_anybody_asking_for_a_batch(
+    nats: Broker, bus: Bus, tmp_path: Path
+) -> None:
+    config = TrajectoryStoreConfig(expiry_period_s=0.05)
+    async with store_of(nats, bus, tmp_path, config) as peers:
+        await peers.open()
+        assert await peers.lease(at(5), max_wait_s=0.0) is None
+        await peers.send(peers.trajectory("t-1", version=at(0)))
+        await until(lambda: peers.context.stats.value("dropped_stale_total") == 1)
+
+
+async def test_full_store_leaves_messages_in_the_stream_until_a_gradient_makes_room(
+    nats: Broker, bus: Bus, tmp_path: Path
+) -> None:
+    config = TrajectoryStoreConfig(max_resident_trajectories=2, fetch_messages_max=1)
+    async with store_of(nats, bus, tmp_path, config) as peers:
+        await peers.open()
+        for index in range(5):
+            await peers.send(peers.trajectory(f"t-{index}"))
+        await until(lambda: peers.context.stats.value("full_s_total") > 0.1)
+        totals, _ = await peers.client.ledger()
+        assert totals.available == 2
+        for step in range(5):
+            batch = await peers.leased(at(step))
+            await peers.commit(batch, at(step))
+        assert (await peers.client.ledger())[0].trained == 5
+
+
+async def test_draining_store_answers_its_long_polls(nats: Broker, bus: Bus, tmp_path: Path) -> None:
+    async with store_of(nats, bus, tmp_path) as peers:
+        await peers.open()
+        lease = asyncio.create_task(peers.lease(at(0)))
+        watch = asyncio.create_task(peers.client.watch_outcomes(0, limit=1, max_wait_s=WAIT_S))
+        await asyncio.sleep(0.1)
+        peers.context.drain.request()
+        assert await lease is None
+        assert await watch == ([], 0)
+
+
+async def test_store_that_could_never_hold_a_batch_is_refused_at_the_start(
+    nats: Broker, bus: Bus, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="max_resident_trajectories"):
+        async with store_of(nats, bus, tmp_path, TrajectoryStoreConfig(max_resident_trajectories=1)):
+            pass
+
+
+async def test_second_store_on_one_folder_is_refused(peers: Peers) -> None:
+    with pytest.raises(StaleFolderError, match="in use"):
+        await build(peers.context, TrajectoryStoreConfig())
+
+
+async def test_unknown_trajectory_and_unknown_reason_are_named(peers: Peers) -> None:
+    with pytest.raises(NotFoundError, match="t-404"):
+        await peers.client.trajectory("t-404.0")
+    request = pb.SettleRequest(dropped=[pb.DroppedTrajectory(trajectory_id="t-1.0", reason="bored")])
+    with pytest.raises(RecordError, match="bored"), remote_errors("trajectory_store"):
+        await peers.stub.Settle(request)
