@@ -111,6 +111,7 @@ class Platform:
             values[pss_name(name)] = self._memory_mb.get(name, 0.0)
         if reads_memory:
             self._memory_read_s = now_s
+        values["restarts_total"] = sum(view.restarts for view in views.values())
         for view in views.values():
             values[restarts_name(view.name)] = view.restarts
             labels[view.name] = view.state
