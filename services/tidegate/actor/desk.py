@@ -1,0 +1,85 @@
+"""The desk: the tasks an actor holds, from delivery to acknowledgement.
+
+Bounded by ``slots + prefetch`` tasks that wait or run; a place is freed when a rollout is handed to publishing, whose
+own queue is bounded. One bell rings for everything that the generating loop may wait for: a task, a policy, the drain.
+"""
+
+import asyncio
+
+import msgspec
+
+from tidegate.actor.engines.port import Rollouts
+from tidegate.core.records import Task
+from tidegate.runtime.consumer import Delivery
+
+
+class Held(msgspec.Struct, frozen=True, eq=False):
+    """A task with the delivery to answer, and when it was taken (seconds since the epoch)."""
+
+    task: Task
+    delivery: Delivery
+    taken_at_s: float
+
+
+class Finished(msgspec.Struct, frozen=True, eq=False):
+    """A task with its rollouts: to be published, then acknowledged."""
+
+    held: Held
+    rollouts: Rollouts
+
+
+class Desk:
+    """Tasks by where they are: waiting, running, or finished and on their way out."""
+
+    def __init__(self, *, capacity: int, finished_max: int) -> None:
+        """``capacity`` tasks wait or run, ``finished_max`` are on their way out."""
+        self.bell = asyncio.Event()
+        self.waiting: list[Held] = []
+        self.running: list[Held] = []
+        self.finished: asyncio.Queue[Finished | None] = asyncio.Queue(maxsize=finished_max)
+        self._capacity = capacity
+        self._held: dict[int, Held] = {}
+        self._room = asyncio.Event()
+
+    def room(self) -> int:
+        """How many tasks may be taken now."""
+        return max(0, self._capacity - len(self.waiting) - len(self.running))
+
+    async def wait_for_room(self, *, timeout_s: float) -> None:
+        """Return once a task was started or left, or after ``timeout_s``."""
+        self._room.clear()
+        if self.room() > 0:
+            return
+        try:
+            await asyncio.wait_for(self._room.wait(), timeout=timeout_s)
+        except TimeoutError:
+            return
+
+    def take(self, held: Held) -> None:
+        """A task arrived."""
+        self._held[held.delivery.sequence] = held
+        self.waiting.append(held)
+        self.bell.set()
+
+    def start(self, positions: list[int]) -> list[Held]:
+        """Move waiting tasks to running."""
+        self.running = [self.waiting[position] for position in positions]
+        chosen = set(positions)
+        self.waiting = [held for position, held in enumerate(self.waiting) if position not in chosen]
+        return self.running
+
+    def stop_running(self) -> None:
+        """The engine is done with what it ran: its places are free, its tasks are still held until answered."""
+        self.running = []
+        self._room.set()
+
+    def held(self) -> list[Held]:
+        """Everything not yet answered; each needs a heartbeat."""
+        return list(self._held.values())
+
+    def answered(self, held: Held) -> None:
+        """A task was acknowledged or handed back."""
+        self._held.pop(held.delivery.sequence, None)
+        if held in self.waiting:
+            self.waiting.remove(held)
+        self._room.set()

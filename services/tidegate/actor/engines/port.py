@@ -1,0 +1,106 @@
+"""The port of all engines: tasks in, rollouts out, under a policy that may change between two steps or tokens.
+
+An engine is synchronous and computes; it knows nothing of streams. The actor's loops call ``generate`` in one worker
+thread and steer it through ``Steering``, whose attributes the engine reads between steps (an attribute read is atomic,
+so neither side ever waits for the other).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Task, VersionSpan
+
+
+class Sample(msgspec.Struct, frozen=True, eq=False):
+    """One finished rollout as its engine made it; ``actor.state`` makes the record of it.
+
+    ``num_steps`` is what throughput counts: environment steps or generated tokens.
+    """
+
+    tensors: dict[str, Array]
+    spans: tuple[VersionSpan, ...]
+    num_steps: int
+    episodes: tuple[EpisodeEnd, ...] = ()
+    completion: str = ""
+    finish_reason: str = ""
+
+
+class Rollouts(msgspec.Struct, frozen=True, eq=False):
+    """All samples of one task, in order of their index, with the time that they took (seconds since the epoch)."""
+
+    task: Task
+    samples: tuple[Sample, ...]
+    started_at_s: float
+    finished_at_s: float
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """What a policy answered to the prompts of an evaluation, in their order; one version made all of them."""
+
+    version: PolicyVersion
+    completions: list[str]
+    num_tokens: int
+
+
+class Steering:
+    """What the loops tell a running engine, and what it tells them.
+
+    ``newest``: the policy to serve; the engine swaps to it at its next boundary. ``stop``: finish what is nearly
+    done and return; the tasks without rollouts are handed to other actors. ``serving``, ``num_swaps`` and
+    ``swap_s``: the policy in use, how often it was swapped, and the seconds that generation stood still for it.
+    """
+
+    __slots__ = ("newest", "num_swaps", "serving", "stop", "swap_s")
+
+    def __init__(self) -> None:
+        """No policy yet."""
+        self.newest: PolicySnapshot | None = None
+        self.stop = False
+        self.serving: PolicySnapshot | None = None
+        self.num_swaps = 0
+        self.swap_s = 0.0
+
+    def swapped(self, snapshot: PolicySnapshot, *, seconds: float) -> None:
+        """The engine now serves ``snapshot``; it stood still for ``seconds``."""
+        self.serving = snapshot
+        self.num_swaps += 1
+        self.swap_s += seconds
+
+
+class Engine(Protocol):
+    """Generates rollouts. Only one call runs at a time; the checks may come from another thread meanwhile."""
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """Whether this network can serve a policy.
+
+        Raises:
+            RecordError: names or shapes of the tensors do not fit; the message names the first that does not.
+        """
+        ...
+
+    def check_task(self, task: Task) -> None:
+        """Whether this engine can run a task; may prepare what it needs.
+
+        Raises:
+            TidegateError: it cannot, and says why.
+        """
+        ...
+
+    def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
+        """Run checked tasks under ``Steering.newest``; those without an entry in the answer were stopped early."""
+        ...
+
+    def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
+        """Answer each prompt once under one version, for an evaluation.
+
+        Raises:
+            TidegateError: this engine has no prompts to answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+        ...

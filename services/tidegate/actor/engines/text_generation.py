@@ -1,0 +1,206 @@
+"""Language models in process: the groups of several prompts in one batch, with a cache of keys and values.
+
+Between two tokens the engine looks for a newer policy. It then loads it and computes the cache anew, so that each
+token's logprob is exactly the one its recorded version gives it (I5); for models small enough to run in process that
+costs less than a token's worth of care elsewhere.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.engines.registry import EngineSetting
+from tidegate.actor.state import VersionMarks
+from tidegate.core.errors import RecordError, UnavailableError
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import PolicySnapshot, Sampler, Task
+from tidegate.models.char_lm import CharLm, CharLmSpec, check_arrays, load_arrays
+from tidegate.models.char_tokenizer import decode, encode_prompt
+from tidegate.models.sampling import Completion, Generation
+from tidegate.runtime.clock import Clock
+
+# A group is one message and one batch; the run file allows fewer.
+NUM_SAMPLES_MAX = 4096
+
+
+class TextGenerationEngine:
+    """Runs ``group`` tasks, and answers the prompts of evaluations."""
+
+    def __init__(self, setting: EngineSetting, steering: Steering, clock: Clock) -> None:
+        """The model stays without a policy until the first one is offered."""
+        torch.set_num_threads(setting.threads)
+        policy = setting.policy
+        self._spec = CharLmSpec(
+            d_model=policy.d_model,
+            num_layers=policy.num_layers,
+            num_heads=policy.num_heads,
+            context_length=policy.context_length,
+        )
+        self._model = CharLm(self._spec)
+        self._env_id = setting.workload.env
+        self._evaluation_batch = setting.evaluation_batch
+        self._steering = steering
+        self._clock = clock
+        # The clock's part keeps a restarted actor from drawing the same completions again.
+        seeds = np.random.SeedSequence([setting.seed, setting.actor_index, int(clock.now_s() * 1e3)])
+        self._generator = torch.Generator().manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """Whether the tensors are this model's parameters, and numbers.
+
+        Raises:
+            RecordError: a name, shape or dtype does not fit, or a value is not finite.
+        """
+        check_arrays(self._model, snapshot.tensors)
+        for name, tensor in snapshot.tensors.items():
+            if not np.isfinite(tensor).all():
+                raise RecordError(
+                    f"Policy {snapshot.version} holds values in {name!r} that are not finite",
+                    why="its update diverged",
+                    fix="lower the learning rate and start from an earlier checkpoint",
+                )
+
+    def check_task(self, task: Task) -> None:
+        """Whether the prompt can be read, and the sampler's logprobs can be corrected for.
+
+        Raises:
+            RecordError: it cannot; the message says which field and why.
+        """
+        name = f"Task {task.task_id}"
+        if task.kind != "group" or task.env_id != self._env_id:
+            raise RecordError(
+                f"{name} is a {task.kind} of {task.env_id!r}", why=f"this actor answers {self._env_id!r}"
+            )
+        _check_sampler(task.sampler, name=name)
+        if task.sampler.temperature == 0.0:
+            raise RecordError(
+                f"{name} is sampled at temperature 0", why="greedy completions have no logprob to train on"
+            )
+        if not 0 < task.num_samples <= NUM_SAMPLES_MAX:
+            raise RecordError(
+                f"{name} asks for {task.num_samples} samples", fix=f"ask for 1 to {NUM_SAMPLES_MAX}"
+            )
+        num_tokens = len(encode_prompt(task.prompt)) + task.sampler.max_new_tokens
+        if num_tokens > self._spec.context_length:
+            raise RecordError(
+                f"{name} needs {num_tokens} tokens, and the context holds {self._spec.context_length}",
+                fix="raise policy.context_length, or lower workload.sampler.max_new_tokens",
+            )
+
+    def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
+        """Each task's group; tasks that sample alike share a batch."""
+        batches: dict[tuple[int, Sampler], list[Task]] = defaultdict(list)
+        for task in tasks:
+            batches[task.num_samples, task.sampler].append(task)
+        return [rollouts for batch in batches.values() for rollouts in self._generate_batch(batch)]
+
+    def _generate_batch(self, tasks: list[Task]) -> list[Rollouts]:
+        started_at_s = self._clock.now_s()
+        num_samples, sampler = tasks[0].num_samples, tasks[0].sampler
+        marks = VersionMarks(self._serve_newest())
+        prompts = [encode_prompt(task.prompt) for task in tasks]
+        generation = self._open(prompts, sampler, num_samples=num_samples)
+        while not generation.done:
+            if self._steering.stop:
+                return []
+            if self._steering.newest is not self._steering.serving:
+                marks.swap(generation.num_steps, self._serve_newest())
+                generation.refresh_cache()
+            generation.step()
+        completions = generation.completions()
+        finished_at_s = self._clock.now_s()
+        return [
+            Rollouts(
+                task=task,
+                samples=tuple(
+                    _sample(prompt, completion, marks)
+                    for completion in completions[index * num_samples : (index + 1) * num_samples]
+                ),
+                started_at_s=started_at_s,
+                finished_at_s=finished_at_s,
+            )
+            for index, (task, prompt) in enumerate(zip(tasks, prompts, strict=True))
+        ]
+
+    def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
+        """Answer each prompt once, all of them under the newest policy as of now.
+
+        Raises:
+            RecordError: a prompt cannot be read.
+            UnavailableError: the actor is draining; another one will answer.
+        """
+        _check_sampler(sampler, name="The evaluation")
+        version = self._serve_newest()
+        texts: list[str] = []
+        num_tokens = 0
+        for start in range(0, len(prompts), self._evaluation_batch):
+            batch = [encode_prompt(prompt) for prompt in prompts[start : start + self._evaluation_batch]]
+            generation = self._open(batch, sampler, num_samples=1)
+            while not generation.done:
+                if self._steering.stop:
+                    raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
+                generation.step()
+            for completion in generation.completions():
+                texts.append(decode(completion.tokens))
+                num_tokens += len(completion.tokens)
+        return Completed(version=version, completions=texts, num_tokens=num_tokens)
+
+    def close(self) -> None:
+        """Nothing but memory is held."""
+
+    def _open(self, prompts: Sequence[Sequence[int]], sampler: Sampler, *, num_samples: int) -> Generation:
+        return Generation(
+            self._model,
+            prompts,
+            num_samples=num_samples,
+            max_new_tokens=sampler.max_new_tokens,
+            temperature=sampler.temperature,
+            generator=self._generator,
+        )
+
+    def _serve_newest(self) -> PolicyVersion:
+        """Load the newest policy unless it is loaded; the version that acts from here on."""
+        newest = self._steering.newest
+        assert newest is not None, "tasks start once there is a policy"
+        if newest is not self._steering.serving:
+            started_at_s = self._clock.monotonic_s()
+            load_arrays(self._model, newest.tensors)
+            self._steering.swapped(newest, seconds=self._clock.monotonic_s() - started_at_s)
+        return newest.version
+
+
+def _check_sampler(sampler: Sampler, *, name: str) -> None:
+    if sampler.max_new_tokens < 1 or not 0.0 <= sampler.temperature < math.inf:
+        raise RecordError(
+            f"{name} asks for {sampler.max_new_tokens} new tokens at temperature {sampler.temperature:g}",
+            fix="set workload.sampler to at least one token and a temperature of 0 (greedy) or more",
+        )
+    if sampler.top_p != 1.0 or sampler.top_k != 0:
+        raise RecordError(
+            f"{name} truncates its samples (top_p {sampler.top_p:g}, top_k {sampler.top_k})",
+            why="truncation renormalises the policy, and no learner could recompute its logprobs",
+            fix="set workload.sampler.top_p to 1 and top_k to 0",
+        )
+
+
+def _sample(prompt: list[int], completion: Completion, marks: VersionMarks) -> Sample:
+    return Sample(
+        tensors={
+            "prompt_tokens": np.array(prompt, dtype=np.int32),
+            "tokens": completion.tokens,
+            "behavior_logprobs": completion.behavior_logprobs,
+        },
+        spans=marks.spans(len(completion.tokens)),
+        num_steps=len(completion.tokens),
+        completion=decode(completion.tokens),
+        finish_reason=completion.finish_reason,
+    )
+
+
+def open_engine(setting: EngineSetting, steering: Steering, clock: Clock) -> TextGenerationEngine:
+    """What the registry opens."""
+    return TextGenerationEngine(setting, steering, clock)

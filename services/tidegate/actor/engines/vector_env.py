@@ -1,0 +1,273 @@
+"""Vectorised environments with a local policy, in numpy alone: an actor of segments never loads torch.
+
+Environments are Gymnasium's by id and live on from segment to segment. Each vector step looks for a newer policy, one
+attribute read, and notes from which step on it acted. The layout is Gymnasium's NEXT_STEP autoreset: after a step
+that ends an episode ``observations[t+1]`` is its true last observation, and the step t+1 is a dummy with ``valid`` 0.
+
+Shapes: T steps, N environments, O the size of an observation.
+"""
+
+import importlib
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.engines.registry import EngineSetting
+from tidegate.actor.state import VersionMarks
+from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
+from tidegate.core.records import EpisodeEnd, PolicySnapshot, Sampler, Task
+from tidegate.models.mlp_actor_critic import MlpSpec, check_params, policy_logits, sample_actions
+from tidegate.models.registry import mlp_spec
+from tidegate.runtime.clock import Clock
+
+UNROLL_LENGTH_MAX = 65_536
+
+
+class VectorEnv:
+    """N copies of one environment, where they stand, and the returns of their running episodes."""
+
+    def __init__(self, env_id: str, *, num_envs: int, spec: MlpSpec, seed: int) -> None:
+        """Make and reset them.
+
+        Raises:
+            NotFoundError: Gymnasium has no such environment, or what it needs is not installed.
+            ConfigError: its spaces are not those of the policy, or it resets in another way.
+        """
+        self.env_id = env_id
+        self.envs: Any = _make(env_id, num_envs=num_envs)
+        _check_spaces(env_id, self.envs, spec)
+        self.first_action = int(self.envs.single_action_space.start)
+        observations, _ = self.envs.reset(seed=seed)
+        self.observations_NO: NDArray[np.float32] = np.asarray(observations, np.float32).reshape(num_envs, -1)
+        self.done_N: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
+        self.returns_N: NDArray[np.float64] = np.zeros(num_envs)
+        self.lengths_N: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+
+    def close(self) -> None:
+        """Release what the environments hold."""
+        self.envs.close()
+
+
+class VectorEnvEngine:
+    """Runs ``segment`` tasks, one after the other."""
+
+    def __init__(self, setting: EngineSetting, steering: Steering, clock: Clock) -> None:
+        """Environments are made at the first task, when Gymnasium is imported."""
+        workload = setting.workload
+        self._env_id = workload.env
+        self._num_envs = workload.num_envs
+        self._spec = mlp_spec(workload.env, hidden=setting.policy.hidden)
+        self._steering = steering
+        self._clock = clock
+        # The clock's part keeps a restarted actor from playing the same episodes again.
+        self._rng = np.random.default_rng([setting.seed, setting.actor_index, int(clock.now_s() * 1e3)])
+        self._vector: VectorEnv | None = None
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """Whether the tensors are this network's parameters, and numbers.
+
+        Raises:
+            RecordError: a name, shape or dtype does not fit, or a value is not finite.
+        """
+        check_params(self._spec, snapshot.tensors)
+        for name, tensor in snapshot.tensors.items():
+            if not np.isfinite(tensor).all():
+                raise RecordError(
+                    f"Policy {snapshot.version} holds values in {name!r} that are not finite",
+                    why="its update diverged",
+                    fix="lower the learning rate and start from an earlier checkpoint",
+                )
+
+    def check_task(self, task: Task) -> None:
+        """Whether this is a segment of this actor's environment; makes the environment when there is none yet.
+
+        Raises:
+            RecordError: the task is of another kind or environment, or has no usable length.
+            NotFoundError: there is no such environment.
+            ConfigError: the environment does not fit the policy.
+        """
+        if task.kind != "segment" or task.env_id != self._env_id:
+            raise RecordError(
+                f"Task {task.task_id} is a {task.kind} of {task.env_id!r}",
+                why=f"this actor steps {self._env_id!r}",
+            )
+        if not 0 < task.unroll_length <= UNROLL_LENGTH_MAX:
+            raise RecordError(f"Task {task.task_id} asks for {task.unroll_length} steps")
+        if self._vector is None:
+            seed = int(self._rng.integers(2**31))
+            self._vector = VectorEnv(self._env_id, num_envs=self._num_envs, spec=self._spec, seed=seed)
+
+    def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
+        """One segment a task, each going on where the one before stopped.
+
+        Raises:
+            TidegateError: the environment failed; the next task makes it anew.
+        """
+        finished: list[Rollouts] = []
+        for task in tasks:
+            if self._steering.stop:
+                break
+            vector = self._vector
+            assert vector is not None, "check_task has made the environments"
+            started_at_s = self._clock.now_s()
+            try:
+                sample = self._unroll(vector, num_steps=task.unroll_length)
+            except (
+                Exception
+            ) as error:  # an environment is foreign code: whatever it raises costs its episodes only
+                self._vector = None
+                raise TidegateError(
+                    f"Environment {self._env_id!r} failed in a step", why=repr(error), fix="it is made anew"
+                ) from error
+            finished.append(Rollouts(task, (sample,), started_at_s, self._clock.now_s()))
+        return finished
+
+    def _unroll(self, vector: VectorEnv, *, num_steps: int) -> Sample:
+        """Step all environments ``num_steps`` times. This loop is where an actor spends its time."""
+        steering, rng, envs = self._steering, self._rng, vector.envs
+        first_action = vector.first_action
+        shape = (num_steps, self._num_envs)
+        observations_TNO = np.empty((num_steps + 1, *vector.observations_NO.shape), np.float32)
+        actions_TN = np.empty(shape, np.int32)
+        logprobs_TN = np.empty(shape, np.float32)
+        rewards_TN = np.empty(shape, np.float32)
+        terminated_TN = np.empty(shape, np.bool_)
+        truncated_TN = np.empty(shape, np.bool_)
+        policy = self._serve_newest()
+        params = policy.tensors
+        marks = VersionMarks(policy.version)
+        observations_NO = vector.observations_NO
+        for step in range(num_steps):
+            if steering.newest is not policy:
+                policy = self._serve_newest()
+                params = policy.tensors
+                marks.swap(step, policy.version)
+            observations_TNO[step] = observations_NO
+            actions_N, logprobs_TN[step] = sample_actions(policy_logits(params, observations_NO, np), rng)
+            actions_TN[step] = actions_N
+            observations, rewards_TN[step], terminated_TN[step], truncated_TN[step], _ = envs.step(
+                actions_N + first_action if first_action else actions_N
+            )
+            observations_NO = observations.reshape(observations_TNO.shape[1:])
+        observations_TNO[num_steps] = observations_NO
+        vector.observations_NO = observations_TNO[num_steps].copy()
+        done_TN = terminated_TN | truncated_TN
+        valid_TN = np.empty(shape, np.bool_)
+        np.logical_not(vector.done_N, out=valid_TN[0])
+        np.logical_not(done_TN[:-1], out=valid_TN[1:])
+        vector.done_N = done_TN[-1].copy()
+        return Sample(
+            tensors={
+                "observations": observations_TNO,
+                "actions": actions_TN,
+                "behavior_logprobs": logprobs_TN,
+                "rewards": rewards_TN,
+                "terminated": terminated_TN,
+                "truncated": truncated_TN,
+                "valid": valid_TN,
+            },
+            spans=marks.spans(num_steps),
+            num_steps=int(np.count_nonzero(valid_TN)),
+            episodes=end_episodes(vector, rewards_TN, done_TN, valid_TN),
+        )
+
+    def _serve_newest(self) -> PolicySnapshot:
+        newest = self._steering.newest
+        assert newest is not None, "tasks start once there is a policy"
+        if newest is not self._steering.serving:
+            self._steering.swapped(newest, seconds=0.0)  # the arrays are used as they came
+        return newest
+
+    def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
+        """Environments have no prompts.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("The vector_env engine answers no prompts", fix="evaluate a text workload")
+
+    def close(self) -> None:
+        """Release the environments."""
+        if self._vector is not None:
+            self._vector.close()
+
+
+def end_episodes(
+    vector: VectorEnv,
+    rewards_TN: NDArray[np.float32],
+    done_TN: NDArray[np.bool_],
+    valid_TN: NDArray[np.bool_],
+) -> tuple[EpisodeEnd, ...]:
+    """The episodes that ended in this segment, in order; the running ones' returns stay with ``vector``.
+
+    A position counts the segment's steps up to and with the one that ended the episode.
+    """
+    ends: list[EpisodeEnd] = []
+    steps, columns = np.nonzero(done_TN)
+    begins_N: dict[int, int] = {}
+    for step, column in zip(steps.tolist(), columns.tolist(), strict=True):
+        window = slice(begins_N.get(column, 0), step + 1)
+        ends.append(
+            EpisodeEnd(
+                episode_return=float(
+                    vector.returns_N[column] + rewards_TN[window, column].sum(dtype=np.float64)
+                ),
+                length=int(vector.lengths_N[column] + np.count_nonzero(valid_TN[window, column])),
+                position=step + 1,
+            )
+        )
+        begins_N[column] = step + 1
+        vector.returns_N[column] = 0.0
+        vector.lengths_N[column] = 0
+    # What follows the last end of each column belongs to episodes that go on.
+    running_TN = valid_TN.copy()
+    for column, begin in begins_N.items():
+        running_TN[:begin, column] = False
+    vector.returns_N += (rewards_TN * running_TN).sum(axis=0, dtype=np.float64)
+    vector.lengths_N += running_TN.sum(axis=0)
+    return tuple(ends)
+
+
+def _make(env_id: str, *, num_envs: int) -> Any:
+    gymnasium: Any = importlib.import_module("gymnasium")
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium warns of spaces that it finds unusual; what matters here is checked by ``_check_spaces``.
+            warnings.simplefilter("ignore")
+            # Without a mode, the environment's own vectorised form is taken where it has one, else copies in a loop.
+            return gymnasium.make_vec(env_id, num_envs=num_envs)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise NotFoundError(
+            f"Environment {env_id!r} cannot be made",
+            why=str(error),
+            fix="set workload.env to one of Gymnasium's ids, such as CartPole-v1, or to module:EnvId",
+        ) from error
+
+
+def _check_spaces(env_id: str, envs: Any, spec: MlpSpec) -> None:
+    observations, actions = envs.single_observation_space, envs.single_action_space
+    size = math.prod(observations.shape or (0,))
+    num_actions = int(getattr(actions, "n", 0))
+    if (size, num_actions) != (spec.observation_size, spec.num_actions):
+        raise ConfigError(
+            f"Environment {env_id!r} observes {observations} and takes {actions}",
+            why=f"its policy reads {spec.observation_size} numbers and chooses among {spec.num_actions} actions",
+            fix="correct its line in models/registry.py",
+        )
+    mode = str(getattr(envs.metadata.get("autoreset_mode"), "value", "unknown"))
+    if mode != "NextStep":
+        raise ConfigError(
+            f"Environment {env_id!r} resets by {mode}",
+            why="segments are recorded with Gymnasium's NEXT_STEP autoreset: no final observation is lost then",
+            fix="make its vector form with autoreset_mode NEXT_STEP",
+        )
+
+
+def open_engine(setting: EngineSetting, steering: Steering, clock: Clock) -> VectorEnvEngine:
+    """What the registry opens."""
+    return VectorEnvEngine(setting, steering, clock)

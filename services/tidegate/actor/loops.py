@@ -1,0 +1,250 @@
+"""The actor's loops over its desk: fetch tasks, generate rollouts, keep deliveries alive.
+
+The engine computes in one worker thread, so that a rollout of n + 1 overlaps the publishing of rollout n and
+heartbeats go out during long generations. Draining: fetching stops, what runs is finished (or stopped half-way through
+the drain, and handed on), what waits is handed back, what is finished is published.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+
+from tidegate.actor.config import ActorConfig
+from tidegate.actor.desk import Desk, Finished, Held
+from tidegate.actor.engines.port import Engine, Rollouts, Steering
+from tidegate.actor.evaluation import Evaluator
+from tidegate.actor.policy import PolicyHolder
+from tidegate.actor.state import split_startable
+from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.records import Task
+from tidegate.runtime.consumer import Delivery
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.convert import task_from_bytes
+from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
+
+T = TypeVar("T")
+POOL = "default"
+FETCH_WAIT_S = 0.5
+# How long a wait may go unheard: everything that ends one rings the bell, this only bounds a bug.
+BELL_WAIT_S = 5.0
+HEARTBEATS_PER_ACK_WAIT = 3
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What the engine made of a batch: rollouts, and the tasks that it cannot run."""
+
+    rollouts: list[Rollouts]
+    refused: list[tuple[Task, TidegateError]]
+
+
+def run_batch(engine: Engine, tasks: list[Task]) -> Outcome:
+    """Check each task by itself, then run the good ones together: one bad task spoils no batch."""
+    good: list[Task] = []
+    refused: list[tuple[Task, TidegateError]] = []
+    for task in tasks:
+        try:
+            engine.check_task(task)
+        except TidegateError as error:
+            refused.append((task, error))
+        else:
+            good.append(task)
+    return Outcome(engine.generate(good) if good else [], refused)
+
+
+class WorkLoops:
+    """Fetch, generate and heartbeat; they share the desk."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        config: ActorConfig,
+        *,
+        desk: Desk,
+        engine: Engine,
+        steering: Steering,
+        holder: PolicyHolder,
+        evaluator: Evaluator,
+    ) -> None:
+        """The engine is called from the one thread made here."""
+        self._context = context
+        self._config = config
+        self._desk = desk
+        self._engine = engine
+        self._steering = steering
+        self._holder = holder
+        self._evaluator = evaluator
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._generating = True
+
+    # -- fetch -----------------------------------------------------------------------------------------------------
+
+    async def fetch(self) -> None:
+        """Consumes TASKS, puts them on the desk; waits for room there, which a started task makes."""
+        context, config = self._context, self._config
+        workload = context.settings.workload
+        consumer = await context.bus.consumer(
+            context.topology.task_consumer(
+                POOL,
+                ack_wait_s=config.ack_wait_s,
+                # In tasks, with one place for an evaluation beside a full house of rollouts.
+                max_running=max(1, context.settings.max_running // workload.num_samples) + 1,
+            )
+        )
+        try:
+            while not context.drain.requested:
+                room = self._desk.room()
+                if room == 0:
+                    await self._desk.wait_for_room(timeout_s=FETCH_WAIT_S)
+                    continue
+                for delivery in await consumer.fetch(room, wait_s=FETCH_WAIT_S):
+                    if context.drain.requested:
+                        await delivery.nak()
+                    else:
+                        await self._take(delivery)
+        finally:
+            await consumer.close()
+            self._desk.bell.set()
+
+    async def _take(self, delivery: Delivery) -> None:
+        context = self._context
+        try:
+            task = self._decode(delivery.data)
+        except RecordError as error:
+            context.stats.add("quarantined_total")
+            context.log.warning("task_quarantined", error=str(error))
+            kept = {key: value for key, value in delivery.headers.items() if key == HEADER_TRAJECTORY_IDS}
+            try:
+                await context.bus.quarantine(context.service, delivery.data, reason=str(error), headers=kept)
+            except TidegateError:
+                await delivery.nak(self._config.retry_delay_s)  # it cannot be kept now: see it again later
+            else:
+                await delivery.term()
+            return
+        if delivery.num_delivered > 1:
+            context.stats.add("tasks_redelivered_total")
+        self._desk.take(Held(task, delivery, context.clock.now_s()))
+
+    def _decode(self, data: bytes) -> Task:
+        task = task_from_bytes(data)
+        run = self._context.settings.run
+        if task.run_id != run:
+            raise RecordError(f"Task {task.task_id} belongs to run {task.run_id!r}, not {run!r}")
+        return task
+
+    # -- generate --------------------------------------------------------------------------------------------------
+
+    async def generate(self) -> None:
+        """Takes startable tasks off the desk, finishes them; waits for a task, a policy, or room in the way out."""
+        ring = asyncio.create_task(self._ring_at_drain())
+        try:
+            while (batch := await self._next_batch()) is not None:
+                if batch[0].task.kind == "evaluation":
+                    await self._evaluate(batch[0])
+                else:
+                    await self._generate(batch)
+        finally:
+            ring.cancel()
+            self._generating = False
+            self._thread.shutdown(wait=False)
+            for held in list(self._desk.waiting):
+                await self._hand_back(held, delay_s=0.0)
+        for _ in range(self._config.max_unacked_publishes):
+            await self._desk.finished.put(None)
+
+    async def _next_batch(self) -> list[Held] | None:
+        """Tasks to start together, as soon as there are any; None once draining."""
+        desk, stats, clock = self._desk, self._context.stats, self._context.clock
+        while not self._context.drain.requested:
+            desk.bell.clear()
+            chosen = split_startable(
+                [held.task for held in desk.waiting],
+                own=self._holder.version,
+                tree=self._holder.tree,
+                batch_max=self._config.slots,
+            )
+            if chosen:
+                return desk.start(chosen)
+            waits_for = "wait_policy_s_total" if desk.waiting else "wait_task_s_total"
+            started_at_s = clock.monotonic_s()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(desk.bell.wait(), timeout=BELL_WAIT_S)
+            stats.add(waits_for, clock.monotonic_s() - started_at_s)
+        return None
+
+    async def _generate(self, batch: list[Held]) -> None:
+        desk, stats, clock = self._desk, self._context.stats, self._context.clock
+        started_at_s = clock.monotonic_s()
+        tasks = [held.task for held in batch]
+        outcome = await self._in_thread(lambda: run_batch(self._engine, tasks))
+        generated_at_s = clock.monotonic_s()
+        stats.add("busy_s_total", generated_at_s - started_at_s)
+        stats.set("swaps_total", self._steering.num_swaps)
+        stats.set("swap_ms_total", 1e3 * self._steering.swap_s)
+        desk.stop_running()
+        rollouts = {finished.task.task_id: finished for finished in outcome.rollouts}
+        refusals = {task.task_id: error for task, error in outcome.refused}
+        for held in batch:
+            if held.task.task_id in rollouts:
+                await desk.finished.put(Finished(held, rollouts[held.task.task_id]))
+            elif held.task.task_id in refusals:
+                stats.add("tasks_failed_total")
+                self._context.log.warning(
+                    "task_refused", task_id=held.task.task_id, error=str(refusals[held.task.task_id])
+                )
+                await self._hand_back(held, delay_s=self._config.retry_delay_s)
+            else:
+                await self._hand_back(held, delay_s=0.0)
+        stats.add("wait_publish_s_total", clock.monotonic_s() - generated_at_s)
+
+    async def _evaluate(self, held: Held) -> None:
+        stats, clock = self._context.stats, self._context.clock
+        started_at_s = clock.monotonic_s()
+        try:
+            problems = self._evaluator.problems()
+            prompts = [problem.prompt for problem in problems]
+            completed = await self._in_thread(lambda: self._engine.complete(prompts, held.task.sampler))
+            await self._evaluator.judge(problems, completed, sampler=held.task.sampler)
+        except TidegateError as error:
+            stats.add("evaluations_failed_total")
+            self._context.log.warning("evaluation_failed", task_id=held.task.task_id, error=str(error))
+            self._desk.stop_running()
+            await self._hand_back(held, delay_s=self._config.retry_delay_s)
+            return
+        stats.add("evaluation_s_total", clock.monotonic_s() - started_at_s)
+        self._desk.stop_running()
+        await held.delivery.ack()
+        self._desk.answered(held)
+
+    async def _hand_back(self, held: Held, *, delay_s: float) -> None:
+        self._context.stats.add("tasks_handed_back_total")
+        await held.delivery.nak(delay_s)
+        self._desk.answered(held)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def _ring_at_drain(self) -> None:
+        drain = self._context.drain
+        await drain.wait()
+        self._desk.bell.set()
+        # Half of the drain for the engine to end by itself, the other half for what it then leaves.
+        await asyncio.sleep(self._context.settings.drain_timeout_s / 2)
+        self._steering.stop = True
+
+    # -- heartbeat -------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self) -> None:
+        """Keeps held deliveries from going to another actor; waits for time only."""
+        period_s = self._config.ack_wait_s / HEARTBEATS_PER_ACK_WAIT
+        drain = self._context.drain
+        while not (drain.requested and not self._generating and not self._desk.held()):
+            if drain.requested:
+                await asyncio.sleep(min(period_s, FETCH_WAIT_S))
+            elif await drain.sleep(period_s):
+                continue
+            for held in self._desk.held():
+                await held.delivery.in_progress()

@@ -1,0 +1,206 @@
+"""Holding a policy and pulling the next one.
+
+The newest policy is a level, not a queue: an announcement that is overtaken before its tensors arrived is never
+loaded. Tensors are known by their digests, so only what changed travels, a pull that was cut off goes on where it
+stopped, and nothing is served before all of it was verified.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from tidegate.actor.engines.port import Engine, Steering
+from tidegate.core.errors import CorruptionError, NotFoundError, TidegateError
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Array, PolicySnapshot
+from tidegate.core.staleness import LineageTree
+from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry_names import (
+    METRIC_ACTOR_VERSION,
+    METRIC_WEIGHTS_LOAD,
+    METRIC_WEIGHTS_PROPAGATION,
+    SPAN_WEIGHTS_LOAD,
+)
+from tidegate.wire.announcement import Announcement
+from tidegate.wire.clients.weight_distribution import WeightDistributionClient
+
+# Tensors asked for in one call; what arrived whole survives a connection that breaks later.
+PIECE_BYTES = 16 * 1024 * 1024
+BACKOFF_START_S = 0.05
+BACKOFF_MAX_S = 2.0
+HEAD_WAIT_S = 1.0
+
+_Content: TypeAlias = tuple[bytes, str, tuple[int, ...]]
+_NOTHING: Array = np.empty(0, dtype=np.float32)
+
+
+class PolicyHolder:
+    """The newest policy this actor may serve, and the lineage tree that came with it."""
+
+    def __init__(self, steering: Steering, bell: asyncio.Event) -> None:
+        """``steering`` shows the engine what was offered; ``bell`` is rung for who waits for a policy."""
+        self._steering = steering
+        self._bell = bell
+        self.tree = LineageTree()
+        self.loaded_at_s = 0.0
+
+    @property
+    def version(self) -> PolicyVersion | None:
+        """The version of the next step or token; None before the first policy."""
+        newest = self._steering.newest
+        return None if newest is None else newest.version
+
+    def offer(self, snapshot: PolicySnapshot, tree: LineageTree, *, now_s: float) -> None:
+        """Serve ``snapshot`` from the engine's next boundary on."""
+        self._steering.newest = snapshot
+        self.tree = tree
+        self.loaded_at_s = now_s
+        self._bell.set()
+
+
+class PolicyLoop:
+    """Brings each newly announced policy to the holder. Waits for an announcement; the learner unblocks it."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        watch: PolicyWatch,
+        holder: PolicyHolder,
+        engine: Engine,
+        *,
+        attempts: int,
+    ) -> None:
+        """``attempts``: tries for one version before looking for a newer one."""
+        self._context = context
+        self._watch = watch
+        self._holder = holder
+        self._engine = engine
+        self._attempts = attempts
+        self._client = WeightDistributionClient(context.channel("weight_distribution"))
+        # Verified tensors by content: those being served, and those of a pull that is under way (freed when it ends).
+        self._known: dict[_Content, Array] = {}
+        # The last version dealt with, served or refused: it is not tried again, the next one is.
+        self._seen: PolicyVersion | None = None
+
+    async def run(self) -> None:
+        """Follow until draining."""
+        context = self._context
+        while not context.drain.requested:
+            announcement = await self._watch.changed(self._seen, timeout_s=HEAD_WAIT_S)
+            if announcement is None:
+                continue
+            started_at_s = context.clock.now_s()
+            try:
+                snapshot = await self._bring(announcement)
+            except TidegateError as error:
+                # The policy served before stays. Whatever is retryable was retried: look at the head again.
+                context.stats.add("policies_refused_total")
+                context.log.warning("policy_refused", version=str(announcement.version), error=str(error))
+                if _may_pass(error):
+                    await context.drain.sleep(BACKOFF_MAX_S)
+                else:
+                    self._seen = announcement.version
+                continue
+            if snapshot is not None:
+                self._take(snapshot, announcement, started_at_s=started_at_s)
+
+    def _take(self, snapshot: PolicySnapshot, announcement: Announcement, *, started_at_s: float) -> None:
+        context = self._context
+        now_s = context.clock.now_s()
+        self._seen = snapshot.version
+        self._known = {content: snapshot.tensors[name] for name, content in _contents(announcement).items()}
+        self._holder.offer(snapshot, announcement.tree, now_s=now_s)
+        context.stats.set("weight_pull_ms", 1e3 * (now_s - started_at_s))
+        context.stats.set("serving_step", snapshot.version.step)
+        context.stats.label("serving_version", str(snapshot.version))
+        telemetry = context.telemetry
+        if telemetry.enabled:
+            telemetry.observe(METRIC_ACTOR_VERSION, snapshot.version.step)
+            telemetry.observe(METRIC_WEIGHTS_LOAD, now_s - started_at_s)
+            telemetry.observe(METRIC_WEIGHTS_PROPAGATION, max(0.0, now_s - snapshot.published_at_s))
+            telemetry.emit(
+                SPAN_WEIGHTS_LOAD,
+                parent=announcement.message.trace_parent,
+                started_at_s=started_at_s,
+                finished_at_s=now_s,
+                kind="consumer",
+            )
+
+    async def _bring(self, announcement: Announcement) -> PolicySnapshot | None:
+        """The announced policy, checked against the engine's network; None when a newer one was announced meanwhile.
+
+        Raises:
+            TidegateError: it does not fit, or could not be had within the attempts.
+        """
+        inline = announcement.inline_snapshot()
+        snapshot = inline if inline is not None else await self._pull(announcement)
+        if snapshot is not None:
+            self._engine.check_policy(snapshot)
+        return snapshot
+
+    async def _pull(self, announcement: Announcement) -> PolicySnapshot | None:
+        backoff_s = BACKOFF_START_S
+        attempt = 1
+        while True:
+            try:
+                for piece in _pieces(announcement, known=set(self._known)):
+                    await self._pull_piece(announcement, piece)
+                return self._assemble(announcement)
+            except TidegateError as error:
+                self._context.stats.add("pull_retries_total")
+                if attempt >= self._attempts or not _may_pass(error):
+                    raise
+                self._context.log.warning(
+                    "policy_pull_failed", version=str(announcement.version), attempt=attempt, error=str(error)
+                )
+            head = self._watch.head
+            if head is not None and head.version != announcement.version:
+                return None
+            attempt += 1
+            if await self._context.drain.sleep(backoff_s):
+                return None
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    async def _pull_piece(self, announcement: Announcement, piece: set[str]) -> None:
+        contents = _contents(announcement)
+        # The client asks for what it is not given: everything outside of this piece counts as given.
+        others: dict[str, Array] = {name: _NOTHING for name in contents if name not in piece}
+        pulled = await self._client.pull(announcement, have=others)
+        for name in piece:
+            self._known[contents[name]] = pulled.tensors[name]
+
+    def _assemble(self, announcement: Announcement) -> PolicySnapshot:
+        tensors = {name: self._known[content] for name, content in _contents(announcement).items()}
+        return PolicySnapshot(announcement.version, tensors, announcement.message.published_at_s)
+
+
+def _may_pass(error: TidegateError) -> bool:
+    """Whether a pull that failed this way may succeed later: the peer was away, or bytes changed on their way."""
+    return error.retryable or isinstance(error, CorruptionError | NotFoundError)
+
+
+def _contents(announcement: Announcement) -> dict[str, _Content]:
+    """Each tensor's content by name. Equal bytes of another shape are other content: fresh biases are all zeros."""
+    return {
+        entry.name: (entry.digest, entry.dtype, tuple(entry.shape)) for entry in announcement.message.tensors
+    }
+
+
+def _pieces(announcement: Announcement, *, known: set[_Content]) -> Iterator[set[str]]:
+    """Names of the tensors that are not ``known``, in manifest order, near ``PIECE_BYTES`` at a time."""
+    contents = _contents(announcement)
+    piece: set[str] = set()
+    size = 0
+    for entry in announcement.message.tensors:
+        if contents[entry.name] in known:
+            continue
+        piece.add(entry.name)
+        size += entry.size
+        if size >= PIECE_BYTES:
+            yield piece
+            piece, size = set[str](), 0
+    if piece:
+        yield piece

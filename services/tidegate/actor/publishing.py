@@ -1,0 +1,186 @@
+"""Publishing: finished rollouts become records, one message a task, acknowledged before their task is.
+
+Segments carry their rewards and go to TRAJECTORIES; groups of completions go to ROLLOUTS to be scored. A frame that no
+message can hold is uploaded to the store; a group of that size is scored by a call first, as its frame goes past the
+environment workers.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from tidegate.actor.desk import Desk, Finished
+from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
+from tidegate.core.errors import BackpressureError, PayloadTooLargeError, TidegateError
+from tidegate.core.records import StageTiming, Task, Trajectory
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry_names import (
+    ATTR_ATTEMPT,
+    ATTR_ENV,
+    ATTR_RUN,
+    ATTR_STAGE,
+    ATTR_TASK,
+    ATTR_TRAJECTORY,
+    ATTR_VERSION_END,
+    ATTR_VERSION_START,
+    METRIC_GENERATED,
+    METRIC_STAGE_DURATION,
+    METRIC_TOKENS,
+    SPAN_GENERATE,
+    SPAN_TASK_LEASE,
+)
+from tidegate.wire.clients.environment import Completion, EnvironmentClient
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+from tidegate.wire.frame import encode_frame
+from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
+
+BACKOFF_START_S = 0.1
+BACKOFF_MAX_S = 2.0
+SHARD = 0
+
+
+class Publisher:
+    """Takes finished rollouts off the desk. ``run`` is started as often as publishes may be unacknowledged."""
+
+    def __init__(self, context: ServiceContext, desk: Desk, *, retry_delay_s: float) -> None:
+        """The clients are used only for frames that no message can hold."""
+        self._context = context
+        self._desk = desk
+        self._retry_delay_s = retry_delay_s
+        self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
+        self._environment = EnvironmentClient(context.channel("environment"))
+
+    async def run(self) -> None:
+        """Publish until the desk says that nothing more will be finished."""
+        context = self._context
+        while (finished := await self._desk.finished.get()) is not None:
+            held = finished.held
+            try:
+                records = self._records(finished)
+                await self._publish(held.task, records)
+            except TidegateError as error:  # nothing that waiting would change: this rollout cannot be told
+                context.stats.add("tasks_failed_total")
+                context.log.warning("rollout_not_published", task_id=held.task.task_id, error=str(error))
+                await held.delivery.nak(self._retry_delay_s)
+            else:
+                await held.delivery.ack()
+                context.stats.add("steps_total", sum(record.num_steps for record in records))
+                context.stats.add("trajectories_total", len(records))
+            self._desk.answered(held)
+
+    def _records(self, finished: Finished) -> list[Trajectory]:
+        """The records of a task, each with its own trace."""
+        task, rollouts = finished.held.task, finished.rollouts
+        provenance = Provenance(actor_id=self._context.instance, taken_at_s=finished.held.taken_at_s)
+        traces = self._traces(finished)
+        records = records_of(rollouts, provenance, trace_parents=traces)
+        telemetry = self._context.telemetry
+        if not telemetry.enabled:
+            return records
+        labels = {ATTR_RUN: task.run_id, ATTR_ENV: task.env_id}
+        telemetry.count(METRIC_GENERATED, len(records), labels)
+        telemetry.observe(
+            METRIC_STAGE_DURATION,
+            rollouts.finished_at_s - rollouts.started_at_s,
+            {ATTR_RUN: task.run_id, ATTR_STAGE: STAGE_GENERATE},
+        )
+        if task.kind == "group":
+            telemetry.count(METRIC_TOKENS, sum(record.num_steps for record in records), labels)
+        return [
+            msgspec.structs.replace(
+                record,
+                trace_parent=telemetry.emit(
+                    SPAN_GENERATE,
+                    parent=record.trace_parent,
+                    started_at_s=record.started_at_s,
+                    finished_at_s=record.finished_at_s,
+                    attributes={
+                        **labels,
+                        ATTR_TASK: task.task_id,
+                        ATTR_TRAJECTORY: record.trajectory_id,
+                        ATTR_ATTEMPT: task.attempt,
+                        ATTR_VERSION_START: str(record.spans[0].version),
+                        ATTR_VERSION_END: str(record.spans[-1].version),
+                    },
+                ),
+            )
+            for record in records
+        ]
+
+    def _traces(self, finished: Finished) -> list[str]:
+        """One trace a trajectory: the first sample goes on in its task's, the others open their own and link to it."""
+        task, telemetry = finished.held.task, self._context.telemetry
+        traces = [task.trace_parent or telemetry.root()]
+        for _ in finished.rollouts.samples[1:]:
+            trace = telemetry.root()
+            telemetry.emit(
+                SPAN_TASK_LEASE,
+                parent=trace,
+                started_at_s=task.admitted_at_s,
+                finished_at_s=finished.held.taken_at_s,
+                attributes={ATTR_RUN: task.run_id, ATTR_TASK: task.task_id},
+                links=[(task.trace_parent, {})],
+                as_root=True,
+            )
+            traces.append(trace)
+        return traces
+
+    async def _publish(self, task: Task, records: Sequence[Trajectory]) -> None:
+        """Publish until acknowledged, always under the same id; a full stream is waited for, and counted."""
+        context = self._context
+        backoff_s = BACKOFF_START_S
+        while True:
+            try:
+                await self._attempt(task, records)
+                return
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                full = isinstance(error, BackpressureError)
+                context.stats.add("publish_backpressure_total" if full else "publish_retries_total")
+                context.log.warning("publish_waits", task_id=task.task_id, error=str(error))
+            if await context.drain.sleep(backoff_s):
+                await asyncio.sleep(backoff_s)  # finished work is worth the wait until the lifecycle ends it
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    async def _attempt(self, task: Task, records: Sequence[Trajectory]) -> None:
+        topology, bus = self._context.topology, self._context.bus
+        headers = {
+            HEADER_TRACE_PARENT: records[0].trace_parent,
+            HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
+        }
+        scored = task.kind == "segment"
+        subject = topology.trajectories(SHARD) if scored else topology.rollouts(task.env_id)
+        message_id = f"{task.task_id}:scored" if scored else task.task_id
+        try:
+            await bus.publish(subject, encode_frame(records), message_id=message_id, headers=headers)
+            return
+        except PayloadTooLargeError:
+            self._context.stats.add("uploads_total")
+        rewarded_records = records if scored else await self._score(task, records)
+        message_id = f"{task.task_id}:scored"
+        reference = await self._store.upload(message_id, encode_frame(rewarded_records))
+        await bus.publish(
+            topology.trajectories(SHARD),
+            reference,
+            message_id=message_id,
+            headers={**headers, HEADER_REFERENCE: "1"},
+        )
+
+    async def _score(self, task: Task, records: Sequence[Trajectory]) -> list[Trajectory]:
+        started_at_s = self._context.clock.now_s()
+        rewards = await self._environment.score(
+            task.env_id,
+            [
+                Completion(
+                    record.prompt_id, record.prompt, record.answer, record.completion, record.curriculum_bin
+                )
+                for record in records
+            ],
+        )
+        stage = StageTiming(STAGE_SCORE, "environment", started_at_s, self._context.clock.now_s())
+        return [
+            rewarded(record, reward=given.reward, components=given.components, log=given.log, stage=stage)
+            for record, given in zip(records, rewards, strict=True)
+        ]

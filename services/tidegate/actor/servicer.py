@@ -1,0 +1,44 @@
+"""The actor's gRPC service: which policy it serves, and how busy it is."""
+
+from typing import Any
+
+from grpc.aio import ServicerContext
+
+from tidegate.actor.desk import Desk
+from tidegate.actor.engines.port import Steering
+from tidegate.actor.policy import PolicyHolder
+from tidegate.runtime.rpc import Registration
+from tidegate.v1 import actor_service_pb2 as pb
+from tidegate.v1.actor_service_pb2_grpc import ActorServiceServicer, add_ActorServiceServicer_to_server
+from tidegate.wire.convert import version_to_proto
+
+
+class ActorServicer(ActorServiceServicer):
+    """Answers from what the loops hold; changes nothing."""
+
+    def __init__(
+        self, actor_id: str, desk: Desk, holder: PolicyHolder, steering: Steering, *, slots: int
+    ) -> None:
+        """``slots``: tasks that may run at once."""
+        self._actor_id = actor_id
+        self._desk = desk
+        self._holder = holder
+        self._steering = steering
+        self._slots = slots
+
+    async def GetServing(
+        self, request: pb.GetServingRequest, context: ServicerContext[Any, Any]
+    ) -> pb.GetServingResponse:
+        """The version of the steps and tokens made now; none before the first policy arrived."""
+        serving = self._steering.serving or self._steering.newest
+        return pb.GetServingResponse(
+            version=None if serving is None else version_to_proto(serving.version),
+            actor_id=self._actor_id,
+            slots=self._slots,
+            busy_slots=len(self._desk.running),
+            loaded_at_s=self._holder.loaded_at_s,
+        )
+
+    def registration(self) -> Registration:
+        """How the server adds it."""
+        return Registration(add_ActorServiceServicer_to_server, self, "tidegate.v1.ActorService")

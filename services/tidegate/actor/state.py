@@ -1,0 +1,119 @@
+"""What an actor knows about its work, as values: which tasks may start, which version made a step, the record."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidegate.actor.engines.port import Rollouts
+from tidegate.core.ids import GroupId, PolicyVersion, trajectory_id
+from tidegate.core.records import StageTiming, Task, Trajectory, VersionSpan
+from tidegate.core.staleness import LineageTree
+
+STAGE_LEASE = "task.lease"
+STAGE_GENERATE = "trajectory.generate"
+STAGE_SCORE = "reward.score"
+
+
+class VersionMarks:
+    """Notes which version acts from which position on; positions are steps of a segment or tokens of a completion."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self, version: PolicyVersion) -> None:
+        """``version`` acts from position 0."""
+        self._marks: list[tuple[int, PolicyVersion]] = [(0, version)]
+
+    def swap(self, position: int, version: PolicyVersion) -> None:
+        """``version`` acts from ``position`` on; positions come in order."""
+        if position == self._marks[-1][0]:
+            self._marks.pop()
+        if not self._marks or self._marks[-1][1] != version:
+            self._marks.append((position, version))
+
+    def spans(self, length: int) -> tuple[VersionSpan, ...]:
+        """The spans of a rollout that ended after ``length`` positions; later swaps did not concern it."""
+        stops = [start for start, _ in self._marks[1:]] + [length]
+        return tuple(
+            VersionSpan(version=version, start=start, stop=min(stop, length))
+            for (start, version), stop in zip(self._marks, stops, strict=True)
+            if start < length
+        )
+
+
+def may_start(task: Task, *, own: PolicyVersion | None, tree: LineageTree) -> bool:
+    """Whether a task is inside its staleness budget under the policy that an actor holds."""
+    return own is not None and tree.satisfies(own, task.required_version)
+
+
+def split_startable(
+    tasks: Sequence[Task], *, own: PolicyVersion | None, tree: LineageTree, batch_max: int
+) -> list[int]:
+    """Positions of the tasks to start together: same kind, in order, at most ``batch_max``; evaluations alone."""
+    chosen: list[int] = []
+    for position, task in enumerate(tasks):
+        if not may_start(task, own=own, tree=tree):
+            continue
+        if not chosen:
+            chosen.append(position)
+            if task.kind == "evaluation":
+                break
+        elif task.kind == tasks[chosen[0]].kind:
+            chosen.append(position)
+        if len(chosen) == batch_max:
+            break
+    return chosen
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """What the loops know about a rollout and its engine does not: who made it, and when its task was taken."""
+
+    actor_id: str
+    taken_at_s: float
+
+
+def records_of(
+    rollouts: Rollouts, provenance: Provenance, *, trace_parents: Sequence[str]
+) -> list[Trajectory]:
+    """The trajectories of one task, one a sample; ``trace_parents`` holds each one's trace context."""
+    task = rollouts.task
+    stages = (
+        StageTiming(STAGE_LEASE, "task_queue", task.admitted_at_s, provenance.taken_at_s),
+        StageTiming(STAGE_GENERATE, provenance.actor_id, rollouts.started_at_s, rollouts.finished_at_s),
+    )
+    return [
+        Trajectory(
+            trajectory_id=trajectory_id(task.task_id, sample_index=index),
+            run_id=task.run_id,
+            task_id=task.task_id,
+            group_id=GroupId(task.task_id),
+            group_size=len(rollouts.samples),
+            spans=sample.spans,
+            tensors=sample.tensors,
+            num_steps=sample.num_steps,
+            prompt_id=task.prompt_id,
+            prompt=task.prompt,
+            answer=task.answer,
+            completion=sample.completion,
+            attempt=task.attempt,
+            curriculum_bin=task.curriculum_bin,
+            episodes=sample.episodes,
+            sampler=task.sampler,
+            actor_id=provenance.actor_id,
+            env_id=task.env_id,
+            length_tokens=sample.num_steps if task.kind == "group" else 0,
+            finish_reason=sample.finish_reason,
+            started_at_s=rollouts.started_at_s,
+            finished_at_s=rollouts.finished_at_s,
+            stages=stages,
+            trace_parent=trace_parent,
+        )
+        for index, (sample, trace_parent) in enumerate(zip(rollouts.samples, trace_parents, strict=True))
+    ]
+
+
+def rewarded(
+    record: Trajectory, *, reward: float, components: dict[str, float], log: str, stage: StageTiming
+) -> Trajectory:
+    """A record with the verdict of its verifier."""
+    judged = msgspec.structs.replace(record, reward=reward, reward_components=components, verifier_log=log)
+    return judged.with_stage(stage)

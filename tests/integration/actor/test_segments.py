@@ -1,0 +1,221 @@
+"""An actor of segments on a real broker: what it makes, what it waits for, and that nothing is lost."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.integration.actor.house import (
+    announce_policy,
+    count_of,
+    emptied,
+    give,
+    mlp_params,
+    read,
+    segment,
+    segments_settings,
+    trajectories,
+    version,
+)
+from tests.support.broker import Broker
+from tests.support.room import make_context, running, until
+from tidegate.actor import main
+from tidegate.actor.config import ActorConfig
+from tidegate.core.records import VersionSpan
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import Settings
+from tidegate.v1 import actor_service_pb2 as pb
+from tidegate.v1.actor_service_pb2_grpc import ActorServiceStub
+from tidegate.wire.convert import task_to_bytes, version_from_proto
+from tidegate.wire.frame import decode_frame
+from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, Topology
+from tidegate.wire.validate import validate_trajectory
+
+pytestmark = pytest.mark.integration
+CONFIG = ActorConfig(ack_wait_s=1.0, retry_delay_s=0.2)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, nats: Broker) -> Settings:
+    return segments_settings(tmp_path, nats)
+
+
+async def test_task_becomes_one_valid_trajectory_and_is_acknowledged(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    await announce_policy(bus, topology, 5, mlp_params(0))
+    await give(bus, topology, [segment("task-1")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        [message] = await read(bus, topology.trajectory_consumer(0), 1)
+        await emptied(bus, topology, "TASKS")
+        await until(lambda: context.stats.value("trajectories_total") == 1)
+        [duplicate] = [await bus.publish(topology.trajectories(0), b"", message_id="task-1:scored")]
+    [record] = decode_frame(message.data)
+    validate_trajectory(record, run_id=settings.run)
+    assert message.headers[HEADER_TRAJECTORY_IDS] == record.trajectory_id == "task-1.0"
+    assert duplicate.duplicate, "segments are published under the id of scored trajectories"
+    assert record.spans == (VersionSpan(version(5), 0, 8),)
+    assert record.tensors["observations"].shape == (9, 4, 4)
+    assert record.num_steps == 32
+    assert record.actor_id == "actor-0"
+    assert [stage.stage for stage in record.stages] == ["task.lease", "trajectory.generate"]
+    assert record.stages[1].finished_at_s >= record.stages[1].started_at_s >= record.stages[0].finished_at_s
+    assert context.stats.value("steps_total") == 32
+    assert context.stats.value("serving_step") == 5
+
+
+async def test_task_waits_for_the_version_it_requires_however_long_without_being_redelivered(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    await give(bus, topology, [segment("task-1", required=1)])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await announce_policy(bus, topology, 0, mlp_params(0))
+        await until(
+            lambda: context.stats.value("serving_step") == 0 and context.stats.value("weight_pull_ms") > 0
+        )
+        await asyncio.sleep(2.5 * CONFIG.ack_wait_s)
+        assert await count_of(bus, topology, "TRAJECTORIES") == 0
+        await announce_policy(bus, topology, 1, mlp_params(1))
+        [record] = await trajectories(bus, topology, 1)
+    assert record.spans[0].version == version(1)
+    assert context.stats.value("tasks_redelivered_total") == 0
+    assert context.stats.value("wait_policy_s_total") > 0
+
+
+async def test_every_segment_is_made_by_the_newest_policy_at_its_start(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)):
+        for step in range(6):
+            await announce_policy(bus, topology, step, mlp_params(step))
+            await give(bus, topology, [segment(f"task-{step}", required=step)])
+            [record] = await trajectories(bus, topology, 1)
+            assert record.trajectory_id == f"task-{step}.0"
+            assert record.spans == (VersionSpan(version(step), 0, 8),)
+
+
+async def test_message_that_is_no_task_goes_to_quarantine_and_others_pass(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    foreign = msgspec.structs.replace(segment("task-foreign"), run_id="other-run")
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    for number, body in enumerate((b"\xff\xff no task", b"", task_to_bytes(foreign))):
+        await bus.publish(topology.tasks("default"), body, message_id=f"bad-{number}")
+    await give(bus, topology, [segment("task-1")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        [record] = await trajectories(bus, topology, 1)
+        await emptied(bus, topology, "TASKS")
+    assert record.trajectory_id == "task-1.0"
+    assert await count_of(bus, topology, "QUARANTINE") == 3
+    assert context.stats.value("quarantined_total") == 3
+
+
+async def test_task_of_an_unknown_environment_is_handed_back_later_and_the_actor_goes_on(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [segment("task-bad", env_id="Nope-v1"), segment("task-1"), segment("task-2")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        records = await trajectories(bus, topology, 2)
+        await until(lambda: context.stats.value("tasks_failed_total") >= 2)
+    assert {record.trajectory_id for record in records} == {"task-1.0", "task-2.0"}
+    assert await count_of(bus, topology, "TASKS") == 1
+
+
+async def test_policy_that_does_not_fit_is_refused_and_the_one_before_serves_on(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: context.stats.value("weight_pull_ms") > 0)
+        await announce_policy(bus, topology, 1, {"policy.0.weight": np.zeros((4, 8), np.float32)})
+        await announce_policy(
+            bus, topology, 2, mlp_params(0) | {"policy.0.bias": np.full(8, np.nan, np.float32)}
+        )
+        await until(lambda: context.stats.value("policies_refused_total") == 2)
+        await give(bus, topology, [segment("task-1")])
+        [record] = await trajectories(bus, topology, 1)
+        assert record.spans[0].version == version(0)
+        await announce_policy(bus, topology, 3, mlp_params(3))
+        await give(bus, topology, [segment("task-2", required=3)])
+        [record] = await trajectories(bus, topology, 1)
+    assert record.spans[0].version == version(3)
+
+
+async def test_full_stream_keeps_finished_work_stops_taking_tasks_and_loses_nothing(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    streams = {spec.name: spec for spec in topology.streams(max_tasks=64)}
+    await bus.bootstrap((msgspec.structs.replace(streams[topology.stream("TRAJECTORIES")], max_messages=1),))
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [segment(f"task-{number}") for number in range(10)])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: bus.backpressure_total >= 4)
+        await asyncio.sleep(2 * CONFIG.ack_wait_s)
+        # One is in the stream, two are on their way out, one is finished and waits, and two are held besides.
+        assert await count_of(bus, topology, "TASKS") == 9
+        busy_s = context.stats.value("busy_s_total")
+        await asyncio.sleep(0.2)
+        assert context.stats.value("busy_s_total") == busy_s
+        records = await trajectories(bus, topology, 10)
+        await emptied(bus, topology, "TASKS")
+    assert sorted(record.task_id for record in records) == [f"task-{number}" for number in range(10)]
+    assert context.stats.value("tasks_redelivered_total") == 0
+
+
+async def test_draining_publishes_what_is_finished_and_hands_back_the_rest_at_once(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    tasks = [segment(f"task-{number}") for number in range(40)]
+    await give(bus, topology, tasks)
+    patient = ActorConfig(ack_wait_s=60.0, prefetch=4)
+    async with running(main.build, patient, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: context.stats.value("trajectories_total") >= 3)
+    assert await count_of(bus, topology, "TASKS") + await count_of(bus, topology, "TRAJECTORIES") == 40
+    # With an ack_wait of a minute, whatever was not handed back would not come to the next actor in this test.
+    async with running(main.build, patient, make_context("actor", settings, bus=bus)):
+        records = await trajectories(bus, topology, 40)
+    assert {record.task_id for record in records} == {task.task_id for task in tasks}
+
+
+async def test_tasks_of_an_actor_that_died_come_to_another_with_the_same_ids(
+    bus: Bus, nats: Broker, topology: Topology, settings: Settings
+) -> None:
+    await give(bus, topology, [segment("task-1"), segment("task-2")])
+    consumer = await bus.consumer(topology.task_consumer("default", ack_wait_s=1.0, max_running=8))
+    taken = await consumer.fetch(2, wait_s=5.0)
+    assert len(taken) == 2
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        records = await trajectories(bus, topology, 2)
+    assert {record.trajectory_id for record in records} == {"task-1.0", "task-2.0"}
+    assert context.stats.value("tasks_redelivered_total") == 2
+
+
+async def test_broker_crash_in_between_loses_no_task_and_doubles_no_trajectory(
+    bus: Bus, nats: Broker, topology: Topology, settings: Settings
+) -> None:
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [segment(f"task-{number}") for number in range(30)])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: context.stats.value("trajectories_total") >= 3)
+        await nats.restart(down_s=0.3)
+        await emptied(bus, topology, "TASKS")
+        records = await trajectories(bus, topology, 30)
+    assert sorted({record.task_id for record in records}) == sorted(f"task-{number}" for number in range(30))
+
+
+async def test_call_tells_what_is_served(bus: Bus, topology: Topology, settings: Settings) -> None:
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        stub = ActorServiceStub(context.channel("actor"))
+        before = await stub.GetServing(pb.GetServingRequest())
+        await announce_policy(bus, topology, 4, mlp_params(0))
+        await until(lambda: context.stats.value("serving_step") == 4)
+        after = await stub.GetServing(pb.GetServingRequest())
+    assert not before.HasField("version")
+    assert version_from_proto(after.version) == version(4)
+    assert (after.actor_id, after.slots, after.busy_slots) == ("actor-0", 1, 0)
+    assert after.loaded_at_s > 0

@@ -1,0 +1,110 @@
+"""Which tasks may start, which version made which position, and the record of a rollout."""
+
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.actor.support import evaluation_task, group_task, segment_task, version
+from tidegate.actor.engines.port import Rollouts, Sample
+from tidegate.actor.state import Provenance, VersionMarks, may_start, records_of, rewarded, split_startable
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.records import EpisodeEnd, StageTiming, VersionSpan
+from tidegate.core.staleness import Lineage, LineageTree
+
+TREE = LineageTree().add(Lineage(LineageName("0-a")))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12),
+    st.integers(1, 30),
+)
+def test_spans_say_of_each_position_who_made_it_like_a_slow_list(
+    swaps: list[tuple[int, int]], length: int
+) -> None:
+    marks = VersionMarks(version(0))
+    made_by = [0] * 60  # the slow twin: one entry a position
+    position = 0
+    for distance, step in swaps:
+        position += distance
+        marks.swap(position, version(step))
+        made_by[position:] = [step] * (60 - position)
+    spans = marks.spans(length)
+    told = [span.version.step for span in spans for _ in range(span.start, span.stop)]
+    assert told == made_by[:length]
+    assert [span.start for span in spans] == [0, *(span.stop for span in spans[:-1])]
+    assert all(one.version != other.version for one, other in pairwise(spans))
+
+
+def test_task_waits_for_the_policy_that_it_requires() -> None:
+    task = msgspec.structs.replace(segment_task(), required_version=version(3))
+    assert not may_start(task, own=None, tree=TREE)
+    assert not may_start(task, own=version(2), tree=TREE)
+    assert may_start(task, own=version(3), tree=TREE)
+
+
+def test_task_of_a_branch_that_died_starts_under_the_branch_that_followed() -> None:
+    tree = TREE.add(Lineage(LineageName("1-b"), parent=LineageName("0-a"), fork_step=2))
+    task = msgspec.structs.replace(segment_task(), required_version=version(9))
+    assert may_start(task, own=PolicyVersion(LineageName("1-b"), 2), tree=tree)
+
+
+def test_batch_takes_what_may_start_in_order_and_leaves_the_rest() -> None:
+    later = msgspec.structs.replace(group_task("later"), required_version=version(5))
+    tasks = [later, group_task("first"), group_task("second"), group_task("third")]
+    assert split_startable(tasks, own=version(1), tree=TREE, batch_max=2) == [1, 2]
+    assert split_startable(tasks, own=version(5), tree=TREE, batch_max=8) == [0, 1, 2, 3]
+    assert split_startable(tasks, own=None, tree=TREE, batch_max=8) == []
+
+
+def test_evaluation_runs_alone() -> None:
+    tasks = [group_task("first"), evaluation_task(), group_task("second")]
+    assert split_startable(tasks, own=version(1), tree=TREE, batch_max=8) == [0, 2]
+    assert split_startable(tasks[1:], own=version(1), tree=TREE, batch_max=8) == [0]
+
+
+def test_records_of_a_group_hold_ids_versions_timings_and_texts() -> None:
+    task = group_task("task-7", num_samples=2)
+    spans = (VersionSpan(version(3), 0, 1), VersionSpan(version(4), 1, 2))
+    tensors = {"tokens": np.array([5, 2], np.int32), "behavior_logprobs": np.zeros(2, np.float32)}
+    samples = tuple(
+        Sample(tensors=tensors, spans=spans, num_steps=2, completion=text, finish_reason="stop")
+        for text in ("085", "084")
+    )
+    rollouts = Rollouts(task, samples, started_at_s=10.0, finished_at_s=11.0)
+    first, second = records_of(rollouts, Provenance("actor-1", taken_at_s=9.0), trace_parents=["t-0", "t-1"])
+    assert (first.trajectory_id, second.trajectory_id) == ("task-7.0", "task-7.1")
+    assert (first.group_id, first.group_size) == ("task-7", 2)
+    assert (first.completion, second.completion) == ("085", "084")
+    assert (first.prompt, first.answer, first.curriculum_bin) == ("47+38=", "085", "carries-1")
+    assert first.spans == spans
+    assert (first.started_at_s, first.finished_at_s, first.length_tokens) == (10.0, 11.0, 2)
+    assert (first.trace_parent, second.trace_parent) == ("t-0", "t-1")
+    assert first.sampler == task.sampler
+    assert first.reward is None
+    assert first.stages == (
+        StageTiming("task.lease", "task_queue", 1.0, 9.0),
+        StageTiming("trajectory.generate", "actor-1", 10.0, 11.0),
+    )
+
+
+def test_record_of_a_segment_holds_its_episodes_and_counts_steps_not_tokens() -> None:
+    episode = EpisodeEnd(21.0, 21, 4)
+    sample = Sample(tensors={}, spans=(VersionSpan(version(1), 0, 8),), num_steps=30, episodes=(episode,))
+    rollouts = Rollouts(segment_task(), (sample,), started_at_s=2.0, finished_at_s=3.0)
+    [record] = records_of(rollouts, Provenance("actor-0", taken_at_s=1.5), trace_parents=["t"])
+    assert (record.num_steps, record.length_tokens, record.group_size) == (30, 0, 1)
+    assert record.episodes == (episode,)
+    assert record.env_id == "CartPole-v1"
+
+
+def test_rewarded_record_is_one_hop_older() -> None:
+    sample = Sample(tensors={}, spans=(VersionSpan(version(1), 0, 1),), num_steps=1)
+    rollouts = Rollouts(group_task(num_samples=1), (sample,), started_at_s=2.0, finished_at_s=3.0)
+    [record] = records_of(rollouts, Provenance("actor-0", taken_at_s=1.5), trace_parents=["t"])
+    stage = StageTiming("reward.score", "environment", 3.0, 4.0)
+    judged = rewarded(record, reward=0.5, components={"digits": 0.5}, log="half", stage=stage)
+    assert (judged.reward, judged.reward_components, judged.verifier_log) == (0.5, {"digits": 0.5}, "half")
+    assert judged.stages == (*record.stages, stage)

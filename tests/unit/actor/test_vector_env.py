@@ -1,0 +1,253 @@
+"""The vector engine: the segment layout, which version acted when, episodes across segments, bad input."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.unit.actor import toy_env
+from tests.unit.actor.support import group_task, segment_engine, segment_task, snapshot, version
+from tidegate.actor.engines.port import Engine, Sample, Steering
+from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
+from tidegate.core.records import Array, Sampler, VersionSpan
+from tidegate.models.mlp_actor_critic import MlpSpec, init_params, policy_logits
+from tidegate.models.registry import MLP_SPECS, mlp_spec
+
+TOY_SPEC = MlpSpec(observation_size=2, num_actions=3)
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The counting environment as one that a run may name."""
+    monkeypatch.setitem(MLP_SPECS, toy_env.ENV_ID, TOY_SPEC)
+    yield
+    toy_env.before_step.clear()
+
+
+def params(seed: int, *, env_id: str = "CartPole-v1", gain: float = 100.0) -> dict[str, Array]:
+    """A policy with a mind of its own: fresh ones are nearly uniform."""
+    fresh = init_params(mlp_spec(env_id, hidden=(8,)), np.random.default_rng(seed))
+    return {
+        name: (value * np.float32(gain) if name == "policy.1.weight" else value)
+        for name, value in fresh.items()
+    }
+
+
+def unroll(engine: Engine, *, env_id: str = "CartPole-v1", num_steps: int = 8) -> Sample:
+    task = segment_task(env_id=env_id, unroll_length=num_steps)
+    engine.check_task(task)
+    [rollouts] = engine.generate([task])
+    [sample] = rollouts.samples
+    assert rollouts.task == task
+    assert rollouts.started_at_s <= rollouts.finished_at_s
+    return sample
+
+
+def log_softmax(logits: Array) -> Array:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+@pytest.mark.usefixtures("toy")
+def test_layout_is_next_step_autoreset_with_dummies_marked() -> None:
+    steering = Steering()
+    engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=2)
+    steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+    sample = unroll(engine, env_id=toy_env.ENV_ID, num_steps=9)
+    column = {name: tensor[:, 1].tolist() for name, tensor in sample.tensors.items()}
+    # Three steps, the true last observation, a dummy that resets, and again.
+    assert column["observations"] == [
+        [1, 0], [1, 1], [1, 2], [1, 3], [2, 0], [2, 1], [2, 2], [2, 3], [3, 0], [3, 1],
+    ]  # fmt: skip
+    assert column["rewards"] == [1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert column["terminated"] == [step == 2 for step in range(9)]
+    assert column["truncated"] == [step == 6 for step in range(9)]
+    assert column["valid"] == [step not in (3, 7) for step in range(9)]
+    assert sample.num_steps == 14
+    assert {name: tensor.dtype.str[1:] for name, tensor in sample.tensors.items()} == {
+        "observations": "f4",
+        "actions": "i4",
+        "behavior_logprobs": "f4",
+        "rewards": "f4",
+        "terminated": "b1",
+        "truncated": "b1",
+        "valid": "b1",
+    }
+    assert all(tensor.flags.c_contiguous for tensor in sample.tensors.values())
+    assert set(np.unique(sample.tensors["actions"])) <= {0, 1, 2}
+
+
+@pytest.mark.usefixtures("toy")
+def test_episodes_and_dummies_go_on_across_segments() -> None:
+    steering = Steering()
+    engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=2)
+    steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+    samples = [unroll(engine, env_id=toy_env.ENV_ID, num_steps=num_steps) for num_steps in (2, 1, 1, 6)]
+    ends = [[(end.episode_return, end.length, end.position) for end in sample.episodes] for sample in samples]
+    assert ends == [[], [(6.0, 3, 1)] * 2, [], [(6.0, 3, 3)] * 2]
+    assert [sample.tensors["valid"][:, 0].tolist() for sample in samples] == [
+        [True, True],
+        [True],
+        [False],
+        [True, True, True, False, True, True],
+    ]
+    for before, after in pairwise(samples):
+        np.testing.assert_array_equal(before.tensors["observations"][-1], after.tensors["observations"][0])
+
+
+@pytest.mark.usefixtures("toy")
+def test_policy_offered_between_two_steps_acts_from_the_next_one_on() -> None:
+    steering = Steering()
+    engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=1)
+    old, new = params(1, env_id=toy_env.ENV_ID), params(2, env_id=toy_env.ENV_ID)
+    steering.newest = snapshot(0, old)
+    num_calls = 0
+
+    def offer_at_third_step() -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 3:
+            steering.newest = snapshot(1, new)
+
+    toy_env.before_step.append(offer_at_third_step)
+    sample = unroll(engine, env_id=toy_env.ENV_ID, num_steps=7)
+    assert sample.spans == (VersionSpan(version(0), 0, 3), VersionSpan(version(1), 3, 7))
+    assert steering.num_swaps == 2
+    assert steering.serving is steering.newest
+    for span, acting in zip(sample.spans, (old, new), strict=True):
+        steps = slice(span.start, span.stop)
+        logprobs = log_softmax(policy_logits(acting, sample.tensors["observations"][steps], np))
+        chosen = np.take_along_axis(logprobs, sample.tensors["actions"][steps, :, None].astype(int), axis=-1)
+        np.testing.assert_allclose(sample.tensors["behavior_logprobs"][steps], chosen[..., 0], atol=1e-5)
+    other = log_softmax(policy_logits(old, sample.tensors["observations"][3:7], np))
+    wrong = np.take_along_axis(other, sample.tensors["actions"][3:7, :, None].astype(int), axis=-1)[..., 0]
+    assert not np.allclose(sample.tensors["behavior_logprobs"][3:7], wrong, atol=1e-3)
+
+
+def test_cartpole_returns_equal_a_walk_over_every_step() -> None:
+    steering = Steering()
+    engine = segment_engine(steering, num_envs=5)
+    steering.newest = snapshot(0, params(3, gain=1.0))
+    samples = [unroll(engine, num_steps=13) for _ in range(12)]
+    returns, lengths = np.zeros(5), np.zeros(5, int)
+    walked: list[list[tuple[float, int, int]]] = []
+    for sample in samples:
+        ended: list[tuple[float, int, int]] = []
+        tensors = sample.tensors
+        for step in range(13):
+            for column in range(5):
+                returns[column] += tensors["rewards"][step, column]
+                lengths[column] += tensors["valid"][step, column]
+                if tensors["terminated"][step, column] or tensors["truncated"][step, column]:
+                    ended.append((returns[column], lengths[column], step + 1))
+                    returns[column], lengths[column] = 0.0, 0
+        walked.append(ended)
+    told = [[(end.episode_return, end.length, end.position) for end in sample.episodes] for sample in samples]
+    assert told == walked
+    assert sum(len(ended) for ended in walked) > 5
+    assert sum(sample.num_steps for sample in samples) == sum(
+        sample.tensors["valid"].sum() for sample in samples
+    )
+
+
+def test_segments_do_not_share_memory() -> None:
+    steering = Steering()
+    engine = segment_engine(steering)
+    steering.newest = snapshot(0, params(0))
+    first = unroll(engine)
+    kept = {name: tensor.copy() for name, tensor in first.tensors.items()}
+    unroll(engine)
+    for name, tensor in kept.items():
+        np.testing.assert_array_equal(first.tensors[name], tensor)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"policy.1.weight": np.zeros((8, 3), np.float32)}, "shape"),
+        ({"extra": np.zeros(1, np.float32)}, "unknown"),
+        ({"policy.0.bias": np.zeros(8, np.float64)}, "float64"),
+        ({"policy.0.bias": np.full(8, np.nan, np.float32)}, "not finite"),
+    ],
+)
+def test_policy_that_does_not_fit_is_named(change: dict[str, Array], problem: str) -> None:
+    engine = segment_engine(Steering())
+    engine.check_policy(snapshot(0, params(0)))
+    with pytest.raises(RecordError, match=problem):
+        engine.check_policy(snapshot(0, params(0) | change))
+
+
+def test_task_that_is_no_segment_of_this_environment_is_refused() -> None:
+    engine = segment_engine(Steering())
+    for task, problem in (
+        (group_task(), "is a group of 'arithmetic'"),
+        (segment_task(env_id="Pendulum-v1"), "this actor steps 'CartPole-v1'"),
+        (msgspec.structs.replace(segment_task(), unroll_length=0), "asks for 0 steps"),
+        (msgspec.structs.replace(segment_task(), unroll_length=10**9), "asks for 1000000000 steps"),
+    ):
+        with pytest.raises(RecordError, match=problem):
+            engine.check_task(task)
+
+
+def test_environment_that_nobody_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MLP_SPECS, "Nope-v1", TOY_SPEC)
+    engine = segment_engine(Steering(), env_id="Nope-v1")
+    with pytest.raises(NotFoundError, match="Nope-v1"):
+        engine.check_task(segment_task(env_id="Nope-v1"))
+
+
+def test_environment_with_other_spaces_than_its_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MLP_SPECS, "Acrobot-v1", TOY_SPEC)
+    engine = segment_engine(Steering(), env_id="Acrobot-v1")
+    with pytest.raises(ConfigError, match="reads 2 numbers and chooses among 3"):
+        engine.check_task(segment_task(env_id="Acrobot-v1"))
+
+
+@pytest.mark.usefixtures("toy")
+def test_environment_that_fails_is_made_anew_for_the_next_task() -> None:
+    steering = Steering()
+    engine = segment_engine(steering, env_id=toy_env.ENV_ID)
+    steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+
+    def fail() -> None:
+        raise ValueError("its own bug")
+
+    toy_env.before_step.append(fail)
+    with pytest.raises(TidegateError, match="its own bug"):
+        unroll(engine, env_id=toy_env.ENV_ID)
+    toy_env.before_step.clear()
+    assert unroll(engine, env_id=toy_env.ENV_ID).tensors["observations"][0].tolist() == [[1, 0]] * 4
+
+
+def test_stop_leaves_the_remaining_tasks_to_others() -> None:
+    steering = Steering()
+    engine = segment_engine(steering)
+    steering.newest = snapshot(0, params(0))
+    engine.check_task(segment_task())
+    steering.stop = True
+    assert engine.generate([segment_task()]) == []
+
+
+def test_evaluation_is_refused() -> None:
+    with pytest.raises(ConfigError, match="answers no prompts"):
+        segment_engine(Steering()).complete(["1+1="], Sampler())
+
+
+def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
+    program = (
+        "import sys\n"
+        "from tests.unit.actor.test_vector_env import params, unroll\n"
+        "from tests.unit.actor.support import segment_engine, snapshot\n"
+        "from tidegate.actor.engines.port import Steering\n"
+        "steering = Steering()\n"
+        "engine = segment_engine(steering)\n"
+        "steering.newest = snapshot(0, params(0))\n"
+        "assert unroll(engine).num_steps\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or "the engine loads torch"
