@@ -1,0 +1,249 @@
+"""Checkpoints: everything a learner needs to go on, in one folder that is there whole or not at all.
+
+A checkpoint holds the policy and the optimiser's tensors (safetensors) and the rest as JSON, with a manifest of
+digests. It is written beside the others, synced, and renamed into place: a crash leaves the one before. Folders are
+numbered in the order of writing, because a restore from an older one goes on at an older step.
+"""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import safetensors
+import safetensors.numpy
+
+from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.ids import LineageName, PolicyVersion, RunId
+from tidegate.core.records import Array
+from tidegate.core.staleness import Lineage
+from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.state import Progress
+from tidegate.wire.clients.trajectory_store import ConsumedBatch
+
+FORMAT = 1
+POLICY_FILE = "policy.safetensors"
+TRAINER_FILE = "trainer.safetensors"
+STATE_FILE = "state.json"
+MANIFEST_FILE = "manifest.json"
+PARTIAL_PREFIX = ".partial-"
+CORRUPT_PREFIX = "corrupt-"
+_DIGEST_BYTES = 16
+
+_safetensors = cast("Any", safetensors.numpy)  # ships with partial types
+
+
+class Checkpoint(msgspec.Struct, frozen=True, eq=False):
+    """One moment of training, between two steps.
+
+    ``lineages``: the tree at ``progress.version``, parents first. ``consumed``: batches that updates up to
+    ``progress.version`` were trained on, and whose commit was not acknowledged yet.
+    """
+
+    run: RunId
+    policy_kind: str
+    progress: Progress
+    lineages: tuple[Lineage, ...]
+    consumed: tuple[ConsumedBatch, ...]
+    policy: dict[str, Array]
+    trainer: TrainerState
+    written_at_s: float
+
+
+class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON part of a checkpoint."""
+
+    format: int
+    run: RunId
+    policy_kind: str
+    progress: Progress
+    lineages: tuple[Lineage, ...]
+    consumed: tuple[ConsumedBatch, ...]
+    trainer_values: dict[str, Any]
+    written_at_s: float
+
+
+class _FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    size: int
+    digest: str
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+class Found(msgspec.Struct, frozen=True, eq=False):
+    """The newest checkpoint that is whole, and what was passed over on the way to it, in words."""
+
+    checkpoint: Checkpoint
+    path: Path
+    passed_over: tuple[str, ...]
+
+
+class CheckpointFolder:
+    """The numbered checkpoints of one learner; ``write`` keeps the newest ``keep`` and frees the others."""
+
+    def __init__(self, directory: Path, *, keep: int) -> None:
+        """Partial folders of a crashed write are removed."""
+        self._directory = directory
+        self._keep = keep
+        directory.mkdir(parents=True, exist_ok=True)
+        for partial in directory.glob(f"{PARTIAL_PREFIX}*"):
+            shutil.rmtree(partial)
+
+    def paths(self) -> list[Path]:
+        """Every checkpoint, oldest first."""
+        return sorted(path for path in self._directory.iterdir() if path.name[:1].isdigit())
+
+    def versions(self) -> list[PolicyVersion]:
+        """The version that each checkpoint holds, oldest first."""
+        names = (path.name.split(".") for path in self.paths())
+        return [PolicyVersion(lineage=LineageName(lineage), step=int(step)) for _, lineage, step in names]
+
+    def write(self, checkpoint: Checkpoint) -> Path:
+        """Make a checkpoint durable, against power loss too, then let go of the oldest."""
+        paths = self.paths()
+        number = int(paths[-1].name.partition(".")[0]) + 1 if paths else 1
+        version = checkpoint.progress.version
+        name = f"{number:08d}.{version.lineage}.{version.step}"
+        partial = self._directory / f"{PARTIAL_PREFIX}{name}"
+        partial.mkdir()
+        files = _encode(checkpoint)
+        manifest = {name: _FileEntry(size=len(data), digest=_digest(data)) for name, data in files.items()}
+        for file_name, data in (*files.items(), (MANIFEST_FILE, msgspec.json.encode(manifest))):
+            _write_synced(partial / file_name, data)
+        _sync(partial)
+        path = self._directory / name
+        partial.rename(path)
+        _sync(self._directory)
+        for old in self.paths()[: -self._keep]:
+            shutil.rmtree(old)
+        return path
+
+    def newest(self, *, run: RunId, policy_kind: str) -> Found | None:
+        """The newest whole checkpoint, None when there is none at all.
+
+        A corrupt one is set aside and the one before it is taken: the store keeps what is needed to go on from there.
+
+        Raises:
+            CorruptionError: there are checkpoints and none is whole.
+            StaleFolderError: it belongs to another run or kind of policy, or to another version of this program.
+        """
+        passed_over: list[str] = []
+        for path in reversed(self.paths()):
+            try:
+                checkpoint = read(path)
+            except CorruptionError as error:
+                passed_over.append(f"{path.name}: {error.what}")
+                continue
+            if checkpoint.run != run or checkpoint.policy_kind != policy_kind:
+                raise StaleFolderError(
+                    f"{path} holds a {checkpoint.policy_kind} policy of run {checkpoint.run}",
+                    why=f"this is run {run} with a {policy_kind} policy",
+                    fix="start in a new run folder, or give this one its own settings back",
+                )
+            for spoiled in self.paths()[self.paths().index(path) + 1 :]:
+                self._set_aside(spoiled)
+            return Found(checkpoint=checkpoint, path=path, passed_over=tuple(passed_over))
+        if passed_over:
+            raise CorruptionError(
+                f"No checkpoint in {self._directory} is whole",
+                why="; ".join(passed_over),
+                fix="bring the folder back from a copy, or remove it to train again from the start",
+            )
+        return None
+
+    def _set_aside(self, path: Path) -> None:
+        """Keep one corrupt checkpoint for inspection, out of the way of the numbered ones."""
+        for old in self._directory.glob(f"{CORRUPT_PREFIX}*"):
+            shutil.rmtree(old)
+        path.rename(self._directory / f"{CORRUPT_PREFIX}{path.name}")
+
+
+def read(path: Path) -> Checkpoint:
+    """Read one checkpoint and hold every byte against the manifest.
+
+    Raises:
+        CorruptionError: a file is missing, or is not what was written; the message names it.
+        StaleFolderError: another version of this program wrote it.
+    """
+    try:
+        manifest = msgspec.json.decode(_read_file(path / MANIFEST_FILE), type=dict[str, _FileEntry])
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"{path / MANIFEST_FILE} cannot be read", why=str(error)) from error
+    files: dict[str, bytes] = {}
+    for name in (STATE_FILE, POLICY_FILE, TRAINER_FILE):
+        data = _read_file(path / name)
+        entry = manifest.get(name)
+        if entry is None or (entry.size, entry.digest) != (len(data), _digest(data)):
+            raise CorruptionError(f"{path / name} is not what was written", why="its digest does not match")
+        files[name] = data
+    found = msgspec.json.decode(files[STATE_FILE], type=_Format).format
+    if found != FORMAT:
+        raise StaleFolderError(
+            f"{path} has checkpoint format {found}",
+            why=f"this program reads format {FORMAT}",
+            fix="go on with the version that wrote it, or start in a new run folder",
+        )
+    try:
+        state = msgspec.json.decode(files[STATE_FILE], type=_State)
+        policy: dict[str, Array] = _safetensors.load(files[POLICY_FILE])
+        tensors: dict[str, Array] = _safetensors.load(files[TRAINER_FILE])
+    except (msgspec.ValidationError, safetensors.SafetensorError) as error:
+        raise CorruptionError(f"{path} cannot be read", why=str(error)) from error
+    return Checkpoint(
+        run=state.run,
+        policy_kind=state.policy_kind,
+        progress=state.progress,
+        lineages=state.lineages,
+        consumed=state.consumed,
+        policy=policy,
+        trainer=TrainerState(tensors=tensors, values=state.trainer_values),
+        written_at_s=state.written_at_s,
+    )
+
+
+def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
+    state = _State(
+        format=FORMAT,
+        run=checkpoint.run,
+        policy_kind=checkpoint.policy_kind,
+        progress=checkpoint.progress,
+        lineages=checkpoint.lineages,
+        consumed=checkpoint.consumed,
+        trainer_values=checkpoint.trainer.values,
+        written_at_s=checkpoint.written_at_s,
+    )
+    return {
+        STATE_FILE: msgspec.json.encode(state),
+        POLICY_FILE: cast("bytes", _safetensors.save(checkpoint.policy)),
+        TRAINER_FILE: cast("bytes", _safetensors.save(checkpoint.trainer.tensors)),
+    }
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise CorruptionError(f"{path} is missing") from error
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

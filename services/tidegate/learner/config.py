@@ -1,0 +1,38 @@
+"""The section ``learner`` of a run file."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
+from tidegate.algorithms.grpo_settings import GrpoSettings
+from tidegate.learner.warmup_settings import WarmupSettings
+
+
+class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the learner trains and what it keeps.
+
+    ``actor_critic`` belongs to policies of kind ``mlp_actor_critic``, ``language_model`` and ``warmup`` to ``char_lm``.
+    ``cache_dir``: where warmed-up policies are kept across runs, relative to the working folder; empty keeps none.
+    ``device``: ``auto`` takes CUDA when present. ``threads``: threads of one torch operation; more than the free cores
+    makes everything slower.
+    ``checkpoint_every_steps``: what a crash can cost, in steps; the trajectory store keeps the payloads of as many.
+    ``keep_checkpoints``: how many stay; with 1 a spoiled checkpoint ends the run.
+    ``prefetch``: lease the next batch while one is trained (never at ``max_lag`` 0, where it cannot exist yet).
+    ``lease_wait_s``: one wait for a batch; what draining may have to wait for. ``republish_after_s``: seconds without
+    a batch after which the learner looks whether its newest version is really there to be followed.
+    ``steps_file_bytes_max``: size at which ``steps.jsonl`` is rotated; one older file is kept.
+    """
+
+    actor_critic: ActorCriticSettings = ActorCriticSettings()
+    language_model: GrpoSettings = GrpoSettings()
+    warmup: WarmupSettings = WarmupSettings()
+    cache_dir: str = ".tidegate/cache"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    checkpoint_every_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 50
+    keep_checkpoints: Annotated[int, msgspec.Meta(ge=1, le=100)] = 2
+    prefetch: bool = True
+    lease_wait_s: Annotated[float, msgspec.Meta(ge=0.05, le=30.0)] = 1.0
+    republish_after_s: Annotated[float, msgspec.Meta(ge=0.1, le=600.0)] = 5.0
+    steps_file_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 16, le=1 << 40)] = 64 << 20

@@ -1,0 +1,128 @@
+"""The starting policy of a language-model run: a supervised warm-up, made once and then taken from a cache.
+
+The cache's key is a digest of everything the result depends on (network, settings, seed, demonstrations, held-out
+problems), so a changed dataset makes a new policy and an unchanged one costs nothing.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import safetensors
+import safetensors.numpy
+import structlog
+import torch
+
+from tidegate.core.errors import ConfigError
+from tidegate.core.records import Array
+from tidegate.learner.config import LearnerConfig
+from tidegate.learner.optim.language_model import LanguageModelTrainer
+from tidegate.learner.warmup import WarmupExample, WarmupProgress, WarmupResult, supervised_warmup
+from tidegate.runtime.config import Settings
+
+# Changes when the warm-up computes something else from the same inputs.
+FORMAT = 1
+DEMONSTRATIONS_FILE = "demonstrations.jsonl"
+HELDOUT_FILE = "heldout.jsonl"
+
+_safetensors = cast("Any", safetensors.numpy)  # ships with partial types
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    """A row of the held-out file, as far as the warm-up reads it."""
+
+    prompt: str
+    answer: str
+
+
+def warm_up(
+    trainer: LanguageModelTrainer,
+    settings: Settings,
+    config: LearnerConfig,
+    *,
+    report: Callable[[WarmupProgress], None],
+    log: structlog.stdlib.BoundLogger,
+) -> WarmupResult | None:
+    """Bring the trainer's policy to where reinforcement can start; None when it came from the cache.
+
+    Raises:
+        ConfigError: a dataset is missing or cannot be read.
+        WarmupError: ``warmup.max_steps`` were not enough.
+    """
+    folder = Path(settings.data_dir) / "data"
+    demonstrations_text = _read(folder / DEMONSTRATIONS_FILE)
+    heldout_text = _read(folder / HELDOUT_FILE)
+    key = _key(settings, config, demonstrations_text, heldout_text)
+    cached = Path(config.cache_dir) / f"warmup-{key}.safetensors" if config.cache_dir else None
+    policy = _load(cached, log) if cached else None
+    if policy is not None:
+        trainer.begin_from(policy)
+        log.info("warmup_from_cache", path=str(cached))
+        return None
+    examples = _decode(folder / DEMONSTRATIONS_FILE, demonstrations_text, WarmupExample)
+    problems = _decode(folder / HELDOUT_FILE, heldout_text, _Problem)
+    result = supervised_warmup(
+        trainer.model,
+        examples,
+        [WarmupExample(prompt=problem.prompt, completion=problem.answer) for problem in problems],
+        config.warmup,
+        generator=torch.Generator().manual_seed(settings.seed),
+        report=report,
+    )
+    policy = trainer.policy()
+    trainer.begin_from(policy)
+    if cached:
+        _save(cached, policy)
+    log.info("warmup_finished", steps=result.steps, solved=result.solved, greedy_solved=result.greedy_solved)
+    return result
+
+
+def _key(settings: Settings, config: LearnerConfig, *texts: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    parts = (FORMAT, settings.policy, settings.seed, config.warmup, torch.__version__)
+    digest.update(msgspec.json.encode(parts))
+    for text in texts:
+        digest.update(hashlib.blake2b(text).digest())
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read",
+            why=str(error),
+            fix="start the run with `tidegate up`, which writes its datasets",
+        ) from error
+
+
+def _decode(path: Path, text: bytes, row: type[Any]) -> list[Any]:
+    try:
+        return msgspec.json.Decoder(row).decode_lines(text)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"{path} holds a line that is no {row.__name__.strip('_')}", why=str(error)
+        ) from error
+
+
+def _load(path: Path, log: structlog.stdlib.BoundLogger) -> dict[str, Array] | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    body, digest = data[:-32], data[-32:]
+    if hashlib.blake2b(body, digest_size=32).digest() != digest:
+        log.warning("warmup_cache_corrupt", path=str(path), action="warming up again")
+        return None
+    return cast("dict[str, Array]", _safetensors.load(body))
+
+
+def _save(path: Path, policy: dict[str, Array]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    body = cast("bytes", _safetensors.save(policy))
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.write_bytes(body + hashlib.blake2b(body, digest_size=32).digest())
+    unfinished.replace(path)

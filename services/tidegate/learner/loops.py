@@ -1,0 +1,279 @@
+"""The learner's loop: lease, judge, update, commit and publish, again.
+
+One step ahead at most: while a batch is trained the one after it is leased (where the budget allows any lag), and the
+step before it is being acknowledged.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from tidegate.core.errors import RecordError, TidegateError, UnavailableError
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Array, PolicySnapshot, Trajectory
+from tidegate.core.staleness import LineageTree
+from tidegate.learner.batches import BatchSource, ReadyBatch
+from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
+from tidegate.learner.config import LearnerConfig
+from tidegate.learner.optim.port import Trainer
+from tidegate.learner.reporting import Reporter, Step
+from tidegate.learner.settling import Settling
+from tidegate.learner.startup import start
+from tidegate.learner.state import Outdated, Progress, next_version
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped, TrajectoryStoreClient
+from tidegate.wire.clients.weight_distribution import WeightDistributionClient
+
+ResultT = TypeVar("ResultT")
+
+
+class Learner:
+    """Owns the trainer; the loop and the servicer act through it."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        config: LearnerConfig,
+        *,
+        trainer: Trainer,
+        folder: CheckpointFolder,
+        reporter: Reporter,
+        make_first_policy: Callable[[], None],
+    ) -> None:
+        """Nothing is read or called before ``run``."""
+        self._context = context
+        self._config = config
+        self._trainer = trainer
+        self._folder = folder
+        self._reporter = reporter
+        self._make_first_policy = make_first_policy
+        self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
+        self._weights = WeightDistributionClient(context.channel("weight_distribution"))
+        self._settling = Settling(context, self._store, self._weights)
+        # One thread of its own: the event loop keeps its calls and heartbeats going while torch computes.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
+        self._progress: Progress | None = None
+        self._tree = LineageTree()
+        self._policy: dict[str, Array] = {}
+        self._published_at_s = 0.0
+        self._steps_since_checkpoint = 0
+        self._checkpoint_requests: list[asyncio.Future[PolicyVersion]] = []
+        self.checkpointed: PolicyVersion | None = None
+
+    @property
+    def progress(self) -> Progress:
+        """Where training stands.
+
+        Raises:
+            UnavailableError: it has not begun.
+        """
+        if self._progress is None:
+            raise UnavailableError("The learner is still starting", fix="ask again in a few seconds")
+        return self._progress
+
+    def metrics(self) -> dict[str, float]:
+        """What the newest step measured."""
+        return dict(self._reporter.newest)
+
+    async def checkpoint(self) -> PolicyVersion:
+        """Have a checkpoint written at the next step boundary; returns its version.
+
+        Raises:
+            UnavailableError: training has not begun, or ends.
+        """
+        if self._progress is None or self._context.drain.requested:
+            raise UnavailableError("The learner is starting or stopping, and writes no checkpoint on request")
+        request: asyncio.Future[PolicyVersion] = asyncio.get_running_loop().create_future()
+        self._checkpoint_requests.append(request)
+        return await request
+
+    async def run(self) -> None:
+        """Start, train until draining, leave a checkpoint.
+
+        Raises:
+            ConflictError: another learner took over.
+            TidegateError: a service refuses this learner, or the run folder does not fit.
+        """
+        try:
+            await self._run()
+        except UnavailableError:
+            if not self._context.drain.requested:
+                raise
+            self._context.log.warning("learner_stopped_unacknowledged", kept_in="checkpoint")
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            for request in self._checkpoint_requests:
+                request.cancel()
+
+    async def _run(self) -> None:
+        begun = await start(
+            self._context,
+            self._trainer,
+            self._folder,
+            store=self._store,
+            settling=self._settling,
+            make_first_policy=self._make_first_policy,
+        )
+        self._progress, self._tree, self._policy = begun.progress, begun.tree, begun.policy
+        self.checkpointed = begun.restored_from
+        self._reporter.progress(begun.progress)
+        batches = BatchSource(
+            self._context,
+            self._store,
+            learner_id=begun.learner_id,
+            lease_wait_s=self._config.lease_wait_s,
+        )
+        try:
+            await self._train(batches)
+        finally:
+            if self._context.drain.requested and (self._steps_since_checkpoint or self._checkpoint_requests):
+                await self._write_checkpoint()
+        await self._settling.wait()
+        await batches.close()
+
+    async def _train(self, batches: BatchSource) -> None:
+        clock, drain = self._context.clock, self._context.drain
+        trained_at_s = looked_at_s = clock.monotonic_s()
+        while not drain.requested:
+            if self._checkpoint_requests:
+                await self._write_checkpoint()
+            await self._settling.look()
+            asked_at_s = clock.monotonic_s()
+            batch = await batches.next(self.progress.version, self._tree)
+            now_s = clock.monotonic_s()
+            self._reporter.waited(now_s - asked_at_s)
+            match batch:
+                case ReadyBatch() if drain.requested:
+                    await batches.release(batch.batch_id)
+                case ReadyBatch():
+                    await self._step(batches, batch, wait_s=now_s - trained_at_s)
+                    trained_at_s = looked_at_s = clock.monotonic_s()
+                case Outdated():
+                    self._reporter.outdated(batch)
+                case None if now_s - looked_at_s >= self._config.republish_after_s:
+                    await self._publish_if_missing()
+                    looked_at_s = now_s
+                case None:
+                    pass
+
+    async def _step(self, batches: BatchSource, batch: ReadyBatch, *, wait_s: float) -> None:
+        """One update, from a batch that was just judged to the start of its acknowledgement."""
+        context = self._context
+        before = self.progress.version
+        if context.settings.staleness.max_lag > 0 and self._config.prefetch:
+            batches.prefetch(next_version(before))
+        started_at_s = context.clock.now_s()
+        try:
+            metrics, policy = await self._in_thread(
+                partial(self._update, batch.trajectories, number=before.step + 1)
+            )
+        except RecordError as error:
+            await self._refuse(batches, batch, error)
+            return
+        finished_at_s = context.clock.now_s()
+        self._progress = self.progress.after(batch.trajectories)
+        self._policy, self._published_at_s = policy, finished_at_s
+        step = Step(
+            progress=self._progress,
+            batch=batch,
+            metrics=metrics,
+            started_at_s=started_at_s,
+            finished_at_s=finished_at_s,
+            wait_s=wait_s,
+            trace_parent=context.telemetry.root(),
+        )
+        self._reporter.trained(step)
+        self._steps_since_checkpoint += 1
+        await self._settling.begin(
+            ConsumedBatch(
+                batch_id=batch.batch_id,
+                version=before,
+                consumptions=[Consumption(item.trajectory_id, item.verdict) for item in batch.judged],
+            ),
+            self._snapshot(),
+            self._tree,
+            trace_parent=step.trace_parent,
+            done=partial(self._reporter.settled, step),
+        )
+        if self._steps_since_checkpoint >= self._config.checkpoint_every_steps:
+            await self._write_checkpoint()
+
+    def _update(
+        self, trajectories: Sequence[Trajectory], *, number: int
+    ) -> tuple[dict[str, float], dict[str, Array]]:
+        metrics = self._trainer.update(self._trainer.prepare(trajectories), number=number)
+        spoiled = [name for name, value in metrics.items() if not math.isfinite(value)]
+        if spoiled:
+            raise TidegateError(
+                f"Update {number} is not finite: {', '.join(spoiled)}",
+                why="the learning rate is too high, or a reward or value is out of scale",
+                fix="lower the learning rate; the learner goes on from its last checkpoint",
+            )
+        return metrics, self._trainer.policy()
+
+    async def _refuse(self, batches: BatchSource, batch: ReadyBatch, error: RecordError) -> None:
+        """Drop what no update can be made from, so that the same batch does not come back for ever."""
+        spoiled = [trajectory for trajectory in batch.trajectories if not await self._fits([trajectory])]
+        self._context.log.error("batch_invalid", batch=batch.batch_id, error=str(error))
+        self._context.stats.add("invalid_batches_total")
+        await batches.release(
+            batch.batch_id,
+            dropped=[
+                Dropped(trajectory_id=trajectory.trajectory_id, reason="invalid", detail=str(error))
+                for trajectory in spoiled or batch.trajectories
+            ],
+        )
+
+    async def _fits(self, trajectories: Sequence[Trajectory]) -> bool:
+        try:
+            await self._in_thread(partial(self._trainer.prepare, trajectories))
+        except RecordError:
+            return False
+        return True
+
+    async def _in_thread(self, work: Callable[[], ResultT]) -> ResultT:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _snapshot(self) -> PolicySnapshot:
+        return PolicySnapshot(self.progress.version, self._policy, published_at_s=self._published_at_s)
+
+    async def _publish_if_missing(self) -> None:
+        """Nobody sends batches: see to it that the newest version is there to be followed (after a lost disk)."""
+        await self._settling.wait()
+        with contextlib.suppress(UnavailableError):  # the next look comes soon
+            head, kept = await self._weights.head()
+            version = self.progress.version
+            if head is None or head.version != version or version not in kept:
+                self._context.log.warning("policy_published_again", version=str(version))
+                await self._weights.publish(self._snapshot(), self._tree)
+
+    async def _write_checkpoint(self) -> None:
+        context = self._context
+        checkpoint = Checkpoint(
+            run=context.settings.run,
+            policy_kind=context.settings.policy.kind,
+            progress=self.progress,
+            lineages=tuple(self._tree.lineages.values()),
+            consumed=self._settling.unacknowledged(),
+            policy=self._policy,
+            trainer=self._trainer.state(),
+            written_at_s=context.clock.now_s(),
+        )
+        path = await asyncio.to_thread(self._folder.write, checkpoint)
+        version = checkpoint.progress.version
+        self.checkpointed = version
+        self._steps_since_checkpoint = 0
+        context.stats.add("checkpoints_total")
+        context.stats.label("checkpointed", str(version))
+        context.log.info("checkpoint_written", path=path.name, version=str(version))
+        for request in self._checkpoint_requests:
+            if not request.done():
+                request.set_result(version)
+        self._checkpoint_requests.clear()
+        with contextlib.suppress(UnavailableError):  # the next checkpoint says it again
+            # Any kept checkpoint may be the one to go on from, so payloads stay until the oldest holds them.
+            await self._store.mark_checkpointed(self._folder.versions()[0])

@@ -1,0 +1,233 @@
+"""Groups of completions to updates of ``models.char_lm``; the maths is ``algorithms.grpo``.
+
+Shapes: B completions, T their tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tidegate.algorithms.advantages import group_advantages
+from tidegate.algorithms.grpo import (
+    GrpoInputs,
+    GrpoSettings,
+    grpo_loss,
+    learning_rate_at,
+    minibatch_rows,
+    rows_with_signal,
+)
+from tidegate.core.errors import RecordError, StaleFolderError
+from tidegate.core.ids import GroupId
+from tidegate.core.records import Array, Trajectory
+from tidegate.learner.optim.gradients import gradient_step, mean_of, set_learning_rate
+from tidegate.learner.optim.optimizer_state import (
+    generator_array,
+    load_generator_array,
+    load_optimizer_arrays,
+    optimizer_arrays,
+)
+from tidegate.learner.optim.port import TrainerState
+from tidegate.models.char_lm import CharLm, CharLmSpec, check_arrays, load_arrays, to_arrays
+from tidegate.models.completion_batch import CompletionBatch, completion_logprobs, pack_completions
+
+# Names the reference policy's parameters in a checkpoint.
+_REFERENCE = "reference"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredCompletions:
+    """A batch of groups: the tokens, who sampled them with which probability, and what they earned."""
+
+    completions: CompletionBatch
+    behavior_logprobs_BT: Tensor
+    rewards_B: Tensor
+    temperature: float
+
+
+class LanguageModelTrainer:
+    """GRPO and its kin with AdamW. The same seed and batches give the same parameters."""
+
+    def __init__(self, spec: CharLmSpec, settings: GrpoSettings, *, seed: int, device: torch.device) -> None:
+        """Fresh parameters from ``seed``; a warm-up may still replace them (``begin_from``)."""
+        self._settings = settings
+        self._device = device
+        self._generator = torch.Generator().manual_seed(seed)
+        self.model = CharLm(spec, generator=self._generator).to(device)
+        self._reference: CharLm | None = None
+        self._parameters = dict(self.model.named_parameters())
+        self._optimizer = torch.optim.AdamW(
+            list(self._parameters.values()),
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self._note_reference(to_arrays(self.model))
+
+    def begin_from(self, policy: Mapping[str, Array]) -> None:
+        """Start from these parameters, which are also the reference policy.
+
+        Raises:
+            RecordError: they are not those of this network.
+        """
+        load_arrays(self.model, policy)
+        self._note_reference(policy)
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> ScoredCompletions:
+        """The completions, each prompt once.
+
+        Raises:
+            RecordError: one has no reward or misses a tensor, or was sampled unlike the others.
+        """
+        group_of: dict[GroupId, int] = {}
+        prompts: list[Array] = []
+        for trajectory in trajectories:
+            _check_completion(trajectory, like=trajectories[0])
+            if trajectory.group_id not in group_of:
+                group_of[trajectory.group_id] = len(prompts)
+                prompts.append(trajectory.tensors["prompt_tokens"])
+        completions = pack_completions(
+            prompts,
+            [trajectory.tensors["tokens"] for trajectory in trajectories],
+            group_index=[group_of[trajectory.group_id] for trajectory in trajectories],
+        )
+        logprobs_BT = np.zeros(tuple(completions.tokens_BT.shape), dtype=np.float32)
+        for row, trajectory in enumerate(trajectories):
+            logprobs = trajectory.tensors["behavior_logprobs"]
+            logprobs_BT[row, : len(logprobs)] = logprobs
+        return ScoredCompletions(
+            completions=_on(completions, self._device),
+            behavior_logprobs_BT=torch.tensor(logprobs_BT, device=self._device),
+            rewards_B=torch.tensor(
+                [trajectory.reward for trajectory in trajectories], dtype=torch.float32, device=self._device
+            ),
+            temperature=trajectories[0].sampler.temperature,
+        )
+
+    def update(self, batch: ScoredCompletions, *, number: int) -> dict[str, float]:
+        """``minibatches`` gradient steps of whole groups, around the policy as it stands now.
+
+        A batch in which no group tells one completion from another changes nothing, and still makes a version.
+        """
+        settings = self._settings
+        learning_rate = learning_rate_at(settings, update=number)
+        set_learning_rate(self._optimizer, learning_rate)
+        num_rows = len(batch.rewards_B)
+        group_index_B = batch.completions.group_index_B
+        signal_B = rows_with_signal(batch.rewards_B, group_index_B)
+        rows_B = signal_B if settings.drop_zero_signal else torch.arange(num_rows, device=self._device)
+        metrics = {
+            "learning_rate": learning_rate,
+            "zero_signal_fraction": 1.0 - len(signal_B) / num_rows,
+            "reward_mean": float(batch.rewards_B.mean()),
+        }
+        if not len(signal_B):
+            return {**metrics, "loss": 0.0, "ess": 1.0, "clipped_fraction": 0.0}
+        completions = batch.completions.rows(rows_B)
+        inputs = self._inputs(batch, completions, rows_B)
+        measured: list[dict[str, float]] = []
+        for index_B in minibatch_rows(
+            completions.group_index_B, minibatches=settings.minibatches, generator=self._generator
+        ):
+            part = completions.rows(index_B)
+            logprobs_BT = completion_logprobs(self.model, part, temperature=batch.temperature)
+            loss = grpo_loss(logprobs_BT, inputs.rows(index_B, num_tokens=part.tokens_BT.shape[1]), settings)
+            measured.append(
+                gradient_step(
+                    loss, self._optimizer, self._parameters.values(), max_grad_norm=settings.max_grad_norm
+                )
+            )
+        return {**metrics, **mean_of(measured)}
+
+    def policy(self) -> dict[str, Array]:
+        """A copy of all parameters."""
+        return to_arrays(self.model)
+
+    def state(self) -> TrainerState:
+        """A copy of AdamW's moments, of the random state, and of the reference policy where there is one."""
+        tensors = optimizer_arrays(self._optimizer, self._parameters) | generator_array(self._generator)
+        if self._reference is not None:
+            for name, array in to_arrays(self._reference).items():
+                tensors[f"{_REFERENCE}/{name}"] = array
+        return TrainerState(tensors=tensors, values={})
+
+    def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            StaleFolderError: it holds another network, or no reference policy although one is needed.
+        """
+        reference = {
+            key[len(_REFERENCE) + 1 :]: array
+            for key, array in state.tensors.items()
+            if key.startswith(f"{_REFERENCE}/")
+        }
+        try:
+            check_arrays(self.model, policy)
+            if self._reference is not None:
+                load_arrays(self._reference, reference)
+        except RecordError as error:
+            raise StaleFolderError(
+                "The checkpoint does not fit this run file",
+                why=error.what,
+                fix="give the run file its own policy and learner sections back, or start in a new run folder",
+            ) from error
+        load_optimizer_arrays(self._optimizer, self._parameters, state.tensors)
+        load_generator_array(self._generator, state.tensors)
+        load_arrays(self.model, policy)
+
+    def _inputs(self, batch: ScoredCompletions, completions: CompletionBatch, rows_B: Tensor) -> GrpoInputs:
+        """What the objectives read of the rows that are trained on, under the policy before the first gradient step."""
+        advantages_B = group_advantages(
+            batch.rewards_B, batch.completions.group_index_B, normalise_by_std=self._settings.normalise_by_std
+        )
+        with torch.no_grad():
+            proximal_BT = completion_logprobs(self.model, completions, temperature=batch.temperature)
+            reference_BT = (
+                None
+                if self._reference is None
+                else completion_logprobs(self._reference, completions, temperature=batch.temperature)
+            )
+        num_tokens = completions.tokens_BT.shape[1]
+        return GrpoInputs(
+            mask_BT=completions.mask_BT,
+            advantages_B=advantages_B[rows_B],
+            behavior_logprobs_BT=batch.behavior_logprobs_BT[rows_B, :num_tokens],
+            proximal_logprobs_BT=proximal_BT,
+            reference_logprobs_BT=reference_BT,
+        )
+
+    def _note_reference(self, policy: Mapping[str, Array]) -> None:
+        if self._settings.kl_weight <= 0.0:
+            return
+        self._reference = CharLm(self.model.spec).to(self._device)
+        load_arrays(self._reference, policy)
+
+
+def _check_completion(trajectory: Trajectory, *, like: Trajectory) -> None:
+    name = f"Trajectory {trajectory.trajectory_id}"
+    for tensor_name in ("prompt_tokens", "tokens", "behavior_logprobs"):
+        if tensor_name not in trajectory.tensors:
+            raise RecordError(f"{name} has no {tensor_name}")
+    if len(trajectory.tensors["tokens"]) != len(trajectory.tensors["behavior_logprobs"]):
+        raise RecordError(f"{name} has not one logprob a token")
+    if trajectory.reward is None:
+        raise RecordError(f"{name} has no reward", why="no environment has scored it")
+    if trajectory.sampler.temperature != like.sampler.temperature or trajectory.sampler.temperature <= 0.0:
+        raise RecordError(
+            f"{name} was sampled at temperature {trajectory.sampler.temperature}",
+            why=f"its batch was sampled at {like.sampler.temperature}, and logprobs compare like with like",
+        )
+
+
+def _on(batch: CompletionBatch, device: torch.device) -> CompletionBatch:
+    return CompletionBatch(
+        prompts_GP=batch.prompts_GP.to(device),
+        prompt_lengths_G=batch.prompt_lengths_G.to(device),
+        tokens_BT=batch.tokens_BT.to(device),
+        mask_BT=batch.mask_BT.to(device),
+        group_index_B=batch.group_index_B.to(device),
+    )

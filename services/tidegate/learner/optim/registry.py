@@ -1,0 +1,66 @@
+"""Which trainer fits which kind of policy: one literal table.
+
+A trainer's objectives are literal tables of their own, by name and one function each: ``algorithms.objectives`` for
+``mlp_actor_critic``, ``algorithms.grpo`` for ``char_lm``. A new objective is a line there; a new kind of policy is a
+line here and a file beside this one.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from tidegate.core.errors import ConfigError
+from tidegate.learner.config import LearnerConfig
+from tidegate.learner.optim.actor_critic import ActorCriticTrainer
+from tidegate.learner.optim.language_model import LanguageModelTrainer
+from tidegate.models.char_lm import CharLmSpec
+from tidegate.models.registry import mlp_spec
+from tidegate.runtime.config import Settings
+
+
+def actor_critic(settings: Settings, config: LearnerConfig, device: torch.device) -> ActorCriticTrainer:
+    """The trainer of ``mlp_actor_critic``.
+
+    Raises:
+        ConfigError: no network is known for the environment.
+    """
+    spec = mlp_spec(settings.workload.env, hidden=settings.policy.hidden)
+    return ActorCriticTrainer(spec, config.actor_critic, seed=settings.seed, device=device)
+
+
+def language_model(settings: Settings, config: LearnerConfig, device: torch.device) -> LanguageModelTrainer:
+    """The trainer of ``char_lm``.
+
+    Raises:
+        ConfigError: the sizes make no model.
+    """
+    policy = settings.policy
+    spec = CharLmSpec(
+        d_model=policy.d_model,
+        num_layers=policy.num_layers,
+        num_heads=policy.num_heads,
+        context_length=policy.context_length,
+    )
+    return LanguageModelTrainer(spec, config.language_model, seed=settings.seed, device=device)
+
+
+TRAINERS: dict[
+    str, Callable[[Settings, LearnerConfig, torch.device], ActorCriticTrainer | LanguageModelTrainer]
+] = {
+    "mlp_actor_critic": actor_critic,
+    "char_lm": language_model,
+}
+
+
+def choose_device(wanted: str) -> torch.device:
+    """``auto`` takes CUDA where there is one.
+
+    Raises:
+        ConfigError: CUDA was asked for by name and there is none.
+    """
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "learner.device is cuda, and torch finds no CUDA device",
+            fix="set learner.device to auto or cpu, or run the learner where there is one",
+        )
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")

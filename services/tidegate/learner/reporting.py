@@ -1,0 +1,220 @@
+"""What the learner tells about each step: statistics, a line in ``steps.jsonl``, spans and metrics.
+
+Spans and metrics cost nothing while telemetry is off. Each trajectory's consumption is a span in its own trace; the
+step is a trace of its own, linked to all that it was trained on.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tidegate.core.records import Trajectory
+from tidegate.learner.batches import ReadyBatch
+from tidegate.learner.settling import Settled
+from tidegate.learner.state import Judged, LagWindow, Outdated, Progress
+from tidegate.learner.steps_log import StepLine, StepsLog
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry import is_sampled
+from tidegate.runtime.telemetry_names import (
+    ATTR_AGE,
+    ATTR_ENV,
+    ATTR_LAG,
+    ATTR_REASON,
+    ATTR_SLO,
+    ATTR_SLO_RESULT,
+    ATTR_TRAJECTORY,
+    ATTR_VERSION_END,
+    ATTR_VERSION_LEARNER,
+    ATTR_VERSION_START,
+    METRIC_AGE,
+    METRIC_CONSUMED,
+    METRIC_DROPPED,
+    METRIC_LAG,
+    METRIC_LAG_WINDOW_MAX,
+    METRIC_LEARNER_VERSION,
+    METRIC_LEARNER_WAIT,
+    METRIC_REWARD,
+    METRIC_SLO_EVENTS,
+    METRIC_STEP_DURATION,
+    METRIC_VERSION_SPAN,
+    SPAN_CONSUME,
+    SPAN_LEARNER_STEP,
+)
+
+SLO_LAG = "lag_bound"
+SLO_AGE = "age_bound"
+
+
+class Step(msgspec.Struct, frozen=True, eq=False):
+    """One update, as it is told. Times in seconds since the epoch, durations in seconds."""
+
+    progress: Progress
+    batch: ReadyBatch
+    metrics: Mapping[str, float]
+    started_at_s: float
+    finished_at_s: float
+    wait_s: float
+    trace_parent: str
+
+
+class Reporter:
+    """Tells about steps, in their order."""
+
+    def __init__(self, context: ServiceContext, log: StepsLog) -> None:
+        """Declares every SLO series, so that a first violation counts as an increase."""
+        self._context = context
+        self._log = log
+        self._lags = LagWindow()
+        self._labels = {ATTR_ENV: context.settings.workload.env}
+        self.newest: dict[str, float] = {}
+        for slo in (SLO_LAG, SLO_AGE):
+            for result in ("good", "bad"):
+                self._count_slo(slo, result, 0)
+
+    def progress(self, progress: Progress) -> None:
+        """Where training stands, also before the first step of this life."""
+        stats = self._context.stats
+        stats.set("version_step", progress.version.step)
+        stats.label("version", str(progress.version))
+        stats.set("trained_trajectories_total", progress.consumed_trajectories)
+        stats.set("trained_steps_total", progress.consumed_steps)
+        stats.set("episodes_total", progress.episodes.total)
+        mean_return = progress.episodes.mean()
+        if mean_return is not None:
+            stats.set("mean_return", mean_return)
+        self._context.telemetry.observe(METRIC_LEARNER_VERSION, progress.version.step, self._labels)
+
+    def waited(self, seconds: float) -> None:
+        """The learner had nothing to train."""
+        self._context.stats.add("wait_batch_s_total", seconds)
+        self._context.telemetry.count(METRIC_LEARNER_WAIT, seconds, {**self._labels, "cause": "empty"})
+
+    def outdated(self, item: Outdated) -> None:
+        """A leased batch left the budget before the loss and was given back."""
+        self._context.log.warning(
+            "batch_outdated", trajectory=item.trajectory_id, reason=item.reason, detail=item.detail
+        )
+        self._context.stats.add("outdated_batches_total")
+        self._context.telemetry.count(METRIC_DROPPED, 1, {**self._labels, ATTR_REASON: item.reason})
+        self._count_slo(SLO_AGE if item.reason == "expired" else SLO_LAG, "bad", 1)
+
+    def trained(self, step: Step) -> None:
+        """An update was made; it is not acknowledged yet."""
+        stats = self._context.stats
+        stats.add("busy_s_total", step.finished_at_s - step.started_at_s)
+        lags = [item.verdict.lag for item in step.batch.judged]
+        self._lags.add(lags)
+        for name, value in (
+            ("lag_last_max", max(lags)),
+            ("lag_mean", self._lags.mean()),
+            ("lag_p95", self._lags.quantile(0.95)),
+            *step.metrics.items(),
+        ):
+            stats.set(name, value)
+            self.newest[name] = value
+        mean_reward = _mean_reward(step.batch.trajectories)
+        if mean_reward is not None:
+            stats.set("mean_reward", mean_reward)
+            self.newest["mean_reward"] = mean_reward
+        mean_return = step.progress.episodes.mean()
+        if mean_return is not None:
+            self.newest["mean_return"] = mean_return
+        self.progress(step.progress)
+        if self._context.telemetry.enabled:
+            self._trace(step, lags)
+
+    def settled(self, step: Step, settled: Settled) -> None:
+        """An update was committed and published."""
+        stats = self._context.stats
+        stats.add("commit_s_total", settled.commit_s)
+        stats.add("publish_s_total", settled.publish_s)
+        judged = step.batch.judged
+        lags = [item.verdict.lag for item in judged]
+        metrics = step.metrics
+        self._log.append(
+            StepLine(
+                step=step.progress.version.step,
+                lineage=step.progress.version.lineage,
+                at_s=step.finished_at_s,
+                samples=len(judged),
+                env_steps=step.progress.consumed_steps,
+                lag_mean=sum(lags) / len(lags),
+                lag_max=max(lags),
+                lags=lags,
+                age_mean_s=sum(item.verdict.age_s for item in judged) / len(judged),
+                mean_return=step.progress.episodes.mean(),
+                mean_reward=_mean_reward(step.batch.trajectories),
+                loss=metrics.get("loss"),
+                ess=metrics.get("ess"),
+                clipped_fraction=metrics.get("clipped_fraction"),
+                wait_s=step.wait_s,
+                train_s=step.finished_at_s - step.started_at_s,
+                publish_s=settled.publish_s,
+            )
+        )
+
+    def _trace(self, step: Step, lags: Sequence[int]) -> None:
+        telemetry = self._context.telemetry
+        labels = self._labels
+        for trajectory, item in zip(step.batch.trajectories, step.batch.judged, strict=True):
+            verdict = item.verdict
+            telemetry.observe(METRIC_LAG, verdict.lag, labels)
+            telemetry.observe(METRIC_AGE, verdict.age_s, labels)
+            telemetry.observe(METRIC_VERSION_SPAN, verdict.span, labels)
+            if trajectory.reward is not None:
+                telemetry.observe(METRIC_REWARD, trajectory.reward, labels)
+            if is_sampled(trajectory.trace_parent):
+                self._emit_consume(step, trajectory, item)
+        telemetry.count(METRIC_CONSUMED, len(lags), labels)
+        self._count_slo(SLO_LAG, "good", len(lags))
+        self._count_slo(SLO_AGE, "good", len(lags))
+        telemetry.observe(METRIC_LAG_WINDOW_MAX, max(lags), labels)
+        telemetry.observe(
+            METRIC_STEP_DURATION, step.finished_at_s - step.started_at_s, {**labels, "phase": "update"}
+        )
+        telemetry.emit(
+            SPAN_LEARNER_STEP,
+            parent=step.trace_parent,
+            started_at_s=step.started_at_s,
+            finished_at_s=step.finished_at_s,
+            attributes={
+                ATTR_VERSION_LEARNER: str(step.progress.version),
+                "messaging.batch.message_count": len(lags),
+                "tidegate.policy.lag.max": max(lags),
+                "loss": step.metrics.get("loss", 0.0),
+            },
+            links=[
+                (trajectory.trace_parent, {ATTR_LAG: lag})
+                for trajectory, lag in zip(step.batch.trajectories, lags, strict=True)
+            ],
+            as_root=True,
+        )
+
+    def _emit_consume(self, step: Step, trajectory: Trajectory, item: Judged) -> None:
+        self._context.telemetry.emit(
+            SPAN_CONSUME,
+            parent=trajectory.trace_parent,
+            started_at_s=step.started_at_s,
+            finished_at_s=step.finished_at_s,
+            attributes={
+                **self._labels,
+                ATTR_TRAJECTORY: str(trajectory.trajectory_id),
+                ATTR_VERSION_START: str(trajectory.spans[0].version),
+                ATTR_VERSION_END: str(trajectory.spans[-1].version),
+                ATTR_VERSION_LEARNER: str(step.progress.version),
+                ATTR_LAG: item.verdict.lag,
+                ATTR_AGE: item.verdict.age_s,
+            },
+            links=[(step.trace_parent, {})],
+            kind="consumer",
+        )
+
+    def _count_slo(self, slo: str, result: str, count: int) -> None:
+        self._context.telemetry.count(
+            METRIC_SLO_EVENTS, count, {**self._labels, ATTR_SLO: slo, ATTR_SLO_RESULT: result}
+        )
+
+
+def _mean_reward(trajectories: Sequence[Trajectory]) -> float | None:
+    rewards = [trajectory.reward for trajectory in trajectories if trajectory.reward is not None]
+    return sum(rewards) / len(rewards) if rewards else None

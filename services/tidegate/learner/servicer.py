@@ -1,0 +1,44 @@
+"""The gRPC face of the learner."""
+
+from typing import Any
+
+from grpc import aio
+
+from tidegate.learner.loops import Learner
+from tidegate.runtime.rpc import Registration
+from tidegate.v1 import learner_service_pb2 as pb
+from tidegate.v1.learner_service_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
+from tidegate.wire.convert import version_to_proto
+
+SERVICE_NAME = "tidegate.v1.LearnerService"
+
+_Context = aio.ServicerContext[Any, Any]
+
+
+class LearnerServicer(LearnerServiceServicer):
+    """Progress, and checkpoints on request."""
+
+    def __init__(self, learner: Learner) -> None:
+        """Asks ``learner``."""
+        self._learner = learner
+
+    def registration(self) -> Registration:
+        """How the lifecycle adds it to the server."""
+        return Registration(add=add_LearnerServiceServicer_to_server, servicer=self, name=SERVICE_NAME)
+
+    async def GetProgress(self, request: pb.GetProgressRequest, context: _Context) -> pb.GetProgressResponse:
+        """The version, what was consumed, and the newest metrics."""
+        progress = self._learner.progress
+        response = pb.GetProgressResponse(
+            version=version_to_proto(progress.version),
+            consumed_trajectories=progress.consumed_trajectories,
+            consumed_steps=progress.consumed_steps,
+            metrics=self._learner.metrics(),
+        )
+        if self._learner.checkpointed is not None:
+            response.checkpointed.CopyFrom(version_to_proto(self._learner.checkpointed))
+        return response
+
+    async def Checkpoint(self, request: pb.CheckpointRequest, context: _Context) -> pb.CheckpointResponse:
+        """Write a checkpoint at the next step boundary."""
+        return pb.CheckpointResponse(version=version_to_proto(await self._learner.checkpoint()))

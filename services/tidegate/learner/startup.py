@@ -1,0 +1,101 @@
+"""How a learner comes to its first version: from the newest checkpoint, or from nothing.
+
+Either way it opens a lineage at the trajectory store, which ends what an earlier learner held, and publishes the
+version that it starts from, so that actors follow it before the first batch.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from tidegate.core.errors import TidegateError
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Array, PolicySnapshot
+from tidegate.core.staleness import LineageTree
+from tidegate.learner.checkpoint import CheckpointFolder, Found
+from tidegate.learner.optim.port import Trainer
+from tidegate.learner.retrying import until_done
+from tidegate.learner.settling import Settling
+from tidegate.learner.state import Progress, lineage_to_open
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+
+# Long enough that two restores from one checkpoint never draw the same name (four digits would collide once in
+# 65,536 pairs, and two branches of one name would be taken for one).
+TOKEN_BYTES = 4
+
+
+class Start(msgspec.Struct, frozen=True, eq=False):
+    """Where a learner begins: its progress, the tree with its own lineage, the checkpoint it came from if any."""
+
+    progress: Progress
+    tree: LineageTree
+    policy: dict[str, Array]
+    learner_id: str
+    restored_from: PolicyVersion | None
+
+
+async def start(
+    context: ServiceContext,
+    trainer: Trainer,
+    folder: CheckpointFolder,
+    *,
+    store: TrajectoryStoreClient,
+    settling: Settling,
+    make_first_policy: Callable[[], None],
+) -> Start:
+    """Restore or begin, open a lineage, publish.
+
+    Raises:
+        ConflictError: another learner opened a lineage at the same time.
+        CorruptionError: there are checkpoints and none is whole.
+        StaleFolderError: the checkpoint is of another run or another network.
+    """
+    settings = context.settings
+    found = await asyncio.to_thread(folder.newest, run=settings.run, policy_kind=settings.policy.kind)
+    if found is None:
+        await asyncio.to_thread(make_first_policy)
+        restored_from, progress, consumed = None, None, ()
+    else:
+        await _tell(context, found)
+        trainer.restore(found.checkpoint.policy, found.checkpoint.trainer)
+        progress, consumed = found.checkpoint.progress, found.checkpoint.consumed
+        restored_from = progress.version
+    lineage = lineage_to_open(restored_from, token=secrets.token_hex(TOKEN_BYTES))
+    learner_id = f"{context.instance}-{lineage.name}"
+    tree, num_revived = await until_done(
+        context,
+        lambda: store.open_lineage(lineage, learner_id=learner_id, consumed=consumed),
+        what="open_lineage",
+    )
+    version = PolicyVersion(lineage=lineage.name, step=lineage.fork_step)
+    progress = (
+        Progress(version=version) if progress is None else msgspec.structs.replace(progress, version=version)
+    )
+    policy = trainer.policy()
+    snapshot = PolicySnapshot(version, policy, published_at_s=context.clock.now_s())
+    await settling.publish(snapshot, tree, trace_parent=context.telemetry.root())
+    context.log.info(
+        "lineage_opened", version=str(version), restored_from=str(restored_from), revived=num_revived
+    )
+    context.stats.set("revived_trajectories", num_revived)
+    return Start(
+        progress=progress, tree=tree, policy=policy, learner_id=learner_id, restored_from=restored_from
+    )
+
+
+async def _tell(context: ServiceContext, found: Found) -> None:
+    """Say what was restored; loudly, when the newest checkpoint was spoiled and an older one had to do."""
+    context.log.info(
+        "checkpoint_restored", path=str(found.path), version=str(found.checkpoint.progress.version)
+    )
+    for problem in found.passed_over:
+        context.log.error("checkpoint_corrupt", problem=problem, taken_instead=found.path.name)
+        context.stats.add("corrupt_checkpoints_total")
+        with contextlib.suppress(TidegateError):  # the log has it as well
+            await context.bus.event(
+                "checkpoint_corrupt", {"problem": problem, "taken_instead": found.path.name}
+            )

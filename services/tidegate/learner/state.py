@@ -1,0 +1,178 @@
+"""What the learner knows, as values: where training stands, the judgement before the loss, the windows it reports.
+
+A batch that is trained on top of version ``(L, s)`` makes version ``(L, s + 1)``; its lag is measured against, and its
+commit carries, ``(L, s)``. A checkpoint written after it holds version ``(L, s + 1)``, and a restore forks there.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
+from tidegate.core.records import DropReason, EpisodeEnd, Trajectory, VersionSpan
+from tidegate.core.staleness import Expired, Fresh, Lineage, LineageTree, StalenessLimits, Verdict, judge
+
+EPISODES_MAX = 100
+LAGS_MAX = 1024
+
+
+class EpisodeWindow(msgspec.Struct, frozen=True):
+    """Returns of the last ``EPISODES_MAX`` episodes that ended inside of consumed trajectories, oldest first."""
+
+    returns: tuple[float, ...] = ()
+    total: int = 0
+
+    def add(self, episodes: Sequence[EpisodeEnd]) -> "EpisodeWindow":
+        """The window with these episodes behind the others, the oldest let go."""
+        if not episodes:
+            return self
+        returns = (*self.returns, *(episode.episode_return for episode in episodes))
+        return EpisodeWindow(returns=returns[-EPISODES_MAX:], total=self.total + len(episodes))
+
+    def mean(self) -> float | None:
+        """Mean return; None before the first episode ended."""
+        return sum(self.returns) / len(self.returns) if self.returns else None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Where training stands; a checkpoint keeps it whole. Counts are over the ancestry of ``version``."""
+
+    version: PolicyVersion
+    consumed_trajectories: int = 0
+    consumed_steps: int = 0
+    episodes: EpisodeWindow = EpisodeWindow()
+
+    def after(self, trajectories: Sequence[Trajectory]) -> "Progress":
+        """Where training stands once these made an update."""
+        return Progress(
+            version=next_version(self.version),
+            consumed_trajectories=self.consumed_trajectories + len(trajectories),
+            consumed_steps=self.consumed_steps + sum(trajectory.num_steps for trajectory in trajectories),
+            episodes=self.episodes.add([end for trajectory in trajectories for end in trajectory.episodes]),
+        )
+
+
+def next_version(version: PolicyVersion) -> PolicyVersion:
+    """The version that an update of ``version`` makes."""
+    return PolicyVersion(lineage=version.lineage, step=version.step + 1)
+
+
+def lineage_to_open(checkpoint: PolicyVersion | None, *, token: str) -> Lineage:
+    """The lineage of a learner that starts: a root, or a fork of the checkpoint that it was restored from.
+
+    Names count the restores on the way from the root. ``token`` is random, so that two learners restored from one
+    checkpoint never share a name.
+    """
+    if checkpoint is None:
+        return Lineage(name=LineageName(f"0-{token}"))
+    count, _, _ = checkpoint.lineage.partition("-")
+    return Lineage(
+        name=LineageName(f"{int(count) + 1}-{token}"), parent=checkpoint.lineage, fork_step=checkpoint.step
+    )
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """One trajectory inside the budget, as measured just before the loss."""
+
+    trajectory_id: TrajectoryId
+    verdict: Fresh
+
+
+class Outdated(msgspec.Struct, frozen=True):
+    """One trajectory that left the budget between the lease and the loss."""
+
+    trajectory_id: TrajectoryId
+    reason: DropReason
+    detail: str
+
+
+class Trainable(msgspec.Struct, frozen=True):
+    """The whole batch is inside the budget; ``judged`` in batch order."""
+
+    judged: tuple[Judged, ...]
+
+
+class Spoiled(msgspec.Struct, frozen=True):
+    """Some of the batch may not be trained any more."""
+
+    outdated: tuple[Outdated, ...]
+
+
+Recheck: TypeAlias = Trainable | Spoiled
+
+
+def recheck(
+    trajectories: Sequence[Trajectory],
+    *,
+    version: PolicyVersion,
+    tree: LineageTree,
+    limits: StalenessLimits,
+    now_s: float,
+) -> Recheck:
+    """The second check of I1: every trajectory of a batch against the version it is about to update.
+
+    Raises:
+        UnknownVersionError: a span names a lineage that the run never opened.
+    """
+    # The samples of a group start together under the same versions: one judgement serves them all.
+    known: dict[tuple[tuple[VersionSpan, ...], float], Verdict] = {}
+    judged: list[Judged] = []
+    outdated: list[Outdated] = []
+    for trajectory in trajectories:
+        key = (trajectory.spans, trajectory.started_at_s)
+        verdict = known.get(key)
+        if verdict is None:
+            verdict = judge(
+                trajectory.spans,
+                started_at_s=trajectory.started_at_s,
+                head=version,
+                tree=tree,
+                limits=limits,
+                now_s=now_s,
+            )
+            known[key] = verdict
+        if isinstance(verdict, Fresh):
+            judged.append(Judged(trajectory.trajectory_id, verdict))
+        else:
+            reason: DropReason = "expired" if isinstance(verdict, Expired) else "stale"
+            outdated.append(Outdated(trajectory.trajectory_id, reason, str(verdict)))
+    return Spoiled(tuple(outdated)) if outdated else Trainable(tuple(judged))
+
+
+class LagWindow:
+    """Lags of the last ``LAGS_MAX`` consumed trajectories; the oldest makes room for the next."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._lags: list[int] = []
+        self._next = 0
+        self._counts: Counter[int] = Counter()
+
+    def add(self, lags: Iterable[int]) -> None:
+        """Note the lags of a batch."""
+        for lag in lags:
+            self._counts[lag] += 1
+            if len(self._lags) < LAGS_MAX:
+                self._lags.append(lag)
+                continue
+            self._counts[self._lags[self._next]] -= 1
+            self._lags[self._next] = lag
+            self._next = (self._next + 1) % LAGS_MAX
+
+    def mean(self) -> float:
+        """Mean lag, 0 without any."""
+        total = sum(lag * count for lag, count in self._counts.items())
+        return total / len(self._lags) if self._lags else 0.0
+
+    def quantile(self, share: float) -> int:
+        """The smallest lag that at least ``share`` of the window does not exceed; 0 without any."""
+        wanted = math.ceil(share * len(self._lags))
+        seen = 0
+        for lag in sorted(self._counts):
+            seen += self._counts[lag]
+            if seen >= wanted:
+                return lag
+        return 0

@@ -1,0 +1,159 @@
+"""A trajectory store in memory that speaks the real protocol, does what it is told, and fails when it is told."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.core.errors import ConflictError, UnavailableError
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Trajectory
+from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.runtime.rpc import Registration
+from tidegate.v1 import trajectory_store_service_pb2 as pb
+from tidegate.v1.trajectory_store_service_pb2_grpc import add_TrajectoryStoreServiceServicer_to_server
+from tidegate.wire.chunks import chunk_serializer
+from tidegate.wire.convert import lineage_from_proto, tree_to_proto, version_from_proto
+from tidegate.wire.frame import encode_frame
+
+
+@dataclass
+class Lease:
+    """A batch that is out."""
+
+    batch_id: str
+    version: PolicyVersion
+    trajectories: list[Trajectory]
+
+
+@dataclass
+class Commit:
+    """A batch that came back as trained: at which version, with which lags."""
+
+    batch_id: str
+    version: PolicyVersion
+    lags: dict[str, int]
+
+
+@dataclass
+class FakeStore:
+    """``failures``: how many of a method's next calls find nobody; ``lost_answers``: how many act and say nothing."""
+
+    batch_size: int
+    tree: LineageTree = field(default_factory=LineageTree)
+    available: list[Trajectory] = field(default_factory=list[Trajectory])
+    leases: dict[str, Lease] = field(default_factory=dict[str, Lease])
+    num_leases_max: int = 0
+    commits: list[Commit] = field(default_factory=list[Commit])
+    releases: list[tuple[str, dict[str, str]]] = field(default_factory=list[tuple[str, dict[str, str]]])
+    opened: list[Lineage] = field(default_factory=list[Lineage])
+    consumed: list[tuple[str, PolicyVersion]] = field(default_factory=list[tuple[str, PolicyVersion]])
+    checkpointed: list[PolicyVersion] = field(default_factory=list[PolicyVersion])
+    failures: Counter[str] = field(default_factory=Counter[str])
+    lost_answers: Counter[str] = field(default_factory=Counter[str])
+    calls: Counter[str] = field(default_factory=Counter[str])
+
+    def registration(self) -> Registration:
+        return Registration(
+            add=add_TrajectoryStoreServiceServicer_to_server,
+            servicer=self,
+            name="tidegate.v1.TrajectoryStoreService",
+            raw_responses={"LeaseBatch": chunk_serializer(4)},
+        )
+
+    @property
+    def head_lineage(self) -> Lineage:
+        return self.opened[-1]
+
+    def offer(self, trajectories: Sequence[Trajectory]) -> None:
+        self.available.extend(trajectories)
+
+    def _enter(self, method: str) -> None:
+        self.calls[method] += 1
+        if self.failures[method] > 0:
+            self.failures[method] -= 1
+            raise UnavailableError(f"{method} finds nobody")
+
+    def _leave(self, method: str) -> None:
+        if self.lost_answers[method] > 0:
+            self.lost_answers[method] -= 1
+            raise UnavailableError(f"the answer of {method} is lost")
+
+    def _check_open(self, version: PolicyVersion) -> None:
+        if version.lineage != self.head_lineage.name:
+            raise ConflictError(f"Lineage {version.lineage} is closed")
+
+    async def OpenLineage(self, request: pb.OpenLineageRequest, context: Any) -> pb.OpenLineageResponse:
+        self._enter("OpenLineage")
+        lineage = lineage_from_proto(request.lineage)
+        self.tree = self.tree.add(lineage)
+        if lineage not in self.opened:
+            self.opened.append(lineage)
+        self.consumed.extend(
+            (batch.batch_id, version_from_proto(batch.version)) for batch in request.consumed
+        )
+        for lease in self.leases.values():
+            self.available.extend(lease.trajectories)
+        self.leases.clear()
+        self._leave("OpenLineage")
+        return pb.OpenLineageResponse(lineages=tree_to_proto(self.tree))
+
+    async def LeaseBatch(self, request: pb.LeaseBatchRequest, context: Any) -> AsyncIterator[Any]:
+        self._enter("LeaseBatch")
+        version = version_from_proto(request.version)
+        self._check_open(version)
+        lease = next((lease for lease in self.leases.values() if lease.version == version), None)
+        deadline_s = asyncio.get_running_loop().time() + request.max_wait_s
+        while lease is None:
+            if len(self.available) >= self.batch_size:
+                taken, self.available = self.available[: self.batch_size], self.available[self.batch_size :]
+                batch_id = f"{version}#{self.calls['LeaseBatch']}"
+                lease = self.leases[batch_id] = Lease(batch_id, version, taken)
+                self.num_leases_max = max(self.num_leases_max, len(self.leases))
+            elif asyncio.get_running_loop().time() > deadline_s:
+                yield pb.LeaseBatchResponse()
+                return
+            else:
+                await asyncio.sleep(0.005)
+        self._leave("LeaseBatch")
+        frames = [encode_frame([trajectory]) for trajectory in lease.trajectories]
+        yield pb.LeaseBatchResponse(
+            batch_id=lease.batch_id,
+            frame_sizes=[len(frame) for frame in frames],
+            trajectory_ids=[trajectory.trajectory_id for trajectory in lease.trajectories],
+        )
+        yield memoryview(b"".join(frames))
+
+    async def CommitBatch(self, request: pb.CommitBatchRequest, context: Any) -> pb.CommitBatchResponse:
+        self._enter("CommitBatch")
+        if any(commit.batch_id == request.batch_id for commit in self.commits):
+            return pb.CommitBatchResponse()
+        version = version_from_proto(request.version)
+        self._check_open(version)
+        lease = self.leases.pop(request.batch_id)
+        lags = {item.trajectory_id: item.stale_by_versions for item in request.consumptions}
+        assert lags.keys() == {trajectory.trajectory_id for trajectory in lease.trajectories}
+        self.commits.append(Commit(request.batch_id, version, lags))
+        self._leave("CommitBatch")
+        return pb.CommitBatchResponse()
+
+    async def ReleaseBatch(self, request: pb.ReleaseBatchRequest, context: Any) -> pb.ReleaseBatchResponse:
+        self._enter("ReleaseBatch")
+        lease = self.leases.pop(request.batch_id)
+        dropped = {item.trajectory_id: item.reason for item in request.dropped}
+        self.releases.append((request.batch_id, dropped))
+        self.available[:0] = [item for item in lease.trajectories if item.trajectory_id not in dropped]
+        return pb.ReleaseBatchResponse()
+
+    async def MarkCheckpointed(
+        self, request: pb.MarkCheckpointedRequest, context: Any
+    ) -> pb.MarkCheckpointedResponse:
+        self._enter("MarkCheckpointed")
+        self.checkpointed.append(version_from_proto(request.version))
+        return pb.MarkCheckpointedResponse()
+
+    async def _unasked(self, request: Any, context: Any) -> Any:
+        raise AssertionError("a learner has no business here")
+
+    WatchOutcomes = Settle = GetLedger = GetTrajectory = UploadPayload = _unasked

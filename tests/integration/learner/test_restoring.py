@@ -1,0 +1,173 @@
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.integration.learner.world import CONFIG, World, until, world
+from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.ids import PolicyVersion
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import PolicyConfig
+from tidegate.wire.subjects import Topology
+
+pytestmark = pytest.mark.integration
+
+
+def head(running: World, step: int) -> PolicyVersion:
+    return PolicyVersion(lineage=running.store.head_lineage.name, step=step)
+
+
+def checkpoints(running: World) -> list[Path]:
+    return sorted((Path(running.settings.data_dir) / "learner" / "checkpoints").glob("0*"))
+
+
+async def train_to(running: World, step: int, *, killed: bool = False, every: int = 100) -> None:
+    config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=every)
+    async with running.learner(config, killed=killed) as life:
+        version = await life.version(0)
+        running.offer(step - version.step, at=version)
+        await life.version(step)
+        await until(lambda: not running.store.leases)
+
+
+async def test_draining_leaves_a_checkpoint_from_which_the_next_life_forks(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=5) as running:
+        await train_to(running, 3)
+        last = await running.announced()
+        assert len(checkpoints(running)) == 1
+        assert running.store.checkpointed == [last.version]
+        async with running.learner() as life:
+            version = await life.version(0)
+            assert version.step == 3
+            assert version.lineage.startswith("1-")
+            root, fork = running.store.opened
+            assert (fork.name, fork.parent, fork.fork_step) == (version.lineage, root.name, 3)
+            assert running.store.consumed == []
+            announced = await running.announced()
+            assert announced.version == version
+            assert announced.digests() == last.digests()
+            progress = await life.client.progress()
+            assert progress.consumed_trajectories == 6
+            assert progress.checkpointed == last.version
+            running.offer(1, at=version)
+            await life.version(4)
+            assert (await life.client.progress()).metrics["mean_return"] == sum(range(1, 9)) / 8
+
+
+async def test_killed_learner_goes_on_from_its_last_checkpoint_and_says_what_it_lost(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        await train_to(running, 5, killed=True, every=2)
+        async with running.learner() as life:
+            assert (await life.version(0)).step == 4
+        fork = running.store.head_lineage
+        # The update made on top of step 4 is lost; those made at steps 0 to 3 are part of the fork.
+        assert fork.fork_step == 4
+
+
+async def test_batches_whose_commit_was_never_acknowledged_are_told_at_the_restore(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=1)
+        async with running.learner(config, killed=True) as life:
+            version = await life.version(0)
+            running.store.failures.update(CommitBatch=10_000)
+            running.offer(1, at=version)
+            await life.version(1)
+            await until(lambda: len(checkpoints(running)) == 1)
+        running.store.failures.clear()
+        assert running.store.commits == []
+        async with running.learner() as life:
+            assert (await life.version(0)).step == 1
+        assert [consumed for _, consumed in running.store.consumed] == [version]
+
+
+async def test_draining_while_the_store_is_away_still_leaves_a_checkpoint(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        async with running.learner() as life:
+            version = await life.version(0)
+            running.store.failures.update(CommitBatch=10_000, MarkCheckpointed=10_000)
+            running.offer(2, at=version)
+            await life.version(1)
+        running.store.failures.clear()
+        assert len(checkpoints(running)) == 1
+        async with running.learner() as life:
+            restored = await life.version(0)
+        assert restored.step >= 1
+        assert [consumed.step for _, consumed in running.store.consumed] == list(range(restored.step))
+
+
+async def test_what_was_leased_ahead_is_given_back_on_drain(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        async with running.learner() as life:
+            version = await life.version(0)
+            running.offer(6, at=version)
+            await life.version(1)
+            life.context.drain.request()
+        assert running.store.leases == {}
+        num_committed = 2 * len(running.store.commits)
+        assert num_committed + len(running.store.available) == 12
+
+
+async def test_corrupt_newest_checkpoint_is_passed_over_loudly(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    events: list[bytes] = []
+
+    async def note(data: bytes, _headers: dict[str, str]) -> None:
+        events.append(data)
+
+    await bus.subscribe(topology.event("checkpoint_corrupt"), note)
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        await train_to(running, 4, every=2)
+        older, newer = checkpoints(running)
+        assert running.store.checkpointed[-1].step == 2  # the store keeps what the older one may ask for
+        (newer / "policy.safetensors").write_bytes(b"torn")
+        async with running.learner() as life:
+            assert (await life.version(0)).step == 2
+            await until(lambda: len(events) == 1)
+        assert b"policy.safetensors" in events[0]
+        assert older.name.encode() in events[0]
+
+
+async def test_only_corrupt_checkpoints_end_the_learner_with_what_to_do(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        await train_to(running, 1)
+        (checkpoints(running)[0] / "state.json").write_bytes(b"{}")
+        with pytest.raises(CorruptionError, match="remove it to train again"):
+            async with running.learner() as life:
+                await asyncio.wait([life.loop])
+
+
+async def test_checkpoint_of_another_network_ends_the_learner_with_what_to_do(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running:
+        await train_to(running, 1)
+        running.settings = msgspec.structs.replace(
+            running.settings, policy=PolicyConfig(kind="mlp_actor_critic", hidden=(5,))
+        )
+        with pytest.raises(StaleFolderError, match="policy section back"):
+            async with running.learner() as life:
+                await asyncio.wait([life.loop])
+
+
+async def test_checkpoint_on_request_while_no_batch_comes(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        version = await life.version(0)
+        assert await life.client.checkpoint() == version
+        assert (await life.client.progress()).checkpointed == version
+        assert len(checkpoints(running)) == 1

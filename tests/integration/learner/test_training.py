@@ -1,0 +1,180 @@
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.integration.learner.world import World, until, world
+from tests.unit.learner.trajectories import segment_tensors
+from tidegate.core.errors import ConflictError, UnavailableError
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.staleness import Lineage
+from tidegate.runtime.bus import Bus
+from tidegate.wire.clients.weight_distribution import WeightDistributionClient
+from tidegate.wire.subjects import Topology
+
+pytestmark = pytest.mark.integration
+
+
+def head(running: World, step: int) -> PolicyVersion:
+    return PolicyVersion(lineage=running.store.head_lineage.name, step=step)
+
+
+def steps(running: World) -> list[dict[str, object]]:
+    path = Path(running.settings.data_dir) / "learner" / "steps.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+async def test_first_version_is_published_before_the_first_batch(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        assert await life.version(0) == head(running, 0)
+        announced = await running.announced()
+        assert announced.version == head(running, 0)
+        assert running.store.head_lineage.parent is None
+        assert announced.inline_snapshot() is not None
+
+
+async def test_each_batch_makes_one_version_and_is_committed_at_the_one_before(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running:
+        async with running.learner() as life:
+            await life.version(0)
+            first = await running.announced()
+            running.offer(3, at=head(running, 0))
+            assert await life.version(3) == head(running, 3)
+            await until(lambda: len(running.store.commits) == 3)
+            progress = await life.client.progress()
+        commits = running.store.commits
+        assert [commit.version.step for commit in commits] == [0, 1, 2]
+        assert [set(commit.lags.values()) for commit in commits] == [{0}, {1}, {2}]
+        announced = await running.announced()
+        assert announced.version == head(running, 3)
+        assert announced.digests() != first.digests()
+        assert progress.consumed_trajectories == 6
+        assert progress.metrics.keys() >= {"loss", "ess", "clipped_fraction", "mean_return"}
+        assert progress.metrics["mean_return"] == np.mean([1, 2, 3, 4, 5, 6])
+        lines = steps(running)
+        assert [line["step"] for line in lines] == [1, 2, 3]
+        assert [line["lag_max"] for line in lines] == [0, 1, 2]
+        assert lines[-1]["env_steps"] == progress.consumed_steps == 6 * 32
+        assert running.store.leases == {}
+
+
+async def test_without_a_budget_nothing_is_leased_ahead(tmp_path: Path, bus: Bus, topology: Topology) -> None:
+    async with world(tmp_path, bus, topology, max_lag=0) as running, running.learner() as life:
+        await life.version(0)
+        for step in range(3):
+            running.offer(1, at=head(running, step))
+            await life.version(step + 1)
+        await until(lambda: len(running.store.commits) == 3)
+        assert running.store.num_leases_max == 1
+        assert all(set(commit.lags.values()) == {0} for commit in running.store.commits)
+
+
+async def test_with_a_budget_the_next_batch_is_leased_while_one_is_trained(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=4) as running, running.learner() as life:
+        await life.version(0)
+        running.offer(4, at=head(running, 0))
+        await life.version(4)
+        # One being trained, one ahead, and the one before while its commit is on the way.
+        assert 2 <= running.store.num_leases_max <= 3
+
+
+async def test_trajectory_that_left_the_budget_after_its_lease_is_not_trained(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=1) as running, running.learner() as life:
+        await life.version(0)
+        running.offer(2, at=head(running, 0))
+        await life.version(2)
+        # This store hands out whatever it has: two versions behind, and too old.
+        stale, fresh = running.offer(1, at=head(running, 0))
+        (expired, _) = running.offer(1, at=head(running, 2), started_at_s=1.0)
+        del fresh
+        running.offer(1, at=head(running, 2))
+        await life.version(3)
+        dropped = {name: reason for _, names in running.store.releases for name, reason in names.items()}
+        assert dropped[stale.trajectory_id] == "stale"
+        assert dropped[expired.trajectory_id] == "expired"
+        assert all(max(commit.lags.values()) <= 1 for commit in running.store.commits)
+        assert all(not commit.lags.keys() & dropped.keys() for commit in running.store.commits)
+
+
+async def test_trajectory_that_fits_no_policy_is_dropped_and_training_goes_on(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        await life.version(0)
+        tensors = segment_tensors(1)
+        del tensors["observations"]
+        spoiled = running.offer(1, at=head(running, 0), tensors=tensors)
+        running.offer(1, at=head(running, 0))
+        await life.version(1)
+        (_, dropped) = running.store.releases[0]
+        assert dropped == {trajectory.trajectory_id: "invalid" for trajectory in spoiled}
+
+
+async def test_commit_and_lease_survive_an_absent_store_and_lost_answers(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running:
+        running.store.failures.update(OpenLineage=2, LeaseBatch=2, CommitBatch=3)
+        running.store.lost_answers.update(OpenLineage=1, LeaseBatch=2, CommitBatch=1)
+        async with running.learner() as life:
+            await life.version(0)
+            running.offer(3, at=head(running, 0))
+            await life.version(3)
+            await until(lambda: len(running.store.commits) == 3)
+        assert [commit.version.step for commit in running.store.commits] == [0, 1, 2]
+        assert len(running.store.opened) == 1
+        assert (await running.announced()).version.step == 3
+
+
+async def test_learner_whose_lineage_was_taken_over_ends_with_a_conflict(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async def be_taken_over(running: World) -> None:
+        async with running.learner() as life:
+            await life.version(0)
+            other = Lineage(name=LineageName("0-ffff"))
+            running.store.tree = running.store.tree.add(other)
+            running.store.opened.append(other)
+            await asyncio.wait([life.loop])
+
+    async with world(tmp_path, bus, topology) as running:
+        with pytest.raises(ConflictError, match="closed"):
+            await be_taken_over(running)
+
+
+async def test_version_that_weight_distribution_lost_is_published_again(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        await life.version(0)
+        running.offer(1, at=head(running, 0))
+        version = await life.version(1)
+        await until(lambda: len(running.store.commits) == 1)
+        await running.serve_weights(tmp_path / "another-disk")
+        weights = WeightDistributionClient(life.context.channel("weight_distribution"))
+        async with asyncio.timeout(20):
+            while version not in (await weights.head())[1]:
+                await asyncio.sleep(0.05)
+        assert (await bus.stream_state(topology.stream("POLICY"))).messages == 2
+
+
+async def test_progress_before_the_first_version_says_to_ask_again(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running:
+        running.store.failures.update(OpenLineage=4)
+        async with running.learner() as life:
+            with pytest.raises(UnavailableError, match="starting"):
+                await life.client.progress()
+            await life.version(0)
+            assert (await life.client.progress()).consumed_trajectories == 0

@@ -1,0 +1,144 @@
+"""A learner among a store of the test's own, real weight distribution and a real broker."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.integration.learner.fake_store import FakeStore
+from tests.integration.weight_distribution.serving import make_context, serving
+from tests.support.settings import make_settings
+from tests.unit.learner.trajectories import segment
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Trajectory
+from tidegate.learner.config import LearnerConfig
+from tidegate.learner.main import build
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import Settings
+from tidegate.runtime.rpc import RpcServer, open_channel
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.announcement import Announcement
+from tidegate.wire.clients.learner import LearnerClient
+from tidegate.wire.subjects import Topology
+
+TIMEOUT_S = 30.0
+CONFIG = LearnerConfig(lease_wait_s=0.1, republish_after_s=0.3, cache_dir="")
+
+
+@dataclass
+class Life:
+    """One life of a learner: its context, its client, and its loop."""
+
+    context: ServiceContext
+    client: LearnerClient
+    loop: asyncio.Future[None]
+
+    async def version(self, at_least: int) -> PolicyVersion:
+        """Wait until it has trained that far."""
+        await until(lambda: self._trained() >= at_least or self.loop.done())
+        if self.loop.done():
+            self.loop.result()
+        return (await self.client.progress()).version
+
+    def _trained(self) -> float:
+        board = self.context.stats.snapshot(at_s=0.0)
+        return board.values["version_step"] if "version" in board.labels else -1.0
+
+
+@dataclass
+class World:
+    """What outlives a learner."""
+
+    folder: Path
+    settings: Settings
+    store: FakeStore
+    bus: Bus
+    topology: Topology
+    weights: AsyncExitStack
+    num_offered: int = 0
+
+    def offer(self, num_batches: int, *, at: PolicyVersion, **changes: Any) -> list[Trajectory]:
+        """Put whole batches of fresh segments into the store."""
+        made: list[Trajectory] = []
+        for _ in range(num_batches * self.settings.batch_size):
+            self.num_offered += 1
+            fields: dict[str, Any] = {
+                "seed": self.num_offered,
+                "returns": (float(self.num_offered),),
+                "started_at_s": time.time(),
+                **changes,
+            }
+            made.append(segment(f"t{self.num_offered}", at=at, **fields))
+        self.store.offer(made)
+        return made
+
+    async def announced(self) -> Announcement:
+        """The newest announcement on POLICY."""
+        stored = await self.bus.last(self.topology.stream("POLICY"), self.topology.policy("default"))
+        assert stored is not None
+        return Announcement.from_bytes(stored.data)
+
+    async def serve_weights(self, folder: Path) -> None:
+        """Weight distribution, from now on, with its disk in ``folder``."""
+        await self.weights.aclose()
+        await self.weights.enter_async_context(serving(folder, self.bus, settings=self.settings))
+
+    @asynccontextmanager
+    async def learner(
+        self, config: LearnerConfig = CONFIG, *, killed: bool = False
+    ) -> AsyncGenerator[Life, None]:
+        """One life; leaving it drains the learner, or ends it without a word when it is to be ``killed``."""
+        context = make_context(
+            "learner", self.settings, bus=self.bus, data_dir=Path(self.settings.data_dir) / "learner"
+        )
+        parts = await build(context, config)
+        server = RpcServer(parts.servicers)
+        address = self.settings.addresses["learner"][0]
+        await server.start(address)
+        channel = open_channel(address)
+        loop = asyncio.ensure_future(parts.loops["train"]())
+        try:
+            yield Life(context, LearnerClient(channel), loop)
+        finally:
+            if killed:
+                loop.cancel()
+            else:
+                context.drain.request()
+            _, late = await asyncio.wait([loop], timeout=TIMEOUT_S)
+            await channel.close()
+            await server.stop(grace_s=0.1)
+            await context.channels.close()
+            if parts.close is not None:
+                await parts.close()
+            assert not late, "the learner does not end"
+            if not loop.cancelled():
+                loop.result()
+
+
+@asynccontextmanager
+async def world(
+    folder: Path, bus: Bus, topology: Topology, *, max_lag: int = 2, **changes: Any
+) -> AsyncGenerator[World, None]:
+    """Store, weight distribution and broker."""
+    settings = msgspec.structs.replace(make_settings(folder, broker_url="", max_lag=max_lag), **changes)
+    store = FakeStore(batch_size=settings.batch_size)
+    async with AsyncExitStack() as stack:
+        server = RpcServer([store.registration()])
+        await server.start(settings.addresses["trajectory_store"][0])
+        stack.push_async_callback(server.stop, grace_s=0.1)
+        weights = await stack.enter_async_context(AsyncExitStack())
+        running = World(folder, settings, store, bus, topology, weights)
+        await running.serve_weights(folder)
+        yield running
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what is about to happen; a hang is the failure."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+
+from tests.unit.learner.trajectories import segment, segment_tensors, version
+from tidegate.algorithms.objectives import ActorCriticSettings
+from tidegate.core.errors import RecordError, StaleFolderError
+from tidegate.core.records import Array, Trajectory
+from tidegate.learner.optim.actor_critic import ActorCriticTrainer
+from tidegate.models.registry import mlp_spec
+
+CPU = torch.device("cpu")
+SETTINGS = ActorCriticSettings(epochs=2, minibatches=2)
+
+
+def trainer(*, seed: int = 0, hidden: tuple[int, ...] = (8, 8)) -> ActorCriticTrainer:
+    return ActorCriticTrainer(mlp_spec("CartPole-v1", hidden=hidden), SETTINGS, seed=seed, device=CPU)
+
+
+def batch(seed: int) -> list[Trajectory]:
+    return [segment(f"t{seed}-{index}", at=version(0), seed=10 * seed + index) for index in range(2)]
+
+
+def train(made: ActorCriticTrainer, numbers: range) -> list[dict[str, float]]:
+    return [made.update(made.prepare(batch(number)), number=number) for number in numbers]
+
+
+def test_an_update_moves_the_policy_and_measures_it() -> None:
+    made = trainer()
+    before = made.policy()
+    (metrics,) = train(made, range(1, 2))
+    after = made.policy()
+    assert metrics.keys() >= {"loss", "ess", "clipped_fraction", "entropy", "grad_norm", "learning_rate"}
+    assert all(np.isfinite(value) for value in metrics.values())
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == before.keys() - {"input_scale"}
+
+
+def test_published_policy_does_not_change_with_the_next_update() -> None:
+    made = trainer()
+    published = made.policy()
+    copies = {name: array.copy() for name, array in published.items()}
+    train(made, range(1, 2))
+    for name, array in published.items():
+        np.testing.assert_array_equal(array, copies[name])
+
+
+def test_same_seed_and_batches_make_the_same_policy_and_another_seed_does_not() -> None:
+    policies: list[dict[str, Array]] = []
+    for seed in (0, 0, 1):
+        made = trainer(seed=seed)
+        train(made, range(1, 4))
+        policies.append(made.policy())
+    for name, array in policies[0].items():
+        np.testing.assert_array_equal(array, policies[1][name])
+    assert not np.array_equal(policies[0]["policy.0.weight"], policies[2]["policy.0.weight"])
+
+
+def test_restored_trainer_goes_on_exactly_as_if_it_had_never_stopped() -> None:
+    whole = trainer()
+    train(whole, range(1, 4))
+    policy, state = whole.policy(), whole.state()
+    train(whole, range(4, 7))
+    restored = trainer(seed=5)
+    restored.restore(policy, state)
+    train(restored, range(4, 7))
+    for name, array in whole.policy().items():
+        np.testing.assert_array_equal(array, restored.policy()[name])
+
+
+def test_learning_rate_follows_the_number_of_the_update_and_not_of_this_life() -> None:
+    late = trainer()
+    (metrics,) = train(late, range(98, 99))
+    assert metrics["learning_rate"] == pytest.approx(
+        SETTINGS.learning_rate * SETTINGS.learning_rate_final_share
+    )
+
+
+def test_checkpoint_of_another_network_is_refused() -> None:
+    other = trainer(hidden=(4,))
+    with pytest.raises(StaleFolderError, match="another network"):
+        trainer().restore(other.policy(), other.state())
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "valid"])
+def test_segment_without_a_tensor_is_refused(name: str) -> None:
+    tensors = segment_tensors(0)
+    del tensors[name]
+    with pytest.raises(RecordError, match=name):
+        trainer().prepare([segment("a", at=version(0), tensors={**tensors})])
+
+
+def test_segment_with_an_action_the_policy_lacks_is_refused() -> None:
+    tensors = segment_tensors(0)
+    tensors["actions"] = tensors["actions"] + 5
+    with pytest.raises(RecordError, match="actions"):
+        trainer().prepare([segment("a", at=version(0), tensors=tensors)])

@@ -1,0 +1,183 @@
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.unit.learner.trajectories import ROOT, version
+from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.ids import LineageName, PolicyVersion, RunId, TrajectoryId
+from tidegate.core.staleness import Fresh, Lineage
+from tidegate.learner import checkpoint as checkpoint_module
+from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder, read
+from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.state import EpisodeWindow, Progress
+from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
+
+RUN = RunId("test-run")
+FILES = ["policy.safetensors", "trainer.safetensors", "state.json", "manifest.json"]
+
+
+def checkpoint(at: PolicyVersion, **changes: Any) -> Checkpoint:
+    rng = np.random.default_rng(at.step)
+    whole = Checkpoint(
+        run=RUN,
+        policy_kind="mlp_actor_critic",
+        progress=Progress(
+            version=at,
+            consumed_trajectories=3,
+            consumed_steps=4,
+            episodes=EpisodeWindow(returns=(1.5, 2.5), total=9),
+        ),
+        lineages=(Lineage(name=ROOT), Lineage(name=LineageName("1-bbbb"), parent=ROOT, fork_step=2)),
+        consumed=(
+            ConsumedBatch(
+                batch_id="b-1",
+                version=version(at.step - 1),
+                consumptions=[Consumption(TrajectoryId("t.0"), Fresh(lag=1, span=0, age_s=0.25))],
+            ),
+        ),
+        policy={"w": rng.standard_normal((2, 3)).astype(np.float32)},
+        trainer=TrainerState(
+            tensors={"m": rng.standard_normal(4), "generator": np.arange(8, dtype=np.uint8)},
+            values={"updates": 12},
+        ),
+        written_at_s=1.0,
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def open_folder(directory: Path, *, keep: int = 3) -> CheckpointFolder:
+    return CheckpointFolder(directory, keep=keep)
+
+
+def newest_version(folder: CheckpointFolder) -> PolicyVersion:
+    found = folder.newest(run=RUN, policy_kind="mlp_actor_critic")
+    assert found is not None
+    return found.checkpoint.progress.version
+
+
+def spoil(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_checkpoint_comes_back_whole(tmp_path: Path) -> None:
+    given = checkpoint(version(7))
+    path = open_folder(tmp_path).write(given)
+    back = read(path)
+    for name in ("run", "policy_kind", "progress", "lineages", "consumed", "written_at_s"):
+        assert getattr(back, name) == getattr(given, name)
+    np.testing.assert_array_equal(back.policy["w"], given.policy["w"])
+    np.testing.assert_array_equal(back.trainer.tensors["m"], given.trainer.tensors["m"])
+    assert back.trainer.tensors["generator"].dtype == np.uint8
+    assert back.trainer.values == {"updates": 12}
+
+
+def test_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    assert open_folder(tmp_path).newest(run=RUN, policy_kind="mlp_actor_critic") is None
+
+
+def test_newest_is_the_last_written_even_at_an_older_step(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path)
+    folder.write(checkpoint(version(150)))
+    folder.write(checkpoint(version(110, LineageName("1-bbbb"))))
+    assert newest_version(open_folder(tmp_path)) == version(110, LineageName("1-bbbb"))
+
+
+def test_only_the_newest_stay(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, keep=2)
+    for step in range(8, 13):
+        folder.write(checkpoint(version(step)))
+    assert folder.versions() == [version(11), version(12)]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_any_changed_byte_is_found_and_the_one_before_is_taken(tmp_path: Path, name: str) -> None:
+    folder = open_folder(tmp_path)
+    folder.write(checkpoint(version(1)))
+    spoil(folder.write(checkpoint(version(2))) / name)
+    found = open_folder(tmp_path).newest(run=RUN, policy_kind="mlp_actor_critic")
+    assert found is not None
+    assert found.checkpoint.progress.version == version(1)
+    assert "00000002.0-aaaa.2" in found.passed_over[0]
+    # What was passed over is out of the way, and kept to be looked at.
+    assert folder.versions() == [version(1)]
+    assert [path.name for path in tmp_path.glob("corrupt-*")] == ["corrupt-00000002.0-aaaa.2"]
+    folder.write(checkpoint(version(3)))
+    assert newest_version(open_folder(tmp_path)) == version(3)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_missing_file_is_found(tmp_path: Path, name: str) -> None:
+    path = open_folder(tmp_path).write(checkpoint(version(1)))
+    (path / name).unlink()
+    with pytest.raises(CorruptionError, match=name):
+        read(path)
+
+
+def test_when_none_is_whole_the_error_says_what_to_do(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path)
+    for step in (1, 2):
+        spoil(folder.write(checkpoint(version(step))) / "policy.safetensors")
+    with pytest.raises(CorruptionError, match=r"No checkpoint in .* is whole.*remove it to train again"):
+        open_folder(tmp_path).newest(run=RUN, policy_kind="mlp_actor_critic")
+
+
+@pytest.mark.parametrize("num_calls", range(6))
+def test_crash_at_any_moment_of_writing_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_calls: int
+) -> None:
+    folder = open_folder(tmp_path)
+    folder.write(checkpoint(version(1)))
+    calls = 0
+
+    class CrashError(Exception):
+        pass
+
+    def sync_or_crash(path: Path, data: bytes = b"") -> None:
+        nonlocal calls
+        if calls == num_calls:
+            path.write_bytes(data[: len(data) // 2])
+            raise CrashError
+        calls += 1
+        path.write_bytes(data)
+
+    def skip(path: Path) -> None:
+        """No disk to wait for."""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_module, "_write_synced", sync_or_crash)
+        patch.setattr(checkpoint_module, "_sync", skip)
+        if num_calls < 4:
+            with pytest.raises(CrashError):
+                folder.write(checkpoint(version(2)))
+        else:
+            folder.write(checkpoint(version(2)))
+    again = open_folder(tmp_path)
+    assert newest_version(again) == version(2 if num_calls >= 4 else 1)
+    assert not list(tmp_path.glob(".partial-*"))
+    again.write(checkpoint(version(3)))
+    assert newest_version(again) == version(3)
+
+
+def test_checkpoint_of_another_run_or_policy_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path)
+    folder.write(checkpoint(version(1)))
+    with pytest.raises(StaleFolderError, match="new run folder"):
+        folder.newest(run=RunId("other"), policy_kind="mlp_actor_critic")
+    with pytest.raises(StaleFolderError, match="char_lm"):
+        folder.newest(run=RUN, policy_kind="char_lm")
+
+
+def test_checkpoint_of_another_format_is_refused_and_not_taken_for_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = open_folder(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_module, "FORMAT", 99)
+        folder.write(checkpoint(version(1)))
+    with pytest.raises(StaleFolderError, match="format 99"):
+        folder.newest(run=RUN, policy_kind="mlp_actor_critic")

@@ -1,0 +1,89 @@
+"""Trajectories as actors record them, for the tests of this room."""
+
+import numpy as np
+
+from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, trajectory_id
+from tidegate.core.records import Array, EpisodeEnd, Sampler, Trajectory, VersionSpan
+from tidegate.models.char_tokenizer import encode_completion, encode_prompt
+
+ROOT = LineageName("0-aaaa")
+
+
+def version(step: int, lineage: LineageName = ROOT) -> PolicyVersion:
+    return PolicyVersion(lineage=lineage, step=step)
+
+
+def segment_tensors(seed: int, *, num_steps: int = 8, num_envs: int = 4) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    flags = np.zeros((num_steps, num_envs), dtype=np.uint8)
+    return {
+        "observations": rng.standard_normal((num_steps + 1, num_envs, 4)).astype(np.float32),
+        "actions": rng.integers(0, 2, (num_steps, num_envs)).astype(np.int32),
+        "behavior_logprobs": np.full((num_steps, num_envs), np.log(0.5), dtype=np.float32),
+        "rewards": np.ones((num_steps, num_envs), dtype=np.float32),
+        "terminated": flags,
+        "truncated": flags,
+        "valid": np.ones_like(flags),
+    }
+
+
+def segment(
+    name: str,
+    *,
+    at: PolicyVersion,
+    started_at_s: float = 0.0,
+    seed: int = 0,
+    returns: tuple[float, ...] = (),
+    run: str = "test-run",
+    tensors: dict[str, Array] | None = None,
+) -> Trajectory:
+    given = segment_tensors(seed) if tensors is None else tensors
+    num_steps = len(given["rewards"])
+    return Trajectory(
+        trajectory_id=trajectory_id(TaskId(name), sample_index=0),
+        run_id=RunId(run),
+        task_id=TaskId(name),
+        group_id=GroupId(name),
+        group_size=1,
+        spans=(VersionSpan(at, 0, num_steps),),
+        tensors=given,
+        num_steps=int(given["rewards"].size),
+        episodes=tuple(EpisodeEnd(episode_return=value, length=1, position=0) for value in returns),
+        started_at_s=started_at_s,
+        finished_at_s=started_at_s,
+        env_id="CartPole-v1",
+    )
+
+
+def group(
+    name: str,
+    prompt: str,
+    completions: list[tuple[str, float]],
+    *,
+    at: PolicyVersion,
+    logprob: float = -1.0,
+    temperature: float = 1.0,
+) -> list[Trajectory]:
+    """The samples of one prompt: (completion, reward) each."""
+    members: list[Trajectory] = []
+    for index, (completion, reward) in enumerate(completions):
+        tokens = np.array(encode_completion(completion), dtype=np.int32)
+        members.append(
+            Trajectory(
+                trajectory_id=trajectory_id(TaskId(name), sample_index=index),
+                run_id=RunId("test-run"),
+                task_id=TaskId(name),
+                group_id=GroupId(name),
+                group_size=len(completions),
+                spans=(VersionSpan(at, 0, len(tokens)),),
+                tensors={
+                    "prompt_tokens": np.array(encode_prompt(prompt), dtype=np.int32),
+                    "tokens": tokens,
+                    "behavior_logprobs": np.full(len(tokens), logprob, dtype=np.float32),
+                },
+                num_steps=len(tokens),
+                reward=reward,
+                sampler=Sampler(temperature=temperature, max_new_tokens=4),
+            )
+        )
+    return members
