@@ -64,7 +64,7 @@ class Observations:
 
     def rate(self, service: str, name: str, *, now_s: float) -> float:
         """Increase a second of a counter over the window, summed over living instances."""
-        return sum(self._rate(instance, name) for instance in self.alive(service, now_s=now_s))
+        return sum((self._rate(instance, name) for instance in self.alive(service, now_s=now_s)), 0.0)
 
     def ratio(self, service: str, name: str, *, now_s: float) -> float:
         """Share of wall time that a counter of seconds took, mean over living instances."""
@@ -73,10 +73,11 @@ class Observations:
 
     def gauge(self, service: str, name: str, *, now_s: float) -> float:
         """A gauge's mean over the window, summed over living instances."""
-        return sum(
+        means = (
             mean(stats.values.get(name, 0.0) for _, stats in self._recent[instance])
             for instance in self.alive(service, now_s=now_s)
         )
+        return sum(means, 0.0)
 
     def _rate(self, instance: str, name: str) -> float:
         recent = self._recent[instance]

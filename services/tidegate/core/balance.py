@@ -108,7 +108,9 @@ def _absent(signals: Signals) -> Diagnosis | None:
         )
     if signals.num_learners == 0:
         return Diagnosis(
-            "learner", "No learner reports, so nothing is trained.", "see why in logs/learner.log"
+            "learner",
+            "No learner reports (it may still be starting), so nothing is trained.",
+            "if it stays away, see why in logs/learner.log",
         )
     if signals.num_actors == 0:
         return Diagnosis(
@@ -132,10 +134,14 @@ def _absent(signals: Signals) -> Diagnosis | None:
 
 def _learner_sets_the_pace(signals: Signals) -> Diagnosis:
     waiting = f"The learner waits {signals.learner_idle_ratio:.0%} of its time"
-    if signals.learner_publish_ratio > MOVING_WEIGHTS_RATIO_MAX:
+    # Publishing that overlaps the next update costs nothing: only time in which it neither trains nor waits counts.
+    publishing = min(
+        signals.learner_publish_ratio, 1.0 - signals.learner_busy_ratio - signals.learner_idle_ratio
+    )
+    if publishing > MOVING_WEIGHTS_RATIO_MAX:
         return Diagnosis(
             "weights",
-            f"{waiting} for data, and {signals.learner_publish_ratio:.0%} of it goes into committing and publishing.",
+            f"{waiting} for data, and {publishing:.0%} of it goes into committing and publishing.",
             "look at the disk of weight_distribution and trajectory_store: every version waits for both",
         )
     actors_idle = _actors_idle(signals)

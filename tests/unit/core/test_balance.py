@@ -102,7 +102,13 @@ def test_actors_that_wait_for_policies_are_weights_bound() -> None:
 
 
 def test_learner_that_spends_its_time_publishing_is_weights_bound() -> None:
-    assert found(learner_publish_ratio=0.4).bottleneck == "weights"
+    diagnosis = found(learner_publish_ratio=0.4, learner_busy_ratio=0.55)
+    assert diagnosis.bottleneck == "weights"
+    assert "40% of it" in diagnosis.sentence
+
+
+def test_publishing_that_overlaps_the_next_update_is_nobodys_fault() -> None:
+    assert found(learner_publish_ratio=0.4, learner_busy_ratio=0.93).bottleneck == "balanced"
 
 
 def test_synchronous_loop_in_which_each_waits_for_the_other_is_told_what_overlap_would_bring() -> None:
