@@ -31,7 +31,8 @@ from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 PIECE_BYTES = 16 * 1024 * 1024
 BACKOFF_START_S = 0.05
 BACKOFF_MAX_S = 2.0
-HEAD_WAIT_S = 1.0
+# Bounds how long a drain goes unnoticed; an announcement ends the wait at once.
+HEAD_WAIT_S = 0.25
 
 _Content: TypeAlias = tuple[bytes, str, tuple[int, ...]]
 _NOTHING: Array = np.empty(0, dtype=np.float32)
