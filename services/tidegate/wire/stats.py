@@ -38,5 +38,5 @@ def decode_stats(data: bytes) -> ServiceStats:
     """
     try:
         return _DECODER.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # msgspec leaves bad UTF-8 to Python
         raise RecordError("A stats message cannot be decoded", why=str(error)) from error

@@ -1,0 +1,34 @@
+import hypothesis.strategies as st
+from hypothesis import given
+
+from tidegate.core.errors import RecordError
+from tidegate.wire.stats import ServiceStats, decode_stats, encode_stats
+
+SNAPSHOTS = st.builds(
+    ServiceStats,
+    service=st.text(max_size=8),
+    instance=st.text(max_size=8),
+    state=st.text(max_size=8),
+    at_s=st.floats(allow_nan=False),
+    started_at_s=st.floats(allow_nan=False),
+    values=st.dictionaries(st.text(max_size=8), st.floats(allow_nan=False), max_size=4),
+    labels=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=4),
+)
+
+
+@given(stats=SNAPSHOTS)
+def test_snapshot_comes_back_as_it_was_published(stats: ServiceStats) -> None:
+    assert decode_stats(encode_stats(stats)) == stats
+
+
+@given(stats=SNAPSHOTS, noise=st.binary(max_size=60), data=st.data())
+def test_any_bytes_give_a_snapshot_or_a_record_error(
+    stats: ServiceStats, noise: bytes, data: st.DataObject
+) -> None:
+    mutated = bytearray(encode_stats(stats))
+    mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
+    for candidate in (noise, bytes(mutated)):
+        try:
+            decode_stats(candidate)
+        except RecordError:
+            continue

@@ -1,0 +1,155 @@
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tidegate.core.errors import RecordError
+from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
+from tidegate.core.records import EpisodeEnd, Trajectory, VersionSpan
+from tidegate.wire.validate import validate_trajectory
+
+T, N = 4, 2
+
+
+def span(start: int, stop: int, *, lineage: str = "0-aaaa", step: int = 1) -> VersionSpan:
+    return VersionSpan(PolicyVersion(LineageName(lineage), step), start, stop)
+
+
+def segment(**tensors: NDArray[Any]) -> Trajectory:
+    return Trajectory(
+        trajectory_id=TrajectoryId("t-1.0"),
+        run_id=RunId("run-1"),
+        task_id=TaskId("t-1"),
+        group_id=GroupId("t-1"),
+        group_size=1,
+        spans=(span(0, T),),
+        tensors={
+            "observations": np.zeros((T + 1, N, 3), np.float32),
+            "actions": np.zeros((T, N), np.int32),
+            "behavior_logprobs": np.full((T, N), -0.7, np.float32),
+            "rewards": np.ones((T, N), np.float32),
+            "terminated": np.zeros((T, N), np.bool_),
+            "truncated": np.zeros((T, N), np.bool_),
+            "valid": np.ones((T, N), np.bool_),
+            **tensors,
+        },
+        num_steps=T * N,
+    )
+
+
+def completion() -> Trajectory:
+    return msgspec.structs.replace(
+        segment(),
+        tensors={
+            "prompt_tokens": np.zeros(7, np.int64),
+            "tokens": np.zeros(T, np.int64),
+            "behavior_logprobs": np.full(T, -0.7, np.float32),
+        },
+        reward=1.0,
+    )
+
+
+def check(trajectory: Trajectory, **changes: object) -> None:
+    validate_trajectory(msgspec.structs.replace(trajectory, **changes), run_id="run-1")
+
+
+def test_segments_and_completions_as_actors_record_them_pass() -> None:
+    check(segment())
+    check(completion())
+    check(completion(), spans=(span(0, 1), span(1, T, step=2)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run_id": "run-2"},
+        {"task_id": ""},
+        {"task_id": "t-2"},
+        {"trajectory_id": "t-1"},
+        {"group_id": ""},
+        {"group_size": 0},
+        {"num_steps": -1},
+        {"started_at_s": math.nan},
+        {"started_at_s": -math.inf},
+        {"finished_at_s": math.nan},
+        {"reward": math.nan},
+        {"reward": math.inf},
+        {"episodes": (EpisodeEnd(math.nan, 1, 1),)},
+    ],
+)
+def test_record_whose_identity_times_or_rewards_are_wrong_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(RecordError, match="t-1"):
+        check(segment(), **changes)
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        (),
+        (span(0, T - 1),),
+        (span(0, T + 1),),
+        (span(1, T),),
+        (span(0, 2), span(3, T)),
+        (span(0, 2), span(1, T)),
+        (span(0, 0), span(0, T)),
+        (span(0, T, lineage=""),),
+        (span(0, T, step=-1),),
+    ],
+)
+def test_spans_that_do_not_give_each_position_one_version_are_refused(spans: tuple[VersionSpan, ...]) -> None:
+    with pytest.raises(RecordError, match=r"version|versions"):
+        check(segment(), spans=spans)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.1])
+def test_logprob_no_policy_can_produce_is_refused(value: float) -> None:
+    logprobs = np.full((T, N), -0.7, np.float32)
+    logprobs[2, 1] = value
+    with pytest.raises(RecordError, match="no policy can produce"):
+        check(segment(behavior_logprobs=logprobs))
+
+
+def test_rounding_above_zero_is_not_held_against_a_logprob() -> None:
+    check(segment(behavior_logprobs=np.full((T, N), 1e-6, np.float32)))
+
+
+def test_record_without_logprobs_is_refused() -> None:
+    bare = segment()
+    del bare.tensors["behavior_logprobs"]
+    with pytest.raises(RecordError, match="carries no behavior_logprobs"):
+        check(bare)
+
+
+def test_scalar_and_empty_logprobs_are_refused() -> None:
+    with pytest.raises(RecordError, match="logprobs of shape"):
+        check(segment(behavior_logprobs=np.array(-0.7, np.float32)))
+    with pytest.raises(RecordError, match="logprobs of shape"):
+        check(completion(), spans=(), tensors={"behavior_logprobs": np.zeros(0, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("actions", (T, N + 1)),
+        ("actions", (T - 1, N)),
+        ("rewards", (T,)),
+        ("valid", (N, T)),
+        ("observations", (T, N, 3)),
+        ("observations", (T + 1, N + 1, 3)),
+        ("tokens", (T + 1,)),
+    ],
+)
+def test_tensor_that_does_not_fit_its_logprobs_is_refused(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(RecordError, match=f"{name} of shape"):
+        check(segment(**{name: np.zeros(shape, np.float32)}))
+
+
+@pytest.mark.parametrize("name", ["observations", "rewards"])
+def test_values_that_are_not_finite_are_refused(name: str) -> None:
+    record = segment()
+    record.tensors[name] = np.full_like(record.tensors[name], np.nan)
+    with pytest.raises(RecordError, match=f"{name} that are not finite"):
+        check(record)
