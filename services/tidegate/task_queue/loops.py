@@ -246,6 +246,7 @@ class TaskQueue:
 
     async def outcomes(self) -> None:
         """Follow the store's outcome log; an outcome ends the poll at once and wakes admission."""
+        store_away = False
         while not self.context.drain.requested:
             try:
                 answer = await self.until_drain(
@@ -258,11 +259,16 @@ class TaskQueue:
             except TidegateError as error:
                 if not error.retryable:
                     raise
-                self.context.log.warning("store_unreachable", error=str(error))
+                if not store_away:
+                    self.context.log.warning("store_unreachable", error=str(error))
+                store_away = True
                 self.context.stats.add("store_failures_total")
                 await self.context.drain.sleep(self.config.retry_backoff_s)
                 self.reachable_since_s = self.context.clock.monotonic_s()
                 continue
+            if store_away:
+                self.context.log.info("store_reachable")
+            store_away = False
             if answer is not None and answer[0]:
                 self.take_outcomes(*answer)
 
