@@ -1,6 +1,5 @@
 """``tidegate up``."""
 
-import asyncio
 import os
 import sys
 import time
@@ -16,7 +15,7 @@ from tidegate.cli.prepare import write_datasets
 from tidegate.cli.report.command import REPORT_HTML, write_report
 from tidegate.cli.run_file import RunPlan, read_run_file
 from tidegate.cli.up.screen import LineScreen, LiveScreen, Screen
-from tidegate.cli.up.session import Session, run_session
+from tidegate.cli.up.session import Session, run_to_end
 from tidegate.cli.up.summary import Summary, render_summary, summarise, write_summary
 from tidegate.cli.up.targets import parse_duration, parse_target
 from tidegate.core.errors import StaleFolderError
@@ -55,7 +54,7 @@ def up(
     try:
         write_datasets(plan, where / "data")
         session = Session(where, record, plan, target, limit_s, started_at_s)
-        outcome = asyncio.run(run_session(session, _screen(headless=headless or json)))
+        outcome = run_to_end(session, _screen(headless=headless or json))
         summary = summarise(session, outcome, report=where / REPORT_HTML)
         _finish(where, summary, json=json)
     finally:

@@ -142,8 +142,8 @@ class Platform:
         """Keep the logs inside their bounds."""
         self._supervisor.trim_logs()
 
-    async def stop(self) -> None:
-        """Drain every service in order, then the broker."""
+    async def stop_services(self) -> None:
+        """Drain every service, in order."""
         orders = sorted({entry.stop_order for entry in SERVICES.values()})
         for order in orders:
             names = [
@@ -153,6 +153,9 @@ class Platform:
                 for instance in instances(service, replicas=self.plan.replicas[service])
             ]
             await self._supervisor.stop(names, grace_s=self.plan.file.drain_timeout_s + STOP_GRACE_S)
+
+    async def stop_broker(self) -> None:
+        """Stop the broker, once nobody is connected any more."""
         await self._supervisor.stop([BROKER], grace_s=BROKER_GRACE_S)
         self._ended = True
         self._write_processes()

@@ -26,6 +26,7 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId
 
 TICK_S = 0.25
+LEFTOVERS_TIMEOUT_S = 2.0
 PUBLISH_PERIOD_S = 2.0
 HOUSEKEEPING_PERIOD_S = 30.0
 
@@ -88,6 +89,7 @@ async def run_session(session: Session, screen: Screen) -> Outcome:
             ended_by = await run.watch(watch)
             last = run.read()
             notes = await run.end(ended_by)
+        await platform.stop_broker()
     finally:
         platform.kill_all()
         screen.close()
@@ -107,6 +109,24 @@ async def run_session(session: Session, screen: Screen) -> Outcome:
         cpu_s=platform.cpu_s(),
         notes=notes,
     )
+
+
+def run_to_end(session: Session, screen: Screen) -> Outcome:
+    """``run_session`` on an event loop of its own, which is left behind even if a task does not end.
+
+    ``asyncio.run`` waits for every task it cancels. The broker client's reconnect loop was seen to lose a
+    cancellation when the broker goes away on a loaded machine, and the end of a run must not hang on that.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(run_session(session, screen))
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=LEFTOVERS_TIMEOUT_S))
+        loop.close()
 
 
 class _StopSignals:
@@ -210,7 +230,7 @@ class _Run:
         )
 
     async def end(self, ended_by: EndedBy) -> list[str]:
-        """Wind down and stop everything, in order."""
+        """Wind down and stop every service, in order."""
         self._phase = {"target": "target reached, settling"}.get(ended_by, "settling")
         self._show()
         notes: list[str] = []
@@ -221,5 +241,5 @@ class _Run:
                 notes = [str(error)]
         self._phase = "stopping"
         self._show()
-        await self._platform.stop()
+        await self._platform.stop_services()
         return notes
