@@ -16,7 +16,8 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     occupies one actor, so below about 5 it takes a visible share of the rollouts.
     ``task_deadline_s`` (seconds): a task that was delivered this long ago and whose trajectories never reached the
     store is settled as failed. Below the longest rollout plus five redeliveries (150 s) it drops live work; far
-    above it, a lost task holds its share of the budget for that long, and at max_lag 0 the whole run with it.
+    above it, a lost task holds its share of the budget for that long, and at max_lag 0 the whole run with it. What
+    waits for staleness.max_age_s, say for an environment that is away, would expire anyway.
     ``sweep_period_s`` (seconds): how often lost tasks are looked for.
     ``publish_concurrency`` (messages): publishes awaiting their ack at once; the burst is over when the broker acked
     them all. At 1 a batch costs a broker round trip a task.
