@@ -100,10 +100,10 @@ def own_tree_cpu_s() -> float:
     return tree_cpu_s({os.getpid()})
 
 
-def adopt_orphans() -> None:
-    """Have the kernel give this process the children of descendants that end, so that their time is not lost."""
+def adopt_orphans(*, adopt: bool) -> None:
+    """Whether the kernel gives this process the children of descendants that end, so that their time is not lost."""
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 def children_of(parent: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""A program under measurement: started, watched while it runs, ended, and its whole tree's CPU time known throughout."""
+"""A program under measurement: started, watched, ended, and its whole tree's CPU time known throughout."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ class Program:
         self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         """Start ``command`` with its output in ``log``; one program at a time, so that orphans are surely its own."""
-        adopt_orphans()
+        adopt_orphans(adopt=True)
         self._not_ours = children_of(os.getpid())
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -130,6 +130,7 @@ class Program:
             os.kill(orphan, signal.SIGKILL)
             _, _, usage = os.wait4(orphan, 0)
             self._ended_cpu_s += usage.ru_utime + usage.ru_stime
+        adopt_orphans(adopt=False)
         self._ended_at_s = time.time()
 
     def _orphans(self) -> set[int]:

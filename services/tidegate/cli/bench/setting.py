@@ -7,13 +7,15 @@ import msgspec
 
 
 class BenchSetting(msgspec.Struct, frozen=True):
-    """``folder``: for everything that is written meanwhile. ``quick``: one short repetition, to see that it works.
+    """``folder``: for everything that is written meanwhile; ``output``: the JSON that is kept.
 
-    ``seeds`` and ``repetitions``: None takes each bench's own number.
+    ``quick``: one short repetition, to see that it works.
+    ``repetitions``: None takes each bench's own number; ``seeds``: of each setting of ``lag``.
     """
 
     run_file: Path
     folder: Path
+    output: Path
     quick: bool
     repetitions: int | None
     seeds: int

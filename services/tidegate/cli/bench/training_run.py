@@ -3,7 +3,7 @@
 The same for the platform and for its peer, which both write ``learner/steps.jsonl`` into their folder.
 """
 
-import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -111,6 +111,19 @@ def measure_training(command: Sequence[str], *, folder: Path, length: Length) ->
     )
 
 
+def settle(program: Program, folder: Path, *, after_s: float) -> float:
+    """Return ``after_s`` seconds after the first gradient; gives the first gradient's time since the epoch.
+
+    Raises:
+        UnavailableError: the program ended by itself, or no gradient came in time.
+    """
+    steps = StepsFile(folder / STEPS_FILE)
+    _wait_for_first_gradient(program, steps)
+    first_at_s = steps.points[0].at_s
+    _sleep_until(program, first_at_s + after_s)
+    return first_at_s
+
+
 def _wait_for_first_gradient(program: Program, steps: StepsFile) -> None:
     deadline_s = time.monotonic() + FIRST_GRADIENT_TIMEOUT_S
     while not steps.look():
@@ -168,7 +181,4 @@ def _by_process(program: Program, folder: Path) -> dict[str, float]:
 
 def remove_folder(folder: Path) -> None:
     """Free what a measured run wrote; its log stays."""
-    if os.path.isdir(folder):
-        import shutil
-
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)

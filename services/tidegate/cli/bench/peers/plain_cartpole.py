@@ -1,4 +1,4 @@
-"""The same algorithm without services: actor processes, a learner process, pipes for segments, shared memory for weights.
+"""The same algorithm without services: actors, a learner, pipes for segments, shared memory for weights.
 
 Same engine, network, update, batch size, number of actors and staleness budget as the run file's, and the same line a
 step in ``learner/steps.jsonl``. Nothing survives a crash here, nothing is accounted for, and nothing can be asked.
@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from multiprocessing.synchronize import Semaphore
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -75,7 +75,7 @@ class SharedPolicy:
         return PolicySnapshot(PolicyVersion(LINEAGE, step), tensors)
 
     def _view(self) -> Any:
-        return np.frombuffer(self._flat.get_obj(), dtype=np.float32)
+        return np.frombuffer(cast("Any", self._flat.get_obj()), dtype=np.float32)
 
 
 def _size(shape: Sequence[int]) -> int:

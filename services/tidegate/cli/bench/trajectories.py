@@ -1,0 +1,258 @@
+"""The path of trajectories beside raw JetStream: same broker settings, client library, payload sizes and concurrency.
+
+Ours: encode records, publish until acknowledged, and a trajectory store in its own process that fetches, validates,
+writes payload and ledger in one transaction, and acknowledges. Raw: publish bytes of the same size until acknowledged,
+and a process that fetches and acknowledges. Both end when the stream, a work queue, is empty: all was acknowledged.
+"""
+
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from tidegate.cli.bench.cartpole import alternating
+from tidegate.cli.bench.payloads import VERSION, Payload, payloads
+from tidegate.cli.bench.process_tree import machine_busy_s, own_tree_cpu_s
+from tidegate.cli.bench.results import BenchResult, Goal, Row, Sample, Side, row
+from tidegate.cli.bench.setting import BenchSetting, say
+from tidegate.cli.bench.stage import Stage, stage
+from tidegate.cli.bench.training_run import THREADS, remove_folder
+from tidegate.cli.up.supervisor import ProcessSpec
+from tidegate.core.errors import DeadlineError, TidegateError
+from tidegate.core.ids import RunId
+from tidegate.core.staleness import Lineage
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+from tidegate.wire.frame import encode_frame
+from tidegate.wire.subjects import HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
+
+REPETITIONS = 5
+RATIO_MIN = 0.7
+# Publishes under way at once, as from eight actors with two unacknowledged each.
+CONCURRENCY = 16
+STREAM_KIND = "TRAJECTORIES"
+SHARD = 0
+EMPTY_TIMEOUT_S = 120.0
+EMPTY_POLL_S = 0.01
+WARM_UP_MESSAGES = 100
+# Nothing is trained here, so that everything stays in the store.
+OVERRIDES = [
+    "trajectory_store.max_resident_trajectories=100000",
+    "trajectory_store.max_resident_bytes=4294967296",
+]
+
+Send = Callable[[int], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One measurement: all messages of a payload, from the first encoded to the last acknowledged by its reader."""
+
+    side: Side
+    payload: Payload
+    frame_bytes: int
+    wall_s: float
+    cpu_s: float
+    others_cores: float
+
+    @property
+    def megabytes(self) -> float:
+        """Of message bodies."""
+        return self.frame_bytes * self.payload.messages / 1e6
+
+
+def run(setting: BenchSetting) -> BenchResult:
+    """Both sides in turns, each with a broker and a reader of its own.
+
+    Raises:
+        UnavailableError: a process did not start, or did not take what it was sent.
+    """
+    done: list[list[Transfer]] = []
+    for repetition in range(setting.repeat(REPETITIONS)):
+        for side in alternating(repetition):
+            folder = setting.folder / f"trajectories-{side}-{repetition}"
+            done.append(uvloop.run(_round(setting, side, folder)))
+            remove_folder(folder)
+            say(
+                f"trajectories {side} {repetition + 1}: "
+                + ", ".join(f"{t.megabytes / t.wall_s:.1f} MB/s" for t in done[-1])
+            )
+    transfers = [transfer for of_round in done for transfer in of_round]
+    return BenchResult(
+        name="trajectories",
+        rows=[
+            figure for payload in payloads(quick=setting.quick) for figure in _rows(payload.name, transfers)
+        ],
+        samples=[
+            Sample(
+                side=transfer.side,
+                label=transfer.payload.name,
+                repetition=number // 2,
+                work=transfer.megabytes,
+                unit="MB",
+                wall_s=transfer.wall_s,
+                cpu_s=transfer.cpu_s,
+                others_cores=transfer.others_cores,
+                details={
+                    "messages": transfer.payload.messages,
+                    "records": transfer.payload.messages * transfer.payload.num_samples,
+                    "message_bytes": transfer.frame_bytes,
+                },
+            )
+            for number, of_round in enumerate(done)
+            for transfer in of_round
+        ],
+        notes=[
+            f"{CONCURRENCY} publishes under way at once on both sides; both readers fetch equally many a batch"
+        ],
+    )
+
+
+def _rows(name: str, transfers: list[Transfer]) -> list[Row]:
+    ours = [each for each in transfers if each.payload.name == name and each.side == "tidegate"]
+    peer = [each for each in transfers if each.payload.name == name and each.side == "peer"]
+    title = f"{name} ({ours[0].frame_bytes / 1e3:.1f} kB)"
+    goal = Goal(RATIO_MIN, "at_least", "ratio")
+    records = ours[0].payload.num_samples
+    return [
+        row(
+            title,
+            "MB/CPU-s",
+            [t.megabytes / t.cpu_s for t in ours],
+            [t.megabytes / t.cpu_s for t in peer],
+            goal=goal,
+        ),
+        row(
+            title,
+            "MB/s",
+            [t.megabytes / t.wall_s for t in ours],
+            [t.megabytes / t.wall_s for t in peer],
+            goal=goal,
+        ),
+        row(
+            title,
+            "records/s",
+            [records * t.payload.messages / t.wall_s for t in ours],
+            [records * t.payload.messages / t.wall_s for t in peer],
+        ),
+    ]
+
+
+async def _round(setting: BenchSetting, side: Side, folder: Path) -> list[Transfer]:
+    services = ["trajectory_store"] if side == "tidegate" else []
+    async with stage(setting.run_file, folder=folder, services=services, overrides=OVERRIDES) as running:
+        await running.bus.bootstrap(running.topology.streams(max_tasks=16))
+        if side == "tidegate":
+            return await _ours(running, payloads(quick=setting.quick))
+        return await _raw(running, payloads(quick=setting.quick))
+
+
+async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
+    channel = running.channel("trajectory_store")
+    store = TrajectoryStoreClient(channel)
+    await store.open_lineage(Lineage(VERSION.lineage), learner_id="bench")
+    numbers = itertools.count()
+    sent = 0
+    transfers: list[Transfer] = []
+    for payload in kinds:
+
+        async def send(number: int, payload: Payload = payload) -> None:
+            await _publish(running, payload, number)
+
+        transfers.append(await _measure(running, "tidegate", payload, send, numbers))
+        sent += (payload.messages + WARM_UP_MESSAGES) * payload.num_samples
+    totals, _ = await store.ledger()
+    await channel.close()
+    if (totals.available, totals.quarantined) != (sent, 0):
+        raise TidegateError(
+            f"The store holds {totals.available} of {sent} trajectories and refused {totals.quarantined} messages",
+            why="the figures would be of another path than the one that trajectories take",
+            fix=f"see {running.folder / 'trajectory_store.log'}",
+        )
+    return transfers
+
+
+async def _publish(running: Stage, payload: Payload, number: int) -> None:
+    """What an actor does with a finished rollout."""
+    records = payload.records(RunId(running.record.run_id), number, now_s=time.time())
+    headers = {
+        HEADER_TRACE_PARENT: records[0].trace_parent,
+        HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
+    }
+    await running.bus.publish(
+        running.topology.trajectories(SHARD),
+        encode_frame(records),
+        message_id=f"{records[0].task_id}:scored",
+        headers=headers,
+    )
+
+
+async def _raw(running: Stage, kinds: list[Payload]) -> list[Transfer]:
+    spec = running.topology.trajectory_consumer(SHARD)
+    consumer = await running.bus.consumer(spec)
+    await consumer.close()
+    broker = running.record.broker
+    batch = running.plan.services["trajectory_store"].fetch_messages_max
+    command = [sys.executable, "-m", "tidegate.cli.bench.peers.raw_consumer", broker.url, broker.token]
+    command += [spec.stream, spec.durable, str(batch)]
+    running.supervisor.start(
+        ProcessSpec("raw_consumer", command, running.folder / "raw_consumer.log", THREADS)
+    )
+    client = Client()
+    await client.connect(broker.url, token=broker.token)
+    stream = JetStreamContext(client)
+    numbers = itertools.count()
+    transfers: list[Transfer] = []
+    for payload in kinds:
+        body = bytes(len(encode_frame(payload.records(RunId(running.record.run_id), 0))))
+
+        async def send(number: int, body: bytes = body) -> None:
+            await stream.publish(spec.filter_subject, body, headers={"Nats-Msg-Id": str(number)})
+
+        transfers.append(await _measure(running, "peer", payload, send, numbers))
+    await client.close()
+    return transfers
+
+
+async def _measure(
+    running: Stage, side: Side, payload: Payload, send: Send, numbers: "itertools.count[int]"
+) -> Transfer:
+    await _send_all(running, send, list(itertools.islice(numbers, WARM_UP_MESSAGES)))
+    chosen = list(itertools.islice(numbers, payload.messages))
+    cpu_s, busy_s, started_s = own_tree_cpu_s(), machine_busy_s(), time.monotonic()
+    await _send_all(running, send, chosen)
+    wall_s = time.monotonic() - started_s
+    cpu_s = own_tree_cpu_s() - cpu_s
+    return Transfer(
+        side=side,
+        payload=payload,
+        frame_bytes=len(encode_frame(payload.records(RunId(running.record.run_id), 0))),
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        others_cores=max(0.0, (machine_busy_s() - busy_s - cpu_s) / wall_s),
+    )
+
+
+async def _send_all(running: Stage, send: Send, numbers: list[int]) -> None:
+    """``CONCURRENCY`` publishers share the numbers; returns once the reader acknowledged everything."""
+    left = iter(numbers)
+
+    async def publisher() -> None:
+        for number in left:
+            await send(number)
+
+    await asyncio.gather(*(publisher() for _ in range(CONCURRENCY)))
+    deadline_s = time.monotonic() + EMPTY_TIMEOUT_S
+    stream = running.topology.stream(STREAM_KIND)
+    while (await running.bus.stream_state(stream)).messages:
+        if time.monotonic() > deadline_s:
+            raise DeadlineError(
+                "What was published was not read in time", fix=f"see the logs in {running.folder}"
+            )
+        await asyncio.sleep(EMPTY_POLL_S)
