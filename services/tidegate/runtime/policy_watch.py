@@ -5,6 +5,7 @@ the subscription misses, the next look at the stream brings.
 """
 
 import asyncio
+import contextlib
 
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
@@ -38,6 +39,7 @@ class PolicyWatch:
         """Follow until draining; the stream is read at the start, every second, and at once after a reconnect."""
         await self._bus.subscribe(self._subject, self._receive)
         self._bus.on_reconnect(self._refresh.set)
+        waker = asyncio.create_task(self._refresh_when_draining())
         while not self._drain.requested:
             self._refresh.clear()
             try:
@@ -46,10 +48,14 @@ class PolicyWatch:
                 stored = None
             if stored is not None:
                 self._take(stored.data)
-            try:
-                await asyncio.wait_for(self._refresh.wait(), timeout=REFRESH_S)
-            except TimeoutError:
-                continue
+            if not self._drain.requested:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._refresh.wait(), timeout=REFRESH_S)
+        waker.cancel()
+
+    async def _refresh_when_draining(self) -> None:
+        await self._drain.wait()
+        self._refresh.set()
 
     async def changed(self, than: PolicyVersion | None, *, timeout_s: float) -> Announcement | None:
         """The head once it differs from ``than``; None when ``timeout_s`` passes first."""
