@@ -81,7 +81,7 @@ def warm_up(
 
 def _key(settings: Settings, config: LearnerConfig, *texts: bytes) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    parts = (FORMAT, settings.policy, settings.seed, config.warmup, torch.__version__)
+    parts = (FORMAT, settings.policy, settings.seed, config.warmup, str(torch.__version__))
     digest.update(msgspec.json.encode(parts))
     for text in texts:
         digest.update(hashlib.blake2b(text).digest())

@@ -1,6 +1,7 @@
 """A learner among a store of the test's own, real weight distribution and a real broker."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +23,7 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
 from tidegate.runtime.rpc import RpcServer, open_channel
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry import Telemetry
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.clients.learner import LearnerClient
 from tidegate.wire.subjects import Topology
@@ -90,12 +92,18 @@ class World:
 
     @asynccontextmanager
     async def learner(
-        self, config: LearnerConfig = CONFIG, *, killed: bool = False
+        self,
+        config: LearnerConfig = CONFIG,
+        *,
+        killed: bool = False,
+        telemetry: Telemetry | None = None,
     ) -> AsyncGenerator[Life, None]:
         """One life; leaving it drains the learner, or ends it without a word when it is to be ``killed``."""
         context = make_context(
             "learner", self.settings, bus=self.bus, data_dir=Path(self.settings.data_dir) / "learner"
         )
+        if telemetry is not None:
+            context = dataclasses.replace(context, telemetry=telemetry)
         parts = await build(context, config)
         server = RpcServer(parts.servicers)
         address = self.settings.addresses["learner"][0]

@@ -36,6 +36,7 @@ def segment(
     returns: tuple[float, ...] = (),
     run: str = "test-run",
     tensors: dict[str, Array] | None = None,
+    trace_parent: str = "",
 ) -> Trajectory:
     given = segment_tensors(seed) if tensors is None else tensors
     num_steps = len(given["rewards"])
@@ -52,6 +53,7 @@ def segment(
         started_at_s=started_at_s,
         finished_at_s=started_at_s,
         env_id="CartPole-v1",
+        trace_parent=trace_parent,
     )
 
 

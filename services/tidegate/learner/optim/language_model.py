@@ -85,7 +85,7 @@ class LanguageModelTrainer:
         group_of: dict[GroupId, int] = {}
         prompts: list[Array] = []
         for trajectory in trajectories:
-            _check_completion(trajectory, like=trajectories[0])
+            _check_completion(trajectory, like=trajectories[0], context_length=self.model.spec.context_length)
             if trajectory.group_id not in group_of:
                 group_of[trajectory.group_id] = len(prompts)
                 prompts.append(trajectory.tensors["prompt_tokens"])
@@ -207,13 +207,17 @@ class LanguageModelTrainer:
         load_arrays(self._reference, policy)
 
 
-def _check_completion(trajectory: Trajectory, *, like: Trajectory) -> None:
+def _check_completion(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> None:
     name = f"Trajectory {trajectory.trajectory_id}"
     for tensor_name in ("prompt_tokens", "tokens", "behavior_logprobs"):
         if tensor_name not in trajectory.tensors:
             raise RecordError(f"{name} has no {tensor_name}")
     if len(trajectory.tensors["tokens"]) != len(trajectory.tensors["behavior_logprobs"]):
         raise RecordError(f"{name} has not one logprob a token")
+    # The last token of a completion is chosen and never read.
+    num_read = len(trajectory.tensors["prompt_tokens"]) + len(trajectory.tensors["tokens"]) - 1
+    if num_read > context_length:
+        raise RecordError(f"{name} has {num_read} tokens to read", why=f"the context holds {context_length}")
     if trajectory.reward is None:
         raise RecordError(f"{name} has no reward", why="no environment has scored it")
     if trajectory.sampler.temperature != like.sampler.temperature or trajectory.sampler.temperature <= 0.0:

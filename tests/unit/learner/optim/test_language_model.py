@@ -99,3 +99,11 @@ def test_completion_without_reward_or_of_another_temperature_is_refused() -> Non
     hot = group("b", "1+2=", [("3", 1.0)], at=version(0), temperature=0.7)
     with pytest.raises(RecordError, match="temperature"):
         trainer().prepare([unscored, *hot])
+
+
+def test_completion_beyond_the_context_is_refused_before_anything_is_trained() -> None:
+    fits = group("a", "1+2=", [("1234567", 1.0)], at=version(0))
+    made = trainer()
+    made.update(made.prepare(fits), number=1)
+    with pytest.raises(RecordError, match="context holds 12"):
+        made.prepare(group("a", "1+2=", [("12345678", 1.0)], at=version(0)))
