@@ -13,7 +13,8 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     only adds waiting. ``prefetch``: tasks held besides, so that the engine finds the next one at once; large values
     starve the other actors. A slot is freed when its rollout is handed to publishing.
     ``max_unacked_publishes``: finished rollouts on their way to a stream; past it generation waits (backpressure).
-    ``ack_wait_s``: seconds without a heartbeat after which a task goes to another actor.
+    ``ack_wait_s``: seconds without a heartbeat after which a task goes to another actor: what a killed actor costs a
+    synchronous run. Heartbeats come three times as often; on an overloaded machine too short a time doubles work.
     ``retry_delay_s``: seconds before a task that this actor could not run is offered again.
     ``threads``: threads of one torch operation; more than the free cores makes everything slower.
     ``evaluation_batch``: held-out problems generated at once. ``evaluation_problems_max``: problems used of the
@@ -26,7 +27,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     prefetch: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 1
     max_unacked_publishes: Annotated[int, msgspec.Meta(ge=1, le=256)] = 2
-    ack_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 30.0
+    ack_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 10.0
     retry_delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=3600.0)] = 5.0
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     evaluation_batch: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 512

@@ -28,7 +28,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     slots: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
     max_ack_pending: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
-    ack_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 30.0
+    ack_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 10.0
     score_deadline_s: PositiveSeconds = 2.0
     verifier_threads: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0
     on_error: Literal["zero", "drop"] = "zero"
