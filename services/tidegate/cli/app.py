@@ -61,6 +61,14 @@ def run(arguments: list[str]) -> int:
 
 
 def complain(error: TidegateError) -> int:
-    """Print what, why and next on standard error; returns the exit code."""
-    sys.stderr.write(f"tidegate: {error}\n")
+    """Print what, why and next on standard error, a sentence each; returns the exit code."""
+    parts = [part.strip() for part in (error.what, error.why, error.fix) if part.strip()]
+    sys.stderr.write(f"tidegate: {' '.join(map(_as_sentence, parts))}\n")
     return EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED
+
+
+def _as_sentence(text: str) -> str:
+    """With a full stop, and a capital unless it begins with a name."""
+    first = text.split(maxsplit=1)[0]
+    begun = text[0].upper() + text[1:] if first.isalpha() else text
+    return begun if begun.endswith((".", "?", "!")) else f"{begun}."

@@ -6,7 +6,7 @@ from tidegate.cli.up.targets import Target
 from tidegate.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidegate.cli.run_file import RunFile
+    from tidegate.cli.run_plan import RunFile
 
 ENGINE_OF_WORKLOAD = {"segments": "vector_env", "text": "text_generation"}
 RETURN_STATISTICS = ("mean_return", "episodes_total")

@@ -54,10 +54,10 @@ def nearest(key: str, known: list[str]) -> str | None:
 def _unknown_field(key: str, known: list[str], *, place: str, source: str) -> ConfigError:
     where = f"in {place}" if place else "in the run file"
     close = nearest(key, known)
-    what = f"{source}: unknown field `{key}` {where}"
-    if close:
-        return ConfigError(f"{what}: did you mean `{close}`?", fix=f"known here: {', '.join(known)}")
-    return ConfigError(what, fix=f"known here: {', '.join(known) or 'nothing'}")
+    guess = f": did you mean `{close}`?" if close else "."
+    return ConfigError(
+        f"{source}: unknown field `{key}` {where}{guess} Known here are {', '.join(known) or 'no others'}"
+    )
 
 
 def _hint_at(hint: Any, steps: list[str]) -> Any:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tidegate.cli.folder import find_folder, is_running, read_record
 from tidegate.cli.life import read_life, sentence
-from tidegate.cli.samples import last_sample, numbers
+from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.errors import NotFoundError, UnavailableError
 from tidegate.runtime.rpc import open_channel
@@ -52,7 +52,7 @@ def explain(
         answer: dict[str, Any] = {**msgspec.to_builtins(life), "sentence": sentence(life)}
         _tell(answer, Text(answer["sentence"]), json=json)
         return
-    diagnosis = asyncio.run(_ask(where)) if is_running(where) else _from_samples(where)
+    diagnosis = asyncio.run(_ask(where)) if is_running(where) else diagnosis_of_samples(where)
     _tell(msgspec.to_builtins(diagnosis), _render(diagnosis), json=json)
 
 
@@ -68,13 +68,20 @@ async def _ask(folder: Path) -> Diagnosis:
     try:
         return await AdmissionClient(channel).diagnose()
     except UnavailableError:
-        return _from_samples(folder)  # admission is being restarted: what it wrote a moment ago still stands
+        return diagnosis_of_samples(
+            folder
+        )  # admission is being restarted: what it wrote a moment ago still stands
     finally:
         await channel.close()
 
 
-def _from_samples(folder: Path) -> Diagnosis:
-    sample = last_sample(folder)
+def diagnosis_of_samples(folder: Path) -> Diagnosis:
+    """The diagnosis of the last moment a run worked, from what admission wrote then.
+
+    Raises:
+        NotFoundError: admission never wrote a sample.
+    """
+    sample = last_working_sample(folder)
     if sample is None:
         raise NotFoundError(
             f"There is nothing to explain in {folder} yet",

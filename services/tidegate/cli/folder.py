@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidegate.cli.registry import SERVICES, instances
-from tidegate.cli.run_file import RunFile, RunPlan, parse_plan
+from tidegate.cli.run_plan import RunFile, RunPlan, parse_plan
 from tidegate.cli.up.broker import Broker, new_token
 from tidegate.cli.up.ports import LOOPBACK, is_free, pick_ports, require_free
 from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError

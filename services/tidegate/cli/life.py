@@ -14,7 +14,6 @@ from tidegate.task_queue.journal_file import connect_reader
 from tidegate.trajectory_store import reading
 from tidegate.wire.clients.trajectory_store import TrajectoryStatus
 
-ADMITTED_STAGE = "admitted"
 WHAT_DROPPED_MEANS: dict[DropReason, str] = {
     "stale": "its oldest version was further behind the learner than the staleness budget allows",
     "expired": "it was older than max_age_s when a batch was built",
@@ -85,9 +84,6 @@ def read_life(folder: Path, trajectory_id: str) -> Life:
 def _life(status: TrajectoryStatus, *, admitted_at_s: float | None) -> Life:
     record = status.trajectory
     stages = sorted(status.stages, key=lambda stage: stage.started_at_s)
-    if admitted_at_s is not None and stages:
-        first_s = stages[0].started_at_s
-        stages.insert(0, StageTiming(ADMITTED_STAGE, "task_queue", min(admitted_at_s, first_s), first_s))
     return Life(
         trajectory_id=record.trajectory_id,
         task_id=record.task_id,

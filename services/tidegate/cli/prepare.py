@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.cli.run_file import RunPlan
+from tidegate.cli.run_plan import RunPlan
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.environment.tasks.port import dataset_rows
 from tidegate.environment.tasks.registry import get_task

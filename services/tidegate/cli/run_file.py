@@ -1,81 +1,11 @@
-"""The run file: one typed document that says everything about a run, the same on a laptop and in a cluster.
-
-Sections that several services read are ``runtime.config``; a service's own section is its room's config. Nothing
-here starts anything, and importing it loads nothing heavy.
-"""
+"""Reading a run file: YAML from disk, with ``--set`` written over it, as a plan that holds together."""
 
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-import msgspec
-
-from tidegate.cli.checks import check_plan
-from tidegate.cli.complaints import explain_validation
 from tidegate.cli.overrides import apply_overrides, parse_yaml
-from tidegate.cli.registry import SERVICES, config_type
+from tidegate.cli.run_plan import RunPlan, parse_plan
 from tidegate.core.errors import ConfigError
-from tidegate.runtime.config import (
-    PolicyConfig,
-    Positive,
-    PositiveSeconds,
-    StalenessConfig,
-    TelemetryConfig,
-    WorkloadConfig,
-)
-
-# The run id is this name, a dash and a suffix, and names streams: 48 characters at most.
-RunName = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
-        description="of 1-40 lower-case letters, digits and inner dashes",
-    ),
-]
-REPLICAS_MAX = 64
-
-
-class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the whole platform shares.
-
-    ``run``: a name; the run id is this name and a suffix. ``batch_size``: trajectories a learner step, in whole
-    groups. ``max_running``: trajectories between admission and the store (C); actors starve below their slots.
-    ``until``: the target of the run, as for ``--until``; empty runs until stopped. ``drain_timeout_s``: seconds a
-    service has to finish what it holds. ``broker_port``: 0 takes a free one.
-    """
-
-    run: RunName
-    workload: WorkloadConfig
-    policy: PolicyConfig
-    batch_size: Positive
-    max_running: Positive
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
-    staleness: StalenessConfig = StalenessConfig()
-    telemetry: TelemetryConfig = TelemetryConfig()
-    until: str = ""
-    drain_timeout_s: PositiveSeconds = 10.0
-    broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-
-
-class RunPlan(msgspec.Struct, frozen=True):
-    """A run file that holds together: the shared part, each service's section, and how many instances each has."""
-
-    file: RunFile
-    services: dict[str, Any]
-    replicas: dict[str, int]
-
-    def document(self) -> dict[str, Any]:
-        """The run file again, with every default written out; reading it back gives the same plan."""
-        document: dict[str, Any] = msgspec.to_builtins(self.file)
-        for service, config in self.services.items():
-            section: dict[str, Any] = msgspec.to_builtins(config)
-            if SERVICES[service].scalable:
-                section["replicas"] = self.replicas[service]
-            document[service] = section
-        return document
-
-
-class _Replicas(msgspec.Struct, frozen=True):
-    replicas: Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)] = 1
 
 
 def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
@@ -96,61 +26,3 @@ def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} holds no settings", fix="start from runs/cartpole.yaml")
     return parse_plan(apply_overrides(cast("dict[str, Any]", raw), overrides), source=str(path))
-
-
-def parse_plan(raw: dict[str, Any], *, source: str) -> RunPlan:
-    """Type a run file's document.
-
-    Raises:
-        ConfigError: a key, type, range or combination is wrong; ``source`` says where it was read.
-    """
-    file = parse_shared(raw, source=source)
-    services: dict[str, Any] = {}
-    replicas: dict[str, int] = {}
-    for service in SERVICES:
-        services[service], replicas[service] = parse_section(raw, service, source=source)
-    plan = RunPlan(file=file, services=services, replicas=replicas)
-    problem = check_plan(file, services)
-    if problem:
-        raise ConfigError(f"{source}: {problem.what}", why=problem.why, fix=problem.fix)
-    return plan
-
-
-def parse_shared(raw: dict[str, Any], *, source: str) -> RunFile:
-    """Type what the whole platform shares.
-
-    Raises:
-        ConfigError: a key, type or range is wrong.
-    """
-    shared = {key: value for key, value in raw.items() if key not in SERVICES}
-    return _convert(shared, RunFile, source=source, path="")
-
-
-def parse_section(raw: dict[str, Any], service: str, *, source: str) -> tuple[Any, int]:
-    """Type one service's section; returns its config and how many instances it has.
-
-    Raises:
-        ConfigError: a key, type or range is wrong.
-    """
-    section = raw.get(service)
-    if section is None:
-        section = {}
-    replicas = 1
-    if SERVICES[service].scalable and isinstance(section, dict):
-        fields = dict(cast("dict[str, Any]", section))
-        count = {"replicas": fields.pop("replicas")} if "replicas" in fields else {}
-        replicas = _convert(count, _Replicas, source=source, path=service).replicas
-        section = fields
-    return _convert(section, config_type(service), source=source, path=service), replicas
-
-
-def _convert(section: Any, kind: type[Any], *, source: str, path: str) -> Any:
-    extra = (
-        tuple(SERVICES) if kind is RunFile else (("replicas",) if path and SERVICES[path].scalable else ())
-    )
-    try:
-        return msgspec.convert(section, kind)
-    except msgspec.ValidationError as error:
-        raise explain_validation(
-            error, section, kind, source=source, path=path, also_allowed=extra
-        ) from error

@@ -22,15 +22,16 @@ def read_samples(folder: Path) -> Iterator[dict[str, Any]]:
                 yield from _decode(file)
 
 
-def last_sample(folder: Path) -> dict[str, Any] | None:
-    """The newest sample; None when there is none."""
+def last_working_sample(folder: Path) -> dict[str, Any] | None:
+    """The newest sample from before admission was paused, as it is at the end of a run; None when there is none."""
     path = folder / SAMPLES_FILE
     if not path.is_file():
         return None
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         samples = list(_decode(file))
-    return samples[-1] if samples else None
+    working = [sample for sample in samples if not sample.get("paused")]
+    return (working or samples or [None])[-1]
 
 
 def numbers(sample: dict[str, Any]) -> dict[str, float]:

@@ -13,9 +13,12 @@ from rich.text import Text
 from tidegate.cli.folder import find_folder
 from tidegate.cli.life import Life, read_life, sentence
 
-BAR_WIDTH = 44
+BAR_WIDTH_MIN, BAR_WIDTH_MAX = 12, 60
+# What the other columns take with the longest names.
+COLUMNS_WIDTH = 64
+# Gaps between stages are drawn when they are longer than this share of the whole.
+WAIT_SHOWN_SHARE = 0.02
 STAGE_STYLE = {
-    "admitted": "bright_black",
     "task.lease": "bright_black",
     "trajectory.generate": "cyan",
     "reward.score": "magenta",
@@ -38,11 +41,12 @@ def trace(
     if json:
         sys.stdout.write(msgspec.json.encode(life).decode() + "\n")
         return
-    Console().print(render(life), highlight=False)
+    console = Console()
+    console.print(render(life, width=console.width), highlight=False)
 
 
-def render(life: Life) -> RenderableType:
-    """Facts first, then the stages as a waterfall."""
+def render(life: Life, *, width: int) -> RenderableType:
+    """Facts first, then the stages as a waterfall of at most ``width`` columns."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bright_black")
     facts.add_column(overflow="fold")
@@ -60,31 +64,49 @@ def render(life: Life) -> RenderableType:
     versions = ", ".join(f"{span.version} for [{span.start}, {span.stop})" for span in life.spans)
     facts.add_row("versions", versions + (f"  (span {life.span})" if len(life.spans) > 1 else "") or "–")
     facts.add_row("outcome", Text(sentence(life)))
-    return Group(facts, Text(), _waterfall(life)) if life.stages else facts
+    return Group(facts, Text(), _waterfall(life, width=width)) if life.stages else facts
 
 
-def _waterfall(life: Life) -> Table:
+def _waterfall(life: Life, *, width: int) -> Table:
     start_s = life.stages[0].started_at_s
     total_s = max(1e-9, max(stage.finished_at_s for stage in life.stages) - start_s)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bright_black")
-    table.add_column("stage")
-    table.add_column("by")
-    table.add_column("after", justify="right")
-    table.add_column("took", justify="right")
+    for heading in ("stage", "by"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("after", "took"):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(f"0 … {_duration(total_s)}", no_wrap=True)
+    bar_width = max(BAR_WIDTH_MIN, min(BAR_WIDTH_MAX, width - COLUMNS_WIDTH))
+    busy_until_s = start_s
     for stage in life.stages:
-        offset_s, took_s = stage.started_at_s - start_s, stage.finished_at_s - stage.started_at_s
-        left = min(BAR_WIDTH - 1, round(offset_s / total_s * BAR_WIDTH))
-        length = max(1, min(BAR_WIDTH - left, round(took_s / total_s * BAR_WIDTH)))
+        if stage.started_at_s - busy_until_s > WAIT_SHOWN_SHARE * total_s:
+            waited_s = stage.started_at_s - busy_until_s
+            table.add_row(
+                *_row(
+                    "(waits)", "", busy_until_s - start_s, waited_s, total_s, bar_width, style="bright_black"
+                )
+            )
+        took_s = stage.finished_at_s - stage.started_at_s
         style = STAGE_STYLE.get(stage.stage, "yellow")
-        table.add_row(
-            stage.stage,
-            stage.worker,
-            _duration(offset_s),
-            _duration(took_s),
-            Text(" " * left + "█" * length, style=style),
-        )
+        offset_s = stage.started_at_s - start_s
+        table.add_row(*_row(stage.stage, stage.worker, offset_s, took_s, total_s, bar_width, style=style))
+        busy_until_s = max(busy_until_s, stage.finished_at_s)
     return table
+
+
+def _row(
+    stage: str, worker: str, offset_s: float, took_s: float, total_s: float, width: int, *, style: str
+) -> tuple[Text, str, str, str, Text]:
+    left = min(width - 1, round(offset_s / total_s * width))
+    length = max(1, min(width - left, round(took_s / total_s * width)))
+    character = "█" if worker else "░"
+    return (
+        Text(stage, style="" if worker else style),
+        worker,
+        _duration(offset_s),
+        _duration(took_s),
+        Text(" " * left + character * length, style=style),
+    )
 
 
 def _duration(seconds: float) -> str:

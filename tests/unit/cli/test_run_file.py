@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.cli.overrides import apply_overrides, parse_yaml
-from tidegate.cli.run_file import parse_plan, read_run_file
+from tidegate.cli.run_file import read_run_file
+from tidegate.cli.run_plan import parse_plan
 from tidegate.core.errors import ConfigError
 
 RUNS = Path(__file__).parents[3] / "runs"
@@ -62,7 +63,7 @@ def test_typo_names_the_nearest_key_and_where_it_stands() -> None:
             "workload.sampler.temprature=1",
             "unknown field `temprature` in workload.sampler: did you mean `temperature`?",
         ),
-        ("learner.actor_critic.lr=0.1", "known here: objective, discount, lambda"),
+        ("learner.actor_critic.lr=0.1", "Known here are objective, discount, lambda"),
     ],
 )
 def test_typo_is_named_at_every_depth(override: str, hint: str) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from tidegate.cli.books import Books, journal_path, ledger_path, read_books
 from tidegate.cli.folder import RunRecord, read_plan
-from tidegate.cli.run_file import RunPlan
+from tidegate.cli.run_plan import RunPlan
 from tidegate.cli.samples import numbers, read_samples
 from tidegate.cli.up.event_log import read_events
 from tidegate.cli.up.history import read_steps
@@ -72,9 +72,14 @@ class RunData(msgspec.Struct, frozen=True):
             if each["version"] in trained or each["version"].endswith("@0")
         ]
 
-    def sample_series(self, name: str) -> Points:
-        """One number of admission's samples over time."""
-        return [(at_s - self.started_at_s, values[name]) for at_s, values in self.samples if name in values]
+    def sample_series(self, name: str, *, while_working: bool = False) -> Points:
+        """One number of admission's samples over time; ``while_working`` from the first gradient to the last only."""
+        first_s, last_s = (self.steps[0]["at_s"], self.steps[-1]["at_s"]) if self.steps else (0.0, 0.0)
+        return [
+            (at_s - self.started_at_s, values[name])
+            for at_s, values in self.samples
+            if name in values and (not while_working or first_s <= at_s <= last_s)
+        ]
 
 
 def read_run(folder: Path) -> RunData:
@@ -107,8 +112,12 @@ def read_run(folder: Path) -> RunData:
 
 _EMPTY = Flow(depths={}, rates={}, life_s={})
 
-# What happened to trajectories, as the ledger dates it.
-_EVENTS = {"stored": "accepted_at_s", "leased": "leased_at_s", "ended": "terminal_at_s"}
+# What happened to trajectories, as the ledger dates it. One that was dropped while it waited left the store unleased.
+_EVENTS = {
+    "stored": "accepted_at_s",
+    "leased": "coalesce(leased_at_s, terminal_at_s)",
+    "ended": "terminal_at_s",
+}
 _LIFE = {
     "rollout": "finished_at_s - started_at_s",
     "on its way": "accepted_at_s - finished_at_s",

@@ -83,8 +83,8 @@ def line_chart(
         if limit is not None:
             axes.axhline(limit[0], color=LIMIT, linewidth=1.2, linestyle=(0, (4, 3)))
             axes.annotate(
-                limit[1], (1.0, limit[0]), xycoords=("axes fraction", "data"), xytext=(0, 3),
-                textcoords="offset points", ha="right", va="bottom", color=LIMIT, fontsize=8.5,
+                limit[1], (0.0, limit[0]), xycoords=("axes fraction", "data"), xytext=(4, 3),
+                textcoords="offset points", ha="left", va="bottom", color=LIMIT, fontsize=8.5,
             )  # fmt: skip
         axes.set_xlabel(x_label)
         axes.margins(x=0.01)
@@ -174,7 +174,7 @@ def percents(value: float, _position: int) -> str:
 def _from_zero(axes: Any) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.0) if low < 0 else 0.0, high)
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=high > 3))
     axes.yaxis.set_major_formatter(FuncFormatter(thousands))
     axes.xaxis.set_major_formatter(FuncFormatter(thousands))
 

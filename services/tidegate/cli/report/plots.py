@@ -127,7 +127,7 @@ def _steps_rate(run: RunData) -> Plot:
 
 def _idle(run: RunData) -> Plot:
     names = {"learner": "learner_idle_ratio", "actors": "actor_wait_task_ratio"}
-    series = {name: run.sample_series(statistic) for name, statistic in names.items()}
+    series = {name: run.sample_series(statistic, while_working=True) for name, statistic in names.items()}
     series = {name: points for name, points in series.items() if points}
     svg = line_chart("idle", series, x_label=SECONDS, percent=True) if series else ""
     return Plot("Idle share", "Of their own time, over ten seconds; at the bottleneck nobody waits.", svg)

@@ -13,7 +13,8 @@ from tidegate.cli import folder as folders
 from tidegate.cli.checks import check_target
 from tidegate.cli.prepare import write_datasets
 from tidegate.cli.report.command import REPORT_HTML, write_report
-from tidegate.cli.run_file import RunPlan, read_run_file
+from tidegate.cli.run_file import read_run_file
+from tidegate.cli.run_plan import RunPlan
 from tidegate.cli.up.screen import LineScreen, LiveScreen, Screen
 from tidegate.cli.up.session import Session, run_to_end
 from tidegate.cli.up.summary import Summary, render_summary, summarise, write_summary

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidegate.cli.folder import ProcessesRecord, ProcessRecord, RunRecord, write_processes, write_record
 from tidegate.cli.registry import SERVICES, instances
-from tidegate.cli.run_file import RunPlan
+from tidegate.cli.run_plan import RunPlan
 from tidegate.cli.up import broker as nats
 from tidegate.cli.up import usage
 from tidegate.cli.up.board import Board

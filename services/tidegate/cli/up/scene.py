@@ -5,7 +5,7 @@ import time
 import msgspec
 
 from tidegate.cli.folder import RunRecord
-from tidegate.cli.run_file import RunPlan
+from tidegate.cli.run_plan import RunPlan
 from tidegate.cli.up.board import Board
 from tidegate.cli.up.targets import Target
 

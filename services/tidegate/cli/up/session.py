@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from tidegate.cli.folder import RunRecord
-from tidegate.cli.run_file import RunPlan
+from tidegate.cli.run_plan import RunPlan
 from tidegate.cli.up.board import Board
 from tidegate.cli.up.ending import wind_down
 from tidegate.cli.up.event_log import EventLog

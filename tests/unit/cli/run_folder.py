@@ -1,0 +1,137 @@
+"""A run folder as a stopped platform leaves it, written by the rooms' own code."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tidegate.cli.books import journal_path, ledger_path
+from tidegate.cli.folder import RunRecord, new_record, write_record
+from tidegate.cli.run_file import read_run_file
+from tidegate.core.curriculum import CurriculumState
+from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
+from tidegate.core.records import EpisodeEnd, StageTiming, Task, Trajectory, VersionSpan
+from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
+from tidegate.learner.steps_log import StepLine, StepsLog
+from tidegate.task_queue.journal import open_journal
+from tidegate.task_queue.state import task_id, trajectory_at
+from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.intake import Message
+from tidegate.trajectory_store.store import Store
+from tidegate.wire.clients.trajectory_store import Consumption, Dropped
+from tidegate.wire.frame import encode_frame
+from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
+
+CARTPOLE = Path(__file__).parents[3] / "runs" / "cartpole.yaml"
+LINEAGE = LineageName("0-aaaa")
+START_S = 1_800_000_000.0
+NUM_STEPS = 64
+
+
+def id_of(seq: int) -> TrajectoryId:
+    return trajectory_at(seq, 0)
+
+
+def write_run(folder: Path) -> RunRecord:
+    """``run.json`` alone: a run whose services never started."""
+    record = new_record(read_run_file(CARTPOLE, []))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_record(folder, record)
+    return record
+
+
+def write_books(
+    folder: Path, *, admitted: int = 12, arrived: int = 9, batches: int = 3, retired: int = 1
+) -> RunRecord:
+    """A run that admitted ``admitted`` segments, of which ``arrived`` reached the store.
+
+    ``batches`` batches of two were trained, one lag higher each; ``retired`` of those that never arrived were
+    dropped, the others are still on their way.
+    """
+    record = write_run(folder)
+    run = RunId(record.run_id)
+    for path in (ledger_path(folder), journal_path(folder)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    journal = open_journal(journal_path(folder), run_id=run)
+    journal.admit([_task(run, seq) for seq in range(1, admitted + 1)], curriculum=CurriculumState())
+    journal.close()
+    store = Store(ledger_path(folder).parent, run_id=run, config=TrajectoryStoreConfig(), now_s=START_S)
+    store.open_lineage(Lineage(name=LINEAGE), learner_id="learner-a", consumed=(), now_s=START_S)
+    for seq in range(1, arrived + 1):
+        store.ingest([_message(run, seq)], now_s=START_S + 0.1 * seq + 0.02)
+    log = StepsLog(folder / "learner" / "steps.jsonl", bytes_max=1 << 20)
+    for step in range(batches):
+        _train(store, log, step)
+    store.settle(
+        [
+            Dropped(id_of(seq), "retired", "the run is ending")
+            for seq in range(arrived + 1, arrived + 1 + retired)
+        ],
+        now_s=START_S + 10.0,
+    )
+    log.close()
+    store.close()
+    return record
+
+
+def write_samples(folder: Path) -> None:
+    """Two samples of admission, the last one from after it was paused."""
+    (folder / "admission").mkdir(parents=True, exist_ok=True)
+    working = {"at_s": START_S + 1, "num_actors": 2, "num_learners": 1, "num_stores": 1, "learner_idle_ratio": 0.6,
+               "actor_steps_per_s": 900.0, "learner_samples_per_s": 3.0, "learner_busy_ratio": 0.4,
+               "actor_busy_ratio": 0.97, "values": {"actor.steps_total": 5.0}}  # fmt: skip
+    ended: dict[str, Any] = {"at_s": START_S + 2, "paused": True, "values": {}}
+    lines = msgspec.json.Encoder().encode_lines([working, ended])
+    (folder / "admission" / "stats.jsonl").write_bytes(lines + b'{"at_s": 3, "cut')
+
+
+def _task(run: RunId, seq: int) -> Task:
+    return Task(
+        task_id=task_id(seq),
+        run_id=run,
+        kind="segment",
+        required_version=PolicyVersion(LINEAGE, 0),
+        admitted_at_s=START_S + 0.1 * seq - 0.05,
+    )
+
+
+def _message(run: RunId, seq: int) -> Message:
+    started_at_s = START_S + 0.1 * seq
+    trajectory = Trajectory(
+        trajectory_id=id_of(seq),
+        run_id=run,
+        task_id=TaskId(task_id(seq)),
+        group_id=GroupId(task_id(seq)),
+        group_size=1,
+        spans=(VersionSpan(version=PolicyVersion(LINEAGE, 0), start=0, stop=NUM_STEPS),),
+        tensors={"behavior_logprobs": np.full(NUM_STEPS, -0.5, np.float32)},
+        num_steps=NUM_STEPS,
+        episodes=(EpisodeEnd(episode_return=20.0, length=20, position=1),),
+        env_id="CartPole-v1",
+        actor_id="actor-0",
+        started_at_s=started_at_s,
+        finished_at_s=started_at_s + 0.01,
+        stages=(StageTiming("trajectory.generate", "actor-0", started_at_s, started_at_s + 0.01),),
+    )
+    return Message(
+        data=encode_frame([trajectory]),
+        headers={HEADER_TRAJECTORY_IDS: id_of(seq)},
+        received_at_s=started_at_s + 0.02,
+    )
+
+
+def _train(store: Store, log: StepsLog, step: int) -> None:
+    version, at_s = PolicyVersion(LINEAGE, step), START_S + 2.0 + step
+    limits = StalenessLimits(max_lag=4, max_age_s=300.0)
+    batch = store.lease(version, batch_size=2, limits=limits, learner_id="learner-a", now_s=at_s)
+    assert batch is not None
+    consumptions = [Consumption(each, Fresh(lag=step, span=0, age_s=1.0)) for each in batch.trajectory_ids]
+    store.commit(batch.batch_id, version=version, consumptions=consumptions, now_s=at_s + 0.5)
+    log.append(
+        StepLine(
+            step=step + 1, lineage=LINEAGE, at_s=at_s + 0.5, samples=2, env_steps=2 * NUM_STEPS * (step + 1),
+            lag_mean=float(step), lag_max=step, lags=[step, step], age_mean_s=1.0, mean_return=100.0 * step,
+            mean_reward=None, loss=0.1, ess=0.9, clipped_fraction=0.0, wait_s=0.2, train_s=0.3, publish_s=0.01,
+        )
+    )  # fmt: skip
