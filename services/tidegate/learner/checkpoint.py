@@ -103,20 +103,24 @@ class CheckpointFolder:
         return [PolicyVersion(lineage=LineageName(lineage), step=int(step)) for _, lineage, step in names]
 
     def write(self, checkpoint: Checkpoint) -> Path:
-        """Make a checkpoint durable, against power loss too, then let go of the oldest."""
+        """Make a checkpoint durable, against power loss too, then let go of the oldest.
+
+        Raises:
+            OSError: the disk refuses; the checkpoints before are untouched.
+        """
         paths = self.paths()
         number = int(paths[-1].name.partition(".")[0]) + 1 if paths else 1
         version = checkpoint.progress.version
         name = f"{number:08d}.{version.lineage}.{version.step}"
         partial = self._directory / f"{PARTIAL_PREFIX}{name}"
-        partial.mkdir()
-        files = _encode(checkpoint)
-        manifest = {name: _FileEntry(size=len(data), digest=_digest(data)) for name, data in files.items()}
-        for file_name, data in (*files.items(), (MANIFEST_FILE, msgspec.json.encode(manifest))):
-            _write_synced(partial / file_name, data)
-        _sync(partial)
         path = self._directory / name
-        partial.rename(path)
+        partial.mkdir()
+        try:
+            _write_files(partial, _encode(checkpoint))
+            partial.rename(path)
+        except OSError:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         _sync(self._directory)
         for old in self.paths()[: -self._keep]:
             shutil.rmtree(old)
@@ -221,6 +225,13 @@ def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
         POLICY_FILE: cast("bytes", _safetensors.save(checkpoint.policy)),
         TRAINER_FILE: cast("bytes", _safetensors.save(checkpoint.trainer.tensors)),
     }
+
+
+def _write_files(directory: Path, files: dict[str, bytes]) -> None:
+    manifest = {name: _FileEntry(size=len(data), digest=_digest(data)) for name, data in files.items()}
+    for name, data in (*files.items(), (MANIFEST_FILE, msgspec.json.encode(manifest))):
+        _write_synced(directory / name, data)
+    _sync(directory)
 
 
 def _digest(data: bytes) -> str:

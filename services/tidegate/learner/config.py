@@ -30,7 +30,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_dir: str = ".tidegate/cache"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
-    checkpoint_every_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 50
+    checkpoint_every_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
     keep_checkpoints: Annotated[int, msgspec.Meta(ge=1, le=100)] = 2
     prefetch: bool = True
     lease_wait_s: Annotated[float, msgspec.Meta(ge=0.05, le=30.0)] = 1.0

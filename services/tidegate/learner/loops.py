@@ -18,6 +18,7 @@ from tidegate.core.records import Array, PolicySnapshot, Trajectory
 from tidegate.core.staleness import LineageTree
 from tidegate.learner.batches import BatchSource, ReadyBatch
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
+from tidegate.learner.checkpointing import Checkpointing
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.reporting import Reporter, Step
@@ -61,8 +62,7 @@ class Learner:
         self._policy: dict[str, Array] = {}
         self._published_at_s = 0.0
         self._steps_since_checkpoint = 0
-        self._checkpoint_requests: list[asyncio.Future[PolicyVersion]] = []
-        self.checkpointed: PolicyVersion | None = None
+        self._checkpointing = Checkpointing(context, folder, self._store)
 
     @property
     def progress(self) -> Progress:
@@ -74,6 +74,11 @@ class Learner:
         if self._progress is None:
             raise UnavailableError("The learner is still starting", fix="ask again in a few seconds")
         return self._progress
+
+    @property
+    def checkpointed(self) -> PolicyVersion | None:
+        """The newest version that a checkpoint holds."""
+        return self._checkpointing.newest
 
     def metrics(self) -> dict[str, float]:
         """What the newest step measured."""
@@ -87,9 +92,7 @@ class Learner:
         """
         if self._progress is None or self._context.drain.requested:
             raise UnavailableError("The learner is starting or stopping, and writes no checkpoint on request")
-        request: asyncio.Future[PolicyVersion] = asyncio.get_running_loop().create_future()
-        self._checkpoint_requests.append(request)
-        return await request
+        return await self._checkpointing.request()
 
     async def run(self) -> None:
         """Start, train until draining, leave a checkpoint.
@@ -105,9 +108,8 @@ class Learner:
                 raise
             self._context.log.warning("learner_stopped_unacknowledged", kept_in="checkpoint")
         finally:
+            self._checkpointing.close()
             self._thread.shutdown(wait=False, cancel_futures=True)
-            for request in self._checkpoint_requests:
-                request.cancel()
 
     async def _run(self) -> None:
         begun = await start(
@@ -119,7 +121,7 @@ class Learner:
             make_first_policy=self._make_first_policy,
         )
         self._progress, self._tree, self._policy = begun.progress, begun.tree, begun.policy
-        self.checkpointed = begun.restored_from
+        self._checkpointing.newest = begun.restored_from
         self._reporter.progress(begun.progress)
         batches = BatchSource(
             self._context,
@@ -130,8 +132,10 @@ class Learner:
         try:
             await self._train(batches)
         finally:
-            if self._context.drain.requested and (self._steps_since_checkpoint or self._checkpoint_requests):
-                await self._write_checkpoint()
+            if self._context.drain.requested:
+                if self._steps_since_checkpoint or self._checkpointing.requested:
+                    await self._write_checkpoint()
+                await self._checkpointing.wait()
         await self._settling.wait()
         await batches.close()
 
@@ -139,7 +143,7 @@ class Learner:
         clock, drain = self._context.clock, self._context.drain
         trained_at_s = looked_at_s = clock.monotonic_s()
         while not drain.requested:
-            if self._checkpoint_requests:
+            if self._checkpointing.requested:
                 await self._write_checkpoint()
             await self._settling.look()
             asked_at_s = clock.monotonic_s()
@@ -252,28 +256,17 @@ class Learner:
                 await self._weights.publish(self._snapshot(), self._tree)
 
     async def _write_checkpoint(self) -> None:
-        context = self._context
-        checkpoint = Checkpoint(
-            run=context.settings.run,
-            policy_kind=context.settings.policy.kind,
-            progress=self.progress,
-            lineages=tuple(self._tree.lineages.values()),
-            consumed=self._settling.unacknowledged(),
-            policy=self._policy,
-            trainer=self._trainer.state(),
-            written_at_s=context.clock.now_s(),
-        )
-        path = await asyncio.to_thread(self._folder.write, checkpoint)
-        version = checkpoint.progress.version
-        self.checkpointed = version
+        """Begin to write this moment down; training goes on meanwhile."""
         self._steps_since_checkpoint = 0
-        context.stats.add("checkpoints_total")
-        context.stats.label("checkpointed", str(version))
-        context.log.info("checkpoint_written", path=path.name, version=str(version))
-        for request in self._checkpoint_requests:
-            if not request.done():
-                request.set_result(version)
-        self._checkpoint_requests.clear()
-        with contextlib.suppress(UnavailableError):  # the next checkpoint says it again
-            # Any kept checkpoint may be the one to go on from, so payloads stay until the oldest holds them.
-            await self._store.mark_checkpointed(self._folder.versions()[0])
+        await self._checkpointing.begin(
+            Checkpoint(
+                run=self._context.settings.run,
+                policy_kind=self._context.settings.policy.kind,
+                progress=self.progress,
+                lineages=tuple(self._tree.lineages.values()),
+                consumed=self._settling.unacknowledged(),
+                policy=self._policy,
+                trainer=self._trainer.state(),
+                written_at_s=self._context.clock.now_s(),
+            )
+        )

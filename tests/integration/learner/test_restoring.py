@@ -5,8 +5,9 @@ import msgspec
 import pytest
 
 from tests.integration.learner.world import CONFIG, World, until, world
-from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.errors import CorruptionError, StaleFolderError, UnavailableError
 from tidegate.core.ids import PolicyVersion
+from tidegate.learner import checkpoint as checkpoint_module
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import PolicyConfig
 from tidegate.wire.subjects import Topology
@@ -170,4 +171,25 @@ async def test_checkpoint_on_request_while_no_batch_comes(
         version = await life.version(0)
         assert await life.client.checkpoint() == version
         assert (await life.client.progress()).checkpointed == version
+        assert len(checkpoints(running)) == 1
+
+
+async def test_full_disk_is_said_and_does_not_end_the_training(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    async with world(tmp_path, bus, topology) as running:
+        config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=1)
+        async with running.learner(config) as life:
+            version = await life.version(0)
+            with monkeypatch.context() as patch:
+                patch.setattr(checkpoint_module, "_write_synced", refuse)
+                running.offer(2, at=version)
+                await life.version(2)
+                with pytest.raises(UnavailableError, match="No space"):
+                    await life.client.checkpoint()
+            assert checkpoints(running) == []
+            assert (await life.client.checkpoint()).step == 2
         assert len(checkpoints(running)) == 1

@@ -181,3 +181,20 @@ def test_checkpoint_of_another_format_is_refused_and_not_taken_for_corrupt(
         folder.write(checkpoint(version(1)))
     with pytest.raises(StaleFolderError, match="format 99"):
         folder.newest(run=RUN, policy_kind="mlp_actor_critic")
+
+
+def test_disk_that_refuses_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = open_folder(tmp_path)
+    folder.write(checkpoint(version(1)))
+
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_module, "_write_synced", refuse)
+        for step in (2, 3):
+            with pytest.raises(OSError, match="No space"):
+                folder.write(checkpoint(version(step)))
+    assert [path.name for path in tmp_path.iterdir()] == ["00000001.0-aaaa.1"]
+    folder.write(checkpoint(version(4)))
+    assert newest_version(folder) == version(4)
