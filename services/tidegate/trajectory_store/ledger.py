@@ -113,7 +113,7 @@ class Ledger:
                 )
         with transaction(self._db):
             self._db.executemany(
-                "INSERT INTO frames (frame_id, segment, offset, size, checksum, head) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO frames (frame_id, segment, offset, size, head) VALUES (?, ?, ?, ?, ?)",
                 (
                     (frame_id, *msgspec.structs.astuple(arrival.location), arrival.head)
                     for frame_id, arrival in enumerate(arrivals, start=self._next_frame)
@@ -407,6 +407,11 @@ class Ledger:
             self._db.execute(
                 "INSERT OR REPLACE INTO meta VALUES ('checkpoint_step', ?)", (str(version.step),)
             )
+
+    def newest_segment(self) -> int:
+        """The highest segment number any frame was ever written to; 0 before the first."""
+        row = self._db.execute("SELECT segment FROM frames ORDER BY frame_id DESC LIMIT 1").fetchone()
+        return row[0] if row else 0
 
     def segments_needed(self) -> set[int]:
         """Segments with a payload that may be asked for: its trajectory waits, or no checkpoint has its update."""

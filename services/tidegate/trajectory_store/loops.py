@@ -1,5 +1,6 @@
 """The store's loops: intake of TRAJECTORIES, expiry, and what operators see."""
 
+import asyncio
 from collections.abc import Sequence
 
 from tidegate.core.batching import Drop
@@ -52,24 +53,42 @@ class IntakeLoop:
         }
 
     async def run(self) -> None:
-        """Take in until draining; what was fetched is finished first."""
+        """Take in until draining; what was fetched is finished first.
+
+        The next messages are asked for before these are stored, so that the broker sends while the ledger writes.
+        """
         context = self._context
         consumer = await context.bus.consumer(context.topology.trajectory_consumer(SHARD))
+        fetching: asyncio.Task[list[Delivery]] | None = None
         try:
             while not context.drain.requested:
-                if self._store.is_full():
-                    context.stats.add("full_s_total", FULL_WAIT_S)
-                    await context.drain.sleep(FULL_WAIT_S)
-                    continue
-                await self._take(consumer)
+                if fetching is None:
+                    if self._store.is_full():
+                        context.stats.add("full_s_total", FULL_WAIT_S)
+                        await context.drain.sleep(FULL_WAIT_S)
+                        continue
+                    fetching = self._fetch(consumer)
+                deliveries = await fetching
+                fetching = None
+                if deliveries and not context.drain.requested and not self._store.is_full():
+                    fetching = self._fetch(consumer)
+                    await asyncio.sleep(0)  # lets the request leave
+                await self._take(deliveries)
+            if fetching is not None:
+                await self._take(await fetching)
         finally:
+            if fetching is not None:
+                fetching.cancel()
             await consumer.close()
 
-    async def _take(self, consumer: Consumer) -> None:
-        context = self._context
-        deliveries = await consumer.fetch(self._config.fetch_messages_max, wait_s=FETCH_WAIT_S)
+    def _fetch(self, consumer: Consumer) -> asyncio.Task[list[Delivery]]:
+        """At most one under way: two portions in memory."""
+        return asyncio.create_task(consumer.fetch(self._config.fetch_messages_max, wait_s=FETCH_WAIT_S))
+
+    async def _take(self, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:
             return
+        context = self._context
         received_at_s = context.clock.now_s()
         messages = [Message(delivery.data, delivery.headers, received_at_s) for delivery in deliveries]
         try:

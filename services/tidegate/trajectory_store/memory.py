@@ -54,11 +54,11 @@ def load_memory(db: sqlite3.Connection) -> Memory:
         else:
             members[batch_id].append(candidate)
     frames = LiveFrames()
-    for frame_id, segment, offset, size, checksum, num_live in db.execute(
-        "SELECT f.frame_id, f.segment, f.offset, f.size, f.checksum, count(*) FROM trajectories t"
+    for frame_id, segment, offset, size, num_live in db.execute(
+        "SELECT f.frame_id, f.segment, f.offset, f.size, count(*) FROM trajectories t"
         " JOIN frames f USING (frame_id) WHERE t.state IN ('available', 'leased') GROUP BY f.frame_id"
     ):
-        frames.add(frame_id, Location(segment, offset, size, checksum), num_live=num_live)
+        frames.add(frame_id, Location(segment, offset, size), num_live=num_live)
     return Memory(
         tree=tree,
         head=_newest_version(db, tree),

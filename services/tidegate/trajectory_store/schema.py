@@ -33,7 +33,6 @@ CREATE TABLE frames (
     segment INTEGER NOT NULL,
     offset INTEGER NOT NULL,
     size INTEGER NOT NULL,
-    checksum INTEGER NOT NULL,
     head BLOB NOT NULL
 );
 CREATE TABLE trajectories (

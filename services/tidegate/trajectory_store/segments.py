@@ -1,19 +1,19 @@
 """Payloads beside the ledger: append-only segment files, read back by place, deleted whole.
 
 A frame is on disk before the ledger names it, so a crash in between leaves bytes that nothing refers to, at the end of
-a file that nobody appends to again: every start begins a new segment. What is read back is held against a checksum,
-because a power cut may keep the ledger's page and lose the payload's.
+a file that nobody appends to again: every start begins a new segment. What is read back from disk is decoded once,
+checksums and all, because a power cut may keep the ledger's page and lose the payload's.
 """
 
 import os
 import re
-import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidegate.core.errors import CorruptionError
+from tidegate.core.errors import CorruptionError, RecordError
 from tidegate.trajectory_store.state import Location
+from tidegate.wire.frame import decode_frame
 
 _NAME = re.compile(r"^(\d{8})\.frames$")
 # Buffers that one writev call takes; POSIX promises at least 16, Linux takes 1024.
@@ -51,9 +51,18 @@ class Segments:
     """The segment files of one store."""
 
     def __init__(
-        self, folder: Path, *, segment_bytes: int, cache_bytes: int, durability: str = "process"
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int,
+        cache_bytes: int,
+        durability: str = "process",
+        newest_known: int = 0,
     ) -> None:
-        """Find the segments that are there and begin a new one."""
+        """Find the segments that are there and begin a new one, beyond the ``newest_known`` to the ledger.
+
+        A power cut may take a file that the ledger refers to; its number is not given to another one.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._segment_bytes = segment_bytes
@@ -66,7 +75,7 @@ class Segments:
         }
         # Readers' descriptors by segment, closed with the segment: their number is bounded by the files kept.
         self._readers: dict[int, int] = {}
-        self._active = max(self._sizes, default=0)
+        self._active = max((*self._sizes, newest_known))
         self._writer = -1
         self._begin()
 
@@ -113,7 +122,7 @@ class Segments:
         # The file's own size: an append that failed half-way left bytes behind.
         offset = os.fstat(self._writer).st_size
         for frame in frames:
-            locations.append(Location(self._active, offset, len(frame), zlib.crc32(frame)))
+            locations.append(Location(self._active, offset, len(frame)))
             offset += len(frame)
         for start in range(0, len(frames), _BUFFERS_MAX):
             _write_all(self._writer, frames[start : start + _BUFFERS_MAX])
@@ -135,15 +144,13 @@ class Segments:
             return cached
         try:
             frame = os.pread(self._reader(location.segment), location.size, location.offset)
-        except OSError as error:
+            decode_frame(frame)
+        except (OSError, RecordError) as error:
             raise CorruptionError(
-                f"A payload in segment {location.segment} cannot be read", why=str(error)
+                f"The payload at byte {location.offset} of segment {location.segment} is not what was written",
+                why=str(error),
+                fix="nothing: its trajectories are dropped; `durability: power_loss` prevents this for a power cut",
             ) from error
-        if len(frame) != location.size or zlib.crc32(frame) != location.checksum:
-            raise CorruptionError(
-                f"A payload at byte {location.offset} of segment {location.segment} is not what was written",
-                why="the disk lost or changed it; `durability: power_loss` prevents that for a power cut",
-            )
         return frame
 
     def _reader(self, segment: int) -> int:

@@ -26,12 +26,11 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Where a frame lies in the segments, and the CRC-32 of its bytes."""
+    """Where a frame lies in the segments."""
 
     segment: int
     offset: int
     size: int
-    checksum: int
 
 
 class LiveFrames:

@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -68,21 +69,26 @@ class Store:
         """
         self._run_id = run_id
         self._config = config
-        self._lock = _lock(folder)
-        self.ledger = Ledger.open(folder / LEDGER_FILE, run_id=run_id, durability=config.durability)
-        self._segments = Segments(
-            folder / "segments",
-            segment_bytes=config.segment_bytes,
-            cache_bytes=config.frame_cache_bytes,
-            durability=config.durability,
-        )
-        self.uploads = UploadArea(
-            folder / "uploads",
-            bytes_max=config.uploads_bytes_max,
-            ttl_s=config.upload_ttl_s,
-            durable=config.durability == "power_loss",
-            now_s=now_s,
-        )
+        with ExitStack() as opened:
+            opened.callback(os.close, _lock(folder))
+            self.ledger = Ledger.open(folder / LEDGER_FILE, run_id=run_id, durability=config.durability)
+            opened.callback(self.ledger.close)
+            self._segments = Segments(
+                folder / "segments",
+                segment_bytes=config.segment_bytes,
+                cache_bytes=config.frame_cache_bytes,
+                durability=config.durability,
+                newest_known=self.ledger.newest_segment(),
+            )
+            opened.callback(self._segments.close)
+            self.uploads = UploadArea(
+                folder / "uploads",
+                bytes_max=config.uploads_bytes_max,
+                ttl_s=config.upload_ttl_s,
+                durable=config.durability == "power_loss",
+                now_s=now_s,
+            )
+            self._opened = opened.pop_all()
         self.arrived = Wake()
         self.settled = Wake()
         self.recent_drops: deque[Drop] = deque(maxlen=RECENT_DROPS_MAX)
@@ -90,9 +96,7 @@ class Store:
 
     def close(self) -> None:
         """Close every file; what was committed stays."""
-        self.ledger.close()
-        self._segments.close()
-        os.close(self._lock)
+        self._opened.close()
 
     @property
     def tree(self) -> LineageTree:

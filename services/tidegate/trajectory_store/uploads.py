@@ -6,6 +6,7 @@ the message that refers to an upload is accepted, or when nobody has referred to
 
 import hashlib
 import os
+import re
 from pathlib import Path
 
 from tidegate.core.errors import BackpressureError, CorruptionError, NotFoundError, RecordError
@@ -15,6 +16,7 @@ from tidegate.wire.reference import PayloadReference
 # One frame; a group whose tensors exceed this must be split by its environment.
 UPLOAD_BYTES_MAX = 64 * 1024 * 1024
 _PART = ".part"
+_NAME = re.compile(rf"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")
 
 
 class Upload:
@@ -85,7 +87,7 @@ class UploadArea:
         for path in folder.iterdir():
             if path.suffix == _PART:
                 path.unlink()
-            else:
+            elif _NAME.match(path.name):
                 self._kept[bytes.fromhex(path.name)] = (path.stat().st_size, now_s)
 
     @property

@@ -220,9 +220,9 @@ def envelope_from_proto(message: trajectory_pb2.TrajectoryEnvelope, tensors: dic
         task_id=TaskId(message.task_id),
         group_id=GroupId(message.group_id),
         group_size=message.group_size,
+        # Tuples from lists: this runs once for every trajectory, and a generator costs more than what it makes.
         spans=tuple(
-            VersionSpan(version=version_from_proto(span.version), start=span.start, stop=span.stop)
-            for span in message.spans
+            [VersionSpan(version_from_proto(span.version), span.start, span.stop) for span in message.spans]
         ),
         tensors=tensors,
         num_steps=message.num_steps,
@@ -239,18 +239,19 @@ def envelope_from_proto(message: trajectory_pb2.TrajectoryEnvelope, tensors: dic
         reward_components=dict(cast("dict[str, float]", message.reward_components)),
         verifier_log=message.verifier_log,
         episodes=tuple(
-            EpisodeEnd(episode_return=end.episode_return, length=end.length, position=end.position)
-            for end in message.episodes
+            [EpisodeEnd(end.episode_return, end.length, end.position) for end in message.episodes]
         ),
         tool_calls=tuple(
-            ToolCall(
-                name=call.name,
-                arguments=call.arguments,
-                result=call.result,
-                started_at_s=call.started_at_s,
-                finished_at_s=call.finished_at_s,
-            )
-            for call in message.tool_calls
+            [
+                ToolCall(
+                    name=call.name,
+                    arguments=call.arguments,
+                    result=call.result,
+                    started_at_s=call.started_at_s,
+                    finished_at_s=call.finished_at_s,
+                )
+                for call in message.tool_calls
+            ]
         ),
         sampler=sampler_from_proto(message.sampler),
         actor_id=message.actor_id,
@@ -259,6 +260,6 @@ def envelope_from_proto(message: trajectory_pb2.TrajectoryEnvelope, tensors: dic
         finish_reason=message.finish_reason,
         started_at_s=message.started_at_s,
         finished_at_s=message.finished_at_s,
-        stages=tuple(stage_from_proto(stage) for stage in message.stages),
+        stages=tuple([stage_from_proto(stage) for stage in message.stages]),
         trace_parent=message.trace_parent,
     )

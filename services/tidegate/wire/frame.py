@@ -148,24 +148,32 @@ def _parse_head(head_bytes: bytes) -> trajectory_pb2.TrajectoryFrame:
 
 
 def _decode_tensor(spec: trajectory_pb2.TensorSpec, payload: memoryview, trajectory_id: str) -> Array:
-    name = f"Tensor {spec.name!r} of trajectory {trajectory_id!r}"
     dtype = DTYPES.get(spec.dtype)
     shape = tuple(spec.shape)
     if dtype is None:
-        raise RecordError(f"{name} has the unknown dtype {spec.dtype!r}")
-    if len(shape) > TENSOR_RANK_MAX or any(size < 0 for size in shape):
-        raise RecordError(f"{name} has the impossible shape {shape}")
-    count = math.prod(shape)
-    stop = spec.offset + count * dtype.itemsize
+        raise _tensor_error(spec, trajectory_id, f"has the unknown dtype {spec.dtype!r}")
+    if len(shape) > TENSOR_RANK_MAX or min(shape, default=0) < 0:
+        raise _tensor_error(spec, trajectory_id, f"has the impossible shape {shape}")
+    start = spec.offset
+    stop = start + math.prod(shape) * dtype.itemsize
     if stop > len(payload):
-        raise RecordError(
-            f"{name} ends at byte {stop} of a payload of {len(payload)}",
+        raise _tensor_error(
+            spec,
+            trajectory_id,
+            f"ends at byte {stop} of a payload of {len(payload)}",
             why="it was truncated or its shape is wrong",
         )
-    raw = payload[spec.offset : stop]
-    if zlib.crc32(raw) != spec.checksum:
-        raise RecordError(f"{name} does not match its checksum", why="its bytes changed on the way")
+    if zlib.crc32(payload[start:stop]) != spec.checksum:
+        raise _tensor_error(
+            spec, trajectory_id, "does not match its checksum", why="its bytes changed on the way"
+        )
     try:
-        return np.frombuffer(raw, dtype=dtype).reshape(shape)
+        return np.ndarray(shape, dtype, payload, start)
     except ValueError as error:  # empty, with other dimensions beyond what an array can have
-        raise RecordError(f"{name} has the impossible shape {shape}") from error
+        raise _tensor_error(spec, trajectory_id, f"has the impossible shape {shape}") from error
+
+
+def _tensor_error(
+    spec: trajectory_pb2.TensorSpec, trajectory_id: str, what: str, *, why: str = ""
+) -> RecordError:
+    return RecordError(f"Tensor {spec.name!r} of trajectory {trajectory_id!r} {what}", why=why)

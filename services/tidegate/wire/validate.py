@@ -80,13 +80,20 @@ def _validate_spans(trajectory: Trajectory, logprobs: Array, name: str) -> None:
 
 
 def _validate_shapes(trajectory: Trajectory, logprobs: Array, name: str) -> None:
-    expected: dict[str, tuple[int, ...]] = dict.fromkeys(PER_POSITION, logprobs.shape)
-    # One observation more than steps: the last one bootstraps.
-    expected["observations"] = (len(logprobs) + 1, *logprobs.shape[1:])
-    for tensor_name, leading in expected.items():
-        tensor = trajectory.tensors.get(tensor_name)
+    tensors, leading = trajectory.tensors, logprobs.shape
+    for tensor_name in PER_POSITION:
+        tensor = tensors.get(tensor_name)
         if tensor is not None and tensor.shape[: len(leading)] != leading:
-            raise RecordError(
-                f"{name} has {tensor_name} of shape {tensor.shape}, it must begin with {leading}",
-                why=f"its behavior_logprobs have shape {logprobs.shape}",
-            )
+            raise _shape_error(name, tensor_name, tensor, leading)
+    observations = tensors.get("observations")
+    # One observation more than steps: the last one bootstraps.
+    leading = (leading[0] + 1, *leading[1:])
+    if observations is not None and observations.shape[: len(leading)] != leading:
+        raise _shape_error(name, "observations", observations, leading)
+
+
+def _shape_error(name: str, tensor_name: str, tensor: Array, leading: tuple[int, ...]) -> RecordError:
+    return RecordError(
+        f"{name} has {tensor_name} of shape {tensor.shape}, it must begin with {leading}",
+        why="its behavior_logprobs say how many positions there are",
+    )

@@ -1,5 +1,6 @@
 """Small trajectories, messages and stores for the tests of this room."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import Message
 from tidegate.trajectory_store.store import Batch, Store
-from tidegate.wire.clients.trajectory_store import Consumption
+from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
 from tidegate.wire.frame import encode_frame
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
 
 RUN = RunId("test-run")
 MAIN = LineageName("0-aaaa")
+FORK = LineageName("1-bbbb")
 NOW_S = 1000.0
 LIMITS = StalenessLimits(max_lag=4, max_age_s=60.0)
 NUM_STEPS = 4
@@ -94,3 +96,30 @@ def lease(
 
 def consumed(ids: list[TrajectoryId], *, lag: int = 0) -> list[Consumption]:
     return [Consumption(item, Fresh(lag=lag, span=0, age_s=1.0)) for item in ids]
+
+
+def accept(store: Store, *tasks: str, step: int = 0) -> None:
+    store.ingest([message_of(make_trajectory(task, version=at(step))) for task in tasks], now_s=NOW_S)
+
+
+def leased(store: Store, step: int, *, batch_size: int = 1) -> Batch:
+    batch = lease(store, at(step), batch_size=batch_size)
+    assert batch is not None
+    return batch
+
+
+def commit(store: Store, batch: Batch, step: int, *, lag: int = 0) -> None:
+    store.commit(
+        batch.batch_id, version=at(step), consumptions=consumed(batch.trajectory_ids, lag=lag), now_s=NOW_S
+    )
+
+
+def fork(store: Store, *, step: int, held: Sequence[ConsumedBatch] = ()) -> int:
+    return store.open_lineage(
+        Lineage(name=FORK, parent=MAIN, fork_step=step), learner_id="learner-1", consumed=held, now_s=NOW_S
+    )
+
+
+def state_of(store: Store, name: str) -> tuple[str, str]:
+    status = store.trajectory(name)
+    return status.state, status.reason

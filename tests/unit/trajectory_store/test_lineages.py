@@ -1,0 +1,205 @@
+"""Restores, and the payloads that are kept for them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.trajectory_store.building import (
+    FORK,
+    LIMITS,
+    MAIN,
+    NOW_S,
+    accept,
+    at,
+    commit,
+    consumed,
+    fork,
+    lease,
+    leased,
+    make_trajectory,
+    message_of,
+    open_store,
+    started_store,
+    state_of,
+)
+from tidegate.core.errors import (
+    ConflictError,
+    UnknownVersionError,
+)
+from tidegate.core.ids import LineageName, TrajectoryId
+from tidegate.core.staleness import Fresh, Lineage
+from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.store import Store
+from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
+
+
+def test_lease_needs_an_open_lineage(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with pytest.raises(UnknownVersionError, match="never opened"):
+        lease(store, at(0))
+    store.close()
+
+
+def test_fork_keeps_updates_below_its_step_and_gives_back_the_others(store: Store) -> None:
+    for step, task in enumerate(("t-1", "t-2", "t-3")):
+        accept(store, task, step=step)
+        commit(store, leased(store, step), step)
+    assert fork(store, step=1) == 2
+    assert state_of(store, "t-1.0") == ("trained", "")
+    assert state_of(store, "t-2.0") == ("available", "")
+    assert state_of(store, "t-3.0") == ("available", "")
+    assert store.totals().revived == 2
+
+
+def test_revived_trajectory_is_trained_once_in_the_surviving_lineage(store: Store) -> None:
+    accept(store, "t-1")
+    commit(store, leased(store, 0), 0)
+    fork(store, step=0)
+    batch = store.lease(at(0, FORK), batch_size=1, limits=LIMITS, learner_id="learner-1", now_s=NOW_S)
+    assert batch is not None
+    store.commit(
+        batch.batch_id, version=at(0, FORK), consumptions=consumed(batch.trajectory_ids), now_s=NOW_S
+    )
+    totals = store.totals()
+    assert (totals.trained, totals.trained_twice) == (1, 0)
+    assert store.trajectory("t-1.0").trained_at == at(0, FORK)
+
+
+def test_two_uses_in_one_surviving_lineage_are_counted_against_the_promise(store: Store) -> None:
+    accept(store, "t-1")
+    commit(store, leased(store, 0), 0)
+    store.ledger.connection.execute("INSERT INTO uses VALUES (1, ?, 5, 0, 1)", (MAIN,))
+    assert store.totals().trained_twice == 1
+    fork(store, step=3)
+    assert store.totals().trained_twice == 0
+
+
+def test_update_that_a_checkpoint_holds_counts_though_its_commit_never_came(store: Store) -> None:
+    accept(store, "t-1", "t-2")
+    batch = leased(store, 0)
+    held = ConsumedBatch(batch.batch_id, at(0), consumed(batch.trajectory_ids, lag=0))
+    fork(store, step=1, held=[held])
+    fork(store, step=1, held=[held])
+    assert state_of(store, "t-1.0") == ("trained", "")
+    assert store.trajectory("t-1.0").trained_at == at(0)
+    assert (store.totals().trained, store.totals().available, store.totals().leased) == (1, 1, 0)
+    store.commit(batch.batch_id, version=at(0), consumptions=held.consumptions, now_s=NOW_S)
+
+
+def test_update_of_a_checkpoint_on_rows_the_ledger_lost_keeps_them_from_being_trained_again(
+    store: Store,
+) -> None:
+    verdict = Fresh(lag=2, span=0, age_s=1.0)
+    held = ConsumedBatch("0-aaaa@0#1", at(0), [Consumption(TrajectoryId("t-1.0"), verdict)])
+    fork(store, step=1, held=[held])
+    accept(store, "t-1")
+    assert state_of(store, "t-1.0") == ("trained", "")
+    assert store.totals().duplicates == 1
+
+
+def test_learner_of_a_closed_lineage_is_turned_away(store: Store) -> None:
+    accept(store, "t-1")
+    batch = leased(store, 0)
+    fork(store, step=0)
+    with pytest.raises(ConflictError):
+        commit(store, batch, 0)
+    with pytest.raises(ConflictError, match="closed"):
+        lease(store, at(0))
+    with pytest.raises(ConflictError, match="closed"):
+        store.open_lineage(Lineage(name=MAIN), learner_id="learner-0", consumed=(), now_s=NOW_S)
+
+
+def test_lineage_that_names_an_unknown_parent_is_refused_and_changes_nothing(store: Store) -> None:
+    accept(store, "t-1")
+    leased(store, 0)
+    lineage = Lineage(name=FORK, parent=LineageName("9-dead"), fork_step=1)
+    with pytest.raises(UnknownVersionError, match="9-dead"):
+        store.open_lineage(lineage, learner_id="learner-1", consumed=(), now_s=NOW_S)
+    assert (store.totals().leased, store.ledger.head) == (1, at(0))
+
+
+def test_learner_that_lost_its_first_checkpoint_starts_a_new_root_and_finds_everything_again(
+    store: Store,
+) -> None:
+    accept(store, "t-1")
+    commit(store, leased(store, 0), 0)
+    assert store.open_lineage(Lineage(name=FORK), learner_id="l", consumed=(), now_s=NOW_S) == 1
+
+
+def small_segments(tmp_path: Path, *, retain_bytes_max: int = 10**9) -> Store:
+    config = TrajectoryStoreConfig(segment_bytes=1, retain_bytes_max=retain_bytes_max)
+    return started_store(tmp_path, config=config)
+
+
+def num_segments(tmp_path: Path) -> int:
+    return len(list((tmp_path / "segments").iterdir()))
+
+
+def test_payload_goes_once_its_update_is_in_a_checkpoint(tmp_path: Path) -> None:
+    store = small_segments(tmp_path)
+    for step in range(4):
+        accept(store, f"t-{step}", step=step)
+        commit(store, leased(store, step), step)
+    assert num_segments(tmp_path) == 4
+    store.mark_checkpointed(at(2))
+    assert num_segments(tmp_path) == 2
+    assert fork(store, step=2) == 2
+    store.close()
+
+
+def test_payload_that_waits_stays_whatever_is_checkpointed(tmp_path: Path) -> None:
+    store = small_segments(tmp_path)
+    for task in ("t-1", "t-2", "t-3"):
+        accept(store, task)
+    commit(store, leased(store, 0), 0)
+    held = leased(store, 1)
+    store.mark_checkpointed(at(1))
+    assert num_segments(tmp_path) == 2
+    commit(store, held, 1)
+    store.close()
+
+
+def test_restore_from_before_the_newest_checkpoint_supersedes_what_has_no_payload_left(
+    tmp_path: Path,
+) -> None:
+    store = small_segments(tmp_path)
+    for step in range(3):
+        accept(store, f"t-{step}", step=step)
+        commit(store, leased(store, step), step)
+    store.mark_checkpointed(at(2))
+    assert fork(store, step=0) == 1
+    assert state_of(store, "t-0.0") == ("dropped", "superseded")
+    assert state_of(store, "t-2.0") == ("available", "")
+    store.close()
+
+
+def test_payloads_kept_for_a_restore_are_bounded(tmp_path: Path) -> None:
+    size = len(message_of(make_trajectory("t-0")).data)
+    store = small_segments(tmp_path, retain_bytes_max=3 * size)
+    for step in range(6):
+        accept(store, f"t-{step}", step=step)
+        commit(store, leased(store, step), step)
+    accept(store, "t-6", step=6)
+    store.tidy(now_s=NOW_S)
+    assert num_segments(tmp_path) == 3
+    assert leased(store, 6).trajectory_ids == ["t-6.0"]
+    store.close()
+
+
+def test_store_is_full_at_either_residency_limit(tmp_path: Path) -> None:
+    store = started_store(tmp_path / "a", config=TrajectoryStoreConfig(max_resident_trajectories=2))
+    accept(store, "t-1")
+    assert not store.is_full()
+    accept(store, "t-2")
+    assert store.is_full()
+    batch = leased(store, 0)
+    assert store.is_full()
+    commit(store, batch, 0)
+    assert not store.is_full()
+    store.close()
+    store = started_store(tmp_path / "b", config=TrajectoryStoreConfig(max_resident_bytes=1))
+    accept(store, "t-1")
+    assert store.is_full()
+    commit(store, leased(store, 0), 0)
+    assert not store.is_full()
+    store.close()

@@ -1,0 +1,133 @@
+"""Answers from the file alone, while the store runs and after it stopped."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.unit.trajectory_store.building import (
+    NOW_S,
+    at,
+    consumed,
+    lease,
+    make_trajectory,
+    message_of,
+    started_store,
+)
+from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError
+from tidegate.core.ids import TrajectoryId
+from tidegate.core.records import VersionSpan
+from tidegate.trajectory_store.reading import LEDGER_FILE, ids, rows, totals, trajectory
+from tidegate.trajectory_store.store import Store
+from tidegate.wire.clients.trajectory_store import Dropped
+
+
+def lived(folder: Path) -> Store:
+    """One trajectory trained, one dropped, one settled without ever arriving."""
+    store = started_store(folder)
+    mixed = (VersionSpan(at(1), 0, 2), VersionSpan(at(3), 2, 4))
+    store.ingest([message_of(make_trajectory("t-1", spans=mixed, reward=1.0))], now_s=NOW_S + 2)
+    batch = lease(store, at(4), now_s=NOW_S + 3)
+    assert batch is not None
+    store.commit(
+        batch.batch_id,
+        version=at(4),
+        consumptions=consumed(batch.trajectory_ids, lag=3),
+        now_s=NOW_S + 4,
+    )
+    store.ingest([message_of(make_trajectory("t-2", version=at(0)))], now_s=NOW_S)
+    assert lease(store, at(9)) is None
+    store.settle([Dropped(TrajectoryId("t-3.0"), "failed", "gave up")], now_s=NOW_S)
+    return store
+
+
+def test_file_of_a_running_store_agrees_with_its_memory(tmp_path: Path) -> None:
+    store = lived(tmp_path)
+    assert totals(tmp_path / LEDGER_FILE) == store.totals()
+    assert list(ids(tmp_path / LEDGER_FILE)) == ["t-1.0", "t-2.0", "t-3.0"]
+    store.close()
+
+
+def test_file_of_a_stopped_store_says_the_same(tmp_path: Path) -> None:
+    store = lived(tmp_path)
+    running = store.totals()
+    store.close()
+    assert totals(tmp_path / LEDGER_FILE) == running
+
+
+def test_row_of_a_trajectory_tells_its_life(tmp_path: Path) -> None:
+    lived(tmp_path).close()
+    trained, dropped, settled = rows(tmp_path / LEDGER_FILE)
+    assert (trained.state, trained.trained_at, trained.stale_by_versions) == ("trained", at(4), 3)
+    assert (trained.oldest_version, trained.newest_version) == (at(1), at(3))
+    assert (trained.reward, trained.mean_return, trained.num_episodes, trained.num_steps) == (1.0, 20.0, 1, 4)
+    assert (trained.started_at_s, trained.finished_at_s) == (NOW_S, NOW_S + 1)
+    assert (trained.accepted_at_s, trained.leased_at_s, trained.terminal_at_s) == (
+        NOW_S + 2,
+        NOW_S + 3,
+        NOW_S + 4,
+    )
+    assert (dropped.state, dropped.reason, dropped.trained_at) == ("dropped", "stale", None)
+    assert (settled.reason, settled.oldest_version, settled.num_steps) == ("failed", None, 0)
+
+
+def test_trace_of_a_trained_trajectory_has_every_stage_after_its_payload_is_gone(tmp_path: Path) -> None:
+    store = lived(tmp_path)
+    store.mark_checkpointed(at(5))
+    store.close()
+    for segment in (tmp_path / "segments").iterdir():
+        segment.unlink()
+    status = trajectory(tmp_path / LEDGER_FILE, "t-1.0")
+    assert status.trajectory.trajectory_id == "t-1.0"
+    assert status.trajectory.spans == (VersionSpan(at(1), 0, 2), VersionSpan(at(3), 2, 4))
+    assert status.trajectory.tensors == {}
+    assert [(stage.stage, stage.worker) for stage in status.stages] == [
+        ("trajectory.generate", "actor-0"),
+        ("store.append", "trajectory_store"),
+        ("trajectory.consume", "learner-0"),
+    ]
+    assert [stage.finished_at_s for stage in status.stages[1:]] == [NOW_S + 2, NOW_S + 4]
+
+
+def test_trajectory_that_never_arrived_has_an_outcome_and_nothing_else(tmp_path: Path) -> None:
+    lived(tmp_path).close()
+    status = trajectory(tmp_path / LEDGER_FILE, "t-3.0")
+    assert (status.state, status.reason, status.detail) == ("dropped", "failed", "gave up")
+    assert (status.trajectory.task_id, status.trajectory.spans, status.stages) == ("t-3", (), ())
+
+
+def test_unknown_trajectory_and_missing_file_are_named(tmp_path: Path) -> None:
+    lived(tmp_path).close()
+    with pytest.raises(NotFoundError, match="t-404"):
+        trajectory(tmp_path / LEDGER_FILE, "t-404")
+    with pytest.raises(NotFoundError, match="no ledger"):
+        totals(tmp_path / "elsewhere" / LEDGER_FILE)
+
+
+def test_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
+    (tmp_path / LEDGER_FILE).write_bytes(b"this is no database" * 100)
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        totals(tmp_path / LEDGER_FILE)
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        started_store(tmp_path)
+
+
+def test_ledger_of_another_schema_is_named(tmp_path: Path) -> None:
+    lived(tmp_path).close()
+    with sqlite3.connect(tmp_path / LEDGER_FILE) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StaleFolderError, match="version 99"):
+        totals(tmp_path / LEDGER_FILE)
+    with pytest.raises(StaleFolderError, match="version 99"):
+        started_store(tmp_path)
+
+
+def test_reader_cannot_write(tmp_path: Path) -> None:
+    store = lived(tmp_path)
+    reader = ids(tmp_path / LEDGER_FILE)
+    assert next(reader) == "t-1.0"
+    store.settle([Dropped(TrajectoryId("t-9.0"), "failed")], now_s=NOW_S)
+    assert list(reader) == ["t-2.0", "t-3.0"]
+    assert "t-9.0" in set(ids(tmp_path / LEDGER_FILE))
+    store.close()

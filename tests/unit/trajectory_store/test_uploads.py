@@ -1,0 +1,141 @@
+from pathlib import Path
+
+import pytest
+
+from tidegate.core.errors import BackpressureError, CorruptionError, NotFoundError, RecordError
+from tidegate.trajectory_store.uploads import UPLOAD_BYTES_MAX, UploadArea
+from tidegate.wire.policy_payload import digest_of
+from tidegate.wire.reference import PayloadReference
+
+
+def area(folder: Path, *, bytes_max: int = 1000, ttl_s: float = 60.0, now_s: float = 0.0) -> UploadArea:
+    return UploadArea(folder, bytes_max=bytes_max, ttl_s=ttl_s, durable=True, now_s=now_s)
+
+
+def reference_to(data: bytes, *, name: str = "t-1:scored") -> PayloadReference:
+    return PayloadReference(payload_id=name, size=len(data), digest=digest_of(data))
+
+
+def keep(uploads: UploadArea, data: bytes, *, now_s: float = 0.0) -> PayloadReference:
+    reference = reference_to(data)
+    upload = uploads.begin(reference)
+    assert upload is not None
+    upload.write(data[:3])
+    upload.write(memoryview(data)[3:])
+    upload.finish(now_s=now_s)
+    upload.abandon()
+    return reference
+
+
+def test_upload_is_kept_until_its_message_was_accepted(tmp_path: Path) -> None:
+    uploads = area(tmp_path)
+    reference = keep(uploads, b"a large frame")
+    assert uploads.read(reference) == b"a large frame"
+    assert uploads.num_bytes == 13
+    uploads.remove(reference.digest)
+    assert uploads.num_bytes == 0
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(NotFoundError):
+        uploads.read(reference)
+
+
+def test_same_bytes_again_need_no_second_upload(tmp_path: Path) -> None:
+    uploads = area(tmp_path)
+    reference = keep(uploads, b"a large frame")
+    assert uploads.begin(reference) is None
+
+
+def test_two_uploads_of_the_same_bytes_at_once_both_end_well(tmp_path: Path) -> None:
+    uploads = area(tmp_path)
+    reference = reference_to(b"a large frame")
+    both = [uploads.begin(reference), uploads.begin(reference)]
+    for upload in both:
+        assert upload is not None
+        upload.write(b"a large frame")
+    for upload in both:
+        assert upload is not None
+        upload.finish(now_s=0.0)
+        upload.abandon()
+    assert uploads.num_bytes == 13
+    assert uploads.read(reference) == b"a large frame"
+
+
+@pytest.mark.parametrize("sent", [b"a large", b"a LARGE frame"])
+def test_upload_that_does_not_match_its_reference_is_refused_and_frees_its_room(
+    tmp_path: Path, sent: bytes
+) -> None:
+    uploads = area(tmp_path)
+    upload = uploads.begin(reference_to(b"a large frame"))
+    assert upload is not None
+    upload.write(sent)
+    with pytest.raises(CorruptionError):
+        upload.finish(now_s=0.0)
+    upload.abandon()
+    assert uploads.num_bytes == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_upload_longer_than_it_promised_is_cut_off(tmp_path: Path) -> None:
+    uploads = area(tmp_path)
+    upload = uploads.begin(reference_to(b"short"))
+    assert upload is not None
+    with pytest.raises(RecordError, match="longer"):
+        upload.write(b"much longer")
+    upload.abandon()
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        PayloadReference("p", 0, b"d" * 16),
+        PayloadReference("p", UPLOAD_BYTES_MAX + 1, b"d" * 16),
+        PayloadReference("p", 5, b"../../etc"),
+        PayloadReference("p", 5, b""),
+    ],
+)
+def test_reference_that_promises_the_impossible_is_refused(
+    tmp_path: Path, reference: PayloadReference
+) -> None:
+    with pytest.raises(RecordError, match="promises"):
+        area(tmp_path).begin(reference)
+
+
+def test_full_area_pushes_back_until_room_is_made(tmp_path: Path) -> None:
+    uploads = area(tmp_path, bytes_max=20)
+    first = keep(uploads, b"0123456789")
+    pending = uploads.begin(reference_to(b"abcdefghij"))
+    assert pending is not None
+    with pytest.raises(BackpressureError):
+        uploads.begin(reference_to(b"x"))
+    uploads.remove(first.digest)
+    assert uploads.begin(reference_to(b"x")) is not None
+
+
+def test_upload_nobody_refers_to_expires(tmp_path: Path) -> None:
+    uploads = area(tmp_path, ttl_s=60.0)
+    old = keep(uploads, b"old", now_s=0.0)
+    new = keep(uploads, b"new", now_s=50.0)
+    assert uploads.expire(now_s=61.0) == 1
+    with pytest.raises(NotFoundError):
+        uploads.read(old)
+    assert uploads.read(new) == b"new"
+
+
+def test_new_process_finds_what_was_kept_and_clears_what_was_begun(tmp_path: Path) -> None:
+    first = area(tmp_path)
+    reference = keep(first, b"a large frame")
+    begun = first.begin(reference_to(b"never finished"))
+    assert begun is not None
+    begun.write(b"never")
+    second = area(tmp_path, now_s=5.0)
+    assert second.read(reference) == b"a large frame"
+    assert second.num_bytes == 13
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_upload_that_changed_on_disk_is_found_out(tmp_path: Path) -> None:
+    uploads = area(tmp_path)
+    reference = keep(uploads, b"a large frame")
+    (tmp_path / reference.digest.hex()).write_bytes(b"a large fraud")
+    with pytest.raises(CorruptionError, match="changed"):
+        uploads.read(reference)
