@@ -12,7 +12,8 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``slots``: tasks generated in one go; for text it is the number of groups in a batch, for segments more than 1
     only adds waiting. ``prefetch``: tasks held besides, so that the engine finds the next one at once; large values
     starve the other actors. A slot is freed when its rollout is handed to publishing.
-    ``max_unacked_publishes``: finished rollouts on their way to a stream; past it generation waits (backpressure).
+    ``max_unacked_publishes``: rollouts on their way to a stream at once. One more batch of ``slots`` may be finished
+    behind them; past that generation waits (backpressure).
     ``ack_wait_s``: seconds without a heartbeat after which a task goes to another actor: what a killed actor costs a
     synchronous run. Heartbeats come three times as often; on an overloaded machine too short a time doubles work.
     ``retry_delay_s``: seconds before a task that this actor could not run is offered again.
@@ -26,7 +27,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: Literal["auto", "vector_env", "text_generation"] = "auto"
     slots: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     prefetch: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 1
-    max_unacked_publishes: Annotated[int, msgspec.Meta(ge=1, le=256)] = 2
+    max_unacked_publishes: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     ack_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 10.0
     retry_delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=3600.0)] = 5.0
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1

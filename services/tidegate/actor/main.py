@@ -33,7 +33,7 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         steering,
         context.clock,
     )
-    desk = Desk(capacity=config.slots + config.prefetch, finished_max=config.max_unacked_publishes)
+    desk = Desk(capacity=config.slots + config.prefetch, finished_max=config.slots)
     holder = PolicyHolder(steering, desk.bell)
     watch = PolicyWatch(context)
     policy = PolicyLoop(context, watch, holder, engine, attempts=config.pull_attempts)
