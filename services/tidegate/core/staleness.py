@@ -107,10 +107,6 @@ class LineageTree(msgspec.Struct, frozen=True):
             raise UnknownVersionError(f"Policy version {version} belongs to a lineage this run never opened")
         return required.lineage in order and order.index(version.lineage) > order.index(required.lineage)
 
-    def survives(self, version: PolicyVersion, head: PolicyVersion) -> bool:
-        """Whether an update made at ``version`` is part of what ``head`` was trained from."""
-        return self.descends(head, version)
-
 
 class StalenessLimits(msgspec.Struct, frozen=True):
     """The budget: ``max_lag`` in policy versions, ``max_age_s`` in seconds since the rollout started."""

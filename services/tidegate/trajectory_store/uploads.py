@@ -4,13 +4,12 @@ Files are named by their digest, so an upload that is repeated is the same file.
 the message that refers to an upload is accepted, or when nobody has referred to it within its lifetime.
 """
 
-import hashlib
 import os
 import re
 from pathlib import Path
 
 from tidegate.core.errors import BackpressureError, CorruptionError, NotFoundError, RecordError
-from tidegate.wire.policy_payload import DIGEST_BYTES, digest_of
+from tidegate.wire.digest import DIGEST_BYTES, Digest, digest_of
 from tidegate.wire.reference import PayloadReference
 
 # One frame; a group whose tensors exceed this must be split by its environment.
@@ -30,7 +29,7 @@ class Upload:
         self._path = path
         self._file = path.open("wb")
         self._num_bytes = 0
-        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._hash = Digest()
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk.

@@ -436,7 +436,7 @@ class PayloadReference(_message.Message):
     payload_id: _builtins.str
     size: _builtins.int
     digest: _builtins.bytes
-    """BLAKE2b-128 of the frame."""
+    """BLAKE3-128 of the frame."""
     def __init__(
         self,
         *,

@@ -1,13 +1,12 @@
 """A version that is arriving over the network: checked and written as its bytes come."""
 
 import base64
-import hashlib
 from pathlib import Path
 
 from tidegate.core.errors import CorruptionError, RecordError
 from tidegate.weight_distribution.state import Manifest, Tensor
 from tidegate.weight_distribution.tensor_file import Extent, encode_header
-from tidegate.wire.policy_payload import DIGEST_BYTES
+from tidegate.wire.digest import Digest
 
 ANNOUNCEMENT_KEY = "tidegate.announcement"
 # A file below this is handed to the kernel in one write.
@@ -43,7 +42,7 @@ class Intake:
         self._file.write(header)
         self._index = -1
         self._left = 0
-        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._hash = Digest()
         self._begin_tensor()
 
     def feed(self, chunk: bytes | memoryview) -> None:
@@ -75,7 +74,7 @@ class Intake:
             self._index += 1
             if self._index == len(self.manifest.tensors):
                 return
-            self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+            self._hash = Digest()
             self._left = self.manifest.tensors[self._index].size
             if self._left > 0:
                 return
@@ -99,7 +98,7 @@ class Intake:
         """
         if self._index < len(self.manifest.tensors):
             raise RecordError(f"Policy {self.manifest.version} ended inside of its tensors")
-        whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        whole = Digest()
         for tensor in self.manifest.tensors:
             whole.update(tensor.digest)
         if whole.digest() != self.manifest.digest:

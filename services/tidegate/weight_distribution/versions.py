@@ -21,7 +21,7 @@ from tidegate.weight_distribution.intake import ANNOUNCEMENT_KEY, Intake
 from tidegate.weight_distribution.state import Manifest, Region, check_manifest, payload_regions, plan_reuse
 from tidegate.weight_distribution.tensor_file import Extent, read_header, read_mapped
 from tidegate.wire.announcement import Announcement
-from tidegate.wire.policy_payload import digest_of
+from tidegate.wire.digest import digest_of
 from tidegate.wire.subjects import CHUNK_BYTES
 
 SUFFIX = ".safetensors"

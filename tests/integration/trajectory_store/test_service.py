@@ -38,8 +38,8 @@ from tidegate.wire.clients.trajectory_store import (
     LeasedBatch,
     TrajectoryStoreClient,
 )
+from tidegate.wire.digest import digest_of
 from tidegate.wire.frame import encode_frame
-from tidegate.wire.policy_payload import digest_of
 from tidegate.wire.subjects import HEADER_REASON, HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
 
 pytestmark = pytest.mark.integration

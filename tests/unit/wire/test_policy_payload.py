@@ -13,7 +13,8 @@ from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.v1 import policy_pb2
 from tidegate.wire.announcement import Announcement
-from tidegate.wire.policy_payload import announce, digest_of, tensors_of
+from tidegate.wire.digest import digest_of
+from tidegate.wire.policy_payload import announce, tensors_of
 
 VERSION = PolicyVersion(LineageName("0-aaaa"), 3)
 TREE = LineageTree().add(Lineage(name=LineageName("0-aaaa")))

@@ -29,7 +29,7 @@ from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
-from tidegate.wire.policy_payload import digest_of
+from tidegate.wire.digest import digest_of
 from tidegate.wire.subjects import CHUNK_BYTES
 
 REPETITIONS = 7

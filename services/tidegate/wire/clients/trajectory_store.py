@@ -23,8 +23,8 @@ from tidegate.wire.convert import (
     version_from_proto,
     version_to_proto,
 )
+from tidegate.wire.digest import digest_of
 from tidegate.wire.frame import decode_frame
-from tidegate.wire.policy_payload import digest_of
 from tidegate.wire.subjects import CHUNK_BYTES
 
 SERVICE = "trajectory_store"

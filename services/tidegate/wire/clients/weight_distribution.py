@@ -1,18 +1,22 @@
 """Client of weight distribution."""
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import grpc
 
+from tidegate.core.errors import CorruptionError, RecordError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.staleness import LineageTree
+from tidegate.v1 import policy_pb2
 from tidegate.v1 import weight_distribution_service_pb2 as pb
 from tidegate.v1.weight_distribution_service_pb2_grpc import WeightDistributionServiceStub
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_from_proto, version_to_proto
+from tidegate.wire.digest import digest_of
 from tidegate.wire.policy_payload import announce, tensors_of
 from tidegate.wire.subjects import CHUNK_BYTES
 
@@ -67,13 +71,19 @@ class WeightDistributionClient:
             CorruptionError: a digest does not match.
         """
         known = have or {}
-        wanted = [entry.name for entry in announcement.message.tensors if entry.name not in known]
-        request = pb.PullPolicyRequest(version=version_to_proto(announcement.version), tensors=wanted)
-        received = bytearray()
+        entries = [entry for entry in announcement.message.tensors if entry.name not in known]
+        if not entries:
+            tensors = tensors_of(announcement.message.tensors, b"", have=known)
+            return PolicySnapshot(announcement.version, tensors, announcement.message.published_at_s)
+        request = pb.PullPolicyRequest(
+            version=version_to_proto(announcement.version), tensors=[entry.name for entry in entries]
+        )
+        receiving = _Receiving(entries)
         with remote_errors(SERVICE):
             async for message in self._pull(request, timeout=TRANSFER_DEADLINE_S):
-                received += message if isinstance(message, memoryview) else message.chunk
-        tensors = tensors_of(announcement.message.tensors, memoryview(received), have=known)
+                receiving.feed(message if isinstance(message, memoryview) else message.chunk)
+        payload = await receiving.verified()
+        tensors = tensors_of(announcement.message.tensors, payload, have=known, verified=True)
         return PolicySnapshot(announcement.version, tensors, announcement.message.published_at_s)
 
     async def head(self) -> tuple[Announcement | None, list[PolicyVersion]]:
@@ -82,6 +92,55 @@ class WeightDistributionClient:
             response = await self._stub.GetHead(pb.GetHeadRequest(), timeout=DEADLINE_S)
         kept = [version_from_proto(version) for version in response.kept]
         return (Announcement(response.announcement) if response.HasField("announcement") else None), kept
+
+
+class _Receiving:
+    """A payload on its way: one buffer; each tensor is hashed beside the transfer as soon as it is whole.
+
+    Holds one payload; it is freed with the snapshot that views it.
+    """
+
+    def __init__(self, entries: Sequence[policy_pb2.TensorEntry]) -> None:
+        self._entries = entries
+        self._view = memoryview(bytearray(sum(entry.size for entry in entries)))
+        self._filled = 0
+        self._next = 0
+        self._start = 0
+        self._checks: list[asyncio.Future[bytes]] = []
+
+    def feed(self, chunk: bytes | memoryview) -> None:
+        """The next bytes.
+
+        Raises:
+            RecordError: more came than the manifest lists.
+        """
+        stop = self._filled + len(chunk)
+        if stop > len(self._view):
+            raise RecordError(f"A policy of {len(self._view)} bytes came with more than that")
+        self._view[self._filled : stop] = chunk
+        self._filled = stop
+        loop = asyncio.get_running_loop()
+        while self._next < len(self._entries) and self._start + self._entries[self._next].size <= stop:
+            end = self._start + self._entries[self._next].size
+            self._checks.append(loop.run_in_executor(None, digest_of, self._view[self._start : end]))
+            self._start, self._next = end, self._next + 1
+
+    async def verified(self) -> memoryview:
+        """The whole payload, every tensor checked.
+
+        Raises:
+            CorruptionError: a tensor does not match its digest.
+            RecordError: the payload ended early.
+        """
+        digests = await asyncio.gather(*self._checks)
+        for entry, digest in zip(self._entries, digests, strict=False):
+            if digest != entry.digest:
+                raise CorruptionError(
+                    f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again"
+                )
+        if self._filled != len(self._view):
+            raise RecordError(f"A policy of {len(self._view)} bytes ended after {self._filled}")
+        return self._view.toreadonly()
 
 
 def _rechunk(tensors: list[bytes]) -> list[memoryview]:
