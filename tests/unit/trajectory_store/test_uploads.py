@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.core.errors import BackpressureError, CorruptionError, NotFoundError, RecordError
 from tidegate.trajectory_store.uploads import UPLOAD_BYTES_MAX, UploadArea
-from tidegate.wire.policy_payload import digest_of
+from tidegate.wire.digest import digest_of
 from tidegate.wire.reference import PayloadReference
 
 
