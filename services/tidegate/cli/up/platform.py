@@ -89,6 +89,11 @@ class Platform:
             if stats.state == "ready" and now_s - stats.at_s < 1.0:
                 self._supervisor.mark_ready(instance)
 
+    def readiness(self) -> tuple[int, int]:
+        """How many services said that they are ready, and how many there are."""
+        states = [view.state for view in self._supervisor.view() if view.name != BROKER]
+        return states.count("running"), len(states)
+
     def restarts(self) -> dict[str, int]:
         """How often each process was started again."""
         return {view.name: view.restarts for view in self._supervisor.view()}

@@ -55,9 +55,10 @@ class LineScreen:
     def show(self, scene: Scene) -> None:
         """Write a line if one is due."""
         now_s = time.monotonic()
-        if scene.phase == self._phase and now_s - self._shown_s < LINE_PERIOD_S:
+        phase = scene.phase.partition(",")[0]  # behind a comma stands progress, which is no change
+        if phase == self._phase and now_s - self._shown_s < LINE_PERIOD_S:
             return
-        self._shown_s, self._phase = now_s, scene.phase
+        self._shown_s, self._phase = now_s, phase
         sys.stdout.write(f"{line(scene)}\n")
         sys.stdout.flush()
 

@@ -129,6 +129,16 @@ def run_to_end(session: Session, screen: Screen) -> Outcome:
         loop.close()
 
 
+def _before_training(values: dict[str, float], platform: Platform) -> str:
+    """What the first gradient waits for."""
+    if "warmup_solved_share" in values and "version_step" not in values:
+        return f"warming up, {values['warmup_solved_share']:.0%} solved"
+    ready, everybody = platform.readiness()
+    if ready < everybody:
+        return f"starting, {ready} of {everybody} ready"
+    return "waiting for the first batch"
+
+
 class _StopSignals:
     """The first SIGINT or SIGTERM asks for a drain, the second ends everything at once."""
 
@@ -187,9 +197,12 @@ class _Run:
             steps = values.get("trained_steps_total")
             if steps_before is None:
                 steps_before = steps
-            if self.first is None and steps is not None and steps > (steps_before or 0.0):
-                self.first = self.read()
-                self._phase = "training"
+            if self.first is None:
+                if steps is not None and steps > (steps_before or 0.0):
+                    self.first = self.read()
+                self._phase = (
+                    "training" if self.first is not None else _before_training(values, self._platform)
+                )
             self._show()
             if ended_by := self._verdict(values, now_s=now_s):
                 self.values_at_end = values

@@ -103,7 +103,7 @@ def _chart(scene: Scene, *, width: int, height: int) -> list[Text]:
     name = board.headline.replace("_", " ")
     threshold = next((c.threshold for c in scene.target.conditions if c.name.endswith(board.headline)), None)
     axis_width = 8
-    columns = resample(board.history, width=width - axis_width)
+    columns = resample(board.history, width=width - axis_width - 1)
     if not columns:
         waiting = Text(f" {name}: nothing to draw before the first version is trained", style=DIM)
         return [waiting, *[Text() for _ in range(height - 1)]]

@@ -1,0 +1,168 @@
+"""``tidegate up`` as it is typed: its exit code, its last line, its folder, and what it leaves behind (nothing)."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parents[2]
+# Small enough to reach a few versions at once, and otherwise the run file of the house.
+SMALL_SETTINGS = ("workload.unroll_length=16", "policy.hidden=[16]", "learner.checkpoint_every_steps=2")
+SMALL = [argument for setting in SMALL_SETTINGS for argument in ("--set", setting)]
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    run = str(ROOT / "runs" / "cartpole.yaml")
+    return [sys.executable, "-m", "tidegate.cli.main", "up", run, "--dir", str(folder), *SMALL, *arguments]
+
+
+def up(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command(folder, "--json", "--for", "300s", *arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+def summary_of(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Everything that still runs for a folder: services name it on their command line, the broker its config."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if (
+            str(folder) in line
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+            and process.pid != os.getpid()
+        ):
+            found.append(process)
+    return found
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Holds every test to leaving no process behind, and cleans up after one that did."""
+    yield
+    left = processes_of(tmp_path)
+    names = [" ".join(process.cmdline()) for process in left]
+    for process in left:
+        process.kill()
+    assert names == []
+
+
+def begin(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command(folder, *arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    )
+
+
+def wait_for_version(process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "training" in line:
+            return
+    raise AssertionError("the platform ended before it trained")
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_run_reaches_its_target_and_goes_on_in_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = up(folder, "--until", "version_step>=4")
+    assert first.returncode == 0, first.stdout + first.stderr
+    summary = summary_of(first)
+    assert summary["reached"]
+    assert summary["audit"]["balanced"]
+    assert summary["audit"]["max_lag_trained"] <= 4
+    assert summary["restarts"] == {}
+    for name in ("run.json", "summary.json", "report.html", "learner/steps.jsonl", "admission/stats.jsonl"):
+        assert (folder / name).is_file(), name
+
+    again = up(folder, "--until", f"version_step>={summary['versions'] + 3}")
+    assert again.returncode == 0, again.stdout + again.stderr
+    resumed = summary_of(again)
+    assert resumed["run_id"] == summary["run_id"]
+    assert resumed["audit"]["balanced"]
+    assert resumed["audit"]["trained_twice"] == 0
+    assert resumed["audit"]["admitted"] > summary["audit"]["admitted"]
+    # It went on from the checkpoint, in a lineage of its own.
+    assert resumed["version"].partition("@")[0] != summary["version"].partition("@")[0]
+
+    audit = subprocess.run(
+        [sys.executable, "-m", "tidegate.cli.main", "audit", "--json", "--dir", str(folder)],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert json.loads(audit.stdout) == resumed["audit"]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_target_that_is_not_reached_in_time_is_a_failure(tmp_path: Path) -> None:
+    done = up(tmp_path / "run", "--until", "version_step>=1000000", "--for", "3s")
+    assert done.returncode == 1
+    assert not summary_of(done)["reached"]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_interrupt_drains_everything_and_balances_the_books(tmp_path: Path) -> None:
+    process = begin(tmp_path / "run", "--until", "version_step>=1000000")
+    wait_for_version(process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["ended_by"] == "interrupted", output
+    assert summary["audit"]["balanced"]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    process = begin(tmp_path / "run", "--until", "version_step>=1000000")
+    wait_for_version(process)
+    assert len(processes_of(tmp_path)) > 8
+    process.kill()
+    process.communicate()
+    deadline_s = time.monotonic() + 60
+    while processes_of(tmp_path) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_folder_in_use_and_folder_of_another_run_are_refused(tmp_path: Path) -> None:
+    process = begin(tmp_path / "run", "--until", "version_step>=1000000")
+    wait_for_version(process)
+    second = up(tmp_path / "run")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert second.returncode == 2
+    assert "in use by another `tidegate up`" in second.stderr
+    assert "Traceback" not in second.stderr
+    other = up(tmp_path / "run", "--set", "run=other")
+    assert other.returncode == 2
+    assert "belongs to run 'cartpole'" in other.stderr
+
+
+def test_taken_broker_port_is_named_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = up(tmp_path / "run", "--set", f"broker_port={port}")
+    assert done.returncode == 2
+    assert f"Port {port} (broker_port) is taken" in done.stderr
+    assert not (tmp_path / "run").exists()
