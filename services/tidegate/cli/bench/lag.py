@@ -5,6 +5,7 @@ mean return at the end is what tells the objectives apart.
 """
 
 import statistics
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -12,9 +13,10 @@ import msgspec
 from tidegate.cli.bench.program import Program
 from tidegate.cli.bench.results import BenchResult, Goal, Row, Sample, row
 from tidegate.cli.bench.setting import BenchSetting, say
-from tidegate.cli.bench.steps_file import StepPoint, StepsFile, first_reaching
+from tidegate.cli.bench.steps_file import StepsFile, first_reaching
 from tidegate.cli.bench.training_run import STEPS_FILE, THREADS, remove_folder, up_command
 from tidegate.cli.up.summary import read_summary
+from tidegate.cli.up.supervisor import last_line
 from tidegate.core.errors import UnavailableError
 
 MAX_LAGS = (0, 1, 4, 16)
@@ -28,15 +30,36 @@ Objective = Literal["vtrace", "none"]
 OBJECTIVES: tuple[Objective, ...] = ("vtrace", "none")
 
 
+class Audited(msgspec.Struct, frozen=True):
+    """What is read of a summary's audit."""
+
+    balanced: bool
+    max_lag_trained: int
+    trained_twice: int
+
+
+class Books(msgspec.Struct, frozen=True):
+    """What is read of ``summary.json`` (``cli.up.summary`` writes more)."""
+
+    audit: Audited
+    steps_per_cpu_s: float
+
+
 class LagRun(msgspec.Struct, frozen=True):
-    """One run of a fixed number of updates. ``final_return`` is over its last 100 episodes."""
+    """One run of a fixed number of updates. ``final_return`` is over its last 100 episodes.
+
+    ``seconds`` and the rates count from the first update; ``whole_`` is from `up` to the end of its report.
+    """
 
     max_lag: int
     objective: Objective
     seed: int
     steps: int
     seconds: float
-    cpu_s: float
+    steps_per_s: float
+    steps_per_cpu_s: float
+    whole_wall_s: float
+    whole_cpu_s: float
     steps_to_target: int | None
     seconds_to_target: float | None
     final_return: float
@@ -74,6 +97,7 @@ def run(setting: BenchSetting) -> BenchResult:
         notes=[
             f"{sum(each.balanced for each in runs)} of {len(runs)} audits balanced,"
             f" {sum(each.trained_twice for each in runs)} trajectories trained twice",
+            "wall s and CPU-s are of whole runs, with start and report; rates in the table begin at the first update",
             f"the table is also in {path}",
         ],
         table=table,
@@ -96,63 +120,45 @@ def _measure(setting: BenchSetting, max_lag: int, objective: Objective, seed: in
     )
     with Program(command, log=log, environment=THREADS) as program:
         program.wait(timeout_s=2 * RUN_TIMEOUT_S)
-        cpu_s = program.end().cpu_s
+        whole = program.end()
         points = [point for point in StepsFile(folder / STEPS_FILE).look() if point.step <= updates]
-    found = _lag_run(
-        points,
-        read_summary(folder),
-        LagRun(
-            max_lag,
-            objective,
-            seed,
-            0,
-            0.0,
-            cpu_s,
-            None,
-            None,
-            0.0,
-            0.0,
-            0,
-            balanced=False,
-            max_lag_trained=0,
-            trained_twice=0,
-        ),
-    )
-    if found is None:
-        raise UnavailableError(f"The run of max_lag {max_lag} left no books", fix=f"see {log} and {folder}")
+    books = _books(folder)
+    if books is None or len(points) < 2:
+        raise UnavailableError(
+            f"The run of max_lag {max_lag} made no update or left no books",
+            why=last_line(log),
+            fix=f"see {log} and the logs in {folder}",
+        )
     remove_folder(folder)
-    return found
-
-
-def _lag_run(points: list[StepPoint], summary: object, empty: LagRun) -> LagRun | None:
-    match summary:
-        case {
-            "audit": {
-                "balanced": bool(balanced),
-                "max_lag_trained": int(trained_at),
-                "trained_twice": int(twice),
-            }
-        }:
-            pass
-        case _:
-            return None
-    if len(points) < 2:
-        return None
     reached = first_reaching(points, mean_return=TARGET_RETURN)
     first, last = points[0], points[-1]
-    return msgspec.structs.replace(
-        empty,
+    return LagRun(
+        max_lag=max_lag,
+        objective=objective,
+        seed=seed,
         steps=last.env_steps,
         seconds=last.at_s - first.at_s,
+        steps_per_s=(last.env_steps - first.env_steps) / (last.at_s - first.at_s),
+        steps_per_cpu_s=books.steps_per_cpu_s,
+        whole_wall_s=whole.at_s - program.started_at_s,
+        whole_cpu_s=whole.cpu_s,
         steps_to_target=reached.env_steps if reached is not None else None,
         seconds_to_target=reached.at_s - first.at_s if reached is not None else None,
         final_return=last.mean_return or 0.0,
         lag_mean=sum(point.lag_mean for point in points) / len(points),
         lag_max=max(point.lag_max for point in points),
-        balanced=balanced,
-        max_lag_trained=trained_at,
-        trained_twice=twice,
+        balanced=books.audit.balanced,
+        max_lag_trained=books.audit.max_lag_trained,
+        trained_twice=books.audit.trained_twice,
     )
+
+
+def _books(folder: Path) -> Books | None:
+    """What the run said about itself when it ended; None when it came to no update or wrote no books."""
+    try:
+        return msgspec.convert(read_summary(folder), Books)
+    except msgspec.ValidationError:
+        return None
 
 
 def _bound_row(runs: list[LagRun], max_lag: int) -> Row:
@@ -170,6 +176,9 @@ def _sample(each: LagRun) -> Sample:
         "lag_mean": each.lag_mean,
         "lag_max": each.lag_max,
         "balanced": float(each.balanced),
+        "seconds": each.seconds,
+        "steps_per_s": each.steps_per_s,
+        "steps_per_cpu_s": each.steps_per_cpu_s,
     }
     if each.steps_to_target is not None and each.seconds_to_target is not None:
         details |= {"steps_to_target": each.steps_to_target, "seconds_to_target": each.seconds_to_target}
@@ -179,8 +188,8 @@ def _sample(each: LagRun) -> Sample:
         repetition=each.seed - 1,
         work=each.steps,
         unit="steps",
-        wall_s=each.seconds,
-        cpu_s=each.cpu_s,
+        wall_s=each.whole_wall_s,
+        cpu_s=each.whole_cpu_s,
         details=details,
     )
 
@@ -198,8 +207,8 @@ def markdown(runs: list[LagRun], *, updates: int) -> str:
         both = corrected + uncorrected
         cells = [
             str(max_lag),
-            _range([each.steps / each.seconds for each in corrected]),
-            _range([each.steps / each.cpu_s for each in corrected]),
+            _range([each.steps_per_s for each in corrected]),
+            _range([each.steps_per_cpu_s for each in corrected]),
             f"{statistics.fmean(each.lag_mean for each in corrected):.2f}",
             str(max(each.lag_max for each in both)),
             _reached([each.steps_to_target for each in corrected]),
