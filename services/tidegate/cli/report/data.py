@@ -24,7 +24,9 @@ from tidegate.trajectory_store.schema import reading
 
 Points = list[tuple[float, float]]
 
-SLICES = 240
+SLICES = 160
+# Batches come at once: over a slice shorter than a few of them a rate is either nothing or far too much.
+RATE_SLICES = 40
 SLICE_S_MIN = 0.5
 
 
@@ -170,10 +172,10 @@ def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, Flow]:
         },
         rates={
             **{
-                name: [(at_s, counts[name].get(index, 0) / slice_s) for index, at_s in enumerate(times[:-1])]
+                name: _rates(counts[name], num_slices, slice_s=slice_s)
                 for name in ("admitted", "stored", "ended")
             },
-            "trained steps": [(at_s, steps.get(index, 0) / slice_s) for index, at_s in enumerate(times[:-1])],
+            "trained steps": _rates(steps, num_slices, slice_s=slice_s),
         },
         life_s=life_s,
     )
@@ -207,6 +209,18 @@ def _cumulative(by_slice: dict[int, int], num_slices: int) -> list[int]:
         total += by_slice.get(index, 0)
         sums.append(total)
     return sums
+
+
+def _rates(by_slice: dict[int, int], num_slices: int, *, slice_s: float) -> Points:
+    """Increase a second over stretches of slices; the last, which the run may not have filled, is left out."""
+    stretch = max(1, num_slices // RATE_SLICES)
+    return [
+        (
+            (start + stretch) * slice_s,
+            sum(by_slice.get(index, 0) for index in range(start, start + stretch)) / (stretch * slice_s),
+        )
+        for start in range(0, num_slices - stretch, stretch)
+    ]
 
 
 def _scalar(db: sqlite3.Connection, query: str) -> float | None:

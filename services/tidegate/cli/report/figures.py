@@ -24,6 +24,8 @@ _VARIABLES = {
     **{color: f"var(--series-{index})" for index, color in enumerate(SERIES)},
 }
 POINTS_MAX = 1_200
+# Air beside the bars, in bars, where there are so few that they would fill the drawing.
+NARROW_MARGIN = 1.0
 SIZE_INCHES = (6.2, 2.75)
 
 _STYLE: dict[str, Any] = {
@@ -119,6 +121,9 @@ def bar_chart(
         axes.set_xlabel(x_label)
         axes.grid(visible=False, axis="x")
         axes.margins(y=0.16)
+        axes.set_xlim(
+            -0.5 - NARROW_MARGIN * (len(names) < 4), len(names) - 0.5 + NARROW_MARGIN * (len(names) < 4)
+        )
         if len(names) > 16:
             axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(thousands))
@@ -160,9 +165,9 @@ def thin(points: Points) -> list[tuple[float, float]]:
 def thousands(value: float, _position: int) -> str:
     """``1,200``, ``85k`` or ``1.2M``."""
     if abs(value) >= 1e6:
-        return f"{value / 1e6:g}M"
+        return f"{value / 1e6:.3g}M"
     if abs(value) >= 10_000:
-        return f"{value / 1e3:g}k"
+        return f"{value / 1e3:.3g}k"
     return f"{value:,.0f}" if value == int(value) else f"{value:g}"
 
 

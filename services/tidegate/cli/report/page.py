@@ -48,7 +48,8 @@ def _header(run: RunData) -> str:
     books = f'<span class="pill {verdict[0]}">{verdict[1]}</span>'
     workload = run.plan.file.workload
     lead = f"{workload.env} · max_lag {run.plan.file.staleness.max_lag} · batch {run.plan.file.batch_size}"
-    lead += f" · {run.plan.replicas['actor']} actors" + (f" · target {target}" if target else "")
+    actors = run.plan.replicas["actor"]
+    lead += f" · {actors} actor{'s' if actors > 1 else ''}" + (f" · target {target}" if target else "")
     return (
         f'<header><span class="brand">Tidegate</span><h1>{_text(run.record.run_id)}</h1>{pill}{books}</header>'
         f'<p class="lead">{_text(lead)}</p>'

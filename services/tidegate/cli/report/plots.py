@@ -9,7 +9,6 @@ from tidegate.cli.report.figures import bar_chart, line_chart, stacked_chart
 from tidegate.cli.up.targets import Condition, parse_target
 
 SECONDS = "seconds since the first admission"
-STEPS = "environment steps trained"
 VERSION = "policy version"
 HEADLINES = {
     "mean_return": "Mean return of the last 100 episodes",
@@ -45,6 +44,10 @@ def _headline_points(run: RunData, name: str, *, over: str) -> Points:
     return run.step_series(name, over=over)
 
 
+def _unit(run: RunData) -> str:
+    return "environment steps" if run.plan.file.workload.kind == "segments" else "tokens"
+
+
 def _return_over(run: RunData, *, over: str, label: str, key: str) -> Plot:
     name, target = _headline(run)
     points = _headline_points(run, name, over=over)
@@ -59,7 +62,7 @@ def _return_over_time(run: RunData) -> Plot:
 
 
 def _return_over_samples(run: RunData) -> Plot:
-    return _return_over(run, over="env_steps", label=STEPS, key="return-samples")
+    return _return_over(run, over="env_steps", label=f"{_unit(run)} trained", key="return-samples")
 
 
 def _lag_histogram(run: RunData) -> Plot:
@@ -121,8 +124,9 @@ def _throughput(run: RunData) -> Plot:
 def _steps_rate(run: RunData) -> Plot:
     points = run.flow.rates.get("trained steps", [])
     svg = line_chart("steps-rate", {"steps": points}, x_label=SECONDS, fill=True) if points else ""
-    unit = "Environment steps" if run.plan.file.workload.kind == "segments" else "Tokens"
-    return Plot(f"{unit} trained a second", "What the whole platform delivers to gradients.", svg)
+    return Plot(
+        f"{_unit(run).capitalize()} trained a second", "What the whole platform delivers to gradients.", svg
+    )
 
 
 def _idle(run: RunData) -> Plot:

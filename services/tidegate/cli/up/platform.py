@@ -83,8 +83,10 @@ class Platform:
     def _log(self, instance: str) -> Path:
         return self.folder / "logs" / f"{instance}.log"
 
-    def notice(self, board: Board, *, now_s: float) -> None:
-        """Tell the supervisor who reported that it is ready lately."""
+    def notice(self, board: Board, *, connected: bool, now_s: float) -> None:
+        """Tell the supervisor who reported that it is ready lately; ``connected``: the broker answers."""
+        if connected:
+            self._supervisor.mark_ready(BROKER)
         for instance, stats in board.latest().items():
             if stats.state == "ready" and now_s - stats.at_s < 1.0:
                 self._supervisor.mark_ready(instance)

@@ -184,7 +184,7 @@ class _Run:
         steps_before = self._board.values().get("trained_steps_total")
         while True:
             now_s = time.time()
-            self._platform.notice(self._board, now_s=now_s)
+            self._platform.notice(self._board, connected=watch.connected, now_s=now_s)
             if now_s - published_s >= PUBLISH_PERIOD_S:
                 published_s = now_s
                 statistics = self._platform.statistics(now_s=now_s)

@@ -4,6 +4,8 @@ Drawn as plain styled text, four times a second: tables with layout cost ten tim
 counts as the platform's.
 """
 
+from textwrap import wrap
+
 from rich.text import Text
 
 from tidegate.cli.registry import SERVICES, instances
@@ -18,6 +20,7 @@ WIDTH_MAX = 110
 CHART_HEIGHT_MAX = 7
 CHART_HEIGHT_MIN = 2
 STALE_AFTER_S = 3.0
+ADVICE_LINES_MAX = 2
 
 DIM, BOLD, ACCENT, GOOD, WARN, BAD = "bright_black", "bold", "cyan", "green", "yellow", "red"
 STATE_STYLE = {
@@ -54,7 +57,7 @@ def draw(scene: Scene, *, width: int, height: int, now_s: float) -> Text:
         Text(),
         *_services(scene, now_s=now_s),
         Text(),
-        *_diagnosis(scene.board),
+        *_diagnosis(scene.board, width=width),
     ]
     room = height - len(top) - len(below) - 3
     chart = _chart(scene, width=width, height=max(CHART_HEIGHT_MIN, min(CHART_HEIGHT_MAX, room)))
@@ -185,8 +188,10 @@ def _row(
     counter, unit = RATE_OF.get(service, ("", ""))
     rate = board.rate(instance, counter) if counter else None
     busy = board.rate(instance, BUSY)
+    if busy is not None:
+        busy = min(1.0, busy)  # a long step is counted when it ends, perhaps a little after the window began
     filled, empty = bar(busy or 0.0, width=8)
-    share = f" {min(busy, 9.99):4.0%}" if busy is not None else ""
+    share = f" {busy:4.0%}" if busy is not None else ""
     cpu = seen.get(cpu_name(instance))
     memory = seen.get(pss_name(instance))
     restarts = int(seen.get(restarts_name(instance), 0.0))
@@ -201,20 +206,19 @@ def _row(
     )  # fmt: skip
 
 
-def _diagnosis(board: Board) -> list[Text]:
+def _diagnosis(board: Board, *, width: int) -> list[Text]:
     stats = next(iter(board.of("admission")), None)
     labels = stats.labels if stats is not None else {}
     culprit = labels.get("bottleneck", "")
     if not culprit:
         return [Text(" bottleneck  not known yet", style=DIM)]
-    sentence = labels.get("bottleneck_sentence", "")
-    lines = [
-        Text.assemble((" bottleneck  ", BOLD), (culprit, f"bold {WARN if culprit != 'balanced' else GOOD}"))
-    ]
-    if sentence:
-        lines[0].append(f"  {sentence}", style=DIM)
-    if fix := labels.get("bottleneck_fix", ""):
-        lines.append(Text.assemble((" fix         ", BOLD), fix))
+    style = f"bold {WARN if culprit != 'balanced' else GOOD}"
+    lines = [Text.assemble((" bottleneck  ", BOLD), (culprit, style))]
+    indent = " " * 13
+    for label, name, text_style in (("", "bottleneck_sentence", DIM), (" fix", "bottleneck_fix", "")):
+        wrapped = wrap(labels.get(name, ""), width=width - len(indent))[:ADVICE_LINES_MAX]
+        for index, text in enumerate(wrapped):
+            lines.append(Text.assemble((f"{label if index == 0 else '':<13}", BOLD), (text, text_style)))
     return lines
 
 

@@ -57,6 +57,11 @@ class StatsWatch:
         if self._bus is not None:
             await self._bus.close()
 
+    @property
+    def connected(self) -> bool:
+        """Whether the broker answers right now."""
+        return self._bus is not None and self._bus.connected
+
     async def publish(self, stats: ServiceStats) -> None:
         """Tell whoever watches what only the supervisor knows; lost when the broker is away."""
         if self._bus is not None:
