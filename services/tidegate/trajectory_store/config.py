@@ -14,7 +14,8 @@ class TrajectoryStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     ``durability``: ``process`` survives ``kill -9`` of anything, ``power_loss`` also a power cut of an intact disk, at
     the price of one flush a transaction. ``fetch_messages_max``: messages that share one transaction.
     ``max_resident_trajectories`` and ``max_resident_bytes``: trajectories that wait for a gradient; at either limit the
-    store stops fetching and pressure goes upstream through the stream (both must hold at least one batch).
+    store stops fetching and pressure goes upstream through the stream; what was asked for before, at most two portions
+    of ``fetch_messages_max``, still comes in. Both must hold at least one batch.
     ``segment_bytes``: size at which a payload file is closed and the next one begun. ``retain_bytes_max``: bytes of
     payload files kept although no trajectory in them waits any more; beyond it, trajectories of a lost branch that are
     not in a checkpoint can no longer be trained again. ``frame_cache_bytes``: recent payloads kept in memory.

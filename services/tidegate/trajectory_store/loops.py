@@ -10,6 +10,7 @@ from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.consumer import Consumer, Delivery
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry import is_sampled
 from tidegate.runtime.telemetry_names import (
     ATTR_ENV,
     ATTR_REASON,
@@ -34,6 +35,9 @@ FETCH_WAIT_S = 1.0
 FULL_WAIT_S = 0.05
 BACKOFF_S = 1.0
 STATS_PERIOD_S = 0.25
+# Messages that follow each other faster than this are collected for as long, because a transaction costs as much as a
+# message (measured: 190 us of CPU for one alone, 100 us each for sixteen together). One that comes alone never waits.
+LINGER_S = 0.003
 
 
 class IntakeLoop:
@@ -47,6 +51,7 @@ class IntakeLoop:
         self._context = context
         self._config = config
         self._store = store
+        self._collected_at_s = 0.0
         self._shared_attributes = {
             ATTR_RUN: str(context.settings.run),
             ATTR_ENV: context.settings.workload.env,
@@ -83,7 +88,17 @@ class IntakeLoop:
 
     def _fetch(self, consumer: Consumer) -> asyncio.Task[list[Delivery]]:
         """At most one under way: two portions in memory."""
-        return asyncio.create_task(consumer.fetch(self._config.fetch_messages_max, wait_s=FETCH_WAIT_S))
+        return asyncio.create_task(self._collect(consumer))
+
+    async def _collect(self, consumer: Consumer) -> list[Delivery]:
+        """One portion; a message that comes alone is handed on at once."""
+        most, clock = self._config.fetch_messages_max, self._context.clock
+        deliveries = await consumer.fetch(most, wait_s=FETCH_WAIT_S)
+        if deliveries and clock.monotonic_s() - self._collected_at_s < LINGER_S and len(deliveries) < most:
+            await asyncio.sleep(LINGER_S)
+            deliveries += await consumer.fetch(most - len(deliveries), wait_s=0.0)
+        self._collected_at_s = clock.monotonic_s()
+        return deliveries
 
     async def _take(self, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:
@@ -93,9 +108,9 @@ class IntakeLoop:
         messages = [Message(delivery.data, delivery.headers, received_at_s) for delivery in deliveries]
         try:
             intake = self._store.ingest(messages, now_s=context.clock.now_s())
-        except OSError as error:
+        except (OSError, UnavailableError) as error:
             # Unacknowledged, they come again; so does the room, or a person who makes some.
-            context.log.warning("segments_not_writable", error=str(error), messages=len(messages))
+            context.log.warning("disk_not_writable", error=str(error), messages=len(messages))
             await context.drain.sleep(BACKOFF_S)
             return
         refused = {id(refusal.message): refusal for refusal in intake.refused}
@@ -116,10 +131,10 @@ class IntakeLoop:
             await context.bus.quarantine(
                 context.service, delivery.data, reason=refusal.reason, headers=delivery.headers
             )
+            self._store.refuse(refusal, now_s=context.clock.now_s())
         except (UnavailableError, BackpressureError) as error:
             context.log.warning("quarantine_postponed", sequence=delivery.sequence, error=str(error))
             return  # redelivered later
-        self._store.refuse(refusal, now_s=context.clock.now_s())
         await delivery.term()
 
     def _trace(self, accepted: Sequence[Trajectory], *, received_at_s: float) -> None:
@@ -165,8 +180,11 @@ class ExpiryLoop:
         while not await context.drain.sleep(self._config.expiry_period_s):
             if self._policy.head is not None:
                 self._store.ledger.note_head(self._policy.head.version)
-            self._store.expire(self._limits, now_s=context.clock.now_s())
-            self._store.tidy(now_s=context.clock.now_s())
+            try:
+                self._store.expire(self._limits, now_s=context.clock.now_s())
+                self._store.tidy(now_s=context.clock.now_s())
+            except UnavailableError as error:
+                context.log.warning("disk_not_writable", error=str(error))
 
 
 class ReportLoop:
@@ -221,7 +239,7 @@ class ReportLoop:
         self._store.recent_drops.clear()
 
     def _trace(self, drop: Drop) -> None:
-        """A dropped trajectory's trace is kept whole, sampled or not: its stages are in its provenance."""
+        """A dropped trajectory's trace is kept whole: what was not sampled is rebuilt from its provenance."""
         telemetry = self._context.telemetry
         try:
             status = self._store.trajectory(drop.candidate.trajectory_id)
@@ -229,17 +247,26 @@ class ReportLoop:
             return
         parent = status.trajectory.trace_parent
         identity = {ATTR_TRAJECTORY: status.trajectory.trajectory_id, **self._shared_attributes}
-        for stage in status.stages:
-            last = stage is status.stages[-1]
-            telemetry.emit(
-                stage.stage,
-                parent=parent,
-                started_at_s=stage.started_at_s,
-                finished_at_s=stage.finished_at_s,
-                attributes={**identity, ATTR_REASON: drop.reason} if last else identity,
-                error=drop.detail if last else "",
-                deferred=True,
-            )
+        *earlier, append = status.stages
+        if not is_sampled(parent):
+            for stage in earlier:
+                telemetry.emit(
+                    stage.stage,
+                    parent=parent,
+                    started_at_s=stage.started_at_s,
+                    finished_at_s=stage.finished_at_s,
+                    attributes=identity,
+                    deferred=True,
+                )
+        telemetry.emit(
+            append.stage,
+            parent=parent,
+            started_at_s=append.started_at_s,
+            finished_at_s=append.finished_at_s,
+            attributes={**identity, ATTR_REASON: drop.reason},
+            error=drop.detail,
+            deferred=True,
+        )
 
 
 class DrainLoop:

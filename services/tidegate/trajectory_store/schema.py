@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError
+from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, UnavailableError
 
 SCHEMA_VERSION = 1
 LEDGER_FILE = "ledger.sqlite"
@@ -167,14 +167,23 @@ def _unreadable(path: Path, error: sqlite3.DatabaseError) -> CorruptionError:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Generator[None, None, None]:
-    """All of it or nothing: committed at the end, rolled back when anything is raised."""
-    connection.execute("BEGIN IMMEDIATE")
+    """All of it or nothing: committed at the end, rolled back when anything is raised.
+
+    Raises:
+        UnavailableError: the disk is full or does not answer; the same call may succeed later.
+    """
     try:
+        connection.execute("BEGIN IMMEDIATE")
         yield
-    except BaseException:
-        connection.execute("ROLLBACK")
+        connection.execute("COMMIT")
+    except BaseException as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.OperationalError):
+            raise UnavailableError(
+                "The ledger cannot be written", why=str(error), fix="make room on the disk; nothing was lost"
+            ) from error
         raise
-    connection.execute("COMMIT")
 
 
 @contextmanager

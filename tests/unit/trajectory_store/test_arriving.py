@@ -23,6 +23,7 @@ from tests.unit.trajectory_store.building import (
 )
 from tidegate.core.errors import (
     StaleFolderError,
+    UnavailableError,
 )
 from tidegate.core.ids import LineageName, RunId, TrajectoryId
 from tidegate.core.staleness import StalenessLimits
@@ -97,6 +98,17 @@ def test_disk_that_is_full_leaves_the_ledger_as_it_was(store: Store, monkeypatch
     assert store.totals().rows() == 0
     accept(store, "t-1")
     assert leased(store, 0).trajectory_ids == ["t-1.0"]
+
+
+def test_ledger_that_cannot_grow_says_so_and_takes_the_same_work_later(store: Store) -> None:
+    (pages,) = store.ledger.connection.execute("PRAGMA page_count").fetchone()
+    store.ledger.connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(UnavailableError, match="full"):
+        accept(store, *(f"t-{index}" for index in range(200)))
+    assert store.totals().rows() == 0
+    store.ledger.connection.execute("PRAGMA max_page_count = 100000")
+    accept(store, *(f"t-{index}" for index in range(200)))
+    assert store.totals().available == 200
 
 
 def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.unit.trajectory_store.building import MAIN, NOW_S, RUN, at, make_trajectory, message_of
+from tidegate.core.ids import LineageName, RunId
+from tidegate.core.records import Trajectory, VersionSpan
+from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.trajectory_store.intake import IDS_PER_MESSAGE_MAX, Message, Parcel, Refusal, open_message
+from tidegate.trajectory_store.uploads import UploadArea
+from tidegate.v1 import trajectory_pb2
+from tidegate.wire.frame import encode_frame
+from tidegate.wire.policy_payload import digest_of
+from tidegate.wire.reference import PayloadReference
+from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
+
+TREE = LineageTree().add(Lineage(name=MAIN))
+
+
+@pytest.fixture
+def uploads(tmp_path: Path) -> UploadArea:
+    return UploadArea(tmp_path, bytes_max=10**6, ttl_s=60.0, durable=False, now_s=0.0)
+
+
+def opened(message: Message, uploads: UploadArea) -> Parcel | Refusal:
+    return open_message(message, run_id=RUN, tree=TREE, uploads=uploads)
+
+
+def refusal_of(record: Trajectory, uploads: UploadArea) -> str:
+    refusal = opened(message_of(record), uploads)
+    assert isinstance(refusal, Refusal)
+    return refusal.reason
+
+
+def reference_message(frame: bytes) -> Message:
+    reference = trajectory_pb2.PayloadReference(payload_id="p", size=len(frame), digest=digest_of(frame))
+    return Message(reference.SerializeToString(), {HEADER_REFERENCE: "1"}, NOW_S)
+
+
+def keep(uploads: UploadArea, frame: bytes) -> None:
+    upload = uploads.begin(PayloadReference("p", len(frame), digest_of(frame)))
+    assert upload is not None
+    upload.write(frame)
+    upload.finish(now_s=0.0)
+
+
+def test_good_message_is_opened_with_its_frame_as_it_came(uploads: UploadArea) -> None:
+    message = message_of(make_trajectory("t-1"), make_trajectory("t-2"))
+    parcel = opened(message, uploads)
+    assert isinstance(parcel, Parcel)
+    assert [item.trajectory_id for item in parcel.trajectories] == ["t-1.0", "t-2.0"]
+    assert (parcel.frame, parcel.upload) == (message.data, None)
+
+
+def test_one_bad_record_refuses_its_whole_message(uploads: UploadArea) -> None:
+    bad = make_trajectory("t-2")
+    bad.tensors["behavior_logprobs"] = np.full(4, np.nan, np.float32)
+    refusal = opened(message_of(make_trajectory("t-1"), bad), uploads)
+    assert isinstance(refusal, Refusal)
+    assert "t-2.0" in refusal.reason
+
+
+def test_record_of_another_run_is_refused(uploads: UploadArea) -> None:
+    stray = msgspec.structs.replace(make_trajectory("t-1"), run_id=RunId("yesterday"))
+    assert "belongs to run 'yesterday'" in refusal_of(stray, uploads)
+
+
+def test_any_span_of_an_unknown_lineage_is_refused(uploads: UploadArea) -> None:
+    spans = (VersionSpan(at(0), 0, 2), VersionSpan(at(1, LineageName("9-dead")), 2, 4))
+    assert "9-dead@1" in refusal_of(make_trajectory("t-1", spans=spans), uploads)
+
+
+def test_reference_is_resolved_to_what_was_uploaded(uploads: UploadArea) -> None:
+    frame = encode_frame([make_trajectory("t-1")])
+    keep(uploads, frame)
+    parcel = opened(reference_message(frame), uploads)
+    assert isinstance(parcel, Parcel)
+    assert (parcel.frame, parcel.upload) == (frame, digest_of(frame))
+
+
+def test_reference_to_garbage_and_garbage_for_a_reference_are_refused(uploads: UploadArea) -> None:
+    keep(uploads, b"no frame")
+    assert isinstance(opened(reference_message(b"no frame"), uploads), Refusal)
+    assert isinstance(opened(Message(b"\xff\xff", {HEADER_REFERENCE: "1"}, NOW_S), uploads), Refusal)
+    missing = opened(reference_message(b"never uploaded"), uploads)
+    assert isinstance(missing, Refusal)
+    assert "not here" in missing.reason
+
+
+def test_header_names_at_most_as_many_trajectories_as_a_message_may_hold() -> None:
+    names = ",".join(f"t-{index}.0" for index in range(IDS_PER_MESSAGE_MAX + 5))
+    assert len(Message(b"", {HEADER_TRAJECTORY_IDS: names}, NOW_S).trajectory_ids()) == IDS_PER_MESSAGE_MAX
+    assert Message(b"", {HEADER_TRAJECTORY_IDS: "a,,b,"}, NOW_S).trajectory_ids() == ["a", "b"]
+    assert Message(b"", {}, NOW_S).trajectory_ids() == []
