@@ -42,6 +42,9 @@ from tidegate.wire.subjects import CHUNK_BYTES
 NAME = "tidegate.v1.TrajectoryStoreService"
 # A longer wait is answered empty and asked again; nobody frees a forgotten poll sooner.
 WAIT_S_MAX = 30.0
+# Outcomes that only say "accepted" wait this long for others: three answers a learner step become one, which saves
+# 2 ms of CPU of 33; what frees budget (trained, dropped) is answered at once.
+ACCEPTED_LINGER_S = 0.01
 
 _Context = aio.ServicerContext[Any, Any]
 
@@ -149,7 +152,13 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         while True:
             settled = self._store.settled.listen()
             outcomes, cursor = self._store.outcomes(request.cursor, limit=request.limit)
-            if outcomes or cursor != request.cursor or not await self._changed(settled, deadline_s):
+            if not outcomes and cursor != request.cursor:
+                break
+            if outcomes:
+                if not _may_linger(outcomes, limit=request.limit):
+                    break
+                deadline_s = min(deadline_s, self._clock.monotonic_s() + ACCEPTED_LINGER_S)
+            if not await self._changed(settled, deadline_s):
                 break
         return pb.WatchOutcomesResponse(
             outcomes=[_outcome(outcome) for outcome in outcomes], next_cursor=cursor
@@ -224,6 +233,11 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         if self._draining:
             return False
         return await woken(event, timeout_s=deadline_s - self._clock.monotonic_s()) and not self._draining
+
+
+def _may_linger(outcomes: Sequence[Outcome], *, limit: int) -> bool:
+    """Whether an answer may wait a moment for company: nothing in it frees budget, and it is not full."""
+    return len(outcomes) < limit and all(outcome.state == "accepted" for outcome in outcomes)
 
 
 def _chunks(batch: Batch) -> Iterable[bytes | memoryview]:

@@ -17,7 +17,7 @@ class WeightDistributionServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     PublishPolicy: _aio.StreamUnaryMultiCallable[_weight_distribution_service_pb2.PublishPolicyRequest, _weight_distribution_service_pb2.PublishPolicyResponse]
-    """The first message carries the announcement (without payload), the rest the payload in raw chunks. Publishing the
+    """The first message carries the announcement, and a small payload with it; the rest bring raw chunks. Publishing the
     same version with the same digest again is a success; with another digest it is refused.
     """
     PullPolicy: _aio.UnaryStreamMultiCallable[_weight_distribution_service_pb2.PullPolicyRequest, _weight_distribution_service_pb2.PullPolicyResponse]
@@ -36,7 +36,7 @@ class WeightDistributionServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_weight_distribution_service_pb2.PublishPolicyRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_weight_distribution_service_pb2.PublishPolicyRequest], _abc.Awaitable[_weight_distribution_service_pb2.PublishPolicyResponse]],
     ) -> _abc.Awaitable[_weight_distribution_service_pb2.PublishPolicyResponse]:
-        """The first message carries the announcement (without payload), the rest the payload in raw chunks. Publishing the
+        """The first message carries the announcement, and a small payload with it; the rest bring raw chunks. Publishing the
         same version with the same digest again is a success; with another digest it is refused.
         """
 

@@ -72,8 +72,7 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
         else:
             inline = bytearray() if manifest.payload_size <= self._config.inline_bytes_max else None
             try:
-                async for message in request_iterator:
-                    chunk = message if isinstance(message, memoryview) else message.chunk
+                async for chunk in _chunks(head, request_iterator):
                     intake.feed(chunk)
                     if inline is not None:
                         inline += chunk
@@ -129,3 +128,13 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
             },
             kind="producer",
         )
+
+
+async def _chunks(
+    head: pb.PublishPolicyRequest, rest: AsyncIterator[pb.PublishPolicyRequest | memoryview]
+) -> AsyncIterator[bytes | memoryview]:
+    """The payload's pieces: what came with the announcement, then the messages behind it."""
+    if head.chunk:
+        yield head.chunk
+    async for message in rest:
+        yield message if isinstance(message, memoryview) else message.chunk

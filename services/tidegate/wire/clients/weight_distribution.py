@@ -24,6 +24,8 @@ SERVICE = "weight_distribution"
 PUBLISH_CHUNK_FIELD = 2
 PULL_CHUNK_FIELD = 1
 TRANSFER_DEADLINE_S = 600.0
+# A policy up to this size travels with its announcement.
+SMALL_PAYLOAD_BYTES = 256 * 1024
 _PUBLISH = "/tidegate.v1.WeightDistributionService/PublishPolicy"
 _PULL = "/tidegate.v1.WeightDistributionService/PullPolicy"
 
@@ -54,6 +56,10 @@ class WeightDistributionClient:
         message, raw = announce(snapshot, tree, trace_parent=trace_parent)
 
         async def requests() -> AsyncIterator[pb.PublishPolicyRequest | memoryview]:
+            if message.payload_size <= SMALL_PAYLOAD_BYTES:
+                # One message instead of two: at a hundred versions a second the second costs more than its bytes.
+                yield pb.PublishPolicyRequest(announcement=message, chunk=b"".join(raw))
+                return
             yield pb.PublishPolicyRequest(announcement=message)
             for chunk in _rechunk(raw):
                 yield chunk
