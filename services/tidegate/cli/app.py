@@ -50,7 +50,7 @@ def build(arguments: list[str]) -> typer.Typer:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; every error Tidegate raises on purpose ends as one line."""
     try:
-        build(arguments)(arguments, standalone_mode=True)
+        build(arguments)(arguments, prog_name="tidegate", standalone_mode=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except TidegateError as error:

@@ -25,6 +25,7 @@ RUNS = Path(".tidegate") / "runs"
 FORMAT = 1
 RUN_JSON = "run.json"
 PROCESSES_JSON = "processes.json"
+REPORT_HTML = "report.html"
 # What trajectories and checkpoints are made for: a folder cannot go on with another one.
 FIXED_SECTIONS = ("workload", "policy")
 

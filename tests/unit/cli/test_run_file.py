@@ -1,6 +1,7 @@
 import contextlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from tidegate.core.errors import ConfigError
 
 RUNS = Path(__file__).parents[3] / "runs"
 CARTPOLE = RUNS / "cartpole.yaml"
-TEXT = {
+TEXT: dict[str, Any] = {
     "run": "sums",
     "workload": {"kind": "text", "env": "arithmetic", "num_samples": 8, "sampler": {"max_new_tokens": 4}},
     "policy": {"kind": "char_lm", "context_length": 12},

@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.folder import find_folder
+from tidegate.cli.folder import REPORT_HTML, find_folder
 from tidegate.cli.report.data import read_run
 from tidegate.cli.report.page import render_page
-
-REPORT_HTML = "report.html"
 
 
 def report(

@@ -12,7 +12,7 @@ from rich.console import Console
 from tidegate.cli import folder as folders
 from tidegate.cli.checks import check_target
 from tidegate.cli.prepare import write_datasets
-from tidegate.cli.report.command import REPORT_HTML, write_report
+from tidegate.cli.registry import load
 from tidegate.cli.run_file import read_run_file
 from tidegate.cli.run_plan import RunPlan
 from tidegate.cli.up.screen import LineScreen, LiveScreen, Screen
@@ -56,7 +56,7 @@ def up(
         write_datasets(plan, where / "data")
         session = Session(where, record, plan, target, limit_s, started_at_s)
         outcome = run_to_end(session, _screen(headless=headless or json))
-        summary = summarise(session, outcome, report=where / REPORT_HTML)
+        summary = summarise(session, outcome, report=where / folders.REPORT_HTML)
         _finish(where, summary, json=json)
     finally:
         os.close(lock)
@@ -85,7 +85,8 @@ def _screen(*, headless: bool) -> Screen:
 
 def _finish(where: Path, summary: Summary, *, json: bool) -> None:
     write_summary(where, summary)
-    write_report(where)
+    # Plots weigh more than the supervisor: they load when there is nothing left to supervise.
+    load("tidegate.cli.report.command:write_report")(where)
     Console().print(render_summary(summary), highlight=False)
     if json:
         sys.stdout.write(f"{summary.to_json()}\n")

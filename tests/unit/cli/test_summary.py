@@ -1,0 +1,120 @@
+import json
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tests.unit.cli.run_folder import write_books, write_run
+from tidegate.cli.folder import read_plan
+from tidegate.cli.up.session import EndedBy, Outcome, Reading, Session
+from tidegate.cli.up.summary import (
+    Summary,
+    lag_summary,
+    read_summary,
+    render_summary,
+    summarise,
+    write_summary,
+)
+from tidegate.cli.up.targets import parse_target
+
+OUTCOME = Outcome(
+    ended_by="target",
+    problem="",
+    started_at_s=100.0,
+    ended_at_s=140.0,
+    first=Reading(at_s=110.0, trained_steps=1_000.0, cpu_s=8.0),
+    last=Reading(at_s=140.0, trained_steps=61_000.0, cpu_s=14.0),
+    generated_steps=62_000.0,
+    version="0-aaaa@3",
+    values={"version_step": 3.0, "trained_steps_total": 61_000.0, "mean_return": 480.0},
+    restarts={"actor-0": 1, "learner": 0},
+    memory_peak_mb={"actor-0": 45.0, "learner": 400.0},
+    cpu_s=15.0,
+    notes=["the last checkpoint failed: no answer in time"],
+)
+
+
+def session_of(folder: Path, *, target: str = "mean_return>=475") -> Session:
+    record, plan = read_plan(folder)
+    return Session(folder, record, plan, parse_target(target), None, 100.0)
+
+
+def summary_of(folder: Path, *, ended_by: EndedBy = "target", target: str = "mean_return>=475") -> Summary:
+    outcome = msgspec.structs.replace(OUTCOME, ended_by=ended_by)
+    return summarise(session_of(folder, target=target), outcome, report=folder / "report.html")
+
+
+def test_rates_are_taken_from_the_first_gradient_to_the_end_of_training(tmp_path: Path) -> None:
+    write_books(tmp_path)
+    summary = summary_of(tmp_path)
+    assert summary.steps_per_s == pytest.approx(2_000)
+    assert summary.steps_per_cpu_s == pytest.approx(10_000)
+    assert summary.first_gradient_s == 10.0
+    assert summary.elapsed_s == 40.0
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "target", "succeeded"),
+    [
+        ("target", "mean_return>=475", True),
+        ("time", "mean_return>=475", False),
+        ("time", "", True),
+        ("interrupted", "", False),
+        ("failed", "", False),
+    ],
+)
+def test_run_succeeds_by_its_target_or_without_one_by_its_time(
+    tmp_path: Path, ended_by: EndedBy, target: str, succeeded: bool
+) -> None:
+    write_books(tmp_path)
+    assert summary_of(tmp_path, ended_by=ended_by, target=target).succeeded is succeeded
+
+
+def test_run_without_books_has_a_summary_and_no_success(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    summary = summary_of(tmp_path)
+    assert summary.audit is None
+    assert not summary.succeeded
+    assert "no ledger" in summary.audit_line
+
+
+def test_summary_is_one_line_of_json_and_reads_back(tmp_path: Path) -> None:
+    write_books(tmp_path)
+    summary = summary_of(tmp_path)
+    assert "\n" not in summary.to_json()
+    write_summary(tmp_path, summary)
+    assert read_summary(tmp_path) == json.loads(summary.to_json())
+    assert json.loads(summary.to_json())["audit"]["balanced"] is True
+
+
+def test_terminal_shows_target_books_restarts_and_notes(tmp_path: Path) -> None:
+    write_books(tmp_path)
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(render_summary(summary_of(tmp_path)))
+    for part in (
+        "the target was reached",
+        "balanced: 12 admitted = 6 trained",
+        "actor-0 1",
+        "no answer in time",
+        "480",
+    ):
+        assert part in capture.get()
+
+
+@given(st.dictionaries(st.integers(0, 20), st.integers(1, 500), min_size=1))
+def test_lag_summary_equals_the_one_of_all_lags_in_a_row(trained_by_lag: dict[int, int]) -> None:
+    lags = sorted(lag for lag, count in trained_by_lag.items() for _ in range(count))
+    summary = lag_summary(trained_by_lag, max_lag=20)
+    assert summary is not None
+    assert summary.mean == pytest.approx(sum(lags) / len(lags))
+    assert summary.p95 == lags[math.ceil(0.95 * len(lags)) - 1]
+    assert summary.max == lags[-1]
+
+
+def test_nothing_trained_has_no_lag() -> None:
+    assert lag_summary({}, max_lag=4) is None

@@ -1,0 +1,111 @@
+import pytest
+
+from tests.unit.cli.run_folder import CARTPOLE
+from tidegate.cli.run_file import read_run_file
+from tidegate.cli.up.board import Board
+from tidegate.cli.up.scene import SUPERVISOR, Scene, cpu_name, pss_name, restarts_name
+from tidegate.cli.up.screen import line
+from tidegate.cli.up.targets import parse_target
+from tidegate.cli.up.view import WIDTH_MIN, clock, draw, number
+from tidegate.wire.stats import ServiceStats
+
+NOW_S = 1_000.0
+
+
+def snapshot(
+    instance: str, *, at_s: float, labels: dict[str, str] | None = None, **values: float
+) -> ServiceStats:
+    return ServiceStats(instance.partition("-")[0], instance, "ready", at_s, 0.0, values, labels or {})
+
+
+def busy_board() -> Board:
+    """Half a minute of a platform that works."""
+    board = Board(headline="mean_return")
+    for tick in range(60):
+        at_s = NOW_S - 30 + tick / 2
+        for actor in ("actor-0", "actor-1"):
+            board.put(
+                snapshot(
+                    actor, at_s=at_s, steps_total=512.0 * tick, busy_s_total=0.4 * tick, serving_step=tick - 1
+                )
+            )
+        board.put(snapshot("learner", at_s=at_s, labels={"version": f"0-ab@{tick}"}, version_step=tick,
+                           mean_return=8.0 * tick, trained_steps_total=1024.0 * tick, lag_last_max=3.0))  # fmt: skip
+        board.put(snapshot("trajectory_store", at_s=at_s, available_trajectories=3.0, accepted_total=100.0,
+                           dropped_total=4.0, dropped_stale_total=4.0))  # fmt: skip
+        board.put(snapshot("task_queue", at_s=at_s, running_trajectories=2.0, admission_delay=1.0,
+                           labels={"admission_state": "staleness budget filled: waits for a version"}))  # fmt: skip
+        board.put(snapshot("admission", at_s=at_s, labels={
+            "bottleneck": "actor", "bottleneck_sentence": "actors never wait " * 12, "bottleneck_fix": "add an actor"
+        }))  # fmt: skip
+        seen = {restarts_name("actor-1"): 2.0, cpu_name("actor-1"): 0.5, pss_name("actor-1"): 44.0}
+        board.put(ServiceStats(SUPERVISOR, SUPERVISOR, "ready", at_s, 0.0, seen, {"nats-server": "running"}))
+    return board
+
+
+def scene_with(board: Board, *, target: str = "mean_return>=475", phase: str = "training") -> Scene:
+    return Scene(
+        run_id="cartpole-abc123",
+        folder="runs/x",
+        plan=read_run_file(CARTPOLE, []),
+        target=parse_target(target),
+        started_at_s=0.0,
+        board=board,
+        phase=phase,
+    )
+
+
+@pytest.mark.parametrize("height", [20, 24, 30, 42, 80])
+@pytest.mark.parametrize("width", [40, 80, 100, 250])
+@pytest.mark.parametrize("target", ["", "mean_return>=475", "mean_return>=475 and version_step>=9", "loss<0"])
+def test_view_fits_the_terminal(width: int, height: int, target: str) -> None:
+    for board in (Board(), busy_board()):
+        lines = draw(
+            scene_with(board, target=target), width=width, height=height, now_s=NOW_S
+        ).plain.splitlines()
+        assert max(map(len, lines)) <= max(WIDTH_MIN, width)
+        assert len(lines) <= max(height, 30)
+
+
+def test_view_shows_who_stands_where_and_who_holds_it_up() -> None:
+    text = draw(scene_with(busy_board()), width=100, height=50, now_s=NOW_S).plain
+    for part in ("cartpole-abc123", "0-ab@59", "v58, 1 behind", "3 ready", "staleness budget filled", "3 of max_lag 4",
+                 "stale 4", "bottleneck  actor", "add an actor", "1024 steps/s", "80%", "44 MB"):  # fmt: skip
+        assert part in text, part
+
+
+def test_instance_that_fell_silent_is_named_so() -> None:
+    text = draw(scene_with(busy_board()), width=100, height=50, now_s=NOW_S + 60).plain
+    assert "silent" in text
+
+
+def test_long_advice_is_wrapped_and_cut() -> None:
+    text = draw(scene_with(busy_board()), width=100, height=60, now_s=NOW_S).plain
+    assert sum("actors never wait" in each for each in text.splitlines()) == 2
+
+
+def test_line_says_how_far_the_target_is() -> None:
+    text = line(scene_with(busy_board()))
+    assert "mean_return 472 of 475" in text
+    assert "version 0-ab@59" in text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.9, "1:01"), (3600 + 62, "1:01:02")])
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.123, "0.12"),
+        (12.34, "12.3"),
+        (475.2, "475"),
+        (9_999.0, "9999"),
+        (12_345.0, "12.3k"),
+        (2e6, "2.00M"),
+    ],
+)
+def test_number_keeps_the_digits_that_matter(value: float, text: str) -> None:
+    assert number(value) == text
