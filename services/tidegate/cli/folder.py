@@ -56,12 +56,13 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
 
 class ProcessesRecord(msgspec.Struct, frozen=True):
-    """``processes.json``: who runs, under which supervisor; ``ended`` once the run is over."""
+    """``processes.json``: who runs, under which supervisor and to which target; ``ended`` once the run is over."""
 
     supervisor_pid: int
     started_at_s: float
     ended: bool
     processes: dict[str, ProcessRecord]
+    target: str = ""
 
 
 def new_record(plan: RunPlan) -> RunRecord:

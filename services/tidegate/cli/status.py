@@ -13,10 +13,10 @@ from rich.console import Console
 from tidegate.cli.folder import find_folder, is_running, read_plan, read_processes
 from tidegate.cli.up.board import Board, drops
 from tidegate.cli.up.history import read_history
-from tidegate.cli.up.scene import Scene, headline_of
+from tidegate.cli.up.scene import TRAINING, Scene, headline_of
 from tidegate.cli.up.screen import LineScreen, LiveScreen, Screen, line
 from tidegate.cli.up.summary import read_summary
-from tidegate.cli.up.targets import parse_target
+from tidegate.cli.up.targets import Target, parse_target
 from tidegate.cli.up.watch import StatsWatch
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
@@ -89,16 +89,22 @@ def _scene(folder: Path, board: Board) -> Scene:
         run_id=record.run_id,
         folder=str(folder),
         plan=plan,
-        target=parse_target(plan.file.until),
+        target=_target(folder),
         started_at_s=processes.started_at_s if processes is not None else record.created_at_s,
         board=board,
-        phase="training",
+        phase=TRAINING if board.of("learner") else "starting",
     )
+
+
+def _target(folder: Path) -> Target:
+    """What ``up`` was told to reach, which may not be what the run file says."""
+    processes = read_processes(folder)
+    return parse_target(processes.target if processes is not None else "")
 
 
 async def _gather(folder: Path) -> Scene:
     record, plan = read_plan(folder)
-    board = Board(headline=headline_of(parse_target(plan.file.until), plan))
+    board = Board(headline=headline_of(_target(folder), plan))
     async with StatsWatch(record.broker, RunId(record.run_id), board):
         await asyncio.sleep(GATHER_S)
     return _scene(folder, board)
@@ -106,7 +112,7 @@ async def _gather(folder: Path) -> Scene:
 
 async def _follow(folder: Path, screen: Screen) -> None:
     record, plan = read_plan(folder)
-    board = Board(headline=headline_of(parse_target(plan.file.until), plan))
+    board = Board(headline=headline_of(_target(folder), plan))
     board.history.extend(read_history(folder, board.headline))
     try:
         async with StatsWatch(record.broker, RunId(record.run_id), board):

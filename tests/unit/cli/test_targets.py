@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.cli.up.targets import Condition, Target, parse_duration, parse_target
+from tidegate.cli.up.targets import Condition, Target, parse_duration, parse_target, unpublished_hint
 from tidegate.core.errors import ConfigError
 
 
@@ -68,3 +68,11 @@ def test_duration_adds_its_parts(text: str, seconds: float) -> None:
 def test_text_that_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="write it as 90s"):
         parse_duration(text)
+
+
+def test_statistic_that_nobody_publishes_is_named_with_the_nearest_one() -> None:
+    values = {"mean_return": 1.0, "loss": 2.0, "restarts_total.actor-0": 0.0}
+    assert (
+        unpublished_hint("mean_retrun", values) == "nobody publishes mean_retrun; did you mean mean_return?"
+    )
+    assert unpublished_hint("zebra", values) == "nobody publishes zebra"

@@ -51,6 +51,10 @@ class RunData(msgspec.Struct, frozen=True):
     samples: list[tuple[float, dict[str, float]]]
     evaluated: list[dict[str, Any]]
 
+    def target(self) -> str:
+        """What the run was to reach, as ``--until`` takes it."""
+        return self.summary.get("target", self.plan.file.until)
+
     def step_series(self, name: str, *, over: str = "at_s") -> Points:
         """One number of the learner's steps over time (``at_s``), over ``env_steps`` or over ``step``."""
         offset = self.started_at_s if over == "at_s" else 0.0

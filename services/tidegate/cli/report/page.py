@@ -36,7 +36,7 @@ def render_page(run: RunData) -> str:
 
 def _header(run: RunData) -> str:
     summary = run.summary
-    target = summary.get("target") or run.plan.file.until
+    target = run.target()
     if not summary:
         pill = '<span class="pill bad">not ended</span>'
     elif summary["reached"]:

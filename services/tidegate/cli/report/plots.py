@@ -30,7 +30,7 @@ def plots(run: RunData) -> list[Plot]:
 
 
 def _headline(run: RunData) -> tuple[str, Condition | None]:
-    conditions = parse_target(run.plan.file.until).conditions
+    conditions = parse_target(run.target()).conditions
     name = conditions[0].name if conditions else ""
     if name not in HEADLINES:
         name = "mean_return" if run.plan.file.workload.kind == "segments" else "solved_share"

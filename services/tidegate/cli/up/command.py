@@ -88,5 +88,7 @@ def _finish(where: Path, summary: Summary, *, json: bool) -> None:
     # Plots weigh more than the supervisor: they load when there is nothing left to supervise.
     load("tidegate.cli.report.command:write_report")(where)
     Console().print(render_summary(summary), highlight=False)
+    if summary.problem:
+        sys.stderr.write(f"tidegate: {summary.problem}\n")
     if json:
         sys.stdout.write(f"{summary.to_json()}\n")

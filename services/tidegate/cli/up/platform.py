@@ -31,8 +31,9 @@ MEMORY_PERIOD_S = 5.0
 class Platform:
     """Everything a run folder needs to live."""
 
-    def __init__(self, folder: Path, record: RunRecord, plan: RunPlan) -> None:
-        """Nothing is started yet."""
+    def __init__(self, folder: Path, record: RunRecord, plan: RunPlan, *, target: str) -> None:
+        """Nothing is started yet; ``target`` is noted for whoever watches."""
+        self._target = target
         self.folder = folder
         self.record = record
         self.plan = plan
@@ -185,5 +186,6 @@ class Platform:
                 started_at_s=self._started_at_s,
                 ended=self._ended,
                 processes=processes,
+                target=self._target,
             ),
         )

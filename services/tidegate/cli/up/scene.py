@@ -11,6 +11,7 @@ from tidegate.cli.up.targets import Target
 
 SUPERVISOR = "supervisor"
 BROKER = "nats-server"
+TRAINING = "training"
 
 
 class Scene(msgspec.Struct, frozen=True):

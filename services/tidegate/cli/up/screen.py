@@ -7,7 +7,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.live import Live
 
-from tidegate.cli.up.scene import Scene
+from tidegate.cli.up.scene import TRAINING, Scene
+from tidegate.cli.up.targets import unpublished_hint
 from tidegate.cli.up.view import clock, draw, number
 
 LINE_PERIOD_S = 5.0
@@ -72,11 +73,11 @@ def line(scene: Scene) -> str:
     parts = [clock(scene.elapsed_s()), scene.phase]
     if version := scene.board.version():
         parts.append(f"version {version}")
-    parts += [
-        f"{condition.name} {number(values[condition.name])} of {condition.threshold:g}"
-        for condition in scene.target.conditions
-        if condition.name in values
-    ]
+    for condition in scene.target.conditions:
+        if condition.name in values:
+            parts.append(f"{condition.name} {number(values[condition.name])} of {condition.threshold:g}")
+        elif scene.phase == TRAINING:
+            parts.append(unpublished_hint(condition.name, values))
     shown = (
         ("env steps", "trained_steps_total"),
         ("lag", "lag_last_max"),

@@ -77,7 +77,7 @@ class Session(msgspec.Struct, frozen=True):
 async def run_session(session: Session, screen: Screen) -> Outcome:
     """Run the platform to its end; nothing it started is left behind, whatever is raised."""
     board = Board(headline=headline_of(session.target, session.plan))
-    platform = Platform(session.folder, session.record, session.plan)
+    platform = Platform(session.folder, session.record, session.plan, target=str(session.target))
     stop = _StopSignals(platform)
     run = _Run(session, board, platform, screen, stop)
     try:
@@ -140,13 +140,15 @@ def _before_training(values: dict[str, float], platform: Platform) -> str:
 
 
 class _StopSignals:
-    """The first SIGINT or SIGTERM asks for a drain, the second ends everything at once."""
+    """The first SIGINT, SIGTERM or SIGHUP asks for a drain, the second ends everything at once."""
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self, platform: Platform) -> None:
         self.asked = asyncio.Event()
         self._platform = platform
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self.NUMBERS:
             self._loop.add_signal_handler(number, self._on_signal)
 
     def _on_signal(self) -> None:
@@ -155,7 +157,7 @@ class _StopSignals:
         self.asked.set()
 
     def close(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self.NUMBERS:
             self._loop.remove_signal_handler(number)
 
 

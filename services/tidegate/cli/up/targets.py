@@ -1,5 +1,6 @@
 """When a run ends: its target (``--until``) and its time (``--for``)."""
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Literal, cast
@@ -75,6 +76,12 @@ def parse_target(text: str) -> Target:
             )
         conditions.append(Condition(match[1], cast("Operator", match[2]), float(match[3])))
     return Target(tuple(conditions))
+
+
+def unpublished_hint(name: str, values: Mapping[str, float]) -> str:
+    """What to think of a statistic that a training platform does not publish; a typo would never be reached."""
+    close = difflib.get_close_matches(name, [each for each in values if "." not in each], n=1)
+    return f"nobody publishes {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def parse_duration(text: str) -> float:

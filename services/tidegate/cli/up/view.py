@@ -12,7 +12,8 @@ from tidegate.cli.registry import SERVICES, instances
 from tidegate.cli.up.board import Board, drops
 from tidegate.cli.up.chart import bar, block_rows, resample
 from tidegate.cli.up.loop_picture import draw_loop
-from tidegate.cli.up.scene import BROKER, SUPERVISOR, Scene, cpu_name, pss_name, restarts_name
+from tidegate.cli.up.scene import BROKER, SUPERVISOR, TRAINING, Scene, cpu_name, pss_name, restarts_name
+from tidegate.cli.up.targets import unpublished_hint
 from tidegate.wire.stats import ServiceStats
 
 WIDTH_MIN = 72
@@ -84,9 +85,13 @@ def _header(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]
         value = values.get(condition.name)
         share = (value or 0.0) / condition.threshold if condition.threshold else 0.0
         text = number(value) if value is not None else "–"
+        if value is None and scene.phase == TRAINING:
+            text = unpublished_hint(condition.name, values)
         done = condition.holds(value)
         label = f" target  {condition}  "
-        filled, empty = bar(1.0 if done else min(share, 0.999), width=width - len(label) - len(text) - 3)
+        filled, empty = bar(
+            1.0 if done else min(share, 0.999), width=max(0, width - len(label) - len(text) - 3)
+        )
         style = GOOD if done else ACCENT
         lines.append(
             Text.assemble((label, DIM), (filled, style), (empty, DIM), "  ", (text, f"bold {style}"))
@@ -98,7 +103,7 @@ def _header(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]
 
 
 def _phase_style(scene: Scene) -> str:
-    return GOOD if scene.phase == "training" else WARN
+    return GOOD if scene.phase == TRAINING else WARN
 
 
 def _chart(scene: Scene, *, width: int, height: int) -> list[Text]:
