@@ -14,12 +14,12 @@ import msgspec
 
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.batching import Candidate, Drop, drop_group
-from tidegate.core.errors import ConflictError, NotFoundError, RecordError, UnknownVersionError
+from tidegate.core.errors import ConflictError, RecordError, UnknownVersionError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import DROP_REASONS, Trajectory
 from tidegate.core.replay import produced_by, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree, lag_of
-from tidegate.trajectory_store import counts, restore
+from tidegate.trajectory_store import batches, counts, restore
 from tidegate.trajectory_store.memory import load_memory
 from tidegate.trajectory_store.outcome_log import append_outcomes, prune_outcomes, read_outcomes
 from tidegate.trajectory_store.rows import (
@@ -200,20 +200,16 @@ class Ledger:
         self, candidates: tuple[Candidate, ...], *, version: PolicyVersion, learner_id: str, now_s: float
     ) -> Lease:
         """Hand available trajectories to a learner that will update ``version`` with them."""
-        batch_id = f"{version}#{self._next_batch}"
+        lease = Lease(
+            batch_id=f"{version}#{self._next_batch}",
+            version=version,
+            learner_id=learner_id,
+            candidates=candidates,
+        )
         with transaction(self._db):
-            self._db.execute(
-                "INSERT INTO batches (number, batch_id, state, lineage, step, learner_id, leased_at_s)"
-                " VALUES (?, ?, 'leased', ?, ?, ?, ?)",
-                (self._next_batch, batch_id, version.lineage, version.step, learner_id, now_s),
-            )
-            self._db.executemany(
-                "UPDATE trajectories SET state = 'leased', batch_id = ?, leased_at_s = ? WHERE seq = ?",
-                ((batch_id, now_s, candidate.seq) for candidate in candidates),
-            )
+            batches.write_lease(self._db, lease, number=self._next_batch, now_s=now_s)
         self._next_batch += 1
-        lease = Lease(batch_id=batch_id, version=version, learner_id=learner_id, candidates=candidates)
-        self.leases[batch_id] = lease
+        self.leases[lease.batch_id] = lease
         self.pool.remove(candidates)
         self.tally.available -= len(candidates)
         self.tally.leased += len(candidates)
@@ -233,67 +229,27 @@ class Ledger:
         """
         lease = self.leases.get(batch_id)
         if lease is None:
-            self._check_committed(batch_id, version)
+            batches.check_committed(self._db, batch_id, version)
             return []
         self.check_open(version)
-        by_id = {candidate.trajectory_id: candidate for candidate in lease.candidates}
-        measured = {item.trajectory_id: item.verdict for item in consumptions}
-        if measured.keys() != by_id.keys():
+        verdicts = {item.trajectory_id: item.verdict for item in consumptions}
+        if verdicts.keys() != {candidate.trajectory_id for candidate in lease.candidates}:
             raise RecordError(
                 f"A commit does not name the trajectories of its batch {batch_id}",
-                why=f"it names {len(measured)}, the batch holds {len(by_id)}, and a batch is trained whole",
+                why=f"it names {len(verdicts)}, the batch holds {len(lease.candidates)}, and is trained whole",
                 fix="release the batch with what must be dropped, and lease another",
             )
-        lags = {
-            item: max(measured[item].lag, lag_of(candidate.spans, version, self.tree))
-            for item, candidate in by_id.items()
-        }
+        for candidate in lease.candidates:
+            verdict = verdicts[candidate.trajectory_id]
+            lag = max(verdict.lag, lag_of(candidate.spans, version, self.tree))
+            verdicts[candidate.trajectory_id] = msgspec.structs.replace(verdict, lag=lag)
         with transaction(self._db):
-            self._db.execute(
-                "UPDATE batches SET state = 'committed', step = ? WHERE batch_id = ?",
-                (version.step, batch_id),
-            )
-            self._db.executemany(
-                "UPDATE trajectories SET state = 'trained', trained_lineage = ?, trained_step = ?, lag = ?, span = ?,"
-                " age_s = ?, terminal_at_s = ? WHERE seq = ?",
-                (
-                    (
-                        version.lineage,
-                        version.step,
-                        lags[item],
-                        measured[item].span,
-                        measured[item].age_s,
-                        now_s,
-                        candidate.seq,
-                    )
-                    for item, candidate in by_id.items()
-                ),
-            )
-            counts.add_uses(
-                self._db, version, ((candidate.seq, lags[item]) for item, candidate in by_id.items())
-            )
-            append_outcomes(
-                self._db, (candidate.seq for candidate in lease.candidates), "trained", version=version
-            )
+            batches.write_commit(self._db, lease, version=version, verdicts=verdicts, now_s=now_s)
         del self.leases[batch_id]
         self.note_head(produced_by(version))
-        self.tally.leased -= len(by_id)
-        self.tally.trained_by_lag.update(lags.values())
-        self.tally.max_lag_trained = max(self.tally.max_lag_trained, *lags.values())
+        self.tally.leased -= len(verdicts)
+        self.tally.note_trained(verdict.lag for verdict in verdicts.values())
         return self.frames.finish(lease.candidates)
-
-    def _check_committed(self, batch_id: str, version: PolicyVersion) -> None:
-        row = self._db.execute(
-            "SELECT state, lineage, step FROM batches WHERE batch_id = ?", (batch_id,)
-        ).fetchone()
-        if row is None:
-            raise ConflictError(f"Batch {batch_id} was never leased", fix="lease another batch")
-        if row != ("committed", version.lineage, version.step):
-            raise ConflictError(
-                f"Batch {batch_id} can no longer be committed at {version}",
-                why=f"it is {row[0]} at {row[1]}@{row[2]}: a lease ends with its commit, its release or a new lineage",
-                fix="lease another batch; a learner that lost its lineage must restart from the newest checkpoint",
-            )
 
     def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> list[Location]:
         """Give a batch back: the named trajectories, and with them their groups, end; the others are available again.
@@ -307,11 +263,7 @@ class Ledger:
         """
         lease = self.leases.get(batch_id)
         if lease is None:
-            row = self._db.execute("SELECT state FROM batches WHERE batch_id = ?", (batch_id,)).fetchone()
-            if row is None:
-                raise NotFoundError(f"Batch {batch_id} was never leased")
-            if row[0] != "released":
-                raise ConflictError(f"Batch {batch_id} was committed and cannot be given back")
+            batches.check_released(self._db, batch_id)
             return []
         _check_reasons(dropped)
         by_id = {candidate.trajectory_id: candidate for candidate in lease.candidates}
@@ -325,7 +277,7 @@ class Ledger:
                 drops.setdefault(drop.candidate.seq, drop)
         kept = [candidate for candidate in lease.candidates if candidate.seq not in drops]
         with transaction(self._db):
-            restore.release_batch(self._db, lease)
+            batches.write_release(self._db, lease)
             self._write_drops(list(drops.values()), now_s=now_s)
         del self.leases[batch_id]
         self.tally.leased -= len(lease.candidates)

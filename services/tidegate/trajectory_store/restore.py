@@ -13,15 +13,11 @@ from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.batches import BACK_TO_AVAILABLE, write_consumed, write_release
 from tidegate.trajectory_store.outcome_log import append_outcomes
 from tidegate.trajectory_store.rows import INSERT_ROW, never_arrived
 from tidegate.trajectory_store.state import Lease
-from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
-
-_BACK_TO_AVAILABLE = (
-    "UPDATE trajectories SET state = 'available', reason = '', detail = '', batch_id = NULL, leased_at_s = NULL,"
-    " terminal_at_s = NULL, trained_lineage = NULL, trained_step = NULL, lag = NULL, span = NULL, age_s = NULL"
-)
+from tidegate.wire.clients.trajectory_store import ConsumedBatch
 
 
 def open_lineage(
@@ -44,9 +40,17 @@ def open_lineage(
         (lineage.name, lineage.parent, lineage.fork_step, learner_id, now_s),
     )
     for batch in consumed:
-        _train(db, batch, learner_id=learner_id, now_s=now_s)
+        _add_forgotten(db, batch, now_s=now_s)
+        write_consumed(
+            db,
+            batch.batch_id,
+            version=batch.version,
+            consumptions=batch.consumptions,
+            learner_id=learner_id,
+            now_s=now_s,
+        )
     for lease in leases:
-        release_batch(db, lease)
+        write_release(db, lease)
     return _revive(
         db,
         tree,
@@ -56,62 +60,17 @@ def open_lineage(
     )
 
 
-def release_batch(db: sqlite3.Connection, lease: Lease) -> None:
-    """End a lease: its rows are available again, unless they were found to be trained meanwhile."""
-    db.execute(
-        "UPDATE batches SET state = 'released' WHERE batch_id = ? AND state = 'leased'", (lease.batch_id,)
-    )
-    db.executemany(
-        f"{_BACK_TO_AVAILABLE} WHERE seq = ? AND state = 'leased'",
-        ((candidate.seq,) for candidate in lease.candidates),
-    )
+def _add_forgotten(db: sqlite3.Connection, batch: ConsumedBatch, *, now_s: float) -> None:
+    """Rows for what a checkpoint was trained on and the ledger does not know: a redelivery is then a duplicate.
 
-
-def _train(db: sqlite3.Connection, batch: ConsumedBatch, *, learner_id: str, now_s: float) -> None:
-    """The learner's checkpoint holds this update, so it happened, whatever the ledger heard of it."""
-    version = batch.version
-    db.execute(
-        "INSERT INTO batches (batch_id, state, lineage, step, learner_id, leased_at_s)"
-        " VALUES (?, 'committed', ?, ?, ?, ?)"
-        " ON CONFLICT (batch_id) DO UPDATE SET state = 'committed', lineage = excluded.lineage, step = excluded.step",
-        (batch.batch_id, version.lineage, version.step, learner_id, now_s),
-    )
+    Only a power cut in ``process`` mode makes it forget.
+    """
+    (last,) = db.execute("SELECT coalesce(max(seq), 0) FROM trajectories").fetchone()
     for item in batch.consumptions:
-        _train_row(db, item, version, batch_id=batch.batch_id, now_s=now_s)
-
-
-def _train_row(
-    db: sqlite3.Connection, item: Consumption, version: PolicyVersion, *, batch_id: str, now_s: float
-) -> None:
-    row = db.execute(
-        "SELECT seq, trained_lineage, trained_step FROM trajectories WHERE trajectory_id = ?",
-        (item.trajectory_id,),
-    ).fetchone()
-    if row is None:
-        # Only a power cut in `process` mode forgets a row. Without one, a redelivery would be trained again.
-        (last,) = db.execute("SELECT coalesce(max(seq), 0) FROM trajectories").fetchone()
-        seq = last + 1
-        db.execute(INSERT_ROW, never_arrived(seq, item.trajectory_id, state="trained", now_s=now_s))
-    else:
-        seq, trained_lineage, trained_step = row
-        if (trained_lineage, trained_step) == (version.lineage, version.step):
-            return
-    db.execute(
-        "UPDATE trajectories SET state = 'trained', reason = '', detail = '', batch_id = ?, trained_lineage = ?,"
-        " trained_step = ?, lag = ?, span = ?, age_s = ?, terminal_at_s = ? WHERE seq = ?",
-        (
-            batch_id,
-            version.lineage,
-            version.step,
-            item.verdict.lag,
-            item.verdict.span,
-            item.verdict.age_s,
-            now_s,
-            seq,
-        ),
-    )
-    counts.add_uses(db, version, [(seq, item.verdict.lag)])
-    append_outcomes(db, [seq], "trained", version=version)
+        if db.execute("SELECT 1 FROM trajectories WHERE trajectory_id = ?", (item.trajectory_id,)).fetchone():
+            continue
+        last += 1
+        db.execute(INSERT_ROW, never_arrived(last, item.trajectory_id, state="leased", now_s=now_s))
 
 
 def _revive(
@@ -132,7 +91,7 @@ def _revive(
         ):
             (revived if segment in segments else superseded).append(seq)
     db.executemany(
-        f"{_BACK_TO_AVAILABLE}, num_revivals = num_revivals + 1 WHERE seq = ?", ((seq,) for seq in revived)
+        f"{BACK_TO_AVAILABLE}, num_revivals = num_revivals + 1 WHERE seq = ?", ((seq,) for seq in revived)
     )
     append_outcomes(db, revived, "available")
     db.executemany(

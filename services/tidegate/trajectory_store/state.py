@@ -169,6 +169,12 @@ class Tally:
         """Trajectories trained in the surviving lineage."""
         return self.trained_by_lag.total()
 
+    def note_trained(self, lags: Iterable[int]) -> None:
+        """Trajectories were trained at these lags."""
+        for lag in lags:
+            self.trained_by_lag[lag] += 1
+            self.max_lag_trained = max(self.max_lag_trained, lag)
+
     def totals(self, *, trained_twice: int) -> LedgerTotals:
         """The right-hand side of the audit."""
         return LedgerTotals(

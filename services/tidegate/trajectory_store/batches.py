@@ -1,0 +1,130 @@
+"""Batches in the ledger's file: leased, then committed or released. All of it runs in the caller's transaction."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from tidegate.core.errors import ConflictError, NotFoundError
+from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.core.staleness import Fresh
+from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.outcome_log import append_outcomes
+from tidegate.trajectory_store.state import Lease
+from tidegate.wire.clients.trajectory_store import Consumption
+
+BACK_TO_AVAILABLE = (
+    "UPDATE trajectories SET state = 'available', reason = '', detail = '', batch_id = NULL, leased_at_s = NULL,"
+    " terminal_at_s = NULL, trained_lineage = NULL, trained_step = NULL, lag = NULL, span = NULL, age_s = NULL"
+)
+
+
+def write_lease(db: sqlite3.Connection, lease: Lease, *, number: int, now_s: float) -> None:
+    """Available rows go to a learner."""
+    db.execute(
+        "INSERT INTO batches (number, batch_id, state, lineage, step, learner_id, leased_at_s)"
+        " VALUES (?, ?, 'leased', ?, ?, ?, ?)",
+        (number, lease.batch_id, lease.version.lineage, lease.version.step, lease.learner_id, now_s),
+    )
+    db.executemany(
+        "UPDATE trajectories SET state = 'leased', batch_id = ?, leased_at_s = ? WHERE seq = ?",
+        ((lease.batch_id, now_s, candidate.seq) for candidate in lease.candidates),
+    )
+
+
+def write_commit(
+    db: sqlite3.Connection,
+    lease: Lease,
+    *,
+    version: PolicyVersion,
+    verdicts: Mapping[TrajectoryId, Fresh],
+    now_s: float,
+) -> None:
+    """Leased rows were trained at ``version``; ``verdicts`` holds what was measured of each."""
+    db.execute(
+        "UPDATE batches SET state = 'committed', step = ? WHERE batch_id = ?", (version.step, lease.batch_id)
+    )
+    measured = [(candidate.seq, verdicts[candidate.trajectory_id]) for candidate in lease.candidates]
+    db.executemany(
+        "UPDATE trajectories SET state = 'trained', trained_lineage = ?, trained_step = ?, lag = ?, span = ?,"
+        " age_s = ?, terminal_at_s = ? WHERE seq = ?",
+        (
+            (version.lineage, version.step, verdict.lag, verdict.span, verdict.age_s, now_s, seq)
+            for seq, verdict in measured
+        ),
+    )
+    counts.add_uses(db, version, ((seq, verdict.lag) for seq, verdict in measured))
+    append_outcomes(db, (seq for seq, _ in measured), "trained", version=version)
+
+
+def write_release(db: sqlite3.Connection, lease: Lease) -> None:
+    """A lease ends: its rows are available again, unless they were found to be trained meanwhile."""
+    db.execute(
+        "UPDATE batches SET state = 'released' WHERE batch_id = ? AND state = 'leased'", (lease.batch_id,)
+    )
+    db.executemany(
+        f"{BACK_TO_AVAILABLE} WHERE seq = ? AND state = 'leased'",
+        ((candidate.seq,) for candidate in lease.candidates),
+    )
+
+
+def write_consumed(
+    db: sqlite3.Connection,
+    batch_id: str,
+    *,
+    version: PolicyVersion,
+    consumptions: Sequence[Consumption],
+    learner_id: str,
+    now_s: float,
+) -> None:
+    """A checkpoint holds an update, so it happened, whatever became of its batch and rows here."""
+    db.execute(
+        "INSERT INTO batches (batch_id, state, lineage, step, learner_id, leased_at_s)"
+        " VALUES (?, 'committed', ?, ?, ?, ?)"
+        " ON CONFLICT (batch_id) DO UPDATE SET state = 'committed', lineage = excluded.lineage, step = excluded.step",
+        (batch_id, version.lineage, version.step, learner_id, now_s),
+    )
+    for item in consumptions:
+        seq, trained_lineage, trained_step = db.execute(
+            "SELECT seq, trained_lineage, trained_step FROM trajectories WHERE trajectory_id = ?",
+            (item.trajectory_id,),
+        ).fetchone()
+        if (trained_lineage, trained_step) == (version.lineage, version.step):
+            continue
+        verdict = item.verdict
+        db.execute(
+            "UPDATE trajectories SET state = 'trained', reason = '', detail = '', batch_id = ?, trained_lineage = ?,"
+            " trained_step = ?, lag = ?, span = ?, age_s = ?, terminal_at_s = ? WHERE seq = ?",
+            (batch_id, version.lineage, version.step, verdict.lag, verdict.span, verdict.age_s, now_s, seq),
+        )
+        counts.add_uses(db, version, [(seq, verdict.lag)])
+        append_outcomes(db, [seq], "trained", version=version)
+
+
+def check_committed(db: sqlite3.Connection, batch_id: str, version: PolicyVersion) -> None:
+    """A commit of what is not leased is fine if it is the same commit again.
+
+    Raises:
+        ConflictError: the batch was never leased, its lease ended, or it was committed at another version.
+    """
+    row = db.execute("SELECT state, lineage, step FROM batches WHERE batch_id = ?", (batch_id,)).fetchone()
+    if row is None:
+        raise ConflictError(f"Batch {batch_id} was never leased", fix="lease another batch")
+    if row != ("committed", version.lineage, version.step):
+        raise ConflictError(
+            f"Batch {batch_id} can no longer be committed at {version}",
+            why=f"it is {row[0]} at {row[1]}@{row[2]}: a lease ends with its commit, its release or a new lineage",
+            fix="lease another batch; a learner that lost its lineage must restart from the newest checkpoint",
+        )
+
+
+def check_released(db: sqlite3.Connection, batch_id: str) -> None:
+    """A release of what is not leased is fine if it was released before.
+
+    Raises:
+        NotFoundError: the batch was never leased.
+        ConflictError: the batch was committed.
+    """
+    row = db.execute("SELECT state FROM batches WHERE batch_id = ?", (batch_id,)).fetchone()
+    if row is None:
+        raise NotFoundError(f"Batch {batch_id} was never leased")
+    if row != ("released",):
+        raise ConflictError(f"Batch {batch_id} was committed and cannot be given back")
