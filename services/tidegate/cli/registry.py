@@ -46,6 +46,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "report": CommandEntry(
         "tidegate.cli.report.command:report", "Write the report of a run as one HTML file."
     ),
+    "sim": CommandEntry("tidegate.cli.sim:sim", "Simulate the platform under faults; one seed is one run."),
     "bench": CommandEntry("tidegate.cli.bench.command:bench", "Measure the platform beside plain peers."),
 }
 

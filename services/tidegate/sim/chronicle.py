@@ -1,0 +1,58 @@
+"""The story of a run: a digest of everything that happened, and its last lines for whoever looks into a failure."""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import structlog
+
+LINES_KEPT = 400
+
+
+class Chronicle:
+    """Notes events in order. Two runs that did the same have the same digest."""
+
+    def __init__(self) -> None:
+        """Nothing happened yet."""
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.counts: dict[str, int] = {}
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    def note(self, who: str, event: str, *, detail: str = "") -> None:
+        """Something happened now. ``detail`` is for people and not part of the digest: it may hold random names."""
+        now_s = self.mark(f"{who} {event}")
+        self.counts[event] = self.counts.get(event, 0) + 1
+        self.lines.append(f"{now_s:9.3f} {who:<20} {event} {detail}".rstrip())
+
+    def remember(self, text: str) -> None:
+        """Something for people alone: when it is noticed depends on the garbage collector."""
+        self.lines.append(text)
+
+    def mark(self, what: str) -> float:
+        """Something happened now that only the digest is interested in; returns the time."""
+        now_s = asyncio.get_running_loop().time()
+        self._hash.update(f"{now_s:.6f} {what}\n".encode())
+        return now_s
+
+    def digest(self) -> str:
+        """Of everything noted so far."""
+        return self._hash.hexdigest()
+
+    def logger(self, who: str) -> structlog.stdlib.BoundLogger:
+        """What a service writes its log events to."""
+        return cast("structlog.stdlib.BoundLogger", _Logger(self, who))
+
+
+class _Logger:
+    def __init__(self, chronicle: Chronicle, who: str) -> None:
+        self._chronicle = chronicle
+        self._who = who
+
+    def __getattr__(self, _level: str) -> Callable[..., None]:
+        def log(event: str, **fields: Any) -> None:
+            detail = " ".join(f"{key}={value}" for key, value in fields.items())
+            self._chronicle.note(self._who, event, detail=detail)
+
+        return log

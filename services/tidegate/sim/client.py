@@ -1,0 +1,231 @@
+"""The part of nats-py's client that ``runtime`` uses, on a simulated broker."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from tidegate.sim.broker import NAME, Broker
+from tidegate.sim.management import Manager
+from tidegate.sim.network import Network
+from tidegate.sim.process import Process
+from tidegate.sim.streams import Headers
+
+T = TypeVar("T")
+Callback = Callable[[Msg], Awaitable[None]]
+# nats-py's default bound of what one subscription may have waiting.
+PENDING_MESSAGES_MAX = 512 * 1024
+# What a connection keeps for a broker that is away; nats-py bounds it by bytes (2 MiB).
+UNSENT_MAX = 2048
+
+
+class _Subscription:
+    """Messages of one subscription wait here for its callback, which one task calls."""
+
+    def __init__(self, subject: str, callback: Callback) -> None:
+        self._tokens = subject.split(".")
+        self._callback = callback
+        self.waiting: asyncio.Queue[Msg] = asyncio.Queue(PENDING_MESSAGES_MAX)
+        self._task = asyncio.create_task(self._run())
+
+    def matches(self, subject: str) -> bool:
+        tokens = subject.split(".")
+        return len(tokens) == len(self._tokens) and all(
+            wanted in ("*", token) for wanted, token in zip(self._tokens, tokens, strict=True)
+        )
+
+    async def _run(self) -> None:
+        while True:
+            await self._callback(await self.waiting.get())
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+class _Handle(msgspec.Struct):
+    """What ``subscribe`` returns."""
+
+    connection: "Connection"
+    subscription: _Subscription
+
+    async def unsubscribe(self) -> None:
+        """Receive no more."""
+        self.connection.forget(self.subscription)
+
+
+class Connection:
+    """One process' connection, with nats-py's names."""
+
+    _inboxes = itertools.count()
+
+    def __init__(
+        self,
+        broker: Broker,
+        network: Network,
+        process: Process,
+        *,
+        slow_prefix: str = "",
+        slow_s: float = 0.0,
+    ) -> None:
+        """Subjects that begin with ``slow_prefix`` take ``slow_s`` longer to this process."""
+        self._broker = broker
+        self._network = network
+        self._process = process
+        self._slow_prefix = slow_prefix
+        self.slow_s = slow_s
+        self._subscriptions: list[_Subscription] = []
+        self._unsent: list[Callable[[], None]] = []
+        self.on_reconnect: Callable[[], None] = lambda: None
+        self.is_connected = broker.up
+        broker.connect(self)
+
+    def as_client(self) -> Client:
+        """For code that is typed for nats-py."""
+        return cast("Client", self)
+
+    # -- as the broker sees it -------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Of its process."""
+        return self._process.name
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process lives."""
+        return self._process.alive
+
+    def delay_s(self, subject: str) -> float:
+        """How much longer a subject takes to this process."""
+        return self.slow_s if self._slow_prefix and subject.startswith(self._slow_prefix) else 0.0
+
+    def matches(self, subject: str) -> bool:
+        """Whether somebody here subscribed to it."""
+        return any(subscription.matches(subject) for subscription in self._subscriptions)
+
+    def num_waiting(self) -> int:
+        """Messages that arrived and that nobody looked at yet."""
+        return sum(subscription.waiting.qsize() for subscription in self._subscriptions)
+
+    def arrived(self, subject: str, data: bytes, headers: Headers, reply: str) -> None:
+        """A message for a subscription."""
+        if not self.alive or not self.is_connected:
+            return
+        message = Msg(_client=self.as_client(), subject=subject, reply=reply, data=data, headers=headers)
+        for subscription in self._subscriptions:
+            if subscription.matches(subject):
+                subscription.waiting.put_nowait(message)
+
+    def lost(self) -> None:
+        """The broker went away."""
+        self.is_connected = False
+
+    def reconnected(self) -> None:
+        """It is back: send what waited."""
+        if not self.alive or not self._broker.up:
+            return
+        self.is_connected = True
+        unsent, self._unsent = self._unsent, []
+        for send in unsent:
+            send()
+        self._process.run(self.on_reconnect)
+
+    # -- as the runtime uses it ------------------------------------------------------------------------------------
+
+    async def publish(
+        self, subject: str, data: bytes = b"", reply: str = "", headers: Headers | None = None
+    ) -> None:
+        """Send and forget."""
+        self._send(lambda: self._broker.publish(self, subject, data, headers or {}, reply))
+
+    async def request(
+        self,
+        subject: str,
+        data: bytes = b"",
+        timeout: float = 0.5,  # noqa: ASYNC109  # named by nats-py
+        headers: Headers | None = None,
+    ) -> Msg:
+        """Send and wait for the stream's acknowledgement."""
+        answer = await self._ask(
+            lambda: self._broker.publish(self, subject, data, headers or {}, ""), timeout_s=timeout
+        )
+        return Msg(_client=self.as_client(), subject=subject, data=answer or b"{}")
+
+    async def subscribe(self, subject: str, cb: Callback) -> _Handle:
+        """Call ``cb`` with every message of a subject, one after the other."""
+        subscription = _Subscription(subject, cb)
+        self._subscriptions.append(subscription)
+        return _Handle(self, subscription)
+
+    def forget(self, subscription: _Subscription) -> None:
+        """End a subscription."""
+        subscription.stop()
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+
+    def new_inbox(self) -> str:
+        """A subject of one's own."""
+        return f"_INBOX.{next(self._inboxes)}"
+
+    def jsm(self, **_options: float) -> Manager:
+        """JetStream's management."""
+        return Manager(self._broker, self._ask, delay_s=self.delay_s)
+
+    async def flush(self) -> None:
+        """Nothing waits here while the broker is there."""
+
+    async def close(self) -> None:
+        """Receive no more."""
+        for subscription in list(self._subscriptions):
+            self.forget(subscription)
+
+    # -- transport -------------------------------------------------------------------------------------------------
+
+    def _send(self, act: Callable[[], object]) -> None:
+        """Let ``act`` happen at the broker; kept while the broker is away, as far as there is room."""
+        if not self.alive:
+            return
+
+        def arrive() -> None:
+            if self._broker.up:
+                act()
+
+        def send() -> None:
+            self._network.send(arrive, between=(self.name, NAME))
+
+        if self.is_connected:
+            send()
+        elif len(self._unsent) < UNSENT_MAX:
+            self._unsent.append(send)
+
+    async def _ask(self, act: Callable[[], T], *, timeout_s: float, extra_s: float = 0.0) -> T:
+        """What ``act`` returns at the broker; it may happen although no answer comes."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def happen() -> None:
+            try:
+                value = act()
+            except nats.js.errors.APIError as error:
+                failure = error
+                self._reply(lambda: answer.done() or answer.set_exception(failure), extra_s=extra_s)
+            else:
+                self._reply(lambda: answer.done() or answer.set_result(value), extra_s=extra_s)
+
+        self._send(happen)
+        try:
+            return await asyncio.wait_for(answer, timeout=timeout_s)
+        except TimeoutError as error:
+            raise nats.errors.TimeoutError from error
+
+    def _reply(self, give: Callable[[], object], *, extra_s: float) -> None:
+        def arrive() -> None:
+            if self.alive and self.is_connected:
+                give()
+
+        self._network.send(arrive, between=(NAME, self.name), extra_s=extra_s)

@@ -1,0 +1,205 @@
+"""The cluster of a scenario: a broker, a network and one host for every instance of every service."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from tidegate.actor.config import ActorConfig
+from tidegate.admission.main import SPEC as ADMISSION
+from tidegate.core.ids import RunId
+from tidegate.core.records import Sampler
+from tidegate.environment.config import EnvironmentConfig
+from tidegate.environment.main import SPEC as ENVIRONMENT
+from tidegate.learner.config import LearnerConfig
+from tidegate.runtime.config import PolicyConfig, Settings, StalenessConfig, TelemetryConfig, WorkloadConfig
+from tidegate.sim.broker import Broker
+from tidegate.sim.chronicle import Chronicle
+from tidegate.sim.engine import Pace
+from tidegate.sim.host import Host, Surroundings
+from tidegate.sim.network import CALM, Network
+from tidegate.sim.scenario import Scenario
+from tidegate.sim.stand_ins import actor_spec, learner_spec
+from tidegate.sim.truth import Truth
+from tidegate.task_queue.config import TaskQueueConfig
+from tidegate.task_queue.main import SPEC as TASK_QUEUE
+from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.main import SPEC as TRAJECTORY_STORE
+from tidegate.weight_distribution.config import WeightDistributionConfig
+from tidegate.weight_distribution.main import SPEC as WEIGHT_DISTRIBUTION
+
+RUN = RunId("sim")
+WORK_QUEUES = ("TASKS", "ROLLOUTS", "TRAJECTORIES")
+PROMPTS = 64
+# Faults last seconds, not minutes: what waits for the end of a silence is shortened alike, so that a run of a minute
+# sees redeliveries, lost tasks and expired leases.
+ACK_WAIT_S = 1.5
+TASK_DEADLINE_S = 8.0
+DRAIN_TIMEOUT_S = 3.0
+
+
+class Cluster:
+    """Everything that can fail, and the means to make it."""
+
+    def __init__(self, scenario: Scenario, folder: Path, *, chronicle: Chronicle, truth: Truth) -> None:
+        """Nothing runs yet. Runs leave their files in ``folder``, as real ones do."""
+        self.scenario = scenario
+        self.folder = folder
+        self.truth = truth
+        self.chronicle = chronicle
+        self.network = Network(scenario.rng("network"))
+        self.broker = Broker(
+            self.network,
+            scenario.rng("broker"),
+            work_queue_messages_max=scenario.small_streams,
+            ack_wait_max_s=ACK_WAIT_S,
+        )
+        self.broker.on_stored = lambda stream, message: chronicle.mark(
+            f"{stream.limits.name} {message.sequence}"
+        )
+        self.settings = _settings(scenario, folder)
+        self.around = Surroundings(
+            self.settings,
+            self.network,
+            self.broker,
+            chronicle,
+            on_defect=lambda what: truth.violate("I9", what),
+        )
+        self.actor_paces = [
+            Pace(rollout_s=scenario.rollout_s, update_s=0.0) for _ in range(scenario.num_actors)
+        ]
+        self.learner_pace = Pace(rollout_s=0.0, update_s=scenario.update_s)
+        # Tasks whose message was made unreadable: nothing of them can be found until they are settled.
+        self.garbled_tasks: set[str] = set()
+        self.hosts = {host.instance: host for host in self._hosts()}
+        # A second learner on the first one's disk, which an orchestrator may start by mistake. Nothing here does.
+        self.rival = self._learner()
+        self.rival.held = True
+        if scenario.kind == "text":
+            _write_prompts(folder / "data" / "train.jsonl")
+
+    def _hosts(self) -> list[Host]:
+        scenario, around = self.scenario, self.around
+        actor_config = ActorConfig(
+            slots=scenario.slots,
+            prefetch=scenario.prefetch,
+            ack_wait_s=ACK_WAIT_S,
+            retry_delay_s=0.5,
+        )
+        hosts = [
+            Host(
+                around,
+                actor_spec(self.actor_paces[index], self.truth, scenario.rng(f"actor-{index}")),
+                actor_config,
+                index=index,
+                policy_delay_s=scenario.policy_delays_s[index],
+            )
+            for index in range(scenario.num_actors)
+        ]
+        environment_config = EnvironmentConfig(ack_wait_s=ACK_WAIT_S)
+        hosts += [
+            Host(around, ENVIRONMENT, environment_config, index=index)
+            for index in range(scenario.num_environments)
+        ]
+        singles = (
+            (
+                TASK_QUEUE,
+                TaskQueueConfig(task_deadline_s=TASK_DEADLINE_S, sweep_period_s=1.0, publish_deadline_s=2.0),
+            ),
+            (TRAJECTORY_STORE, TrajectoryStoreConfig()),
+            (WEIGHT_DISTRIBUTION, WeightDistributionConfig()),
+            (ADMISSION, ADMISSION.config_type()),
+        )
+        return [*hosts, self._learner(), *(Host(around, spec, config, index=0) for spec, config in singles)]
+
+    def _learner(self) -> Host:
+        config = LearnerConfig(
+            checkpoint_every_steps=self.scenario.checkpoint_every_steps, republish_after_s=2.0
+        )
+        return Host(self.around, learner_spec(self.learner_pace, self.truth), config, index=0)
+
+    @property
+    def actors(self) -> list[Host]:
+        """The hosts of the actors."""
+        return [host for name, host in self.hosts.items() if name.startswith("actor-")]
+
+    def start(self) -> None:
+        """Start everything, in an order of the scenario's own (I9)."""
+        names = list(self.hosts)
+        self.scenario.rng("start").shuffle(names)
+        for name in names:
+            self.hosts[name].start()
+
+    async def heal(self) -> None:
+        """Undo every fault: from here on the world is kind."""
+        scenario = self.scenario
+        self.network.weather = CALM
+        self.network.cut = frozenset()
+        if not self.broker.up:
+            self.broker.restart()
+        for stream in self.broker.streams.values():
+            stream.closed = False
+        for pace in self.actor_paces:
+            pace.rollout_s, pace.stragglers = scenario.rollout_s, 0.0
+        self.learner_pace.update_s = scenario.update_s
+        for host, delay_s in zip(self.actors, scenario.policy_delays_s, strict=True):
+            host.slow_policy(delay_s)
+        self.rival.hold(held=True)
+        await self.rival.kill()
+        for host in self.hosts.values():
+            if host.state == "draining":
+                await host.kill()
+            host.hold(held=False)
+
+    async def stop(self) -> None:
+        """End every process, so that the files can be read and removed."""
+        await asyncio.gather(*(host.kill() for host in (*self.hosts.values(), self.rival)))
+        await asyncio.sleep(0)
+        for process in self.around.dead:
+            process.bury()
+
+
+def _settings(scenario: Scenario, folder: Path) -> Settings:
+    text = scenario.kind == "text"
+    replicas = {
+        "actor": scenario.num_actors,
+        "environment": scenario.num_environments,
+        "task_queue": 1,
+        "trajectory_store": 1,
+        "weight_distribution": 1,
+        "learner": 1,
+        "admission": 1,
+    }
+    scalable = ("actor", "environment")
+    return Settings(
+        run=RUN,
+        seed=scenario.seed,
+        staleness=StalenessConfig(max_lag=scenario.max_lag, max_age_s=scenario.max_age_s),
+        workload=WorkloadConfig(
+            kind=scenario.kind,
+            env="arithmetic" if text else "CartPole-v1",
+            num_samples=scenario.group_size,
+            sampler=Sampler(),
+        ),
+        policy=PolicyConfig(kind="char_lm" if text else "mlp_actor_critic"),
+        batch_size=scenario.batch_size,
+        max_running=scenario.max_running,
+        telemetry=TelemetryConfig(),
+        drain_timeout_s=DRAIN_TIMEOUT_S,
+        broker_url="",
+        broker_token="",
+        addresses={
+            service: [f"{service}-{index}" if service in scalable else service for index in range(count)]
+            for service, count in replicas.items()
+        },
+        data_dir=str(folder),
+    )
+
+
+def _write_prompts(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"prompt_id": f"p{number}", "prompt": f"{number}+1=", "answer": str(number + 1), "bin": "all"}
+        for number in range(PROMPTS)
+    ]
+    path.write_bytes(b"\n".join(msgspec.json.encode(row) for row in rows))

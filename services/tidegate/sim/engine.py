@@ -1,0 +1,131 @@
+"""What rollouts and updates cost, without networks: an actor's engine and a learner's trainer that take time.
+
+Both run in worker threads of the simulation, swap policies and are stopped where the real ones are.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.state import VersionMarks
+from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, Trajectory
+from tidegate.learner.optim.port import TrainerState
+from tidegate.runtime.clock import Clock
+from tidegate.sim.process import Worker
+from tidegate.sim.truth import NODE_TENSOR, NODES_TENSOR, Truth
+
+# Positions of a rollout; the engine looks for a new policy and for the end of its patience before each.
+POSITIONS = 4
+STRAGGLER_SLOWNESS = 10.0
+
+
+class Pace(msgspec.Struct):
+    """How long work takes now, in seconds; faults change it while the run goes on.
+
+    A rollout takes ``rollout_s`` times a draw from [0.5, 1.5]; the share ``stragglers`` takes much longer.
+    """
+
+    rollout_s: float
+    update_s: float
+    stragglers: float = 0.0
+
+
+class PacedEngine:
+    """Rollouts that take time and record which policy made each of their positions."""
+
+    def __init__(
+        self, pace: Pace, steering: Steering, clock: Clock, truth: Truth, rng: random.Random
+    ) -> None:
+        """``rng`` is this actor's own."""
+        self._pace = pace
+        self._steering = steering
+        self._clock = clock
+        self._truth = truth
+        self._rng = rng
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """Every policy fits."""
+
+    def check_task(self, task: Task) -> None:
+        """Every task fits."""
+
+    def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
+        """Run the tasks side by side; all take as long as the slowest."""
+        started_at_s = self._clock.now_s()
+        snapshot = self._newest()
+        marks = VersionMarks(snapshot.version)
+        nodes = np.empty(POSITIONS, dtype=np.int32)
+        length = self._rng.uniform(0.5, 1.5)
+        straggles = self._rng.random() < self._pace.stragglers
+        for position in range(POSITIONS):
+            if self._steering.stop:
+                return []
+            if self._newest().version != snapshot.version:
+                snapshot = self._newest()
+                marks.swap(position, snapshot.version)
+                self._steering.swapped(snapshot, seconds=0.0)
+            nodes[position] = self._truth.serves(snapshot.version, snapshot.tensors)
+            # Looked at anew each time: with the fault, its victims get well.
+            slowness = STRAGGLER_SLOWNESS if straggles and self._pace.stragglers else 1.0
+            Worker.current().pause(self._pace.rollout_s * length * slowness / POSITIONS)
+        finished_at_s = self._clock.now_s()
+        sample = Sample(
+            tensors={
+                "behavior_logprobs": np.zeros(POSITIONS, dtype=np.float32),
+                NODES_TENSOR: nodes,
+            },
+            spans=marks.spans(POSITIONS),
+            num_steps=POSITIONS,
+            finish_reason="stop",
+        )
+        return [Rollouts(task, (sample,) * task.num_samples, started_at_s, finished_at_s) for task in tasks]
+
+    def _newest(self) -> PolicySnapshot:
+        newest = self._steering.newest
+        assert newest is not None, "no task starts before the first policy"
+        return newest
+
+    def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
+        """Nothing but empty answers."""
+        return Completed(version=self._newest().version, completions=[""] * len(prompts), num_tokens=0)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class PacedTrainer:
+    """Updates that take time and note what they were made of."""
+
+    def __init__(self, pace: Pace, clock: Clock, truth: Truth) -> None:
+        """A policy trained from nothing."""
+        self._pace = pace
+        self._clock = clock
+        self._truth = truth
+        self._node = truth.root()
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> Any:
+        """The batch as it is."""
+        return list(trajectories)
+
+    def update(self, batch: Any, *, number: int) -> dict[str, float]:
+        """One update."""
+        self._node = self._truth.update(self._node, batch, now_s=self._clock.now_s())
+        Worker.current().pause(self._pace.update_s)
+        return {"loss": 0.0}
+
+    def policy(self) -> dict[str, Array]:
+        """The policy is nothing but who it is."""
+        return {NODE_TENSOR: np.array([self._node], dtype=np.float32)}
+
+    def state(self) -> TrainerState:
+        """Nothing beside the policy."""
+        return TrainerState(tensors={NODE_TENSOR: np.array([self._node], dtype=np.float32)}, values={})
+
+    def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
+        """Go on from a checkpoint."""
+        self._node = int(policy[NODE_TENSOR][0])
+        self._truth.head = self._node

@@ -1,0 +1,236 @@
+"""gRPC without its transport: the services' own servicers, stubs and codecs, over the simulated network.
+
+A streamed call travels as one piece each way. A call whose deadline passed, or whose caller gave up, is cancelled at
+the server as gRPC does it, unless the news is lost on its way.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NoReturn, TypeVar, cast
+
+import grpc
+import msgspec
+
+from tidegate.runtime.rpc import Registration, register
+from tidegate.sim.network import Network
+from tidegate.sim.process import Process
+
+T = TypeVar("T")
+# No call of ours is without a deadline; a stub that forgot one shows as this long a wait.
+DEADLINE_MAX_S = 600.0
+
+
+class AbortError(Exception):
+    """A servicer ended its call with a status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(code, details)
+        self.code = code
+        self.details = details
+
+
+class _CallContext:
+    """The part of a servicer's context that our servicers use."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
+        raise AbortError(code, details)
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+
+class _Details(msgspec.Struct, frozen=True):
+    method: str
+    invocation_metadata: tuple[()] = ()
+
+
+class Server:
+    """A process' servicers, by the names of their methods."""
+
+    def __init__(self, process: Process, registrations: Sequence[Registration]) -> None:
+        """Serve from now on."""
+        self.process = process
+        self._handlers: list[grpc.GenericRpcHandler] = []
+        for registration in registrations:
+            register(cast("grpc.aio.Server", self), registration)
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """What ``runtime.rpc.register`` calls."""
+        self._handlers.extend(handlers)
+
+    async def serve(self, method: str, requests: list[bytes]) -> list[bytes]:
+        """Answer one call; everything as it stands on the wire.
+
+        Raises:
+            AbortError: the servicer ended it with a status.
+        """
+        details = cast("grpc.HandlerCallDetails", _Details(method))
+        handler: Any = next(
+            found for generic in self._handlers if (found := generic.service(details)) is not None
+        )
+        decoded = [handler.request_deserializer(request) for request in requests]
+        context = _CallContext()
+        argument = _iterate(decoded) if handler.request_streaming else decoded[0]
+        behaviour = (
+            handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        )
+        if handler.response_streaming:
+            return [handler.response_serializer(item) async for item in behaviour(argument, context)]
+        return [handler.response_serializer(await behaviour(argument, context))]
+
+
+class Switchboard:
+    """Who listens where, and the calls they are answering."""
+
+    def __init__(self, network: Network) -> None:
+        """Nobody yet."""
+        self._network = network
+        self._servers: dict[str, Server] = {}
+
+    def listen(self, address: str, server: Server) -> None:
+        """A process serves at an address, in place of whoever did before."""
+        self._servers[address] = server
+
+    async def call(
+        self, caller: Process, address: str, method: str, requests: list[bytes], *, timeout_s: float
+    ) -> list[bytes]:
+        """One call from one process to whoever listens at an address when it arrives there.
+
+        Raises:
+            grpc.aio.AioRpcError: it failed, on whichever side.
+        """
+        call = _Call(self._network, caller, address, timeout_s=timeout_s)
+        self._network.send(
+            lambda: call.arrive(self._servers.get(address), method, requests),
+            between=(caller.name, address),
+            on_lost=call.break_off,
+        )
+        try:
+            return await asyncio.wait_for(call.answer, timeout=timeout_s)
+        except TimeoutError as error:
+            raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed") from error
+        except asyncio.CancelledError:
+            self._network.send(call.cancel, between=(caller.name, address))
+            raise
+
+
+class _Call:
+    """One call on its way."""
+
+    def __init__(self, network: Network, caller: Process, address: str, *, timeout_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._network = network
+        self._caller = caller
+        self._address = address
+        self._ends_at_s = self._loop.time() + timeout_s
+        self._task: asyncio.Task[None] | None = None
+        self.answer: asyncio.Future[list[bytes]] = self._loop.create_future()
+
+    def arrive(self, server: Server | None, method: str, requests: list[bytes]) -> None:
+        """The call reached its address."""
+        if server is None or not server.process.alive:
+            self._fail(grpc.StatusCode.UNAVAILABLE, f"nobody listens at {self._address}")
+            return
+        self._task = server.process.start(self._serve(server, method, requests))
+        self._loop.call_at(max(self._ends_at_s, self._loop.time()), self.cancel)
+        server.process.on_death(self.break_off)
+
+    async def _serve(self, server: Server, method: str, requests: list[bytes]) -> None:
+        try:
+            responses = await server.serve(method, requests)
+        except AbortError as error:
+            self._fail(error.code, error.details)
+        except Exception as error:
+            self._fail(grpc.StatusCode.UNKNOWN, repr(error))
+            raise
+        else:
+            self._reply(lambda: self.answer.set_result(responses))
+        finally:
+            server.process.forget(self.break_off)
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def break_off(self) -> None:
+        """The connection is gone."""
+        self._give(lambda: self._raise(grpc.StatusCode.UNAVAILABLE, "connection reset"))
+
+    def _fail(self, code: grpc.StatusCode, details: str) -> None:
+        self._reply(lambda: self._raise(code, details))
+
+    def _raise(self, code: grpc.StatusCode, details: str) -> None:
+        self.answer.set_exception(_error(code, details))
+        self.answer.exception()  # looked at, in case the caller is killed before it can
+
+    def _reply(self, give: Callable[[], None]) -> None:
+        self._network.send(
+            lambda: self._give(give), between=(self._address, self._caller.name), on_lost=self.break_off
+        )
+
+    def _give(self, give: Callable[[], None]) -> None:
+        if self._caller.alive and not self.answer.done():
+            give()
+
+
+class Channel:
+    """A channel as stubs and clients use it."""
+
+    def __init__(self, switchboard: Switchboard, caller: Process, address: str) -> None:
+        """From ``caller`` to whoever listens at ``address``."""
+        self._switchboard = switchboard
+        self._caller = caller
+        self._address = address
+
+    def as_channel(self) -> grpc.aio.Channel:
+        """For code that is typed for gRPC."""
+        return cast("grpc.aio.Channel", self)
+
+    def unary_unary(
+        self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any
+    ) -> Callable[..., Awaitable[Any]]:
+        """One request, one response."""
+
+        async def call(request: Any, *, timeout: float = DEADLINE_MAX_S) -> Any:  # noqa: ASYNC109
+            responses = await self._call(method, [request_serializer(request)], timeout)
+            return response_deserializer(responses[0])
+
+        return call
+
+    def unary_stream(
+        self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any
+    ) -> Callable[..., AsyncIterator[Any]]:
+        """One request, many responses."""
+
+        async def call(request: Any, *, timeout: float = DEADLINE_MAX_S) -> AsyncIterator[Any]:  # noqa: ASYNC109
+            for response in await self._call(method, [request_serializer(request)], timeout):
+                yield response_deserializer(response)
+
+        return call
+
+    def stream_unary(
+        self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any
+    ) -> Callable[..., Awaitable[Any]]:
+        """Many requests, one response."""
+
+        async def call(requests: AsyncIterator[Any], *, timeout: float = DEADLINE_MAX_S) -> Any:  # noqa: ASYNC109
+            encoded = [request_serializer(request) async for request in requests]
+            responses = await self._call(method, encoded, timeout)
+            return response_deserializer(responses[0])
+
+        return call
+
+    async def _call(self, method: str, requests: list[bytes], timeout_s: float) -> list[bytes]:
+        return await self._switchboard.call(
+            self._caller, self._address, method, requests, timeout_s=timeout_s
+        )
+
+
+def _error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+
+
+async def _iterate(items: list[T]) -> AsyncIterator[T]:
+    for item in items:
+        yield item

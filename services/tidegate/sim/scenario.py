@@ -1,0 +1,83 @@
+"""One seed, one run: the shape of the cluster, its limits, and how hard the world is on it."""
+
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+TICK_S = 0.05
+MAX_LAGS = (0, 1, 4, 16)
+# The end of a run, in which nothing goes wrong any more: it must be seen to go on (I9). Half of a short run.
+CALM_TICKS = 1000
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """What a run is made of. Durations in virtual seconds, limits in trajectories, ``ticks`` of ``TICK_S``.
+
+    ``max_running`` and ``batch_size`` as in a run file. ``policy_delays_s``: how much later announcements reach each
+    actor than they leave; they differ on purpose. ``small_streams``: messages that the work queues hold at most, in
+    place of their limits by bytes, so that they fill up.
+    """
+
+    seed: int
+    ticks: int
+    max_lag: int
+    max_age_s: float
+    kind: Literal["segments", "text"]
+    group_size: int
+    batch_size: int
+    max_running: int
+    num_actors: int
+    num_environments: int
+    slots: int
+    prefetch: int
+    rollout_s: float
+    update_s: float
+    checkpoint_every_steps: int
+    policy_delays_s: tuple[float, ...]
+    small_streams: int
+    faults: bool
+
+    @property
+    def calm_from_tick(self) -> int:
+        """From here on nothing goes wrong any more."""
+        return max(self.ticks // 2, self.ticks - CALM_TICKS) if self.faults else 0
+
+    def rng(self, purpose: str) -> random.Random:
+        """Chance of one purpose, apart from all others: a new draw here does not change what happens there."""
+        return random.Random(f"{self.seed}/{purpose}")
+
+
+def draw_scenario(seed: int, *, ticks: int, max_lag: int | None = None, faults: bool = True) -> Scenario:
+    """The scenario of a seed; ``max_lag`` is drawn as well unless it is given."""
+    rng = random.Random(f"{seed}/scenario")
+    drawn_lag = rng.choice(MAX_LAGS)
+    kind = rng.choice(("segments", "text"))
+    group_size = 1 if kind == "segments" else rng.choice((2, 4))
+    batch_size = group_size * rng.choice((1, 2, 3))
+    num_actors = rng.randint(1, 3)
+    return Scenario(
+        seed=seed,
+        ticks=ticks,
+        max_lag=drawn_lag if max_lag is None else max_lag,
+        max_age_s=rng.choice((15.0, 60.0)),
+        kind=kind,
+        group_size=group_size,
+        batch_size=batch_size,
+        max_running=max(group_size, batch_size * rng.choice((1, 2, 4)) - rng.choice((0, 1))),
+        num_actors=num_actors,
+        num_environments=rng.randint(1, 2) if kind == "text" else 1,
+        slots=rng.randint(1, 2),
+        prefetch=rng.randint(0, 2),
+        rollout_s=rng.choice((0.2, 0.5)),
+        update_s=rng.choice((0.1, 0.4)),
+        checkpoint_every_steps=rng.choice((1, 3, 8)),
+        policy_delays_s=tuple(_delays(rng, num_actors)),
+        small_streams=rng.choice((3, 8, 64)),
+        faults=faults,
+    )
+
+
+def _delays(rng: random.Random, num_actors: int) -> Sequence[float]:
+    return [rng.choice((0.0, 0.05, 0.3, 1.0)) for _ in range(num_actors)]

@@ -1,0 +1,151 @@
+"""What really happened, noted where it happened and kept apart from everything the services write down.
+
+Every policy that ever existed is a node of a tree: an update makes a child, a restored learner goes on from the node
+that its checkpoint holds. Policies carry their node as a tensor, and rollouts the nodes that made their steps. So what
+the invariants ask (how far is this trajectory from the policy it updates, was it used before) is answered without a
+version, a lineage or a ledger.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.core.records import Array, Trajectory
+
+NODE_TENSOR = "node"
+NODES_TENSOR = "nodes"
+# Violations past this many say nothing new.
+VIOLATIONS_MAX = 20
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """An invariant that does not hold: its name in design.md, and what was seen."""
+
+    invariant: str
+    detail: str
+
+    def __str__(self) -> str:
+        """As a failing run prints it."""
+        return f"{self.invariant}: {self.detail}"
+
+
+class Truth:
+    """The tree of policies, who was trained where, and what was found wrong."""
+
+    def __init__(self, *, max_lag: int, max_age_s: float) -> None:
+        """``max_lag`` and ``max_age_s``: the budget that every gradient is held against."""
+        self._max_lag = max_lag
+        self._max_age_s = max_age_s
+        self._parents: list[int] = []
+        self._depths: list[int] = []
+        self._node_of: dict[PolicyVersion, int] = {}
+        self._trained_by: dict[TrajectoryId, list[int]] = {}
+        # Lags by trajectory, of the update that made a policy.
+        self._lags_in: dict[int, dict[TrajectoryId, int]] = {}
+        # The policy of the learner that made the last update or was restored last.
+        self.head = 0
+        self.num_updates = 0
+        self.lags: dict[int, int] = {}
+        self.violations: list[Violation] = []
+
+    def violate(self, invariant: str, detail: str) -> None:
+        """Something does not hold."""
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(Violation(invariant, detail))
+
+    # -- policies --------------------------------------------------------------------------------------------------
+
+    def root(self) -> int:
+        """A policy that was trained from nothing."""
+        return self._add(parent=-1, depth=0)
+
+    def _add(self, *, parent: int, depth: int) -> int:
+        self._parents.append(parent)
+        self._depths.append(depth)
+        self.head = len(self._parents) - 1
+        return self.head
+
+    def distance(self, one: int, other: int) -> int:
+        """Updates between two policies through their nearest common ancestor."""
+        steps = 0
+        while one != other:
+            if self._depths[one] == self._depths[other] == 0:
+                break
+            if self._depths[one] >= self._depths[other]:
+                one = self._parents[one]
+            else:
+                other = self._parents[other]
+            steps += 1
+        return steps
+
+    def is_ancestor(self, ancestor: int, node: int) -> bool:
+        """Whether ``node`` is ``ancestor`` or was trained from it."""
+        while self._depths[node] > self._depths[ancestor]:
+            node = self._parents[node]
+        return node == ancestor
+
+    def serves(self, version: PolicyVersion, tensors: Mapping[str, Array]) -> int:
+        """The node of a policy that somebody is about to act with; a version stands for one policy for ever (I5)."""
+        node = int(tensors[NODE_TENSOR][0])
+        known = self._node_of.setdefault(version, node)
+        if known != node:
+            self.violate("I5", f"version {version} was policy {known} and is now {node}")
+        return node
+
+    # -- gradients -------------------------------------------------------------------------------------------------
+
+    def update(self, node: int, trajectories: Sequence[Trajectory], *, now_s: float) -> int:
+        """A gradient is applied to a policy; returns the new one."""
+        child = self._add(parent=node, depth=self._depths[node] + 1)
+        self.num_updates += 1
+        self._check_groups(trajectories)
+        for trajectory in trajectories:
+            earlier = self._trained_by.setdefault(trajectory.trajectory_id, [])
+            if any(self.is_ancestor(other, child) for other in earlier):
+                self.violate("I3", f"{trajectory.trajectory_id} is trained twice in one lineage")
+            earlier.append(child)
+        self._lags_in[child] = {
+            trajectory.trajectory_id: self._check(trajectory, node=node, now_s=now_s)
+            for trajectory in trajectories
+        }
+        return child
+
+    def _check_groups(self, trajectories: Sequence[Trajectory]) -> None:
+        """A group is trained whole (I6)."""
+        sizes = {trajectory.group_id: trajectory.group_size for trajectory in trajectories}
+        members = Counter(trajectory.group_id for trajectory in trajectories)
+        for group, size in sizes.items():
+            if members[group] != size:
+                self.violate("I6", f"{members[group]} of the {size} members of group {group} are trained")
+
+    def _check(self, trajectory: Trajectory, *, node: int, now_s: float) -> int:
+        """Hold a trajectory against the budget (I1); returns its lag."""
+        name = trajectory.trajectory_id
+        nodes = {int(made_by) for made_by in np.unique(trajectory.tensors[NODES_TENSOR])}
+        lag = max(self.distance(node, made_by) for made_by in nodes)
+        self.lags[lag] = self.lags.get(lag, 0) + 1
+        if lag > self._max_lag:
+            self.violate("I1", f"{name} was trained at lag {lag}, max_lag is {self._max_lag}")
+        age_s = now_s - trajectory.started_at_s
+        if age_s > self._max_age_s:
+            self.violate("I1", f"{name} was trained {age_s:.1f} s old, max_age_s is {self._max_age_s:g}")
+        return lag
+
+    def trained(self) -> tuple[dict[TrajectoryId, int], set[TrajectoryId]]:
+        """What the surviving policy was trained on and at which lag; and of it, what its last two updates used.
+
+        Those two may not be in the books yet: the learner runs at most one step ahead of its commits.
+        """
+        everything: dict[TrajectoryId, int] = {}
+        recent: set[TrajectoryId] = set()
+        node, steps = self.head, 0
+        while node >= 0:
+            used = self._lags_in.get(node, {})
+            everything.update(used)
+            if steps < 2:
+                recent.update(used)
+            node, steps = self._parents[node], steps + 1
+        return everything, recent

@@ -1,0 +1,123 @@
+"""I9 by name: what a service's absence may cost, and what it may not."""
+
+import asyncio
+import random
+
+import msgspec
+import pytest
+
+from tidegate.sim.cluster import Cluster
+from tidegate.sim.process import Process
+from tidegate.sim.rpc import Channel
+from tidegate.sim.scenario import TICK_S, draw_scenario
+from tidegate.sim.simulation import Report, simulate
+from tidegate.wire.clients.admission import AdmissionClient
+
+pytestmark = pytest.mark.simulation
+
+TICKS = 1000
+# A story begins within the first seconds and must end before the calm half of the run.
+ABSENCE_S = 12.0
+# What was under way when the last actor went is stored and trained within this.
+SETTLING_S = 3.0
+WARM_UP_S = 3.0
+
+
+class Observed:
+    """What a story saw; it is told once, however often it is drawn."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+        self.begun = False
+
+    async def begins(self) -> bool:
+        """Whether this is the first time; if so, once training is under way."""
+        first, self.begun = not self.begun, True
+        if first:
+            await asyncio.sleep(WARM_UP_S)
+        return first
+
+
+def run(story: object, *, max_lag: int) -> Report:
+    scenario = msgspec.structs.replace(
+        draw_scenario(5, ticks=TICKS, max_lag=max_lag), num_actors=2, policy_delays_s=(0.0, 0.3)
+    )
+    report = simulate(scenario, faults={story: 1})  # pyright: ignore[reportArgumentType]  # a Fault
+    assert report.passed, "\n".join([*report.story[-60:], *report.violations, report.replay])
+    return report
+
+
+@pytest.mark.parametrize("max_lag", [0, 4])
+def test_training_goes_on_for_as_long_as_admission_is_away(max_lag: int) -> None:
+    seen = Observed()
+
+    async def lose_admission(cluster: Cluster, _rng: random.Random) -> None:
+        if not await seen.begins():
+            return
+        admission = cluster.hosts["admission"]
+        admission.hold(held=True)
+        await admission.kill()
+        for _ in range(3):
+            seen.values.append(cluster.truth.num_updates)
+            await asyncio.sleep(ABSENCE_S / 2)
+
+    report = run(lose_admission, max_lag=max_lag)
+    start, middle, end = seen.values
+    assert start < middle < end
+    assert max(report.trained_by_lag) <= max_lag
+
+
+def test_last_limits_outlive_admission_and_a_restart_of_the_queue() -> None:
+    seen = Observed()
+
+    async def pause_and_lose_admission(cluster: Cluster, _rng: random.Random) -> None:
+        if not await seen.begins():
+            return
+        operator = AdmissionClient(
+            Channel(cluster.around.switchboard, Process("operator"), "admission").as_channel()
+        )
+        await operator.set_paused(paused=True, reason="a person said so")
+        await asyncio.sleep(SETTLING_S)
+        admission, queue = cluster.hosts["admission"], cluster.hosts["task_queue"]
+        admission.hold(held=True)
+        await admission.kill()
+        await queue.kill()
+        queue.start()
+        tasks = cluster.broker.streams[cluster.around.topology.stream("TASKS")]
+        seen.values.append(tasks.last_sequence)
+        await asyncio.sleep(ABSENCE_S / 2)
+        seen.values.append(tasks.last_sequence)
+        admission.hold(held=False)
+        await asyncio.sleep(1.0)
+        await operator.set_paused(paused=False, reason="")
+
+    run(pause_and_lose_admission, max_lag=4)
+    before, after = seen.values
+    assert before == after
+
+
+def test_without_any_actor_training_pauses_and_then_goes_on() -> None:
+    seen = Observed()
+
+    async def lose_all_actors(cluster: Cluster, _rng: random.Random) -> None:
+        if not await seen.begins():
+            return
+        for actor in cluster.actors:
+            actor.hold(held=True)
+            await actor.kill()
+        await asyncio.sleep(SETTLING_S)
+        seen.values.append(cluster.truth.num_updates)
+        await asyncio.sleep(ABSENCE_S - SETTLING_S)
+        seen.values.append(cluster.truth.num_updates)
+        cluster.actors[0].hold(held=False)
+        await asyncio.sleep(SETTLING_S)
+        seen.values.append(cluster.truth.num_updates)
+
+    report = run(lose_all_actors, max_lag=1)
+    paused, still_paused, resumed = seen.values
+    assert paused == still_paused < resumed
+    assert report.updates > resumed
+
+
+def test_ticks_of_a_run_are_enough_for_the_stories_told_here() -> None:
+    assert WARM_UP_S + ABSENCE_S + 2 * SETTLING_S < TICKS / 2 * TICK_S
