@@ -43,15 +43,22 @@ def write_commit(
         "UPDATE batches SET state = 'committed', step = ? WHERE batch_id = ?", (version.step, lease.batch_id)
     )
     measured = [(candidate.seq, verdicts[candidate.trajectory_id]) for candidate in lease.candidates]
+    counts.add_uses(db, version, measured)
+    write_trained(db, version, measured, now_s=now_s)
+
+
+def write_trained(
+    db: sqlite3.Connection, version: PolicyVersion, measured: Sequence[tuple[int, Fresh]], *, now_s: float
+) -> None:
+    """Rows, whatever their state was, are trained by the update made at ``version``."""
     db.executemany(
-        "UPDATE trajectories SET state = 'trained', trained_lineage = ?, trained_step = ?, lag = ?, span = ?,"
-        " age_s = ?, terminal_at_s = ? WHERE seq = ?",
+        "UPDATE trajectories SET state = 'trained', reason = '', detail = '', trained_lineage = ?, trained_step = ?,"
+        " lag = ?, span = ?, age_s = ?, terminal_at_s = ? WHERE seq = ?",
         (
             (version.lineage, version.step, verdict.lag, verdict.span, verdict.age_s, now_s, seq)
             for seq, verdict in measured
         ),
     )
-    counts.add_uses(db, version, ((seq, verdict.lag) for seq, verdict in measured))
     append_outcomes(db, (seq for seq, _ in measured), "trained", version=version)
 
 
@@ -82,21 +89,19 @@ def write_consumed(
         " ON CONFLICT (batch_id) DO UPDATE SET state = 'committed', lineage = excluded.lineage, step = excluded.step",
         (batch_id, version.lineage, version.step, learner_id, now_s),
     )
+    measured: list[tuple[int, Fresh]] = []
     for item in consumptions:
         seq, trained_lineage, trained_step = db.execute(
             "SELECT seq, trained_lineage, trained_step FROM trajectories WHERE trajectory_id = ?",
             (item.trajectory_id,),
         ).fetchone()
-        if (trained_lineage, trained_step) == (version.lineage, version.step):
-            continue
-        verdict = item.verdict
-        db.execute(
-            "UPDATE trajectories SET state = 'trained', reason = '', detail = '', batch_id = ?, trained_lineage = ?,"
-            " trained_step = ?, lag = ?, span = ?, age_s = ?, terminal_at_s = ? WHERE seq = ?",
-            (batch_id, version.lineage, version.step, verdict.lag, verdict.span, verdict.age_s, now_s, seq),
-        )
-        counts.add_uses(db, version, [(seq, verdict.lag)])
-        append_outcomes(db, [seq], "trained", version=version)
+        if (trained_lineage, trained_step) != (version.lineage, version.step):
+            measured.append((seq, item.verdict))
+    counts.add_uses(db, version, measured)
+    write_trained(db, version, measured, now_s=now_s)
+    db.executemany(
+        "UPDATE trajectories SET batch_id = ? WHERE seq = ?", ((batch_id, seq) for seq, _ in measured)
+    )
 
 
 def check_committed(db: sqlite3.Connection, batch_id: str, version: PolicyVersion) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import DropReason
 from tidegate.core.replay import OPEN_END, Use, overused, surviving_steps
-from tidegate.core.staleness import LineageTree
+from tidegate.core.staleness import Fresh, LineageTree
 from tidegate.trajectory_store.state import Tally
 
 COUNTERS = ("duplicates", "quarantined", "revived")
@@ -48,14 +48,15 @@ def add_to_counter(db: sqlite3.Connection, key: str, count: int) -> None:
         )
 
 
-def add_uses(
-    db: sqlite3.Connection, version: PolicyVersion, seqs_and_lags: Iterable[tuple[int, int]]
-) -> None:
+def add_uses(db: sqlite3.Connection, version: PolicyVersion, measured: Iterable[tuple[int, Fresh]]) -> None:
     """Note that rows took part in the update made at ``version``; noting it again changes nothing."""
     db.executemany(
-        "INSERT OR IGNORE INTO uses (seq, lineage, step, lag, ordinal)"
-        " VALUES (?1, ?2, ?3, ?4, (SELECT count(*) FROM uses WHERE seq = ?1))",
-        ((seq, version.lineage, version.step, lag) for seq, lag in seqs_and_lags),
+        "INSERT OR IGNORE INTO uses (seq, lineage, step, lag, span, age_s, ordinal)"
+        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, (SELECT count(*) FROM uses WHERE seq = ?1))",
+        (
+            (seq, version.lineage, version.step, verdict.lag, verdict.span, verdict.age_s)
+            for seq, verdict in measured
+        ),
     )
 
 

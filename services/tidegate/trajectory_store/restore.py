@@ -1,19 +1,21 @@
 """What happens to rows when a learner opens a lineage, and which payloads a checkpoint makes superfluous.
 
 Opening a lineage that forks at step ``f`` of its parent: (1) batches that the checkpoint holds, but whose commit may
-never have arrived, become trained; (2) every lease ends; (3) rows trained by an update that is not part of the fork
-(made at ``f`` or later, or in another branch) become available again, subject to I1 when the next batch is built.
-All of it is one transaction of the ledger.
+never have arrived, become trained; (2) every lease ends; (3) rows with a use that is part of the fork are trained by
+it, even if a restore to an older checkpoint had given them back meanwhile; (4) rows trained by an update that is not
+part of the fork (made at ``f`` or later, or in another branch) become available again, subject to I1 when the next
+batch is built. What the restored parameters were trained on and what is trained are then the same. All of it is one
+transaction of the ledger.
 """
 
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.replay import OPEN_END, surviving_steps
-from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.core.staleness import Fresh, Lineage, LineageTree
 from tidegate.trajectory_store import counts
-from tidegate.trajectory_store.batches import BACK_TO_AVAILABLE, write_consumed, write_release
+from tidegate.trajectory_store.batches import BACK_TO_AVAILABLE, write_consumed, write_release, write_trained
 from tidegate.trajectory_store.outcome_log import append_outcomes
 from tidegate.trajectory_store.rows import INSERT_ROW, never_arrived
 from tidegate.trajectory_store.state import Lease
@@ -51,13 +53,9 @@ def open_lineage(
         )
     for lease in leases:
         write_release(db, lease)
-    return _revive(
-        db,
-        tree,
-        surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree),
-        segments=segments,
-        now_s=now_s,
-    )
+    surviving = surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree)
+    _reinstate(db, surviving, now_s=now_s)
+    return _revive(db, tree, surviving, segments=segments, now_s=now_s)
 
 
 def _add_forgotten(db: sqlite3.Connection, batch: ConsumedBatch, *, now_s: float) -> None:
@@ -73,10 +71,29 @@ def _add_forgotten(db: sqlite3.Connection, batch: ConsumedBatch, *, now_s: float
         db.execute(INSERT_ROW, never_arrived(last, item.trajectory_id, state="leased", now_s=now_s))
 
 
+def _reinstate(db: sqlite3.Connection, surviving: Mapping[LineageName, int], *, now_s: float) -> None:
+    """Rows that are not trained in the fork, but were used in it, are trained by that use again."""
+    columns = "u.seq, u.lineage, u.step, u.lag, u.span, u.age_s"
+    # The first scans the rows that are not trained, the second knows the few that were used more than once.
+    queries = (
+        f"SELECT {columns}, NULL, NULL FROM trajectories t CROSS JOIN uses u USING (seq) WHERE t.state != 'trained'",
+        f"SELECT {columns}, t.trained_lineage, t.trained_step FROM uses u JOIN trajectories t USING (seq)"
+        " WHERE t.state = 'trained' AND u.seq IN (SELECT seq FROM uses WHERE ordinal > 0)",
+    )
+    found: dict[int, tuple[PolicyVersion, Fresh]] = {}
+    for query in queries:
+        for seq, lineage, step, lag, span, age_s, trained_lineage, trained_step in db.execute(query):
+            is_trained = trained_step is not None and trained_step < surviving.get(trained_lineage, 0)
+            if not is_trained and step < surviving.get(lineage, 0):
+                found[seq] = (PolicyVersion(lineage=lineage, step=step), Fresh(lag, span, age_s))
+    for seq, (version, verdict) in found.items():
+        write_trained(db, version, [(seq, verdict)], now_s=now_s)
+
+
 def _revive(
     db: sqlite3.Connection,
     tree: LineageTree,
-    surviving: dict[LineageName, int],
+    surviving: Mapping[LineageName, int],
     *,
     segments: Collection[int],
     now_s: float,

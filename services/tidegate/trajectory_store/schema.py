@@ -16,8 +16,9 @@ PAGE_CACHE_KIB = 4_096
 
 # `frames.head` is the frame without its tensors: the provenance of its trajectories, kept when the payload is gone.
 # `trajectories` grows by one narrow row a trajectory, so that counting a million of them takes about a second.
-# `uses` holds one row a gradient use; `ordinal` counts the same trajectory's earlier ones, so that the few used again
-# after a restore are found by index. `outcomes` is pruned; `batches` tells a commit that came twice from a late one.
+# `uses` holds one row a gradient use, for ever: a restore reads from it what the restored parameters were trained on.
+# `ordinal` counts the same trajectory's earlier ones, so that the few used again are found by index.
+# `outcomes` is pruned; `batches` tells a commit that came twice from a late one.
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE lineages (
@@ -77,6 +78,8 @@ CREATE TABLE uses (
     lineage TEXT NOT NULL,
     step INTEGER NOT NULL,
     lag INTEGER NOT NULL,
+    span INTEGER NOT NULL,
+    age_s REAL NOT NULL,
     ordinal INTEGER NOT NULL,
     PRIMARY KEY (seq, lineage, step)
 ) WITHOUT ROWID;

@@ -290,13 +290,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for trajectory, row in self.rows.items():
             was_trained = row.state == "trained"
             if trajectory in kept:
-                if not was_trained:
-                    [held] = [
-                        held
-                        for held in checkpoint.unconfirmed
-                        if trajectory in {item.trajectory_id for item in held.consumptions}
-                    ]
-                    row.state, row.reason, row.trained_at = "trained", "", held.version
+                row.state, row.reason = "trained", ""
             elif row.state == "leased" or was_trained:
                 row.state, row.batch_id, row.trained_at = "available", "", None
                 self.num_revived += was_trained
@@ -384,6 +378,7 @@ class LedgerMachine(RuleBasedStateMachine):
             duplicates=self.num_duplicates,
             revived=self.num_revived,
         )
+        assert self.store.totals() == totals(self.folder / LEDGER_FILE)
         for counted in (self.store.totals(), totals(self.folder / LEDGER_FILE)):
             assert counted.available == expected.available
             assert counted.leased == expected.leased

@@ -65,10 +65,26 @@ def test_revived_trajectory_is_trained_once_in_the_surviving_lineage(store: Stor
     assert store.trajectory("t-1.0").trained_at == at(0, FORK)
 
 
+def test_restore_to_a_newer_checkpoint_after_one_to_an_older_one_trains_nothing_twice(store: Store) -> None:
+    accept(store, "t-1", "t-2")
+    commit(store, leased(store, 0), 0)
+    assert fork(store, step=0) == 1
+    batch = store.lease(at(0, FORK), batch_size=2, limits=LIMITS, learner_id="l", now_s=NOW_S)
+    assert batch is not None
+    store.commit(
+        batch.batch_id, version=at(0, FORK), consumptions=consumed(batch.trajectory_ids), now_s=NOW_S
+    )
+    second = Lineage(name=LineageName("2-cccc"), parent=MAIN, fork_step=1)
+    assert store.open_lineage(second, learner_id="learner-2", consumed=(), now_s=NOW_S) == 1
+    assert store.trajectory("t-1.0").trained_at == at(0)
+    assert state_of(store, "t-2.0") == ("available", "")
+    assert (store.totals().trained, store.totals().trained_twice) == (1, 0)
+
+
 def test_two_uses_in_one_surviving_lineage_are_counted_against_the_promise(store: Store) -> None:
     accept(store, "t-1")
     commit(store, leased(store, 0), 0)
-    store.ledger.connection.execute("INSERT INTO uses VALUES (1, ?, 5, 0, 1)", (MAIN,))
+    store.ledger.connection.execute("INSERT INTO uses VALUES (1, ?, 5, 0, 0, 0.0, 1)", (MAIN,))
     assert store.totals().trained_twice == 1
     fork(store, step=3)
     assert store.totals().trained_twice == 0
