@@ -72,7 +72,7 @@ class Cluster:
         # Tasks whose message was made unreadable: nothing of them can be found until they are settled.
         self.garbled_tasks: set[str] = set()
         self.hosts = {host.instance: host for host in self._hosts()}
-        # A second learner on the first one's disk, which an orchestrator may start by mistake. Nothing here does.
+        # A second learner on the first one's disk; it runs only while a fault lets it.
         self.rival = self._learner()
         self.rival.held = True
         if scenario.kind == "text":

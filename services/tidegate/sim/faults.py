@@ -44,6 +44,14 @@ async def roll_learner_back(cluster: Cluster, rng: random.Random) -> None:
     host.hold(held=False)
 
 
+async def start_second_learner(cluster: Cluster, rng: random.Random) -> None:
+    """Somebody starts a learner while one is alive: whoever opens its lineage last goes on, the other one ends."""
+    cluster.rival.hold(held=False)
+    await asyncio.sleep(rng.uniform(1.0, 5.0))
+    cluster.rival.hold(held=True)
+    await cluster.rival.kill()
+
+
 async def drain_one(cluster: Cluster, rng: random.Random) -> None:
     """A rolling update: SIGTERM, then a new process."""
     host = rng.choice(list(cluster.hosts.values()))
@@ -151,6 +159,7 @@ FAULTS: dict[Fault, int] = {
     kill_one: 6,
     kill_learner: 2,
     roll_learner_back: 2,
+    start_second_learner: 1,
     drain_one: 3,
     lose_for_long: 2,
     lose_admission: 1,
