@@ -97,3 +97,12 @@ def test_catches_a_store_that_acknowledges_what_it_did_not_keep(monkeypatch: pyt
     monkeypatch.setattr(Store, "ingest", lose_the_last)
     report = first_failure(seeds=range(3), max_lag=4)
     assert report.violations[0].startswith("I2:"), report.violations
+
+
+def test_catches_a_store_that_takes_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never_full(_store: Store) -> bool:
+        return False
+
+    monkeypatch.setattr(Store, "is_full", never_full)
+    report = first_failure(seeds=range(8), max_lag=16)
+    assert report.violations[0].startswith("I7:"), report.violations

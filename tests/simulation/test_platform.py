@@ -88,5 +88,6 @@ def fair_run(*, max_lag: int) -> Report:
         update_s=0.1,
         policy_delays_s=(0.0, 0.3),
         small_streams=64,
+        max_resident=400,
     )
     return simulate(scenario)

@@ -36,6 +36,8 @@ PROMPTS = 64
 ACK_WAIT_S = 1.5
 TASK_DEADLINE_S = 8.0
 DRAIN_TIMEOUT_S = 3.0
+# Small, so that the trajectory store overshoots its bound on residents by little.
+FETCH_MESSAGES_MAX = 2
 
 
 class Cluster:
@@ -106,7 +108,13 @@ class Cluster:
                 TASK_QUEUE,
                 TaskQueueConfig(task_deadline_s=TASK_DEADLINE_S, sweep_period_s=1.0, publish_deadline_s=2.0),
             ),
-            (TRAJECTORY_STORE, TrajectoryStoreConfig()),
+            (
+                TRAJECTORY_STORE,
+                TrajectoryStoreConfig(
+                    max_resident_trajectories=self.scenario.max_resident,
+                    fetch_messages_max=FETCH_MESSAGES_MAX,
+                ),
+            ),
             (WEIGHT_DISTRIBUTION, WeightDistributionConfig()),
             (ADMISSION, ADMISSION.config_type()),
         )

@@ -7,7 +7,7 @@ the broker holds, and never against what a service says of itself.
 from tidegate.core.audit import reconcile
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.sim.books import Books
-from tidegate.sim.cluster import WORK_QUEUES, Cluster
+from tidegate.sim.cluster import FETCH_MESSAGES_MAX, WORK_QUEUES, Cluster
 from tidegate.sim.scenario import TICK_S
 from tidegate.sim.truth import Truth
 from tidegate.task_queue.journal import read_journal
@@ -154,6 +154,12 @@ class Inspector:
         bound = (scenario.max_lag + 1) * scenario.batch_size + len(books.revived)
         if admitting and in_flight > bound:
             self._truth.violate("I7", f"{in_flight} trajectories are in flight, the budget holds {bound}")
+        # Two portions may be on their way when the store becomes full; what a restore revives was resident before.
+        resident = len(books.waiting) - len(books.revived)
+        if resident > scenario.max_resident + 2 * FETCH_MESSAGES_MAX * scenario.group_size:
+            self._truth.violate(
+                "I7", f"{resident} trajectories wait in the store, its bound is {scenario.max_resident}"
+            )
         for stream in cluster.broker.streams.values():
             limits = stream.limits
             if (limits.max_messages and len(stream.messages) > limits.max_messages) or (

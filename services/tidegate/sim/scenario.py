@@ -17,7 +17,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     ``max_running`` and ``batch_size`` as in a run file. ``policy_delays_s``: how much later announcements reach each
     actor than they leave; they differ on purpose. ``small_streams``: messages that the work queues hold at most, in
-    place of their limits by bytes, so that they fill up.
+    place of their limits by bytes, so that they fill up; ``max_resident`` is as small for the trajectory store.
     """
 
     seed: int
@@ -37,6 +37,7 @@ class Scenario(msgspec.Struct, frozen=True):
     checkpoint_every_steps: int
     policy_delays_s: tuple[float, ...]
     small_streams: int
+    max_resident: int
     faults: bool
 
     @property
@@ -75,6 +76,7 @@ def draw_scenario(seed: int, *, ticks: int, max_lag: int | None = None, faults: 
         checkpoint_every_steps=rng.choice((1, 3, 8)),
         policy_delays_s=tuple(_delays(rng, num_actors)),
         small_streams=rng.choice((3, 8, 64)),
+        max_resident=batch_size * rng.choice((1, 3, 100)),
         faults=faults,
     )
 
