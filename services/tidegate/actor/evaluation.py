@@ -48,7 +48,7 @@ def read_problems(path: Path, *, num_max: int) -> list[Problem]:
     for number, line in enumerate(lines[:num_max], start=1):
         try:
             problems.append(decoder.decode(line))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"Row {number} of {path.name} is no problem", why=str(error)) from error
     if not problems:
         raise ConfigError(f"{path.name} is empty", fix="an evaluation needs at least one problem")

@@ -40,7 +40,7 @@ class PauseFile:
         """The pause that a crash left behind; none if the file is missing or unreadable."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=Pause)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return Pause()
 
     def write(self, pause: Pause) -> None:

@@ -278,7 +278,7 @@ def _read(path: Path, kind: type[ValueT]) -> ValueT | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StaleFolderError(
             f"{path} cannot be read",
             why=str(error),

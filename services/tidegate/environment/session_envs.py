@@ -55,7 +55,7 @@ def parse_action(text: str) -> Any:
     """
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(
             f"The action {text[:80]!r} is no JSON",
             why=str(error),

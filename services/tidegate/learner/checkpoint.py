@@ -175,7 +175,7 @@ def read(path: Path) -> Checkpoint:
     """
     try:
         manifest = msgspec.json.decode(_read_file(path / MANIFEST_FILE), type=dict[str, _FileEntry])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(f"{path / MANIFEST_FILE} cannot be read", why=str(error)) from error
     files: dict[str, bytes] = {}
     for name in (STATE_FILE, POLICY_FILE, TRAINER_FILE):

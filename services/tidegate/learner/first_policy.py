@@ -102,7 +102,7 @@ def _read(path: Path) -> bytes:
 def _decode(path: Path, text: bytes, row: type[Any]) -> list[Any]:
     try:
         return msgspec.json.Decoder(row).decode_lines(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} holds a line that is no {row.__name__.strip('_')}", why=str(error)
         ) from error

@@ -57,7 +57,7 @@ def read_dataset(path: Path) -> list[Prompt]:
             )
         try:
             row = _DECODER.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"Line {number} of dataset {path.name} is malformed",
                 why=str(error),

@@ -319,7 +319,7 @@ class TaskQueue:
     async def _receive_limits(self, data: bytes, _headers: dict[str, str]) -> None:
         try:
             published = _LIMITS_DECODER.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self.context.log.warning("limits_refused", error=str(error))
             self.context.stats.add("limits_refused_total")
             return

@@ -85,7 +85,7 @@ def read_header(path: Path) -> TensorFile:
             entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
         metadata = msgspec.json.decode(entries.pop("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
         headers = {name: msgspec.json.decode(raw, type=_HeaderEntry) for name, raw in entries.items()}
-    except (struct.error, msgspec.DecodeError) as error:
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(f"{path.name} is no safetensors file", why=str(error)) from error
     start = _LENGTH.size + length
     extents: dict[str, Extent] = {}

@@ -196,7 +196,7 @@ class Topology(msgspec.Struct, frozen=True):
             max_ack_pending=max_running,
         )
 
-    def trajectory_consumer(self, shard: int, *, ack_wait_s: float = 30.0) -> ConsumerSpec:
+    def trajectory_consumer(self, shard: int, *, ack_wait_s: float = 5.0) -> ConsumerSpec:
         """One store shard reads it; acked only after the ledger's commit, redelivered for ever until then."""
         return ConsumerSpec(
             stream=self.stream("TRAJECTORIES"),

@@ -40,7 +40,7 @@ def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
             for line in file:
                 try:
                     event = decoder.decode(line)
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, UnicodeDecodeError):
                     continue
                 if event.get("kind") == kind:
                     yield event

@@ -24,7 +24,7 @@ def read_steps(folder: Path) -> Iterator[dict[str, Any]]:
             for line in file:
                 try:
                     yield decoder.decode(line)
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, UnicodeDecodeError):
                     continue
 
 
