@@ -134,14 +134,6 @@ class Trajectory(msgspec.Struct, frozen=True, eq=False):
         return msgspec.structs.replace(self, stages=(*self.stages, stage))
 
 
-def oldest_version_first(spans: tuple[VersionSpan, ...]) -> tuple[PolicyVersion, ...]:
-    """The distinct versions of a trajectory in order of first use."""
-    seen: dict[PolicyVersion, None] = {}
-    for span in spans:
-        seen.setdefault(span.version, None)
-    return tuple(seen)
-
-
 class PolicySnapshot(msgspec.Struct, frozen=True, eq=False):
     """One published policy: its version and its parameters as a flat dict of float32 arrays."""
 

@@ -19,7 +19,6 @@ from tidegate.cli.folder import read_processes as read_processes_json
 from tidegate.core.errors import DeadlineError
 
 STEPS_FILE = Path("learner") / "steps.jsonl"
-LOG_NAME = "bench.log"
 POLL_S = 0.1
 FIRST_GRADIENT_TIMEOUT_S = 120.0
 # A target that no run can reach: the bench ends it. `--for` bounds what an abandoned one may cost.

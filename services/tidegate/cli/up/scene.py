@@ -4,7 +4,6 @@ import time
 
 import msgspec
 
-from tidegate.cli.folder import RunRecord
 from tidegate.cli.run_plan import RunPlan
 from tidegate.cli.up.board import Board
 from tidegate.cli.up.targets import Target
@@ -51,12 +50,3 @@ def pss_name(instance: str) -> str:
 def cpu_name(instance: str) -> str:
     """Where the supervisor's statistics say how much of a core an instance takes."""
     return f"cpu_share.{instance}"
-
-
-def scene_of(
-    record: RunRecord, plan: RunPlan, target: Target, board: Board, *, folder: str, started_at_s: float
-) -> Scene:
-    """The scene of a run."""
-    return Scene(
-        run_id=record.run_id, folder=folder, plan=plan, target=target, started_at_s=started_at_s, board=board
-    )
