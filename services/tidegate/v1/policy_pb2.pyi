@@ -115,7 +115,7 @@ class TensorEntry(_message.Message):
     offset: _builtins.int
     size: _builtins.int
     digest: _builtins.bytes
-    """BLAKE3-128 of the raw bytes."""
+    """XXH3-128 of the raw bytes."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -154,7 +154,7 @@ class PolicyAnnouncement(_message.Message):
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
     payload_size: _builtins.int
     digest: _builtins.bytes
-    """BLAKE3-128 over the tensor digests in manifest order."""
+    """XXH3-128 over the tensor digests in manifest order."""
     inline_payload: _builtins.bytes
     published_at_s: _builtins.float
     trace_parent: _builtins.str

@@ -436,7 +436,7 @@ class PayloadReference(_message.Message):
     payload_id: _builtins.str
     size: _builtins.int
     digest: _builtins.bytes
-    """BLAKE3-128 of the frame."""
+    """XXH3-128 of the frame."""
     def __init__(
         self,
         *,

@@ -1,9 +1,9 @@
 """Client of weight distribution."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import grpc
+import numpy as np
 
 from tidegate.core.errors import CorruptionError, RecordError
 from tidegate.core.ids import PolicyVersion
@@ -16,7 +16,7 @@ from tidegate.wire.announcement import Announcement
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_from_proto, version_to_proto
-from tidegate.wire.digest import digest_of
+from tidegate.wire.digest import Digest
 from tidegate.wire.policy_payload import announce, tensors_of
 from tidegate.wire.subjects import CHUNK_BYTES
 
@@ -88,7 +88,7 @@ class WeightDistributionClient:
         with remote_errors(SERVICE):
             async for message in self._pull(request, timeout=TRANSFER_DEADLINE_S):
                 receiving.feed(message if isinstance(message, memoryview) else message.chunk)
-        payload = await receiving.verified()
+        payload = receiving.verified()
         tensors = tensors_of(announcement.message.tensors, payload, have=known, verified=True)
         return PolicySnapshot(announcement.version, tensors, announcement.message.published_at_s)
 
@@ -101,49 +101,65 @@ class WeightDistributionClient:
 
 
 class _Receiving:
-    """A payload on its way: one buffer; each tensor is hashed beside the transfer as soon as it is whole.
+    """A payload on its way: one buffer, each tensor hashed while its bytes are still in the processor's cache.
 
     Holds one payload; it is freed with the snapshot that views it.
     """
 
     def __init__(self, entries: Sequence[policy_pb2.TensorEntry]) -> None:
         self._entries = entries
-        self._view = memoryview(bytearray(sum(entry.size for entry in entries)))
+        # Not zeroed, and in huge pages where the system has them: a bytearray would cost as much as the transfer.
+        self._view = memoryview(np.empty(sum(entry.size for entry in entries), dtype=np.uint8))
         self._filled = 0
-        self._next = 0
-        self._start = 0
-        self._checks: list[asyncio.Future[bytes]] = []
+        self._next = -1
+        self._stop = 0
+        self._hash = Digest()
+        self._begin_tensor()
 
     def feed(self, chunk: bytes | memoryview) -> None:
         """The next bytes.
 
         Raises:
+            CorruptionError: a tensor does not match its digest.
             RecordError: more came than the manifest lists.
         """
         stop = self._filled + len(chunk)
         if stop > len(self._view):
             raise RecordError(f"A policy of {len(self._view)} bytes came with more than that")
         self._view[self._filled : stop] = chunk
-        self._filled = stop
-        loop = asyncio.get_running_loop()
-        while self._next < len(self._entries) and self._start + self._entries[self._next].size <= stop:
-            end = self._start + self._entries[self._next].size
-            self._checks.append(loop.run_in_executor(None, digest_of, self._view[self._start : end]))
-            self._start, self._next = end, self._next + 1
+        while self._filled < stop:
+            part = min(stop, self._stop)
+            self._hash.update(self._view[self._filled : part])
+            self._filled = part
+            if part == self._stop:
+                self._end_tensor()
+                self._begin_tensor()
 
-    async def verified(self) -> memoryview:
+    def _begin_tensor(self) -> None:
+        """Move to the next tensor that has bytes."""
+        while True:
+            self._next += 1
+            if self._next == len(self._entries):
+                return
+            self._hash = Digest()
+            self._stop += self._entries[self._next].size
+            if self._stop > self._filled:
+                return
+            self._end_tensor()
+
+    def _end_tensor(self) -> None:
+        entry = self._entries[self._next]
+        if self._hash.digest() != entry.digest:
+            raise CorruptionError(
+                f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again"
+            )
+
+    def verified(self) -> memoryview:
         """The whole payload, every tensor checked.
 
         Raises:
-            CorruptionError: a tensor does not match its digest.
             RecordError: the payload ended early.
         """
-        digests = await asyncio.gather(*self._checks)
-        for entry, digest in zip(self._entries, digests, strict=False):
-            if digest != entry.digest:
-                raise CorruptionError(
-                    f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again"
-                )
         if self._filled != len(self._view):
             raise RecordError(f"A policy of {len(self._view)} bytes ended after {self._filled}")
         return self._view.toreadonly()
