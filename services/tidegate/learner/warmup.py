@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import torch
 
+from tidegate.algorithms.loss import Loss
 from tidegate.core.errors import ConfigError, TidegateError
+from tidegate.learner.optim.adam import AdamW
+from tidegate.learner.optim.gradients import gradient_step
 from tidegate.learner.warmup_settings import WarmupSettings
 from tidegate.models.char_lm import CharLm
 from tidegate.models.char_tokenizer import decode, encode_completion, encode_prompt
@@ -108,24 +111,22 @@ def supervised_warmup(
         [encode_completion(example.completion) for example in examples],
         group_index=range(len(examples)),
     )
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+    optimizer = AdamW(
+        dict(model.named_parameters()),
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
     )
     solved = 0.0
     for step in range(1, settings.max_steps + 1):
         batch = data.rows(torch.randint(len(examples), (settings.batch_size,), generator=generator))
         loss = -completion_logprobs(model, batch).sum() / batch.mask_BT.sum()
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * min(1.0, step / settings.ramp_steps)
-        optimizer.zero_grad()
-        loss.backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-        optimizer.step()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
+        optimizer.learning_rate = settings.learning_rate * min(1.0, step / settings.ramp_steps)
+        metrics = gradient_step(Loss(total=loss, metrics={}), optimizer, max_grad_norm=settings.max_grad_norm)
         if step % settings.evaluate_every_steps == 0 or step == settings.max_steps:
             solved = solved_share(
                 model, measured, num_samples=settings.heldout_samples, temperature=1.0, generator=generator
             )
-            report(WarmupProgress(steps=step, loss=float(loss.detach()), solved=solved))
+            report(WarmupProgress(steps=step, loss=metrics["loss"], solved=solved))
             if solved >= settings.stop_at_solved:
                 greedy = solved_share(model, measured, num_samples=1, temperature=0.0, generator=generator)
                 return WarmupResult(solved=solved, greedy_solved=greedy, steps=step)

@@ -15,7 +15,8 @@ from tidegate.algorithms.objectives import (
 from tidegate.algorithms.segments import SegmentBatch, check_segment, stack_segments
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array, Trajectory
-from tidegate.learner.optim.gradients import gradient_step, mean_of, set_learning_rate
+from tidegate.learner.optim.adam import AdamW
+from tidegate.learner.optim.gradients import gradient_step, mean_of
 from tidegate.learner.optim.optimizer_state import (
     generator_array,
     load_generator_array,
@@ -48,14 +49,11 @@ class ActorCriticTrainer:
             name: torch.tensor(np.ascontiguousarray(array), device=device)
             for name, array in init_params(spec, np.random.default_rng(seed)).items()
         }
-        self._trained = trainable(self._params)
-        for parameter in self._trained.values():
+        trained = trainable(self._params)
+        for parameter in trained.values():
             parameter.requires_grad_()
         self._generator = torch.Generator().manual_seed(seed)
-        # Fused: one kernel a step instead of a dozen a parameter, which is most of the time of networks this small.
-        self._optimizer = torch.optim.Adam(
-            list(self._trained.values()), lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
-        )
+        self._optimizer = AdamW(trained, learning_rate=settings.learning_rate, epsilon=settings.adam_epsilon)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> SegmentBatch:
         """The segments side by side.
@@ -76,7 +74,7 @@ class ActorCriticTrainer:
         """``epochs`` times ``minibatches`` gradient steps, around the policy as it stands now."""
         settings = self._settings
         learning_rate = learning_rate_at(settings, update=number)
-        set_learning_rate(self._optimizer, learning_rate)
+        self._optimizer.learning_rate = learning_rate
         with torch.no_grad():
             logits_TNA = policy_logits(self._params, batch.observations_SNO[:-1], torch)
             values_SN = state_values(self._params, batch.observations_SNO, torch)
@@ -86,11 +84,7 @@ class ActorCriticTrainer:
             steps = prepared.steps.rows(index_B.to(self._device))
             logits_BA, values_B = forward(self._params, steps.observations_BO, torch)
             loss = actor_critic_loss(logits_BA, values_B, steps, settings)
-            measured.append(
-                gradient_step(
-                    loss, self._optimizer, self._trained.values(), max_grad_norm=settings.max_grad_norm
-                )
-            )
+            measured.append(gradient_step(loss, self._optimizer, max_grad_norm=settings.max_grad_norm))
         return {**prepared.metrics, **mean_of(measured), "learning_rate": learning_rate}
 
     def policy(self) -> dict[str, Array]:
@@ -99,7 +93,7 @@ class ActorCriticTrainer:
 
     def state(self) -> TrainerState:
         """A copy of Adam's moments and of the random state."""
-        tensors = optimizer_arrays(self._optimizer, self._trained) | generator_array(self._generator)
+        tensors = optimizer_arrays(self._optimizer) | generator_array(self._generator)
         return TrainerState(tensors=tensors, values={})
 
     def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
@@ -119,5 +113,5 @@ class ActorCriticTrainer:
         with torch.no_grad():
             for name, tensor in self._params.items():
                 tensor.copy_(torch.tensor(policy[name]))
-        load_optimizer_arrays(self._optimizer, self._trained, state.tensors)
+        load_optimizer_arrays(self._optimizer, state.tensors)
         load_generator_array(self._generator, state.tensors)

@@ -22,7 +22,8 @@ from tidegate.algorithms.grpo import (
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.ids import GroupId
 from tidegate.core.records import Array, Trajectory
-from tidegate.learner.optim.gradients import gradient_step, mean_of, set_learning_rate
+from tidegate.learner.optim.adam import AdamW
+from tidegate.learner.optim.gradients import gradient_step, mean_of
 from tidegate.learner.optim.optimizer_state import (
     generator_array,
     load_generator_array,
@@ -57,13 +58,12 @@ class LanguageModelTrainer:
         self._generator = torch.Generator().manual_seed(seed)
         self.model = CharLm(spec, generator=self._generator).to(device)
         self._reference: CharLm | None = None
-        self._parameters = dict(self.model.named_parameters())
-        self._optimizer = torch.optim.AdamW(
-            list(self._parameters.values()),
-            lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
+        self._optimizer = AdamW(
+            dict(self.model.named_parameters()),
+            learning_rate=settings.learning_rate,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
             weight_decay=settings.weight_decay,
-            fused=True,
         )
         self._note_reference(to_arrays(self.model))
 
@@ -114,7 +114,7 @@ class LanguageModelTrainer:
         """
         settings = self._settings
         learning_rate = learning_rate_at(settings, update=number)
-        set_learning_rate(self._optimizer, learning_rate)
+        self._optimizer.learning_rate = learning_rate
         num_rows = len(batch.rewards_B)
         group_index_B = batch.completions.group_index_B
         signal_B = rows_with_signal(batch.rewards_B, group_index_B)
@@ -135,11 +135,7 @@ class LanguageModelTrainer:
             part = completions.rows(index_B)
             logprobs_BT = completion_logprobs(self.model, part, temperature=batch.temperature)
             loss = grpo_loss(logprobs_BT, inputs.rows(index_B, num_tokens=part.tokens_BT.shape[1]), settings)
-            measured.append(
-                gradient_step(
-                    loss, self._optimizer, self._parameters.values(), max_grad_norm=settings.max_grad_norm
-                )
-            )
+            measured.append(gradient_step(loss, self._optimizer, max_grad_norm=settings.max_grad_norm))
         return {**metrics, **mean_of(measured)}
 
     def policy(self) -> dict[str, Array]:
@@ -148,7 +144,7 @@ class LanguageModelTrainer:
 
     def state(self) -> TrainerState:
         """A copy of AdamW's moments, of the random state, and of the reference policy where there is one."""
-        tensors = optimizer_arrays(self._optimizer, self._parameters) | generator_array(self._generator)
+        tensors = optimizer_arrays(self._optimizer) | generator_array(self._generator)
         if self._reference is not None:
             for name, array in to_arrays(self._reference).items():
                 tensors[f"{_REFERENCE}/{name}"] = array
@@ -175,7 +171,7 @@ class LanguageModelTrainer:
                 why=error.what,
                 fix="give the run file its own policy and learner sections back, or start in a new run folder",
             ) from error
-        load_optimizer_arrays(self._optimizer, self._parameters, state.tensors)
+        load_optimizer_arrays(self._optimizer, state.tensors)
         load_generator_array(self._generator, state.tensors)
         load_arrays(self.model, policy)
 

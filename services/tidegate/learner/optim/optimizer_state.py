@@ -1,62 +1,61 @@
 """An optimiser's moments and a generator's state as named arrays, and back."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from tidegate.core.errors import StaleFolderError
 from tidegate.core.records import Array
+from tidegate.learner.optim.adam import AdamW
 
 GENERATOR = "generator"
-_MOMENT = "optimizer"
+_MOMENT = "optimizer/"
 
 
-def optimizer_arrays(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, Array]:
+def optimizer_arrays(optimizer: AdamW) -> dict[str, Array]:
     """A copy of what the optimiser keeps of each parameter, by ``optimizer/<parameter>/<moment>``."""
-    arrays: dict[str, Array] = {}
-    for name, parameter in parameters.items():
-        kept = cast("dict[str, Tensor]", optimizer.state.get(parameter, {}))
-        for moment, value in kept.items():
-            arrays[f"{_MOMENT}/{name}/{moment}"] = value.detach().cpu().numpy().copy()
-    return arrays
+    return {name: tensor.cpu().numpy().copy() for name, tensor in _tensors(optimizer).items()}
 
 
-def load_optimizer_arrays(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], arrays: Mapping[str, Array]
-) -> None:
-    """Give the optimiser back what ``optimizer_arrays`` copied.
+def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array]) -> None:
+    """Give the optimiser back what ``optimizer_arrays`` copied, all of it or nothing.
+
+    Without any it begins anew: earlier versions wrote no moments before their first gradient step.
 
     Raises:
         StaleFolderError: they belong to other parameters.
     """
-    kept: dict[str, dict[str, Tensor]] = {}
-    for key, value in arrays.items():
-        if not key.startswith(f"{_MOMENT}/"):
-            continue
-        name, moment = key[len(_MOMENT) + 1 :].rsplit("/", 1)
-        parameter = parameters.get(name)
-        if parameter is None or (value.ndim and value.shape != tuple(parameter.shape)):
+    tensors = _tensors(optimizer)
+    kept = {name: array for name, array in arrays.items() if name.startswith(_MOMENT)}
+    for name, array in kept.items():
+        if name not in tensors or array.shape != tuple(tensors[name].shape):
             raise StaleFolderError(
-                f"The checkpoint holds {moment} of a parameter {name!r} of shape {value.shape}",
+                f"The checkpoint holds {name!r} of shape {array.shape}",
                 why="it was trained with another network",
                 fix="give the run file its own policy section back, or start in a new run folder",
             )
-        restored = torch.tensor(value, device=parameter.device)
-        # Fused kernels walk a parameter and its moments side by side in memory: their strides must agree.
-        kept.setdefault(name, {})[moment] = (
-            torch.empty_like(parameter, requires_grad=False).copy_(restored) if value.ndim else restored
-        )
-    if kept and kept.keys() != parameters.keys():
+    if kept and kept.keys() != tensors.keys():
         raise StaleFolderError(
             "The checkpoint holds the optimiser of another network",
-            why=f"it knows {len(kept)} parameters, the network has {len(parameters)}",
+            why=f"it knows {len(kept)} of the {len(tensors)} moments that this network has",
             fix="give the run file its own policy section back, or start in a new run folder",
         )
-    state = cast("dict[Tensor, Any]", optimizer.state)
-    for name, moments in kept.items():
-        state[parameters[name]] = moments
+    for name, tensor in tensors.items():
+        # In place: whatever the layout of the array, the moments keep that of their parameter, as the kernel needs.
+        if kept:
+            tensor.copy_(torch.tensor(kept[name]))
+        else:
+            tensor.zero_()
+
+
+def _tensors(optimizer: AdamW) -> dict[str, Tensor]:
+    return {
+        f"{_MOMENT}{name}/{field.name}": getattr(moments, field.name)
+        for name, moments in optimizer.moments.items()
+        for field in dataclasses.fields(moments)
+    }
 
 
 def generator_array(generator: torch.Generator) -> dict[str, Array]:
