@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tidegate.core.response import Response
+
 ObjectiveName = Literal["vtrace", "ppo", "none"]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Clip = Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)]
@@ -21,7 +23,7 @@ class ActorCriticSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     within a segment. ``clip_rho``: largest weight of a step (ρ̄); below 1 the value learnt is another policy's.
     ``clip_c``: largest factor by which a step passes corrections back (c̄), at most ``clip_rho``.
     ``clip``: how far π may leave the policy it is clipped around before its gradient stops; 0.2 learns no faster and
-    breaks at a lag of 4 versions. ``normalise_advantages``: to mean 0 and deviation 1 over a batch.
+    holds up worse as lag grows. ``normalise_advantages``: to mean 0 and deviation 1 over a batch.
     ``entropy_weight``: in advantages a nat; too large and the policy never becomes sure. ``value_weight``: of the value
     loss. ``value_scale``: return for which the value network says 1; near the typical return, so that Huber's corner
     at an error of 1 is out of the ordinary.
@@ -29,7 +31,7 @@ class ActorCriticSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     ``anneal_updates`` and stays there; 0 keeps it. What hurts under lag is learning rate × lag.
     ``adam_epsilon``: added to Adam's denominator. ``max_grad_norm``: gradients are scaled down to it.
     ``epochs``: passes over a batch; ``minibatches``: gradient steps of each. Their product is the gradient steps a
-    version; fewer than 16 of about 256 steps each no longer reach the target at a lag of 16 versions.
+    version; with fewer than 16 of about 256 steps each some seeds miss the target at a lag of 16 versions.
 
     Raises:
         ValueError: ``clip_c`` is larger than ``clip_rho``.
@@ -59,3 +61,17 @@ class ActorCriticSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             raise ValueError(
                 f"clip_c {self.clip_c} is above clip_rho {self.clip_rho}: lower it, or raise clip_rho"
             )
+
+    def under(self, response: Response) -> "ActorCriticSettings":
+        """The same, tightened as the graded response asks; never loosened."""
+        clip_rho = (
+            self.clip_rho if response.importance_cap is None else min(self.clip_rho, response.importance_cap)
+        )
+        return msgspec.structs.replace(
+            self,
+            objective="vtrace" if response.corrected else self.objective,
+            clip=self.clip if response.clip is None else min(self.clip, response.clip),
+            clip_rho=clip_rho,
+            clip_c=min(self.clip_c, clip_rho),
+            learning_rate=self.learning_rate * response.learning_rate_scale,
+        )

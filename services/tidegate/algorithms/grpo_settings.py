@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tidegate.core.response import Response
+
 ObjectiveName = Literal["grpo", "tis", "decoupled_ppo", "gspo", "none"]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
@@ -47,3 +49,20 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_decay: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.0
     max_grad_norm: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
     minibatches: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 4
+
+    def under(self, response: Response) -> "GrpoSettings":
+        """The same, tightened as the graded response asks; never loosened.
+
+        ``tis`` is what corrects for staleness with bounded weights; objectives that already correct stay what they are.
+        """
+        uncorrected = self.objective in ("grpo", "none")
+        cap = response.importance_cap
+        return msgspec.structs.replace(
+            self,
+            objective="tis" if response.corrected and uncorrected else self.objective,
+            clip_low=self.clip_low if response.clip is None else min(self.clip_low, response.clip),
+            clip_high=self.clip_high if response.clip is None else min(self.clip_high, response.clip),
+            importance_cap=self.importance_cap if cap is None else min(self.importance_cap, cap),
+            kl_weight=self.kl_weight * response.kl_scale,
+            learning_rate=self.learning_rate * response.learning_rate_scale,
+        )

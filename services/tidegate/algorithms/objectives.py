@@ -20,7 +20,7 @@ then minimised over minibatches for some epochs, around π_prox. What a segment 
 Shapes: T steps, N environments, S = T + 1 observations, A actions, B steps without their order (valid ones only).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -164,9 +164,17 @@ OBJECTIVES: dict[ObjectiveName, Objective] = {
 
 @torch.no_grad()
 def prepare_update(
-    batch: SegmentBatch, *, logits_TNA: Tensor, values_SN: Tensor, settings: ActorCriticSettings
+    batch: SegmentBatch,
+    *,
+    logits_TNA: Tensor,
+    values_SN: Tensor,
+    settings: ActorCriticSettings,
+    segment_weights: Sequence[float] = (),
 ) -> PreparedUpdate:
     """Advantages, value targets and weights of every valid step, under the policy at the start of the step.
+
+    ``segment_weights``: how much each segment of the batch counts in the policy gradient; empty lets all count the
+    same.
 
     Metrics, of π_prox/μ over valid steps: ``ess`` in (0, 1], ``truncated_fraction`` (share above ``clip_rho``; about
     half once data is stale at all),
@@ -189,13 +197,17 @@ def prepare_update(
         values_SN=settings.value_scale * values_SN,
     )
     targets = OBJECTIVES[settings.objective](unroll, settings)
+    weights_TN = targets.weights_TN
+    if segment_weights:
+        weights_N = weights_TN.new_tensor(segment_weights)[batch.segment_of_N]
+        weights_TN = weights_TN * weights_N
     advantages_B = targets.advantages_TN[valid_TN]
     steps = Steps(
         observations_BO=batch.observations_SNO[:-1][valid_TN],
         actions_B=batch.actions_TN[valid_TN],
         advantages_B=normalised(advantages_B) if settings.normalise_advantages else advantages_B,
         value_targets_B=targets.value_targets_TN[valid_TN] / settings.value_scale,
-        weights_B=targets.weights_TN[valid_TN],
+        weights_B=weights_TN[valid_TN],
         anchor_logprobs_B=targets.anchor_logprobs_TN[valid_TN],
     )
     return PreparedUpdate(steps=steps, metrics=_staleness_metrics(unroll, valid_TN, settings))

@@ -49,7 +49,10 @@ SEGMENT_TENSORS: dict[str, tuple[str, tuple[type[np.generic], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatch:
-    """Segments beside each other, as tensors on the learner's device; actions are int64, flags bool."""
+    """Segments beside each other, as tensors on the learner's device; actions are int64, flags bool.
+
+    ``segment_of_N``: which segment each environment's column came from.
+    """
 
     observations_SNO: Tensor
     actions_TN: Tensor
@@ -58,6 +61,7 @@ class SegmentBatch:
     terminated_TN: Tensor
     truncated_TN: Tensor
     valid_TN: Tensor
+    segment_of_N: Tensor
 
     def num_steps(self) -> int:
         """Valid steps in the batch."""
@@ -124,4 +128,7 @@ def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.dev
         terminated_TN=beside("terminated", torch.bool),
         truncated_TN=beside("truncated", torch.bool),
         valid_TN=beside("valid", torch.bool),
+        segment_of_N=torch.arange(len(segments), device=device).repeat_interleave(
+            torch.tensor([tensors["rewards"].shape[1] for tensors in segments], device=device)
+        ),
     )

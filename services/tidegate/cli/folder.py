@@ -205,6 +205,7 @@ def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
         run=RunId(record.run_id),
         seed=file.seed,
         staleness=file.staleness,
+        response=file.response,
         workload=file.workload,
         policy=file.policy,
         batch_size=file.batch_size,

@@ -16,6 +16,7 @@ from tidegate.runtime.config import (
     PolicyConfig,
     Positive,
     PositiveSeconds,
+    ResponseConfig,
     StalenessConfig,
     TelemetryConfig,
     WorkloadConfig,
@@ -48,6 +49,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_running: Positive
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     staleness: StalenessConfig = StalenessConfig()
+    response: ResponseConfig = ResponseConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     until: str = ""
     drain_timeout_s: PositiveSeconds = 10.0

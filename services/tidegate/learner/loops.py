@@ -15,6 +15,7 @@ from typing import TypeVar
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot, Trajectory
+from tidegate.core.response import Response, respond
 from tidegate.core.staleness import LineageTree
 from tidegate.learner.batches import BatchSource, ReadyBatch
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
@@ -61,6 +62,7 @@ class Learner:
         self._tree = LineageTree()
         self._policy: dict[str, Array] = {}
         self._published_at_s = 0.0
+        self._tiers = context.settings.response.tiers_in_force()
         self._steps_since_checkpoint = 0
         self._checkpointing = Checkpointing(context, folder, self._store)
 
@@ -170,10 +172,11 @@ class Learner:
         before = self.progress.version
         if context.settings.staleness.max_lag > 0 and self._config.prefetch:
             batches.prefetch(next_version(before))
+        response = respond(self._tiers, [item.verdict.lag for item in batch.judged])
         started_at_s = context.clock.now_s()
         try:
             metrics, policy = await self._in_thread(
-                partial(self._update, batch.trajectories, number=before.step + 1)
+                partial(self._update, batch.trajectories, number=before.step + 1, response=response)
             )
         except RecordError as error:
             await self._refuse(batches, batch, error)
@@ -185,6 +188,7 @@ class Learner:
             progress=self._progress,
             batch=batch,
             metrics=metrics,
+            response=response,
             started_at_s=started_at_s,
             finished_at_s=finished_at_s,
             wait_s=wait_s,
@@ -207,9 +211,9 @@ class Learner:
             await self._write_checkpoint()
 
     def _update(
-        self, trajectories: Sequence[Trajectory], *, number: int
+        self, trajectories: Sequence[Trajectory], *, number: int, response: Response
     ) -> tuple[dict[str, float], dict[str, Array]]:
-        metrics = self._trainer.update(self._trainer.prepare(trajectories), number=number)
+        metrics = self._trainer.update(self._trainer.prepare(trajectories), number=number, response=response)
         spoiled = [name for name, value in metrics.items() if not math.isfinite(value)]
         if spoiled:
             raise TidegateError(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tidegate.core.records import Trajectory
+from tidegate.core.response import Response
 from tidegate.learner.batches import ReadyBatch
 from tidegate.learner.settling import Settled
 from tidegate.learner.state import Judged, LagWindow, Outdated, Progress
@@ -20,6 +21,7 @@ from tidegate.runtime.telemetry_names import (
     ATTR_ENV,
     ATTR_LAG,
     ATTR_REASON,
+    ATTR_RESPONSE_TIER,
     ATTR_SLO,
     ATTR_SLO_RESULT,
     ATTR_TRAJECTORY,
@@ -46,11 +48,15 @@ SLO_AGE = "age_bound"
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
-    """One update, as it is told. Times in seconds since the epoch, durations in seconds."""
+    """One update, as it is told. Times in seconds since the epoch, durations in seconds.
+
+    ``response``: what was done about its lag.
+    """
 
     progress: Progress
     batch: ReadyBatch
     metrics: Mapping[str, float]
+    response: Response
     started_at_s: float
     finished_at_s: float
     wait_s: float
@@ -109,6 +115,8 @@ class Reporter:
             ("lag_mean", self._lags.mean()),
             ("lag_p95", self._lags.quantile(0.95)),
             *step.metrics.items(),
+            ("response_tier", float(step.response.tier)),
+            ("response_drain", float(step.response.drain)),
         ):
             stats.set(name, value)
             self.newest[name] = value
@@ -150,6 +158,7 @@ class Reporter:
                 wait_s=step.wait_s,
                 train_s=step.finished_at_s - step.started_at_s,
                 publish_s=settled.publish_s,
+                response=step.response.figures(),
             )
         )
 
@@ -182,6 +191,7 @@ class Reporter:
                 "messaging.batch.message_count": len(lags),
                 "tidegate.policy.lag.max": max(lags),
                 "loss": step.metrics.get("loss", 0.0),
+                ATTR_RESPONSE_TIER: step.response.tier,
             },
             links=[
                 (trajectory.trace_parent, {ATTR_LAG: lag})

@@ -11,6 +11,7 @@ class StepLine(msgspec.Struct, frozen=True):
 
     ``step`` and ``lineage`` name the version that it made. ``mean_return`` is over the last 100 episodes,
     ``mean_reward`` over this step's trajectories; None where the workload has no such thing.
+    ``response``: what the graded response did about the batch's lag, empty for nothing.
     """
 
     step: int
@@ -30,6 +31,7 @@ class StepLine(msgspec.Struct, frozen=True):
     wait_s: float
     train_s: float
     publish_s: float
+    response: dict[str, float] = {}
 
 
 class StepsLog:

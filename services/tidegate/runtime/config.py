@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tidegate.core.goodput import GoodputConfig
+from tidegate.core.hard_sync import HardSyncConfig
 from tidegate.core.ids import RunId
 from tidegate.core.records import Sampler
+from tidegate.core.response import STANDARD_TIERS, Tier, out_of_order
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -25,6 +28,32 @@ class StalenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     max_lag: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 4
     max_age_s: PositiveSeconds = 300.0
+
+
+class ResponseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the platform does about lag inside of the budget; by default nothing.
+
+    ``graded``: whether ``tiers`` hold: what a learner step does from which lag on. ``hard_sync``: the periodic moment
+    at which nothing stale is under way. ``goodput``: a controller that moves the budget inside [0, ``max_lag``].
+
+    Raises:
+        ValueError: the tiers are not in the order of their lag.
+    """
+
+    graded: bool = False
+    tiers: tuple[Tier, ...] = STANDARD_TIERS
+    hard_sync: HardSyncConfig = HardSyncConfig()
+    goodput: GoodputConfig = GoodputConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse a table of which a line could never hold."""
+        wrong = out_of_order(self.tiers)
+        if wrong is not None:
+            raise ValueError(f"tiers must be in order of from_lag: {wrong} is not above the one before it")
+
+    def tiers_in_force(self) -> tuple[Tier, ...]:
+        """The table, empty while it is switched off."""
+        return self.tiers if self.graded else ()
 
 
 class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,3 +116,4 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker_token: str
     addresses: dict[str, list[str]]
     data_dir: str
+    response: ResponseConfig = ResponseConfig()

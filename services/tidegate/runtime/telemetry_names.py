@@ -29,6 +29,7 @@ ATTR_SLO = "tidegate.slo"
 ATTR_SLO_RESULT = "tidegate.slo.result"
 ATTR_STAGE = "tidegate.stage"
 ATTR_ATTEMPT = "tidegate.attempt"
+ATTR_RESPONSE_TIER = "tidegate.response.tier"
 
 METRIC_LAG = "tidegate.trajectory.policy_lag"
 METRIC_LAG_WINDOW_MAX = "tidegate.trajectory.policy_lag.window_max"

@@ -13,6 +13,7 @@ import numpy as np
 from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
 from tidegate.actor.state import VersionMarks
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, Trajectory
+from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.port import TrainerState
 from tidegate.runtime.clock import Clock
 from tidegate.sim.process import Worker
@@ -111,7 +112,7 @@ class PacedTrainer:
         """The batch as it is."""
         return list(trajectories)
 
-    def update(self, batch: Any, *, number: int) -> dict[str, float]:
+    def update(self, batch: Any, *, number: int, response: Response = FRESH) -> dict[str, float]:
         """One update."""
         self._node = self._truth.update(self._node, batch, now_s=self._clock.now_s())
         Worker.current().pause(self._pace.update_s)

@@ -15,6 +15,7 @@ from tidegate.algorithms.objectives import (
 from tidegate.algorithms.segments import SegmentBatch, check_segment, stack_segments
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array, Trajectory
+from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.adam import AdamW
 from tidegate.learner.optim.gradients import gradient_step, mean_of
 from tidegate.learner.optim.optimizer_state import (
@@ -70,15 +71,21 @@ class ActorCriticTrainer:
             )
         return stack_segments([trajectory.tensors for trajectory in trajectories], device=self._device)
 
-    def update(self, batch: SegmentBatch, *, number: int) -> dict[str, float]:
+    def update(self, batch: SegmentBatch, *, number: int, response: Response = FRESH) -> dict[str, float]:
         """``epochs`` times ``minibatches`` gradient steps, around the policy as it stands now."""
-        settings = self._settings
+        settings = self._settings.under(response)
         learning_rate = learning_rate_at(settings, update=number)
         self._optimizer.learning_rate = learning_rate
         with torch.no_grad():
             logits_TNA = policy_logits(self._params, batch.observations_SNO[:-1], torch)
             values_SN = state_values(self._params, batch.observations_SNO, torch)
-        prepared = prepare_update(batch, logits_TNA=logits_TNA, values_SN=values_SN, settings=settings)
+        prepared = prepare_update(
+            batch,
+            logits_TNA=logits_TNA,
+            values_SN=values_SN,
+            settings=settings,
+            segment_weights=response.weights,
+        )
         measured: list[dict[str, float]] = []
         for index_B in minibatch_indices(len(prepared.steps), settings, generator=self._generator):
             steps = prepared.steps.rows(index_B.to(self._device))

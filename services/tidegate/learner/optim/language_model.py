@@ -22,6 +22,7 @@ from tidegate.algorithms.grpo import (
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.ids import GroupId
 from tidegate.core.records import Array, Trajectory
+from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.adam import AdamW
 from tidegate.learner.optim.gradients import gradient_step, mean_of
 from tidegate.learner.optim.optimizer_state import (
@@ -107,12 +108,14 @@ class LanguageModelTrainer:
             temperature=trajectories[0].sampler.temperature,
         )
 
-    def update(self, batch: ScoredCompletions, *, number: int) -> dict[str, float]:
+    def update(
+        self, batch: ScoredCompletions, *, number: int, response: Response = FRESH
+    ) -> dict[str, float]:
         """``minibatches`` gradient steps of whole groups, around the policy as it stands now.
 
         A batch in which no group tells one completion from another changes nothing, and still makes a version.
         """
-        settings = self._settings
+        settings = self._settings.under(response)
         learning_rate = learning_rate_at(settings, update=number)
         self._optimizer.learning_rate = learning_rate
         num_rows = len(batch.rewards_B)
@@ -127,7 +130,7 @@ class LanguageModelTrainer:
         if not len(signal_B):
             return {**metrics, "loss": 0.0, "ess": 1.0, "clipped_fraction": 0.0}
         completions = batch.completions.rows(rows_B)
-        inputs = self._inputs(batch, completions, rows_B)
+        inputs = self._inputs(batch, completions, rows_B, response)
         measured: list[dict[str, float]] = []
         for index_B in minibatch_rows(
             completions.group_index_B, minibatches=settings.minibatches, generator=self._generator
@@ -175,11 +178,15 @@ class LanguageModelTrainer:
         load_generator_array(self._generator, state.tensors)
         load_arrays(self.model, policy)
 
-    def _inputs(self, batch: ScoredCompletions, completions: CompletionBatch, rows_B: Tensor) -> GrpoInputs:
+    def _inputs(
+        self, batch: ScoredCompletions, completions: CompletionBatch, rows_B: Tensor, response: Response
+    ) -> GrpoInputs:
         """What the objectives read of the rows that are trained on, under the policy before the first gradient step."""
         advantages_B = group_advantages(
             batch.rewards_B, batch.completions.group_index_B, normalise_by_std=self._settings.normalise_by_std
         )
+        if response.weights:
+            advantages_B = advantages_B * advantages_B.new_tensor(response.weights)
         with torch.no_grad():
             proximal_BT = completion_logprobs(self.model, completions, temperature=batch.temperature)
             reference_BT = (

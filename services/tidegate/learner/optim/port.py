@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tidegate.core.records import Array, Trajectory
+from tidegate.core.response import FRESH, Response
 
 
 class TrainerState(msgspec.Struct, frozen=True, eq=False):
@@ -26,8 +27,11 @@ class Trainer(Protocol):
         """
         ...
 
-    def update(self, batch: Any, *, number: int) -> dict[str, float]:
-        """One update of the policy: the ``number``-th of its ancestry, which schedules go by; what it measured."""
+    def update(self, batch: Any, *, number: int, response: Response = FRESH) -> dict[str, float]:
+        """One update of the policy: the ``number``-th of its ancestry, which schedules go by; what it measured.
+
+        ``response``: what is done about the batch's lag; its weights are in the order of the prepared trajectories.
+        """
         ...
 
     def policy(self) -> dict[str, Array]:

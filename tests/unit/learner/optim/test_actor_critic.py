@@ -6,6 +6,7 @@ from tests.unit.learner.trajectories import segment, segment_tensors, version
 from tidegate.algorithms.objectives import ActorCriticSettings
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array, Trajectory
+from tidegate.core.response import Response
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.models.registry import mlp_spec
 
@@ -95,3 +96,36 @@ def test_segment_with_an_action_the_policy_lacks_is_refused() -> None:
     tensors["actions"] = tensors["actions"] + 5
     with pytest.raises(RecordError, match="actions"):
         trainer().prepare([segment("a", at=version(0), tensors=tensors)])
+
+
+def test_a_response_narrows_the_update() -> None:
+    plain, narrowed = trainer(), trainer()
+    start = plain.policy()
+    free = plain.update(plain.prepare(batch(1)), number=1)
+    held = narrowed.update(
+        narrowed.prepare(batch(1)), number=1, response=Response(tier=6, clip=0.01, learning_rate_scale=0.5)
+    )
+    assert held["learning_rate"] == pytest.approx(free["learning_rate"] / 2)
+
+    def moved(made: ActorCriticTrainer) -> float:
+        return sum(float(np.abs(array - start[name]).sum()) for name, array in made.policy().items())
+
+    assert moved(narrowed) < moved(plain)
+
+
+def test_a_segment_that_does_not_count_steers_the_policy_nowhere() -> None:
+    first, second = batch(1)
+    other = segment("other", at=version(0), seed=99)
+    settings = ActorCriticSettings(epochs=1, minibatches=1, normalise_advantages=False, entropy_weight=0.0)
+
+    def policy_loss(*trajectories: Trajectory, weights: tuple[float, ...]) -> float:
+        made = ActorCriticTrainer(mlp_spec("CartPole-v1", hidden=(8, 8)), settings, seed=0, device=CPU)
+        response = Response(tier=6, weights=weights)
+        return made.update(made.prepare(trajectories), number=1, response=response)["policy_loss"]
+
+    assert policy_loss(first, second, weights=(2.0, 0.0)) == pytest.approx(
+        policy_loss(first, other, weights=(2.0, 0.0)), rel=1e-4
+    )
+    assert policy_loss(first, second, weights=(0.0, 2.0)) != pytest.approx(
+        policy_loss(first, other, weights=(0.0, 2.0)), rel=1e-4
+    )

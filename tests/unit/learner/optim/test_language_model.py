@@ -7,6 +7,7 @@ from tests.unit.learner.trajectories import group, version
 from tidegate.algorithms.grpo import GrpoSettings
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Trajectory
+from tidegate.core.response import Response
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.models.char_lm import CharLmSpec
 from tidegate.models.completion_batch import completion_logprobs
@@ -107,3 +108,29 @@ def test_completion_beyond_the_context_is_refused_before_anything_is_trained() -
     made.update(made.prepare(fits), number=1)
     with pytest.raises(RecordError, match="context holds 12"):
         made.prepare(group("a", "1+2=", [("12345678", 1.0)], at=version(0)))
+
+
+def test_a_response_turns_an_uncorrected_objective_into_truncated_weights() -> None:
+    uncorrected = GrpoSettings(objective="none", minibatches=1, warmup_versions=0, importance_cap=1.0)
+    response = Response(tier=6, corrected=True, importance_cap=1.0)
+    answered, corrected = trainer(uncorrected), trainer(msgspec.structs.replace(uncorrected, objective="tis"))
+    answered.update(answered.prepare(batch()), number=1, response=response)
+    corrected.update(corrected.prepare(batch()), number=1)
+    for name, array in corrected.policy().items():
+        np.testing.assert_array_equal(array, answered.policy()[name])
+
+
+def test_recency_weights_follow_their_completions_when_groups_are_left_out() -> None:
+    # The first group has no signal and is left out: the weights of the second must not slide onto its rows.
+    flat = group("flat", "1+1=", [("2", 0.0), ("3", 0.0), ("4", 0.0)], at=version(0))
+    told = group("told", "2+2=", [("4", 1.0), ("22", 0.0), ("5", 1.0)], at=version(0))
+    settings = GrpoSettings(minibatches=1, warmup_versions=0, learning_rate=1e-2, objective="none")
+    silent = trainer(settings)
+    before = silent.policy()
+    silent.update(
+        silent.prepare([*flat, *told]),
+        number=1,
+        response=Response(tier=6, weights=(2.0, 2.0, 2.0, 0.0, 0.0, 0.0)),
+    )
+    for name, array in silent.policy().items():
+        np.testing.assert_allclose(array, before[name], atol=1e-7)
