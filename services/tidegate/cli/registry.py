@@ -47,6 +47,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.report.command:report", "Write the report of a run as one HTML file."
     ),
     "sim": CommandEntry("tidegate.cli.sim:sim", "Simulate the platform under faults; one seed is one run."),
+    "drill": CommandEntry(
+        "tidegate.cli.drill:drill", "Make one service of a local run slow for a while, on purpose."
+    ),
     "bench": CommandEntry("tidegate.cli.bench.command:bench", "Measure the platform beside plain peers."),
 }
 
