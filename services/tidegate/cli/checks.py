@@ -55,7 +55,26 @@ def check_plan(file: "RunFile", services: dict[str, Any]) -> ConfigError | None:
             why="each attention head takes an equal share of the model's width",
             fix=f"set policy.d_model to {policy.d_model // policy.num_heads * policy.num_heads or policy.num_heads}",
         )
-    return _check_services(file, services)
+    return _check_long_tail(file) or _check_services(file, services)
+
+
+def _check_long_tail(file: "RunFile") -> ConfigError | None:
+    tail, workload = file.long_tail, file.workload
+    if workload.kind == "segments":
+        for key in ("cap_quantile", "settle_after", "group_by_length"):
+            if getattr(tail, key):
+                return ConfigError(
+                    f"long_tail.{key} is set with workload.kind segments",
+                    why="a segment has a fixed length and no group",
+                    fix=f"remove long_tail.{key}",
+                )
+    if tail.settle_after and not 2 <= tail.settle_after < workload.num_samples:
+        return ConfigError(
+            f"long_tail.settle_after {tail.settle_after} cannot settle a group of {workload.num_samples}",
+            why="one sample tells no difference, and all of them leave nothing to save",
+            fix="set it to 2 or more and below workload.num_samples, or to 0",
+        )
+    return None
 
 
 def _check_services(file: "RunFile", services: dict[str, Any]) -> ConfigError | None:

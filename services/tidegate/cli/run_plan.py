@@ -13,6 +13,7 @@ from tidegate.cli.complaints import explain_validation
 from tidegate.cli.registry import SERVICES, config_type
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.config import (
+    LongTailConfig,
     PolicyConfig,
     Positive,
     PositiveSeconds,
@@ -50,6 +51,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     staleness: StalenessConfig = StalenessConfig()
     response: ResponseConfig = ResponseConfig()
+    long_tail: LongTailConfig = LongTailConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     until: str = ""
     drain_timeout_s: PositiveSeconds = 10.0

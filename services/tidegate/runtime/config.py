@@ -7,11 +7,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tidegate.core.distributions import Distribution, parse_distribution
+from tidegate.core.errors import ConfigError
 from tidegate.core.goodput import GoodputConfig
 from tidegate.core.hard_sync import HardSyncConfig
 from tidegate.core.ids import RunId
+from tidegate.core.lengths import OTHER_BIN
 from tidegate.core.records import Sampler
 from tidegate.core.response import STANDARD_TIERS, Tier, out_of_order
+from tidegate.core.slo_catalogue import SlosConfig
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -62,6 +66,13 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``segments``: vectorised environments in the actor; ``num_envs`` environments are stepped ``unroll_length`` times a
     segment, and one segment is one trajectory. ``text``: prompts of a dataset; each task asks for ``num_samples``
     completions (the group of one prompt), drawn as ``sampler`` says and scored by the environment ``env``.
+
+    ``latency``: how long a rollout takes at least, in place of slow environments and tools: ``fixed:S``, ``exp:MEAN_S``
+    or ``lognormal:MEAN_S:C`` (seconds; C is the standard deviation over the mean), or a mapping from curriculum bin to
+    one of them (``other`` stands for the bins not named, which else take no longer than they take). An actor waits
+    until that much time has passed since the rollout was started; a group takes as long as the slowest of its samples.
+    Drawn from each task's seed, so runs repeat. Must stay well below ``staleness.max_age_s`` and
+    ``task_queue.task_deadline_s``, or everything is dropped.
     """
 
     kind: Literal["segments", "text"]
@@ -70,6 +81,55 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unroll_length: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     num_samples: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     sampler: Sampler = Sampler()
+    latency: str | dict[str, str] = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a latency that cannot be read, before anything starts.
+
+        Raises:
+            ConfigError: it is no distribution; the message says what to write.
+        """
+        try:
+            self.latency_by_bin()
+        except ConfigError as error:
+            raise ConfigError(f"workload.latency: {error.what}", why=error.why, fix=error.fix) from error
+
+    def latency_by_bin(self) -> dict[str, Distribution]:
+        """The distribution of each bin named in ``latency``; one for all of them is that of ``other``."""
+        named = {OTHER_BIN: self.latency} if isinstance(self.latency, str) else self.latency
+        return {bin_name: parse_distribution(text) for bin_name, text in named.items() if text}
+
+
+class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is done about rollouts that take much longer than most. The defaults change nothing.
+
+    ``policy``: ``wait`` lets every rollout end and drops what ended too late; it goes on under newer weights meanwhile,
+    which does not lower its lag, as that counts from its first token. ``cut`` ends one as soon as it is beyond the
+    budget or will hardly end inside of it: its actor is free at once, the waste is smaller, and counted by length and
+    by curriculum bin. ``finish_chance_min`` (with ``cut``): a rollout is cut when its chance of ending inside the
+    budget falls below it; 0 cuts only what is beyond already, towards 1 also what would have been trained.
+    ``cap_quantile`` (text): caps a group's new tokens at this quantile of its bin's lengths, such as 0.95; 0 is off.
+    It costs the answers of the longest, and saves the wait for them, most of all at ``max_lag`` 0.
+    ``overlong_share``, ``overlong_weight`` (with a cap): the reward falls by up to the weight over the last share of
+    the cap, as the component ``overlong``, so that answers learn to end; weight 0 leaves rewards alone.
+    ``settle_after`` (text): samples of a group that are made and scored first; when all are rewarded alike the group
+    has no advantage, the rest of it is never made, and all of it is dropped by rule. 0 is off. Saves up to
+    1 - settle_after / num_samples of the work on groups without signal, and costs those whose rest would have differed;
+    with ``learnable`` the curriculum never hears of such groups.
+    ``group_by_length`` (text): an actor starts waiting tasks of about the same predicted length together, after the
+    oldest one; less time lost on short ones in a batch of long ones, for tasks that are slightly out of order.
+    ``half_life``: rollouts of a bin after which one counts half in what is predicted; smaller follows a policy faster
+    and knows less of the tail.
+    """
+
+    policy: Literal["wait", "cut"] = "wait"
+    finish_chance_min: Share = 0.1
+    cap_quantile: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
+    overlong_share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.2
+    overlong_weight: Annotated[float, msgspec.Meta(ge=0.0, le=1000.0)] = 1.0
+    settle_after: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    group_by_length: bool = False
+    half_life: Annotated[float, msgspec.Meta(ge=1.0, le=1e9)] = 512.0
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,3 +177,5 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     addresses: dict[str, list[str]]
     data_dir: str
     response: ResponseConfig = ResponseConfig()
+    slos: SlosConfig = SlosConfig()
+    long_tail: LongTailConfig = LongTailConfig()
