@@ -1,0 +1,41 @@
+"""What the platform costs to run: dollars an hour of each thing that can be bought, and what work costs then."""
+
+from typing import Annotated
+
+import msgspec
+
+UsdPerHour = Annotated[float, msgspec.Meta(ge=0.0, le=100_000.0)]
+
+SECONDS_PER_HOUR = 3600.0
+MILLION = 1e6
+
+
+class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Section ``prices`` of the run file. It changes nothing but what `explain` and `plan` say a fix costs.
+
+    Dollars an hour of one actor, one environment worker and one learner replica, in [0, 100,000]. The defaults are
+    examples (a spot machine of some cores, a small one, a rented accelerator): with wrong prices the advice ranks
+    fixes wrongly, and nothing else breaks. 0 stands for hardware that is there anyway.
+    """
+
+    actor_usd_per_h: UsdPerHour = 0.50
+    environment_usd_per_h: UsdPerHour = 0.25
+    learner_usd_per_h: UsdPerHour = 3.00
+
+    def usd_per_h(self, *, num_actors: float, num_environments: float, num_learners: float) -> float:
+        """What a platform of this size costs an hour."""
+        return (
+            num_actors * self.actor_usd_per_h
+            + num_environments * self.environment_usd_per_h
+            + num_learners * self.learner_usd_per_h
+        )
+
+
+EXAMPLE_PRICES = Prices()
+
+
+def usd_per_million(usd_per_h: float, *, per_s: float) -> float:
+    """Dollars a million samples at a rate; infinite where nothing moves and something is paid for."""
+    if per_s <= 0.0:
+        return float("inf") if usd_per_h > 0.0 else 0.0
+    return usd_per_h / SECONDS_PER_HOUR / per_s * MILLION
