@@ -206,6 +206,7 @@ def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
         seed=file.seed,
         staleness=file.staleness,
         response=file.response,
+        slos=file.slos,
         long_tail=file.long_tail,
         workload=file.workload,
         policy=file.policy,

@@ -12,6 +12,7 @@ from tidegate.cli.checks import check_plan
 from tidegate.cli.complaints import explain_validation
 from tidegate.cli.registry import SERVICES, config_type
 from tidegate.core.errors import ConfigError
+from tidegate.core.slo_catalogue import SlosConfig
 from tidegate.runtime.config import (
     LongTailConfig,
     PolicyConfig,
@@ -51,6 +52,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     staleness: StalenessConfig = StalenessConfig()
     response: ResponseConfig = ResponseConfig()
+    slos: SlosConfig = SlosConfig()
     long_tail: LongTailConfig = LongTailConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     until: str = ""

@@ -1,0 +1,110 @@
+"""The objectives a run may declare: what each one observes, and its defaults.
+
+On by default is what breaks a promise of the platform, or means that training goes nowhere, in any run. Off are the
+two whose right value is a choice: actors that wait are the price of a small lag, and what share is clipped depends on
+the objective that is trained (half of it, for V-trace on fresh data).
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from tidegate.core.slo import Direction, Slo
+
+# A run is looked at for minutes; a twelfth of this is what an alert looks at.
+WINDOW_S = 600.0
+# Of max_age_s: half of the way to being dropped.
+AGE_SHARE = 0.5
+
+
+class SloConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One objective of the ``slos`` section; what is left out has the catalogue's value.
+
+    ``enabled``: whether it is observed at all. ``bound``: in the indicator's unit; a bound no good run can hold pages
+    all the time and is soon ignored. ``target``: share of observations that must be on the good side; 1 leaves no
+    budget, and one bad observation is a breach. ``window_s`` (seconds): over what budget and target count; an alert
+    looks at its last twelfth, so below a minute it looks at single observations.
+    """
+
+    enabled: bool | None = None
+    bound: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
+    target: Annotated[float, msgspec.Meta(ge=0.7, le=1.0)] | None = None
+    window_s: Annotated[float, msgspec.Meta(ge=10.0, le=2_592_000.0)] | None = None
+
+
+NOTHING_SAID = SloConfig()
+
+
+class SlosConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ``slos`` section of a run file: promises that admission watches; they change nothing by themselves.
+
+    ``lag_p95`` (versions): each trained trajectory's lag; 95 % within the bound is the p95 within it.
+    ``lag_max`` (versions): the same against the staleness budget; a breach is a broken promise, whatever the run.
+    ``age_p95`` (seconds): each trained trajectory's age.
+    ``waste_ratio`` (share): dropped of all that ended, over admission's window.
+    ``learner_idle_ratio``, ``actor_idle_ratio`` (share of wall time): waiting for a batch; waiting for a task.
+    ``version_propagation_s`` (seconds): from a version's publication until 95 % of the actors serve it.
+    ``clipped_fraction`` (share of tokens or steps), ``effective_sample_size`` (share, at least): as the newest update
+    measured them.
+    ``bin_drift``, ``length_drift`` (bits, 0 to 1): what was trained against what was decided, by curriculum bin and by
+    length (``core.drift``), over a quarter of the objective's window.
+    """
+
+    lag_p95: SloConfig = NOTHING_SAID
+    lag_max: SloConfig = NOTHING_SAID
+    age_p95: SloConfig = NOTHING_SAID
+    waste_ratio: SloConfig = NOTHING_SAID
+    learner_idle_ratio: SloConfig = NOTHING_SAID
+    actor_idle_ratio: SloConfig = NOTHING_SAID
+    version_propagation_s: SloConfig = NOTHING_SAID
+    clipped_fraction: SloConfig = NOTHING_SAID
+    effective_sample_size: SloConfig = NOTHING_SAID
+    bin_drift: SloConfig = NOTHING_SAID
+    length_drift: SloConfig = NOTHING_SAID
+
+
+class Default(msgspec.Struct, frozen=True):
+    """What an objective is where the run file says nothing."""
+
+    unit: str
+    bound: float
+    target: float
+    enabled: bool = True
+    direction: Direction = "at_most"
+
+
+def _defaults(*, max_lag: int, max_age_s: float) -> dict[str, Default]:
+    return {
+        # As wide as the budget: a learner-bound run lives at max_lag, by the operator's own choice.
+        "lag_p95": Default("versions", bound=max_lag, target=0.95),
+        "lag_max": Default("versions", bound=max_lag, target=1.0),
+        "age_p95": Default("s", bound=AGE_SHARE * max_age_s, target=0.95),
+        "waste_ratio": Default("share", bound=0.05, target=0.9),
+        # Loose: who waits nine tenths of the time trains a tenth of what it could.
+        "learner_idle_ratio": Default("share", bound=0.9, target=0.9),
+        "actor_idle_ratio": Default("share", bound=0.5, target=0.9, enabled=False),
+        "version_propagation_s": Default("s", bound=30.0, target=0.95),
+        "clipped_fraction": Default("share", bound=0.5, target=0.9, enabled=False),
+        "effective_sample_size": Default("share", bound=0.1, target=0.9, direction="at_least"),
+        # 0.02 bits: of two equal bins one loses half of its work, or a bin of a tenth four fifths of it. Chance alone
+        # stays below it from core.drift.SAMPLES_MIN on.
+        "bin_drift": Default("bits", bound=0.02, target=0.9),
+        "length_drift": Default("bits", bound=0.02, target=0.9),
+    }
+
+
+def declared(config: SlosConfig, *, max_lag: int, max_age_s: float) -> dict[str, Slo]:
+    """The objectives that are on, by name, with the run file's values over the catalogue's."""
+    slos: dict[str, Slo] = {}
+    for name, default in _defaults(max_lag=max_lag, max_age_s=max_age_s).items():
+        said: SloConfig = getattr(config, name)
+        if default.enabled if said.enabled is None else said.enabled:
+            slos[name] = Slo(
+                name=name,
+                bound=default.bound if said.bound is None else said.bound,
+                target=default.target if said.target is None else said.target,
+                window_s=WINDOW_S if said.window_s is None else said.window_s,
+                direction=default.direction,
+                unit=default.unit,
+            )
+    return slos
