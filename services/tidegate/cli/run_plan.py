@@ -12,6 +12,7 @@ from tidegate.cli.checks import check_plan
 from tidegate.cli.complaints import explain_validation
 from tidegate.cli.registry import SERVICES, config_type
 from tidegate.core.errors import ConfigError
+from tidegate.core.prices import Prices
 from tidegate.core.slo_catalogue import SlosConfig
 from tidegate.runtime.config import (
     LongTailConfig,
@@ -55,6 +56,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slos: SlosConfig = SlosConfig()
     long_tail: LongTailConfig = LongTailConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    prices: Prices = Prices()
     until: str = ""
     drain_timeout_s: PositiveSeconds = 10.0
     broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
