@@ -25,5 +25,12 @@ BENCHES: dict[str, BenchEntry] = {
     "telemetry": BenchEntry("tidegate.cli.bench.telemetry:run", "telemetry on, beside telemetry off"),
     "memory": BenchEntry("tidegate.cli.bench.memory:run", "memory of each process of a running platform"),
     "startup": BenchEntry("tidegate.cli.bench.startup:run", "from `tidegate up` to the first gradient"),
+    "tails": BenchEntry(
+        "tidegate.cli.bench.tails:run",
+        "asynchronous beside synchronous, with and without a tail of rollout times",
+    ),
+    "disturbances": BenchEntry(
+        "tidegate.cli.bench.disturbances:run", "one service made slow for a minute in the middle of a run"
+    ),
     "lag": BenchEntry("tidegate.cli.bench.lag:run", "what the staleness budget buys and costs"),
 }

@@ -17,6 +17,8 @@ class StepPoint(msgspec.Struct, frozen=True):
     mean_return: float | None
     wait_s: float = 0.0
     train_s: float = 0.0
+    samples: int = 0
+    lags: list[int] = []
 
 
 class StepsFile:
