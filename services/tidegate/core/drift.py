@@ -25,7 +25,6 @@ SAMPLES_MIN = 50
 SAMPLES_PER_BIN_MIN = 5
 # Looks that a window keeps; between them the window's edge is off by one part in this many.
 LOOKS_MAX = 32
-LENGTH_BINS_MAX = 32
 
 Histogram = Mapping[str, float]
 
@@ -116,13 +115,6 @@ def most_lost(mix: Mix) -> str:
         return ""
     asked, got = mix.decided[name] / total_decided, mix.trained.get(name, 0.0) / total_trained
     return f"{name}: {asked:.0%} of what was decided, {got:.0%} of what was trained"
-
-
-def length_bin(length: int) -> str:
-    """The label of a length: the power of two that it does not exceed, ``none`` where nothing was ever finished."""
-    if length <= 0:
-        return "none"
-    return str(1 << min(LENGTH_BINS_MAX - 1, (length - 1).bit_length()))
 
 
 def _increase(before: Histogram, after: Histogram) -> dict[str, float]:

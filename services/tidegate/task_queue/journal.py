@@ -43,11 +43,15 @@ from tidegate.wire.convert import task_to_bytes
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What a batch of outcomes changed; ``newest_seq`` is the newest task a trajectory arrived from (0: none)."""
+    """What a batch of outcomes changed; ``newest_seq`` is the newest task a trajectory arrived from (0: none).
+
+    ``ended``: outcomes that made a trajectory terminal, each once however often it is told.
+    """
 
     changed: int
     unknown: int
     newest_seq: int
+    ended: tuple[Outcome, ...] = ()
 
 
 class Unpublished(msgspec.Struct, frozen=True):
@@ -148,6 +152,7 @@ class Journal:
         counts, ahead = self.counts, dict(self.trained_at if trained_at is None else trained_at)
         state_of_curriculum = curriculum or self.curriculum
         changed = unknown = newest_seq = published = 0
+        ended: list[Outcome] = []
         with self._transaction():
             for outcome in outcomes:
                 where = position_of(outcome.trajectory_id)
@@ -170,6 +175,8 @@ class Journal:
                 if before is TrajectoryState.ADMITTED:
                     published += self._publish(seq)
                     self._db.execute("UPDATE tasks SET spec = NULL WHERE seq = ?", (seq,))
+                if after in (TrajectoryState.TRAINED, TrajectoryState.DROPPED):
+                    ended.append(outcome)
                 if after is TrajectoryState.TRAINED and outcome.trained_at is not None:
                     ahead[outcome.trained_at] = ahead.get(outcome.trained_at, 0) + 1
             write_meta(self._db, "cursor", str(next_cursor))
@@ -178,7 +185,7 @@ class Journal:
         self.counts, self.cursor, self.trained_at = counts, next_cursor, ahead
         self.curriculum = state_of_curriculum
         self.published_tasks += published
-        return Applied(changed=changed, unknown=unknown, newest_seq=newest_seq)
+        return Applied(changed=changed, unknown=unknown, newest_seq=newest_seq, ended=tuple(ended))
 
     def keep_limits(self, limits: Limits) -> None:
         """Remember the last limits, for a start without admission (I9)."""

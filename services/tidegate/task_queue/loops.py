@@ -30,6 +30,7 @@ from tidegate.runtime.telemetry_names import (
 )
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.journal import Journal, Unpublished
+from tidegate.task_queue.mix import MixCounts
 from tidegate.task_queue.state import (
     SEGMENT,
     Prompt,
@@ -111,6 +112,7 @@ class TaskQueue:
         # The newest task a trajectory arrived from: everything before it was delivered.
         self.arrived_seq = 0
         self._source = source
+        self._mix = MixCounts(context.stats, tasks_max=ceiling.max_in_flight() + ceiling.max_running)
         self._ceiling = ceiling
         self._limits = effective_limits(ceiling, journal.limits)
         self._wake = asyncio.Event()
@@ -163,6 +165,7 @@ class TaskQueue:
             trace_parents=[self.context.telemetry.root() for _ in prompts],
             now_s=self.context.clock.now_s(),
         )
+        self._mix.admitted(tasks, first_seq=self.journal.next_seq)
         self.journal.admit(tasks, curriculum=curriculum)
         self.context.telemetry.count(
             METRIC_ADMISSION_DECISIONS, len(tasks), {"decision": "admit", "reason": ""}
@@ -284,6 +287,7 @@ class TaskQueue:
             curriculum=self._source.learn(journal.curriculum, outcomes),
             trained_at=ahead,
         )
+        self._mix.ended(applied.ended)
         self.arrived_seq = max(self.arrived_seq, applied.newest_seq)
         if applied.unknown:
             self.context.log.warning("outcomes_of_unknown_trajectories", count=applied.unknown)

@@ -6,14 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.drift import (
-    LENGTH_BINS_MAX,
     LOOKS_MAX,
     SAMPLES_MIN,
     Mix,
     MixWindow,
     drift,
     jensen_shannon,
-    length_bin,
     most_lost,
     sampling_bias,
 )
@@ -149,16 +147,3 @@ def test_counter_that_began_anew_and_a_clock_that_went_back_do_not_make_negative
     assert window.increase() == Mix({"a": 3.0}, {"a": 2.0})
     window = window.note(Mix({"a": 9.0}, {"a": 9.0}), at_s=-5.0, window_s=10.0)
     assert window.increase() == Mix({"a": 0.0}, {"a": 0.0})
-
-
-@given(length=st.integers(-5, 2**40))
-def test_length_bin_is_the_power_of_two_above_and_there_are_few(length: int) -> None:
-    label = length_bin(length)
-    if length <= 0:
-        assert label == "none"
-    else:
-        bound = int(label)
-        assert bound.bit_count() == 1
-        assert bound <= 2 ** (LENGTH_BINS_MAX - 1)
-        assert length <= bound or bound == 2 ** (LENGTH_BINS_MAX - 1)
-        assert bound == 1 or length > bound // 2

@@ -99,12 +99,15 @@ class JournalMachine(RuleBasedStateMachine):
         self.cursor += len(outcomes)
         applied = self.journal.apply(outcomes, next_cursor=self.cursor)
         changed = 0
+        ended: list[Outcome] = []
         for item in outcomes:
             before = self.states.get(item.trajectory_id)
             if before is None:
                 continue
             after = state_after(before, item.state)
             changed += after is not before
+            if after is not before and after > TrajectoryState.ACCEPTED:
+                ended.append(item)
             self.states[item.trajectory_id] = after
             if before is TrajectoryState.ADMITTED:
                 self.published.add(int(item.trajectory_id[1:11]))
@@ -112,6 +115,7 @@ class JournalMachine(RuleBasedStateMachine):
                 self.ahead[version] += 1
         assert applied.changed == changed
         assert applied.unknown == sum(item.trajectory_id not in self.states for item in outcomes)
+        assert list(applied.ended) == ended
 
     @rule()
     def crash(self) -> None:

@@ -1,0 +1,64 @@
+"""The mix of work on the stats board: what was admitted, what ended and what of it was trained, by bin and by length.
+
+Counters are ``admitted_bin.<bin>_total``, ``decided_bin.<bin>_total``, ``trained_bin.<bin>_total``,
+``decided_length.<length>_total`` and ``trained_length.<length>_total``. Decided is all that became terminal, and
+``core.drift`` says why it is what the trained are held against. All are counted here, where each outcome passes once,
+so that both sides of a comparison are always of the same moment. Work that was retired at the end of a run is no one's
+choice and is not counted; what never reached the store has length 0, so that cutting long rollouts shows as well.
+Counts begin anew with the process.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tidegate.core.lengths import NUM_BINS_MAX, OTHER_BIN, length_bucket
+from tidegate.core.records import Task
+from tidegate.runtime.stats_board import StatsBoard
+from tidegate.task_queue.state import position_of
+from tidegate.wire.clients.trajectory_store import Outcome
+
+LABEL_CHARACTERS_MAX = 48
+UNCOUNTED_REASON = "retired"
+
+
+class MixCounts:
+    """Bounded: at most ``NUM_BINS_MAX`` bins and ``other``, and the bins of the newest ``tasks_max`` tasks."""
+
+    def __init__(self, stats: StatsBoard, *, tasks_max: int) -> None:
+        """``tasks_max``: as many tasks as can be in flight; an older one's bin is taken from its outcome."""
+        self._stats = stats
+        self._tasks_max = tasks_max
+        self._labels: set[str] = set()
+        # A task that never reached the store has an outcome without a bin: only who admitted it knows.
+        self._bins: dict[int, str] = {}
+
+    def admitted(self, tasks: Sequence[Task], *, first_seq: int) -> None:
+        """These were journaled, numbered from ``first_seq``."""
+        for seq, task in enumerate(tasks, start=first_seq):
+            self._bins[seq] = task.curriculum_bin
+            self._stats.add(f"admitted_bin.{self._label(task.curriculum_bin)}_total", task.num_samples)
+        while len(self._bins) > self._tasks_max:
+            del self._bins[next(iter(self._bins))]
+
+    def ended(self, outcomes: Iterable[Outcome]) -> None:
+        """These became terminal just now."""
+        for outcome in outcomes:
+            if outcome.reason == UNCOUNTED_REASON:
+                continue
+            where = position_of(outcome.trajectory_id)
+            known = self._bins.get(where[0]) if where is not None else None
+            name = self._label(outcome.curriculum_bin if known is None else known)
+            length = length_bucket(outcome.length_tokens)
+            self._stats.add(f"decided_bin.{name}_total")
+            self._stats.add(f"decided_length.{length}_total")
+            trained = float(outcome.state == "trained")
+            # Adding nothing makes the series be there from the start: a bin that is never trained is a 0, not a gap.
+            self._stats.add(f"trained_bin.{name}_total", trained)
+            self._stats.add(f"trained_length.{length}_total", trained)
+
+    def _label(self, name: str) -> str:
+        label = name[:LABEL_CHARACTERS_MAX]
+        if label not in self._labels:
+            if len(self._labels) >= NUM_BINS_MAX:
+                return OTHER_BIN
+            self._labels.add(label)
+        return label
