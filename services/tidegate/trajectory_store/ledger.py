@@ -7,8 +7,9 @@ commit. One thread owns it.
 
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,7 +17,7 @@ from tidegate.core.audit import LedgerTotals
 from tidegate.core.batching import Candidate, Drop, drop_group
 from tidegate.core.errors import ConflictError, RecordError, UnknownVersionError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
-from tidegate.core.records import DROP_REASONS, Trajectory
+from tidegate.core.records import DROP_REASONS
 from tidegate.core.replay import produced_by, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree, lag_of
 from tidegate.trajectory_store import batches, counts, restore
@@ -24,10 +25,12 @@ from tidegate.trajectory_store.memory import load_memory
 from tidegate.trajectory_store.outcome_log import append_outcomes, prune_outcomes, read_outcomes
 from tidegate.trajectory_store.rows import (
     DETAIL_CHARACTERS_MAX,
+    INSERT_ARRIVED,
+    INSERT_FRAME,
     INSERT_ROW,
-    NewRow,
+    Arrival,
     arrived,
-    candidate_of,
+    candidates_of,
     never_arrived,
 )
 from tidegate.trajectory_store.schema import open_for_writing, transaction
@@ -35,13 +38,11 @@ from tidegate.trajectory_store.state import Lease, LiveFrames, Location, Pool, T
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped, Outcome
 
 
-class Arrival(msgspec.Struct, frozen=True, eq=False):
-    """A frame whose bytes are in the segments, with those of its trajectories that the ledger does not know yet."""
+class Accepted(msgspec.Struct, frozen=True, eq=False):
+    """What became of frames: those with something new, reduced to it, and how many trajectories came again."""
 
-    location: Location
-    head: bytes
-    trajectories: tuple[tuple[int, Trajectory], ...]
-    received_at_s: float
+    arrivals: Sequence[Arrival]
+    num_duplicates: int
 
 
 class Ledger:
@@ -91,46 +92,66 @@ class Ledger:
         )
         return {TrajectoryId(trajectory_id) for (trajectory_id,) in rows}
 
-    def accept(self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float) -> list[Candidate]:
-        """Trajectories arrived and are available; ``duplicates`` came again and were not stored.
+    def accept(self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float) -> Accepted:
+        """Trajectories arrived and are available, but for those that have a row: they came again.
 
-        Their ids must be new (see ``known``); returns them in order of arrival.
+        ``duplicates`` is how many more came again, without a frame.
         """
+        try:
+            self._insert(arrivals, duplicates=duplicates, now_s=now_s)
+        except sqlite3.IntegrityError:
+            # Redeliveries are few: who is known is looked up only after the unique key found that somebody is.
+            fresh = self._without_known(arrivals)
+            repeated = sum(len(item.columns) for item in arrivals) - sum(len(item.columns) for item in fresh)
+            self._insert(fresh, duplicates=duplicates + repeated, now_s=now_s)
+            return Accepted(arrivals=fresh, num_duplicates=duplicates + repeated)
+        return Accepted(arrivals=arrivals, num_duplicates=duplicates)
+
+    def _without_known(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
+        """Each trajectory once, and none that has a row."""
+        known = self.known({name for arrival in arrivals for name in arrival.columns.trajectory_id})
+        fresh: list[Arrival] = []
+        for arrival in arrivals:
+            new: list[int] = []
+            for position, name in enumerate(arrival.columns.trajectory_id):
+                if name not in known:
+                    known.add(name)
+                    new.append(position)
+            if new:
+                fresh.append(arrival.only(new))
+        return fresh
+
+    def _insert(self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float) -> None:
         candidates: list[Candidate] = []
-        rows: list[NewRow] = []
+        rows: list[Iterable[tuple[Any, ...]]] = []
         for frame_id, arrival in enumerate(arrivals, start=self._next_frame):
-            for index, trajectory in arrival.trajectories:
-                candidate = candidate_of(self._next_seq + len(rows), trajectory, frame_id=frame_id)
-                candidates.append(candidate)
-                rows.append(
-                    arrived(
-                        candidate,
-                        trajectory,
-                        frame_index=index,
-                        received_at_s=arrival.received_at_s,
-                        now_s=now_s,
-                    )
-                )
+            first_seq = self._next_seq + len(candidates)
+            rows.append(arrived(arrival, first_seq=first_seq, frame_id=frame_id, now_s=now_s))
+            candidates += candidates_of(arrival, first_seq=first_seq, frame_id=frame_id)
         with transaction(self._db):
             self._db.executemany(
-                "INSERT INTO frames (frame_id, segment, offset, size, head) VALUES (?, ?, ?, ?, ?)",
-                (
-                    (frame_id, *msgspec.structs.astuple(arrival.location), arrival.head)
+                INSERT_FRAME,
+                [
+                    (
+                        frame_id,
+                        *msgspec.structs.astuple(arrival.location),
+                        arrival.received_at_s,
+                        arrival.head,
+                    )
                     for frame_id, arrival in enumerate(arrivals, start=self._next_frame)
-                ),
+                ],
             )
-            self._db.executemany(INSERT_ROW, rows)
-            append_outcomes(self._db, (row.seq for row in rows), "accepted")
+            self._db.executemany(INSERT_ARRIVED, chain.from_iterable(rows))
+            append_outcomes(self._db, range(self._next_seq, self._next_seq + len(candidates)), "accepted")
             counts.add_to_counter(self._db, "duplicates", duplicates)
         for frame_id, arrival in enumerate(arrivals, start=self._next_frame):
-            self.frames.add(frame_id, arrival.location, num_live=len(arrival.trajectories))
-        self._next_seq += len(rows)
+            self.frames.add(frame_id, arrival.location, num_live=len(arrival.columns))
+        self._next_seq += len(candidates)
         self._next_frame += len(arrivals)
         self.pool.add(candidates)
         self.tally.accepted += len(candidates)
         self.tally.available += len(candidates)
         self.tally.duplicates += duplicates
-        return candidates
 
     def settle(self, dropped: Iterable[Dropped], *, now_s: float, quarantined: int = 0) -> int:
         """Give trajectories that never arrived their outcome; those with a row keep theirs.

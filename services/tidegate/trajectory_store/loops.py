@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from tidegate.core.batching import Drop
 from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
-from tidegate.core.records import DROP_REASONS, Trajectory
+from tidegate.core.ids import task_of
+from tidegate.core.records import DROP_REASONS
 from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.consumer import Consumer, Delivery
 from tidegate.runtime.policy_watch import PolicyWatch
@@ -26,8 +27,10 @@ from tidegate.runtime.telemetry_names import (
 )
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import Message, Refusal
+from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.store import Store
+from tidegate.wire.columns import each
 
 SHARD = 0
 FETCH_WAIT_S = 1.0
@@ -137,23 +140,32 @@ class IntakeLoop:
             return  # redelivered later
         await delivery.term()
 
-    def _trace(self, accepted: Sequence[Trajectory], *, received_at_s: float) -> None:
+    def _trace(self, accepted: Sequence[Arrival], *, received_at_s: float) -> None:
         context = self._context
         now_s = context.clock.now_s()
-        for trajectory in accepted:
+        parents = [
+            parent
+            for arrival in accepted
+            for parent in zip(
+                arrival.columns.trajectory_id,
+                each(arrival.columns.trace_parent, len(arrival.columns)),
+                strict=False,
+            )
+        ]
+        for trajectory_id, trace_parent in parents:
             context.telemetry.emit(
                 SPAN_APPEND,
-                parent=trajectory.trace_parent,
+                parent=trace_parent,
                 started_at_s=received_at_s,
                 finished_at_s=now_s,
                 attributes={
-                    ATTR_TRAJECTORY: trajectory.trajectory_id,
-                    ATTR_TASK: trajectory.task_id,
+                    ATTR_TRAJECTORY: trajectory_id,
+                    ATTR_TASK: task_of(trajectory_id),
                     **self._shared_attributes,
                 },
                 kind="consumer",
             )
-        context.telemetry.count(METRIC_APPENDED, len(accepted), self._shared_attributes)
+        context.telemetry.count(METRIC_APPENDED, len(parents), self._shared_attributes)
         context.telemetry.observe(
             METRIC_STAGE_DURATION, now_s - received_at_s, {**self._shared_attributes, ATTR_STAGE: SPAN_APPEND}
         )

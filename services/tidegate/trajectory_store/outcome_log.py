@@ -18,6 +18,8 @@ PRUNE_SLACK = 20
 OUTCOMES_PER_READ_MAX = 4_096
 # A negative cursor is -(start << 31 | seq): the place in the log to go on from, and the last row that was given.
 _SEQ_BITS = 31
+# Rows that follow each other come into a state together and share an entry; a page exceeds its limit by less than this.
+ENTRY_ROWS_MAX = 64
 
 _OUTCOME_COLUMNS = "t.trajectory_id, t.curriculum_bin, t.reward, t.length_tokens"
 
@@ -33,13 +35,25 @@ def append_outcomes(
     """Note that rows came into a state; part of the transaction that puts them there."""
     lineage, step = (version.lineage, version.step) if version else (None, None)
     db.executemany(
-        "INSERT INTO outcomes (seq, state, reason, trained_lineage, trained_step) VALUES (?, ?, ?, ?, ?)",
-        ((seq, state, reason, lineage, step) for seq in seqs),
+        "INSERT INTO outcomes (seq, num_rows, state, reason, trained_lineage, trained_step)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        [(seq, num_rows, state, reason, lineage, step) for seq, num_rows in _runs(seqs)],
     )
 
 
+def _runs(seqs: Iterable[int]) -> list[tuple[int, int]]:
+    """Rows that follow each other, as their first and their number."""
+    runs: list[tuple[int, int]] = []
+    for seq in seqs:
+        if runs and seq == sum(runs[-1]) and runs[-1][1] < ENTRY_ROWS_MAX:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((seq, 1))
+    return runs
+
+
 def read_outcomes(db: sqlite3.Connection, cursor: int, *, limit: int) -> tuple[list[Outcome], int]:
-    """Outcomes after ``cursor``, at most ``limit``, and the cursor to ask with next."""
+    """Outcomes after ``cursor``, about ``limit`` of them, and the cursor to ask with next."""
     limit = max(1, min(limit, OUTCOMES_PER_READ_MAX))
     if cursor < 0:
         start, seq = divmod(-cursor, 1 << _SEQ_BITS)
@@ -47,10 +61,12 @@ def read_outcomes(db: sqlite3.Connection, cursor: int, *, limit: int) -> tuple[l
     first, last = _bounds(db)
     if cursor > last or cursor < first - 1:
         return _present_states(db, start=last, after_seq=0, limit=limit)
+    last = _page_end(db, cursor, limit=limit)
     rows = db.execute(
-        f"SELECT o.cursor, o.state, o.reason, o.trained_lineage, o.trained_step, {_OUTCOME_COLUMNS}"
-        " FROM outcomes o JOIN trajectories t USING (seq) WHERE o.cursor > ? ORDER BY o.cursor LIMIT ?",
-        (cursor, limit),
+        f"SELECT o.state, o.reason, o.trained_lineage, o.trained_step, {_OUTCOME_COLUMNS}"
+        " FROM outcomes o CROSS JOIN trajectories t ON t.seq >= o.seq AND t.seq < o.seq + o.num_rows"
+        " WHERE o.cursor > ? AND o.cursor <= ? ORDER BY o.cursor, t.seq",
+        (cursor, last),
     ).fetchall()
     outcomes = [
         Outcome(
@@ -62,9 +78,22 @@ def read_outcomes(db: sqlite3.Connection, cursor: int, *, limit: int) -> tuple[l
             length_tokens=length_tokens,
             trained_at=version_of(lineage, step),
         )
-        for _, state, reason, lineage, step, trajectory_id, curriculum_bin, reward, length_tokens in rows
+        for state, reason, lineage, step, trajectory_id, curriculum_bin, reward, length_tokens in rows
     ]
-    return outcomes, rows[-1][0] if rows else cursor
+    return outcomes, last
+
+
+def _page_end(db: sqlite3.Connection, cursor: int, *, limit: int) -> int:
+    """The entry that fills a page after ``cursor``, or the last one."""
+    num_rows, last = 0, cursor
+    entries = db.execute(
+        "SELECT cursor, num_rows FROM outcomes WHERE cursor > ? ORDER BY cursor LIMIT ?", (cursor, limit)
+    )
+    for entry, rows_of_entry in entries:
+        num_rows, last = num_rows + rows_of_entry, entry
+        if num_rows >= limit:
+            break
+    return last
 
 
 def prune_outcomes(db: sqlite3.Connection, *, outcomes_max: int) -> int:

@@ -11,11 +11,11 @@ import msgspec
 
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.errors import NotFoundError
-from tidegate.core.ids import GroupId, PolicyVersion, RunId, TaskId, TrajectoryId
+from tidegate.core.ids import GroupId, PolicyVersion, RunId, TrajectoryId, task_of
 from tidegate.core.records import StageTiming, Trajectory
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.memory import load_tree
-from tidegate.trajectory_store.rows import version_of
+from tidegate.trajectory_store.rows import spans_from, version_of
 from tidegate.trajectory_store.schema import LEDGER_FILE, reading
 from tidegate.wire.clients.trajectory_store import TrajectoryStatus
 from tidegate.wire.frame import decode_provenance
@@ -84,23 +84,20 @@ def rows(path: Path) -> Iterator[LedgerRow]:
     with reading(path) as db:
         for (
             trajectory_id,
-            oldest_lineage,
-            oldest_step,
-            newest_lineage,
-            newest_step,
+            spans_column,
             trained_lineage,
             trained_step,
             *plain,
         ) in db.execute(
-            "SELECT trajectory_id, oldest_lineage, oldest_step, newest_lineage, newest_step, trained_lineage,"
-            " trained_step, state, reason, curriculum_bin, num_steps, length_tokens, reward, num_episodes,"
-            " mean_return, lag, span, age_s, started_at_s, finished_at_s, accepted_at_s, leased_at_s, terminal_at_s,"
-            " num_revivals FROM trajectories ORDER BY seq"
+            "SELECT trajectory_id, spans, trained_lineage, trained_step, state, reason, curriculum_bin, num_steps,"
+            " length_tokens, reward, num_episodes, mean_return, lag, span, age_s, started_at_s, finished_at_s,"
+            " accepted_at_s, leased_at_s, terminal_at_s, num_revivals FROM trajectories ORDER BY seq"
         ):
             state, reason, curriculum_bin, num_steps, length_tokens, reward, num_episodes, mean_return = (
                 plain[:8]
             )
             lag, span, age_s, started, finished, accepted, leased, terminal, num_revivals = plain[8:]
+            spans = spans_from(spans_column) if spans_column else ()
             yield LedgerRow(
                 trajectory_id=TrajectoryId(trajectory_id),
                 state=state,
@@ -111,8 +108,8 @@ def rows(path: Path) -> Iterator[LedgerRow]:
                 reward=reward,
                 num_episodes=num_episodes,
                 mean_return=mean_return,
-                oldest_version=version_of(oldest_lineage, oldest_step),
-                newest_version=version_of(newest_lineage, newest_step),
+                oldest_version=spans[0].version if spans else None,
+                newest_version=spans[-1].version if spans else None,
                 trained_at=version_of(trained_lineage, trained_step),
                 stale_by_versions=lag,
                 span=span,
@@ -144,8 +141,8 @@ def status_of(db: sqlite3.Connection, trajectory_id: str) -> TrajectoryStatus:
         NotFoundError: the ledger has no such trajectory.
     """
     found = db.execute(
-        "SELECT t.task_id, t.group_id, t.group_size, t.state, t.reason, t.detail, t.trained_lineage, t.trained_step,"
-        " t.lag, t.span, t.age_s, t.received_at_s, t.accepted_at_s, t.leased_at_s, t.terminal_at_s, t.frame_index,"
+        "SELECT t.group_id, t.group_size, t.state, t.reason, t.detail, t.trained_lineage, t.trained_step,"
+        " t.lag, t.span, t.age_s, f.received_at_s, t.accepted_at_s, t.leased_at_s, t.terminal_at_s, t.frame_index,"
         " f.head, b.learner_id, (SELECT value FROM meta WHERE key = 'run_id')"
         " FROM trajectories t LEFT JOIN frames f USING (frame_id) LEFT JOIN batches b USING (batch_id)"
         " WHERE t.trajectory_id = ?",
@@ -157,14 +154,14 @@ def status_of(db: sqlite3.Connection, trajectory_id: str) -> TrajectoryStatus:
             why="it is still on its way, or was never admitted",
             fix="`tidegate status` shows how many are on their way",
         )
-    task_id, group_id, group_size, state, reason, detail, trained_lineage, trained_step, *rest = found
+    group_id, group_size, state, reason, detail, trained_lineage, trained_step, *rest = found
     lag, span, age_s, received, accepted, leased, terminal, frame_index, head, learner_id, run_id = rest
     stages: tuple[StageTiming, ...] = ()
     if head is None:
         record = Trajectory(
             trajectory_id=TrajectoryId(trajectory_id),
             run_id=RunId(run_id),
-            task_id=TaskId(task_id),
+            task_id=task_of(TrajectoryId(trajectory_id)),
             group_id=GroupId(group_id),
             group_size=group_size,
             spans=(),

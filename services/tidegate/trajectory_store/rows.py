@@ -1,53 +1,64 @@
 """Rows of the ledger to values and back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count, repeat
 from typing import Any, NamedTuple
 
 import msgspec
 
 from tidegate.core.batching import Candidate
-from tidegate.core.ids import GroupId, LineageName, PolicyVersion, TaskId, TrajectoryId, task_of
-from tidegate.core.records import Trajectory, VersionSpan
+from tidegate.core.ids import GroupId, LineageName, PolicyVersion, TrajectoryId
+from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.trajectory_store.state import Location
+from tidegate.wire.columns import RecordColumns, SpanRow, each, spans_of
 
 # Longer explanations are cut: a row stays narrow whatever a verifier or a peer writes.
 DETAIL_CHARACTERS_MAX = 500
 
-_spans_encoder = msgspec.msgpack.Encoder()
-_spans_decoder = msgspec.msgpack.Decoder(tuple[VersionSpan, ...])
+_encode_spans = msgspec.msgpack.Encoder().encode
+_decode_spans = msgspec.msgpack.Decoder(tuple[SpanRow, ...]).decode
+
+
+class Arrival(msgspec.Struct, frozen=True, eq=False):
+    """A frame whose bytes are in the segments, with those of its records that the ledger does not know yet.
+
+    ``head``: the frame's provenance, of all of its records. ``frame_indexes``: the place of each record in it.
+    """
+
+    location: Location
+    head: bytes
+    columns: RecordColumns
+    frame_indexes: Sequence[int]
+    received_at_s: float
+
+    def only(self, positions: Sequence[int]) -> "Arrival":
+        """With some of its records, by position."""
+        return msgspec.structs.replace(
+            self,
+            columns=self.columns.only(positions),
+            frame_indexes=[self.frame_indexes[position] for position in positions],
+        )
 
 
 class NewRow(NamedTuple):
-    """A row as it is first written, its fields in the order of ``INSERT_ROW``.
-
-    The defaults are those of a trajectory that ended without ever arriving.
-    """
+    """The row of a trajectory that ended without ever arriving, its fields in the order of ``INSERT_ROW``."""
 
     seq: int
     trajectory_id: TrajectoryId
-    task_id: TaskId
-    group_id: GroupId
     state: str
-    received_at_s: float
+    reason: str
+    detail: str
     accepted_at_s: float
     started_at_s: float
     finished_at_s: float
-    reason: str = ""
-    detail: str = ""
-    terminal_at_s: float | None = None
+    terminal_at_s: float
+    group_id: str = ""
     group_size: int = 1
     curriculum_bin: str = "all"
-    reward: float | None = None
     num_steps: int = 0
     length_tokens: int = 0
     num_episodes: int = 0
-    mean_return: float | None = None
-    oldest_lineage: LineageName | None = None
-    oldest_step: int | None = None
-    newest_lineage: LineageName | None = None
-    newest_step: int | None = None
-    spans: bytes | None = None
-    frame_id: int | None = None
     frame_index: int = 0
     num_revivals: int = 0
 
@@ -55,39 +66,61 @@ class NewRow(NamedTuple):
 INSERT_ROW = (
     f"INSERT INTO trajectories ({', '.join(NewRow._fields)}) VALUES ({', '.join('?' * len(NewRow._fields))})"
 )
+INSERT_FRAME = (
+    "INSERT INTO frames (frame_id, segment, offset, size, received_at_s, head) VALUES (?, ?, ?, ?, ?, ?)"
+)
+# Fails when the ledger has a row of that trajectory: whatever arrives again is found by its unique key.
+INSERT_ARRIVED = (
+    "INSERT INTO trajectories (seq, trajectory_id, group_id, group_size, curriculum_bin, reward, num_steps,"
+    " length_tokens, num_episodes, mean_return, spans, started_at_s, finished_at_s, accepted_at_s, frame_id,"
+    " frame_index, state, reason, detail, num_revivals)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'available', '', '', 0)"
+)
 CANDIDATE_COLUMNS = "seq, trajectory_id, group_id, group_size, spans, started_at_s, frame_id"
 
 
-def arrived(
-    candidate: Candidate, trajectory: Trajectory, *, frame_index: int, received_at_s: float, now_s: float
-) -> NewRow:
-    """The row of a trajectory that arrived."""
-    oldest, newest = trajectory.spans[0].version, trajectory.spans[-1].version
-    returns = [episode.episode_return for episode in trajectory.episodes]
-    return NewRow(
-        seq=candidate.seq,
-        trajectory_id=trajectory.trajectory_id,
-        task_id=trajectory.task_id,
-        group_id=trajectory.group_id,
-        state="available",
-        received_at_s=received_at_s,
-        accepted_at_s=now_s,
-        started_at_s=trajectory.started_at_s,
-        finished_at_s=trajectory.finished_at_s,
-        group_size=trajectory.group_size,
-        curriculum_bin=trajectory.curriculum_bin,
-        reward=trajectory.reward,
-        num_steps=trajectory.num_steps,
-        length_tokens=trajectory.length_tokens,
-        num_episodes=len(returns),
-        mean_return=sum(returns) / len(returns) if returns else None,
-        oldest_lineage=oldest.lineage,
-        oldest_step=oldest.step,
-        newest_lineage=newest.lineage,
-        newest_step=newest.step,
-        spans=_spans_encoder.encode(trajectory.spans),
-        frame_id=candidate.frame_id,
-        frame_index=frame_index,
+def arrived(arrival: Arrival, *, first_seq: int, frame_id: int, now_s: float) -> Iterable[tuple[Any, ...]]:
+    """The rows of the trajectories that arrived in a frame, for ``INSERT_ARRIVED``."""
+    columns = arrival.columns
+    returns = [[episode[0] for episode in episodes] for episodes in columns.episodes]
+    in_order: tuple[Sequence[Any], ...] = (
+        columns.group_id,
+        columns.group_size,
+        columns.curriculum_bin,
+        columns.reward,
+        columns.num_steps,
+        columns.length_tokens,
+        [len(values) for values in returns],
+        [sum(values) / len(values) if values else None for values in returns],
+        [_encode_spans(spans) for spans in columns.spans],
+        columns.started_at_s,
+        columns.finished_at_s,
+    )
+    return zip(
+        count(first_seq),
+        columns.trajectory_id,
+        *[each(column, len(columns)) for column in in_order],
+        repeat(now_s),
+        repeat(frame_id),
+        arrival.frame_indexes,
+        strict=False,
+    )
+
+
+def candidates_of(arrival: Arrival, *, first_seq: int, frame_id: int) -> list[Candidate]:
+    """What batching needs to know of the trajectories that arrived in a frame."""
+    columns = arrival.columns
+    return list(
+        map(
+            Candidate,
+            count(first_seq),
+            columns.trajectory_id,
+            each(columns.group_id, len(columns)),
+            each(columns.group_size, len(columns)),
+            each([spans_of(spans) for spans in columns.spans], len(columns)),
+            each(columns.started_at_s, len(columns)),
+            repeat(frame_id),
+        )
     )
 
 
@@ -98,29 +131,13 @@ def never_arrived(
     return NewRow(
         seq=seq,
         trajectory_id=trajectory_id,
-        task_id=task_of(trajectory_id),
-        group_id=GroupId(""),
         state=state,
-        received_at_s=now_s,
         accepted_at_s=now_s,
         started_at_s=now_s,
         finished_at_s=now_s,
+        terminal_at_s=now_s,
         reason=reason,
         detail=detail[:DETAIL_CHARACTERS_MAX],
-        terminal_at_s=now_s,
-    )
-
-
-def candidate_of(seq: int, trajectory: Trajectory, *, frame_id: int) -> Candidate:
-    """What batching needs to know of a trajectory that arrived."""
-    return Candidate(
-        seq=seq,
-        trajectory_id=trajectory.trajectory_id,
-        group_id=trajectory.group_id,
-        group_size=trajectory.group_size,
-        spans=trajectory.spans,
-        started_at_s=trajectory.started_at_s,
-        frame_id=frame_id,
     )
 
 
@@ -132,10 +149,15 @@ def candidate_from_row(row: Sequence[Any]) -> Candidate:
         trajectory_id=TrajectoryId(trajectory_id),
         group_id=GroupId(group_id),
         group_size=group_size,
-        spans=_spans_decoder.decode(spans),
+        spans=spans_from(spans),
         started_at_s=started_at_s,
         frame_id=frame_id,
     )
+
+
+def spans_from(column: bytes) -> tuple[VersionSpan, ...]:
+    """The column ``spans`` of a row."""
+    return spans_of(_decode_spans(column))
 
 
 def version_of(lineage: str | None, step: int | None) -> PolicyVersion | None:

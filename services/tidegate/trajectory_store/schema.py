@@ -8,7 +8,7 @@ from typing import Literal
 
 from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, UnavailableError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LEDGER_FILE = "ledger.sqlite"
 # How long a writer waits for another connection's lock, which only a checkpoint takes for long.
 BUSY_TIMEOUT_MS = 5_000
@@ -16,9 +16,11 @@ PAGE_CACHE_KIB = 4_096
 
 # `frames.head` is the frame without its tensors: the provenance of its trajectories, kept when the payload is gone.
 # `trajectories` grows by one narrow row a trajectory, so that counting a million of them takes about a second.
+# `state` is one of `state.RowState`; SQLite's own check of it took a third of the time of writing a row.
 # `uses` holds one row a gradient use, for ever: a restore reads from it what the restored parameters were trained on.
 # `ordinal` counts the same trajectory's earlier ones, so that the few used again are found by index.
-# `outcomes` is pruned; `batches` tells a commit that came twice from a late one.
+# `outcomes` is pruned, and an entry stands for `num_rows` rows from `seq` on.
+# `batches` tells a commit that came twice from a late one.
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE lineages (
@@ -34,16 +36,16 @@ CREATE TABLE frames (
     segment INTEGER NOT NULL,
     offset INTEGER NOT NULL,
     size INTEGER NOT NULL,
+    received_at_s REAL NOT NULL,
     head BLOB NOT NULL
 );
 CREATE TABLE trajectories (
     seq INTEGER PRIMARY KEY,
     trajectory_id TEXT NOT NULL UNIQUE,
-    task_id TEXT NOT NULL,
     group_id TEXT NOT NULL,
     group_size INTEGER NOT NULL,
     curriculum_bin TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('available', 'leased', 'trained', 'dropped')),
+    state TEXT NOT NULL,
     reason TEXT NOT NULL,
     detail TEXT NOT NULL,
     reward REAL,
@@ -51,14 +53,9 @@ CREATE TABLE trajectories (
     length_tokens INTEGER NOT NULL,
     num_episodes INTEGER NOT NULL,
     mean_return REAL,
-    oldest_lineage TEXT,
-    oldest_step INTEGER,
-    newest_lineage TEXT,
-    newest_step INTEGER,
     spans BLOB,
     started_at_s REAL NOT NULL,
     finished_at_s REAL NOT NULL,
-    received_at_s REAL NOT NULL,
     accepted_at_s REAL NOT NULL,
     leased_at_s REAL,
     terminal_at_s REAL,
@@ -96,6 +93,7 @@ CREATE TABLE batches (
 CREATE TABLE outcomes (
     cursor INTEGER PRIMARY KEY,
     seq INTEGER NOT NULL,
+    num_rows INTEGER NOT NULL,
     state TEXT NOT NULL,
     reason TEXT NOT NULL,
     trained_lineage TEXT,

@@ -1,8 +1,8 @@
 """Payloads beside the ledger: append-only segment files, read back by place, deleted whole.
 
 A frame is on disk before the ledger names it, so a crash in between leaves bytes that nothing refers to, at the end of
-a file that nobody appends to again: every start begins a new segment. What is read back from disk is decoded once,
-checksums and all, because a power cut may keep the ledger's page and lose the payload's.
+a file that nobody appends to again: every start begins a new segment. What is read back from disk is held
+against its digest, because a power cut may keep the ledger's page and lose the payload's.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidegate.core.errors import CorruptionError, RecordError
 from tidegate.trajectory_store.state import Location
-from tidegate.wire.frame import decode_frame
+from tidegate.wire.frame import verify_frame
 
 _NAME = re.compile(r"^(\d{8})\.frames$")
 # Buffers that one writev call takes; POSIX promises at least 16, Linux takes 1024.
@@ -144,7 +144,7 @@ class Segments:
             return cached
         try:
             frame = os.pread(self._reader(location.segment), location.size, location.offset)
-            decode_frame(frame)
+            verify_frame(frame)
         except (OSError, RecordError) as error:
             raise CorruptionError(
                 f"The payload at byte {location.offset} of segment {location.segment} is not what was written",

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -14,6 +16,7 @@ from tidegate.core.records import DropReason
 RowState = Literal["available", "leased", "trained", "dropped"]
 
 GroupKey = tuple[GroupId, int]
+_group_of = attrgetter("group_id")
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -96,24 +99,34 @@ class Pool:
 
         The first ``group_size`` members that wait together make a whole group.
         """
-        for candidate in candidates:
-            self._partial.setdefault(candidate.group_id, {})[candidate.seq] = candidate
-            self._key_of[candidate.seq] = None
-            self._complete(candidate.group_id, candidate.group_size)
+        for group_id, arriving in groupby(candidates, key=_group_of):
+            members = tuple(arriving)
+            if group_id not in self._partial and _is_whole(members):
+                self._keep(members)
+                continue
+            for candidate in members:
+                self._partial.setdefault(group_id, {})[candidate.seq] = candidate
+                self._key_of[candidate.seq] = None
+                self._complete(group_id, candidate.group_size)
 
     def _complete(self, group_id: GroupId, group_size: int) -> None:
         waiting = self._partial[group_id]
         if len(waiting) < group_size:
             return
         members = tuple(waiting[seq] for seq in sorted(waiting)[:group_size])
-        key = (group_id, members[0].seq)
+        self._keep(members)
+        for member in members:
+            del waiting[member.seq]
+        if not waiting:
+            del self._partial[group_id]
+
+    def _keep(self, members: Group) -> None:
+        """A whole group, by order of arrival."""
+        key = (members[0].group_id, members[0].seq)
         self._whole[key] = members
         self._num_whole += len(members)
         for member in members:
             self._key_of[member.seq] = key
-            del waiting[member.seq]
-        if not waiting:
-            del self._partial[group_id]
 
     def remove(self, candidates: Iterable[Candidate]) -> None:
         """Trajectories were leased or dropped; what is left of a broken group waits for the rest."""
@@ -147,6 +160,14 @@ class Pool:
         whole = [group for key, group in self._whole.items() if key[0] == candidate.group_id]
         waiting = self._partial.get(candidate.group_id, {})
         return (*(member for group in whole for member in group), *waiting.values())
+
+
+def _is_whole(members: Group) -> bool:
+    """Whether these are all of their group, in order of arrival."""
+    size = len(members)
+    return all(member.group_size == size for member in members) and all(
+        earlier.seq < later.seq for earlier, later in pairwise(members)
+    )
 
 
 class Tally:

@@ -16,12 +16,12 @@ from tidegate.core.audit import LedgerTotals
 from tidegate.core.batching import Candidate, Drop, choose_batch, drop_group, judge_groups
 from tidegate.core.errors import CorruptionError, StaleFolderError
 from tidegate.core.ids import PolicyVersion, RunId, TrajectoryId
-from tidegate.core.records import Trajectory
 from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import Message, Parcel, Refusal, open_message
-from tidegate.trajectory_store.ledger import Arrival, Ledger
+from tidegate.trajectory_store.ledger import Accepted, Ledger
 from tidegate.trajectory_store.reading import status_of
+from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.segments import Segments
 from tidegate.trajectory_store.state import Lease, Location
@@ -34,7 +34,6 @@ from tidegate.wire.clients.trajectory_store import (
     Outcome,
     TrajectoryStatus,
 )
-from tidegate.wire.frame import provenance_of
 
 # Drops kept for whoever traces them; older ones make room.
 RECENT_DROPS_MAX = 1024
@@ -50,9 +49,9 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
 
 
 class Intake(msgspec.Struct, frozen=True, eq=False):
-    """What became of some messages: trajectories stored, refused messages, and what had been stored before."""
+    """What became of some messages: what was stored of them, refused messages, and what had been stored before."""
 
-    accepted: list[Trajectory]
+    accepted: Sequence[Arrival]
     refused: list[Refusal]
     num_duplicates: int
 
@@ -127,59 +126,56 @@ class Store:
         ]
         parcels = [item for item in opened if isinstance(item, Parcel)]
         refused = [item for item in opened if isinstance(item, Refusal)]
-        known = self.ledger.known(
-            {trajectory.trajectory_id for parcel in parcels for trajectory in parcel.trajectories}
-            | {
-                name
-                for refusal in refused
-                if refusal.message.is_reference
-                for name in refusal.message.trajectory_ids()
-            }
-        )
         # A reference that came again finds its upload gone, because the first one was accepted.
-        repeated = [refusal for refusal in refused if _is_repeated(refusal, known)]
-        refused = [refusal for refusal in refused if refusal not in repeated]
-        num_duplicates = sum(len(refusal.message.trajectory_ids()) for refusal in repeated)
-        fresh: list[tuple[Parcel, tuple[tuple[int, Trajectory], ...]]] = []
-        for parcel in parcels:
-            new: list[tuple[int, Trajectory]] = []
-            for index, trajectory in enumerate(parcel.trajectories):
-                if trajectory.trajectory_id in known:
-                    num_duplicates += 1
-                    continue
-                known.add(trajectory.trajectory_id)
-                new.append((index, trajectory))
-            if new:
-                fresh.append((parcel, tuple(new)))
-        if fresh or num_duplicates:
-            self._accept(fresh, num_duplicates=num_duplicates, now_s=now_s)
+        repeated = self._repeated(refused)
+        accepted = self._accept(
+            parcels,
+            duplicates=sum(len(refusal.message.trajectory_ids()) for refusal in repeated),
+            now_s=now_s,
+        )
         for parcel in parcels:
             if parcel.upload is not None:
                 self.uploads.remove(parcel.upload)
-        accepted = [trajectory for _, new in fresh for _, trajectory in new]
-        return Intake(accepted=accepted, refused=refused, num_duplicates=num_duplicates)
+        return Intake(
+            accepted=accepted.arrivals,
+            refused=[refusal for refusal in refused if refusal not in repeated],
+            num_duplicates=accepted.num_duplicates,
+        )
 
-    def _accept(
-        self,
-        fresh: Sequence[tuple[Parcel, tuple[tuple[int, Trajectory], ...]]],
-        *,
-        num_duplicates: int,
-        now_s: float,
-    ) -> None:
-        locations = self._segments.append([parcel.frame for parcel, _ in fresh])
+    def _repeated(self, refused: Sequence[Refusal]) -> list[Refusal]:
+        """References to uploads all of whose trajectories have a row."""
+        references = [refusal for refusal in refused if refusal.message.is_reference]
+        if not references:
+            return []
+        known = self.ledger.known(
+            {name for refusal in references for name in refusal.message.trajectory_ids()}
+        )
+        return [
+            refusal
+            for refusal in references
+            if (names := refusal.message.trajectory_ids()) and known.issuperset(names)
+        ]
+
+    def _accept(self, parcels: Sequence[Parcel], *, duplicates: int, now_s: float) -> Accepted:
+        if not parcels and not duplicates:
+            return Accepted(arrivals=(), num_duplicates=0)
+        # What turns out to be a redelivery leaves bytes that nothing refers to, and that go with their segment.
+        locations = self._segments.append([parcel.frame for parcel in parcels])
         arrivals = [
             Arrival(
                 location=location,
-                head=provenance_of(parcel.frame),
-                trajectories=new,
+                head=parcel.head,
+                columns=parcel.columns,
+                frame_indexes=range(len(parcel.columns)),
                 received_at_s=parcel.message.received_at_s,
             )
-            for location, (parcel, new) in zip(locations, fresh, strict=True)
+            for location, parcel in zip(locations, parcels, strict=True)
         ]
-        self.ledger.accept(arrivals, duplicates=num_duplicates, now_s=now_s)
-        if fresh:
+        accepted = self.ledger.accept(arrivals, duplicates=duplicates, now_s=now_s)
+        if accepted.arrivals:
             self.arrived.notify()
             self.settled.notify()
+        return accepted
 
     def refuse(self, refusal: Refusal, *, now_s: float) -> int:
         """Settle what a refused message stood for, once QUARANTINE has it; returns how many were new."""
@@ -401,11 +397,6 @@ class Store:
             NotFoundError: the ledger has no such trajectory.
         """
         return status_of(self.ledger.connection, trajectory_id)
-
-
-def _is_repeated(refusal: Refusal, known: set[TrajectoryId]) -> bool:
-    names = refusal.message.trajectory_ids()
-    return refusal.message.is_reference and bool(names) and known.issuperset(names)
 
 
 def _batch(lease: Lease, frames: list[bytes]) -> Batch:

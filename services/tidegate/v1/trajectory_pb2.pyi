@@ -229,44 +229,8 @@ class ToolCall(_message.Message):
 Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
 
 @_typing.final
-class TensorSpec(_message.Message):
-    """Where a tensor lies in the frame's payload."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    DTYPE_FIELD_NUMBER: _builtins.int
-    SHAPE_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    dtype: _builtins.str
-    """NumPy's little-endian type string without the byte order, such as "f4", "i8", "u1"."""
-    offset: _builtins.int
-    checksum: _builtins.int
-    """CRC-32 of the raw bytes."""
-    @_builtins.property
-    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        dtype: _builtins.str = ...,
-        shape: _abc.Iterable[_builtins.int] | None = ...,
-        offset: _builtins.int = ...,
-        checksum: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "dtype", b"dtype", "name", b"name", "offset", b"offset", "shape", b"shape"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TensorSpec: _TypeAlias = TensorSpec  # noqa: Y015
-
-@_typing.final
 class TrajectoryEnvelope(_message.Message):
-    """Everything of a trajectory but its tensors."""
+    """Everything of a trajectory but its tensors, as queries answer it; over the streams it travels in frames (wire/frame.py)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -296,7 +260,6 @@ class TrajectoryEnvelope(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
-    TENSORS_FIELD_NUMBER: _builtins.int
     NUM_STEPS_FIELD_NUMBER: _builtins.int
     PROMPT_ID_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
@@ -343,8 +306,6 @@ class TrajectoryEnvelope(_message.Message):
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_policy_pb2.VersionSpan]: ...
     @_builtins.property
-    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
-    @_builtins.property
     def reference_version(self) -> _policy_pb2.PolicyVersion: ...
     @_builtins.property
     def reward_components(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
@@ -365,7 +326,6 @@ class TrajectoryEnvelope(_message.Message):
         group_id: _builtins.str = ...,
         group_size: _builtins.int = ...,
         spans: _abc.Iterable[_policy_pb2.VersionSpan] | None = ...,
-        tensors: _abc.Iterable[Global___TensorSpec] | None = ...,
         num_steps: _builtins.int = ...,
         prompt_id: _builtins.str = ...,
         prompt: _builtins.str = ...,
@@ -391,38 +351,13 @@ class TrajectoryEnvelope(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reference_version", b"reference_version", "reward", b"reward", "sampler", b"sampler"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "actor_id", b"actor_id", "answer", b"answer", "attempt", b"attempt", "completion", b"completion", "curriculum_bin", b"curriculum_bin", "env_id", b"env_id", "episodes", b"episodes", "finish_reason", b"finish_reason", "finished_at_s", b"finished_at_s", "group_id", b"group_id", "group_size", b"group_size", "length_tokens", b"length_tokens", "num_steps", b"num_steps", "prompt", b"prompt", "prompt_id", b"prompt_id", "reference_version", b"reference_version", "reward", b"reward", "reward_components", b"reward_components", "run_id", b"run_id", "sampler", b"sampler", "spans", b"spans", "stages", b"stages", "started_at_s", b"started_at_s", "task_id", b"task_id", "tensors", b"tensors", "tool_calls", b"tool_calls", "trace_parent", b"trace_parent", "trajectory_id", b"trajectory_id", "verifier_log", b"verifier_log"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "actor_id", b"actor_id", "answer", b"answer", "attempt", b"attempt", "completion", b"completion", "curriculum_bin", b"curriculum_bin", "env_id", b"env_id", "episodes", b"episodes", "finish_reason", b"finish_reason", "finished_at_s", b"finished_at_s", "group_id", b"group_id", "group_size", b"group_size", "length_tokens", b"length_tokens", "num_steps", b"num_steps", "prompt", b"prompt", "prompt_id", b"prompt_id", "reference_version", b"reference_version", "reward", b"reward", "reward_components", b"reward_components", "run_id", b"run_id", "sampler", b"sampler", "spans", b"spans", "stages", b"stages", "started_at_s", b"started_at_s", "task_id", b"task_id", "tool_calls", b"tool_calls", "trace_parent", b"trace_parent", "trajectory_id", b"trajectory_id", "verifier_log", b"verifier_log"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reward) -> _WhichOneofReturnType__reward | None: ...
 
 Global___TrajectoryEnvelope: _TypeAlias = TrajectoryEnvelope  # noqa: Y015
-
-@_typing.final
-class TrajectoryFrame(_message.Message):
-    """The head of a frame: the trajectories of one message, in order. The raw tensors follow it, 64-byte aligned."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TRAJECTORIES_FIELD_NUMBER: _builtins.int
-    PAYLOAD_SIZE_FIELD_NUMBER: _builtins.int
-    payload_size: _builtins.int
-    @_builtins.property
-    def trajectories(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrajectoryEnvelope]: ...
-    def __init__(
-        self,
-        *,
-        trajectories: _abc.Iterable[Global___TrajectoryEnvelope] | None = ...,
-        payload_size: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload_size", b"payload_size", "trajectories", b"trajectories"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TrajectoryFrame: _TypeAlias = TrajectoryFrame  # noqa: Y015
 
 @_typing.final
 class PayloadReference(_message.Message):

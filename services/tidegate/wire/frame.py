@@ -2,41 +2,120 @@
 
 Layout, all integers little-endian::
 
-    "TGF1" | u32 head length | head (TrajectoryFrame) | zero padding to 64 | payload
-    payload = each tensor's raw bytes, every tensor at a multiple of 64 from the payload's start
+    "TGF2" | digest | u32 head length | head | zero padding to 64 | payload
+    digest  = XXH3-128 of everything behind it
+    head    = FrameHead as MessagePack
+    payload = each tensor column's raw bytes, every column at a multiple of 64 from the payload's start
 
+What the records of a frame share is written once (see ``wire.columns``), and so is a tensor's name, dtype and shape:
+tensors of equal name in a group lie one after the other, each record's a view of its rows.
 The decoder is total: any byte string gives records or a ``RecordError``.
 """
 
 import math
 import struct
-import zlib
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array, Trajectory
-from tidegate.v1 import trajectory_pb2
-from tidegate.wire.convert import envelope_from_proto, envelope_to_proto
+from tidegate.wire.columns import Int64, RecordColumns, columns_of
+from tidegate.wire.digest import DIGEST_BYTES, Digest, digest_of
 
-MAGIC = b"TGF1"
+MAGIC = b"TGF2"
 ALIGNMENT_BYTES = 64
 # A head holds ids and provenance only; prompts and logs are bounded well below this.
 HEAD_BYTES_MAX = 4 * 1024 * 1024
 TENSOR_RANK_MAX = 8
-_PREFIX = struct.Struct("<4sI")
+# Below it, copying a column's pieces together costs less than handing on each.
+JOINED_BYTES_MAX = 16 * 1024
+_LENGTH = struct.Struct("<I")
+_DIGEST_STOP = len(MAGIC) + DIGEST_BYTES
+_PREFIX_BYTES = _DIGEST_STOP + _LENGTH.size
 
 # What travels: NumPy's type strings without the byte order, which is always little-endian.
 DTYPES: dict[str, np.dtype[np.generic]] = {
     name: np.dtype("<" + name if name[1:] != "1" else "|" + name)
     for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 }
+_NAMES: dict[np.dtype[np.generic], str] = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+class TensorColumn(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor of equal name, dtype and row shape in several records: their rows one after the other.
+
+    ``offset``: of the first row, in the payload. ``shape``: of one row. ``rows``: how many each record has, one number
+    when all have as many, none when each is a single value without that dimension. ``records``: positions of the
+    records that have it, none when all have.
+    """
+
+    name: str
+    dtype: str
+    offset: Int64
+    shape: tuple[Int64, ...]
+    rows: list[Int64]
+    records: list[Int64]
+
+
+class FrameHead(msgspec.Struct, frozen=True, array_like=True):
+    """Everything of a frame but its payload."""
+
+    columns: RecordColumns
+    tensors: list[TensorColumn]
+    payload_size: Int64
+
+
+_head_encoder = msgspec.msgpack.Encoder()
+_head_decoder = msgspec.msgpack.Decoder(FrameHead)
+
+
+class TensorRows(msgspec.Struct, frozen=True, eq=False):
+    """A tensor of several records: their rows one after the other.
+
+    ``rows``: how many each has, one number when all have as many; None when each is a single value without that
+    dimension. ``records``: positions of those that have it, None when all have.
+    """
+
+    name: str
+    values: Array
+    rows: list[int] | None
+    records: list[int] | None
+
+    def share(self, tensors: Sequence[dict[str, Array]]) -> None:
+        """Give every record a view of its rows."""
+        owners = tensors if self.records is None else [tensors[index] for index in self.records]
+        if self.rows is None:
+            for index, owner in enumerate(owners):
+                owner[self.name] = self.values[index, ...]
+        elif len(owners) == 1:
+            owners[0][self.name] = self.values
+        else:
+            start = 0
+            for owner, count in zip(owners, spread(self.rows, len(owners)), strict=True):
+                owner[self.name] = self.values[start : start + count]
+                start += count
+
+
+class Frame(msgspec.Struct, frozen=True, eq=False):
+    """A frame that was checked whole: its records as columns. ``head``: see ``provenance_of``."""
+
+    head: bytes
+    columns: RecordColumns
+    tensors: list[TensorRows]
+
+    def trajectories(self) -> list[Trajectory]:
+        """The records one by one; their tensors are read-only views into the frame."""
+        by_record: list[dict[str, Array]] = [{} for _ in range(len(self.columns))]
+        for tensor in self.tensors:
+            tensor.share(by_record)
+        return self.columns.records(by_record)
+
+
+def spread(rows: list[int], num_records: int) -> list[int]:
+    """The number of rows of each record."""
+    return rows if len(rows) == num_records else rows * num_records
 
 
 def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
@@ -45,32 +124,79 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     Raises:
         RecordError: a tensor has a dtype that does not travel.
     """
-    head = trajectory_pb2.TrajectoryFrame()
-    payload: list[bytes] = []
+    tensors: list[TensorColumn] = []
+    payload: list[bytes | memoryview] = []
     offset = 0
-    for trajectory in trajectories:
-        envelope = envelope_to_proto(trajectory)
-        for name, tensor in trajectory.tensors.items():
-            dtype = tensor.dtype.str[1:]
-            if dtype not in DTYPES:
-                raise RecordError(
-                    f"Tensor {name} of {trajectory.trajectory_id} has dtype {tensor.dtype}",
-                    fix=f"convert it to one of {', '.join(DTYPES)}",
-                )
-            raw = np.ascontiguousarray(tensor, dtype=DTYPES[dtype]).tobytes()
-            envelope.tensors.add(
-                name=name, dtype=dtype, shape=tensor.shape, offset=offset, checksum=zlib.crc32(raw)
-            )
-            padding = _aligned(len(raw)) - len(raw)
-            payload.append(raw)
+    for (name, dtype, _, row_shape), members in _by_column(trajectories).items():
+        arrays = [array for _, array in members]
+        rows = [array.shape[0] for array in arrays if array.ndim]
+        if rows and rows.count(rows[0]) == len(rows):
+            del rows[1:]
+        records = [index for index, _ in members] if len(members) < len(trajectories) else []
+        tensors.append(TensorColumn(name, dtype, offset, row_shape, rows, records))
+        size = sum([array.nbytes for array in arrays])
+        padding = -size % ALIGNMENT_BYTES
+        pieces = [array.data for array in arrays]
+        payload += [b"".join(pieces)] if len(pieces) > 1 and size < JOINED_BYTES_MAX else pieces
+        if padding:
             payload.append(bytes(padding))
-            offset += len(raw) + padding
-        head.trajectories.append(envelope)
-    head.payload_size = offset
-    head_bytes = head.SerializeToString()
-    start = _PREFIX.size + len(head_bytes)
-    return b"".join(
-        (_PREFIX.pack(MAGIC, len(head_bytes)), head_bytes, bytes(_aligned(start) - start), *payload)
+        offset += size + padding
+    head = _head_encoder.encode(FrameHead(columns_of(trajectories), tensors, offset))
+    start = _PREFIX_BYTES + len(head)
+    parts = [_LENGTH.pack(len(head)) + head + bytes(-start % ALIGNMENT_BYTES), *payload]
+    digest = Digest()
+    for part in parts:
+        digest.update(part)
+    return b"".join([MAGIC, digest.digest(), *parts])
+
+
+_ColumnKey = tuple[str, str, bool, tuple[int, ...]]
+
+
+def _by_column(trajectories: Sequence[Trajectory]) -> dict[_ColumnKey, list[tuple[int, Array]]]:
+    """Arrays as they travel, with their record's position, by name, dtype, whether they have rows, a row's shape."""
+    columns: dict[_ColumnKey, list[tuple[int, Array]]] = {}
+    for index, trajectory in enumerate(trajectories):
+        for name, tensor in trajectory.tensors.items():
+            dtype = _NAMES.get(tensor.dtype)
+            if dtype is None or not tensor.flags.c_contiguous:
+                tensor, dtype = _as_travels(name, tensor, trajectory.trajectory_id)
+            columns.setdefault((name, dtype, tensor.ndim > 0, tensor.shape[1:]), []).append((index, tensor))
+    return columns
+
+
+def _as_travels(name: str, tensor: Array, trajectory_id: str) -> tuple[Array, str]:
+    dtype = tensor.dtype.str[1:]
+    if dtype not in DTYPES:
+        raise RecordError(
+            f"Tensor {name} of {trajectory_id} has dtype {tensor.dtype}",
+            fix=f"convert it to one of {', '.join(DTYPES)}",
+        )
+    return np.array(tensor, dtype=DTYPES[dtype], order="C"), dtype
+
+
+def open_frame(data: bytes | memoryview) -> Frame:
+    """One message's records as columns, whose tensors are read-only views into ``data``.
+
+    Raises:
+        RecordError: ``data`` is truncated, malformed, or does not match its digest.
+    """
+    view = memoryview(data)
+    stop = _head_stop(view)
+    head_bytes = bytes(view[_PREFIX_BYTES:stop])
+    head = _parse_head(head_bytes)
+    payload = view[min(stop + -stop % ALIGNMENT_BYTES, len(view)) :]
+    if len(payload) != head.payload_size:
+        raise RecordError(
+            f"A trajectory frame holds {len(payload)} payload bytes, its head promises {head.payload_size}",
+            why="the message was truncated or padded on its way",
+        )
+    _check_digest(view)
+    num_records = len(head.columns)
+    return Frame(
+        head=head_bytes,
+        columns=head.columns,
+        tensors=[_read_tensor(column, payload, num_records) for column in head.tensors],
     )
 
 
@@ -78,23 +204,20 @@ def decode_frame(data: bytes | memoryview) -> list[Trajectory]:
     """The trajectories of one message; their tensors are read-only views into ``data``.
 
     Raises:
-        RecordError: ``data`` is truncated, malformed, or a tensor does not match its checksum.
+        RecordError: as ``open_frame``.
+    """
+    return open_frame(data).trajectories()
+
+
+def verify_frame(data: bytes | memoryview) -> None:
+    """Check that bytes that were a frame once still are, without reading them.
+
+    Raises:
+        RecordError: ``data`` is truncated or does not match its digest.
     """
     view = memoryview(data)
-    head, payload_start = _decode_head(view)
-    payload = view[payload_start:]
-    if len(payload) != head.payload_size:
-        raise RecordError(
-            f"A trajectory frame holds {len(payload)} payload bytes, its head promises {head.payload_size}",
-            why="the message was truncated or padded on its way",
-        )
-    return [
-        envelope_from_proto(
-            envelope,
-            {spec.name: _decode_tensor(spec, payload, envelope.trajectory_id) for spec in envelope.tensors},
-        )
-        for envelope in head.trajectories
-    ]
+    _head_stop(view)
+    _check_digest(view)
 
 
 def provenance_of(frame: bytes | memoryview) -> bytes:
@@ -104,7 +227,7 @@ def provenance_of(frame: bytes | memoryview) -> bytes:
         RecordError: ``frame`` is truncated or malformed.
     """
     view = memoryview(frame)
-    return bytes(view[_PREFIX.size : _head_stop(view)])
+    return bytes(view[_PREFIX_BYTES : _head_stop(view)])
 
 
 def decode_provenance(head: bytes) -> list[Trajectory]:
@@ -113,67 +236,76 @@ def decode_provenance(head: bytes) -> list[Trajectory]:
     Raises:
         RecordError: ``head`` is malformed.
     """
-    return [envelope_from_proto(envelope, {}) for envelope in _parse_head(head).trajectories]
-
-
-def _decode_head(view: memoryview) -> tuple[trajectory_pb2.TrajectoryFrame, int]:
-    stop = _head_stop(view)
-    return _parse_head(bytes(view[_PREFIX.size : stop])), min(_aligned(stop), len(view))
+    columns = _parse_head(head).columns
+    return columns.records([{} for _ in range(len(columns))])
 
 
 def _head_stop(view: memoryview) -> int:
-    if len(view) < _PREFIX.size:
+    if len(view) < _PREFIX_BYTES:
         raise RecordError(f"A trajectory frame of {len(view)} bytes is shorter than its prefix")
-    magic, head_size = _PREFIX.unpack_from(view)
+    magic = bytes(view[: len(MAGIC)])
     if magic != MAGIC:
         raise RecordError(
-            f"A trajectory frame begins with {bytes(magic)!r} instead of {MAGIC!r}",
+            f"A trajectory frame begins with {magic!r} instead of {MAGIC!r}",
             fix="check that the sender speaks this protocol version",
         )
-    stop = _PREFIX.size + head_size
+    (head_size,) = _LENGTH.unpack_from(view, _DIGEST_STOP)
+    stop = _PREFIX_BYTES + head_size
     if head_size > HEAD_BYTES_MAX or stop > len(view):
         raise RecordError(f"A trajectory frame's head claims {head_size} bytes, the frame has {len(view)}")
     return stop
 
 
-def _parse_head(head_bytes: bytes) -> trajectory_pb2.TrajectoryFrame:
-    head = trajectory_pb2.TrajectoryFrame()
+def _check_digest(view: memoryview) -> None:
+    if digest_of(view[_DIGEST_STOP:]) != bytes(view[len(MAGIC) : _DIGEST_STOP]):
+        raise RecordError("A trajectory frame does not match its digest", why="its bytes changed on the way")
+
+
+def _parse_head(head_bytes: bytes) -> FrameHead:
     try:
-        head.ParseFromString(head_bytes)
-    except DecodeError as error:
+        head = _head_decoder.decode(head_bytes)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError("A trajectory frame's head cannot be parsed", why=str(error)) from error
-    if not head.trajectories:
-        raise RecordError("A trajectory frame holds no trajectory")
+    head.columns.check()
     return head
 
 
-def _decode_tensor(spec: trajectory_pb2.TensorSpec, payload: memoryview, trajectory_id: str) -> Array:
-    dtype = DTYPES.get(spec.dtype)
-    shape = tuple(spec.shape)
+def _read_tensor(column: TensorColumn, payload: memoryview, num_records: int) -> TensorRows:
+    name, dtype = column.name, DTYPES.get(column.dtype)
+    rows, row_shape, records = column.rows, column.shape, column.records
     if dtype is None:
-        raise _tensor_error(spec, trajectory_id, f"has the unknown dtype {spec.dtype!r}")
-    if len(shape) > TENSOR_RANK_MAX or min(shape, default=0) < 0:
-        raise _tensor_error(spec, trajectory_id, f"has the impossible shape {shape}")
-    start = spec.offset
+        raise _tensor_error(name, f"has the unknown dtype {column.dtype!r}")
+    if records and not _is_ascending(records, below=num_records):
+        raise _tensor_error(name, f"belongs to the records {records} of {num_records}")
+    num_owners = len(records) or num_records
+    if len(rows) not in (0, 1, num_owners):
+        raise _tensor_error(name, f"has {len(rows)} numbers of rows for {num_owners} records")
+    total_rows = sum(rows) if len(rows) == num_owners else rows[0] * num_owners if rows else num_owners
+    shape = (total_rows, *row_shape)
+    if len(shape) > TENSOR_RANK_MAX or min(*shape, *rows, 0) < 0:
+        raise _tensor_error(name, f"has the impossible shape {shape}")
+    if not rows and row_shape:
+        raise _tensor_error(name, f"has no rows of shape {row_shape}")
+    start = column.offset
+    if start < 0:
+        raise _tensor_error(name, f"begins at byte {start}")
     stop = start + math.prod(shape) * dtype.itemsize
     if stop > len(payload):
         raise _tensor_error(
-            spec,
-            trajectory_id,
+            name,
             f"ends at byte {stop} of a payload of {len(payload)}",
             why="it was truncated or its shape is wrong",
         )
-    if zlib.crc32(payload[start:stop]) != spec.checksum:
-        raise _tensor_error(
-            spec, trajectory_id, "does not match its checksum", why="its bytes changed on the way"
-        )
     try:
-        return np.ndarray(shape, dtype, payload, start)
+        values: Array = np.ndarray(shape, dtype, payload, start)
     except ValueError as error:  # empty, with other dimensions beyond what an array can have
-        raise _tensor_error(spec, trajectory_id, f"has the impossible shape {shape}") from error
+        raise _tensor_error(name, f"has the impossible shape {shape}") from error
+    return TensorRows(name=name, values=values, rows=rows or None, records=records or None)
 
 
-def _tensor_error(
-    spec: trajectory_pb2.TensorSpec, trajectory_id: str, what: str, *, why: str = ""
-) -> RecordError:
-    return RecordError(f"Tensor {spec.name!r} of trajectory {trajectory_id!r} {what}", why=why)
+def _is_ascending(records: list[int], *, below: int) -> bool:
+    return all(first < second for first, second in zip([-1, *records], [*records, below], strict=True))
+
+
+def _tensor_error(name: str, what: str, *, why: str = "") -> RecordError:
+    return RecordError(f"Tensor {name!r} of a trajectory frame {what}", why=why)

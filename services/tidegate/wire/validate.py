@@ -9,12 +9,93 @@ import math
 import numpy as np
 
 from tidegate.core.errors import RecordError
+from tidegate.core.ids import RunId
 from tidegate.core.records import Array, Trajectory
+from tidegate.wire.columns import RecordColumns, SpanRow, each
+from tidegate.wire.frame import Frame, spread
 
 # Rounding of float32 log-softmax stays below this.
 LOGPROB_TOLERANCE = 1e-3
 # Tensors with one entry a step and environment, or one a token, like the logprobs; they may have further dimensions.
 PER_POSITION = ("actions", "rewards", "terminated", "truncated", "valid", "tokens", "values")
+# Tensors that must be finite, besides the logprobs.
+FINITE = ("rewards", "observations")
+
+
+def validate_frame(frame: Frame, *, run_id: str) -> None:
+    """Check every record of a frame as ``validate_trajectory`` does.
+
+    Records are looked at one by one only when something is wrong with the columns that they share, to name the one.
+
+    Raises:
+        RecordError: as ``validate_trajectory``.
+    """
+    if not _is_sound(frame, run_id):
+        for trajectory in frame.trajectories():
+            validate_trajectory(trajectory, run_id=run_id)
+
+
+def _is_sound(frame: Frame, run_id: str) -> bool:
+    """Whether the columns alone show that every record is valid; False decides nothing."""
+    columns = frame.columns
+    times = columns.started_at_s + columns.finished_at_s
+    scalars = [episode[0] for episodes in columns.episodes for episode in episodes]
+    scalars += [reward for reward in columns.reward if reward is not None]
+    return (
+        columns.run_id.count(RunId(run_id)) == len(columns.run_id)
+        and "" not in columns.task_id
+        and "" not in columns.group_id
+        and min(columns.group_size) > 0
+        and min(columns.num_steps) >= 0
+        and all(map(math.isfinite, times))
+        and all(map(math.isfinite, scalars))
+        and _are_samples(columns)
+        and _are_tensors_sound(frame, [_num_covered(spans) for spans in columns.spans])
+    )
+
+
+def _are_samples(columns: RecordColumns) -> bool:
+    """Whether every record is named after its task."""
+    prefixes = each([f"{task_id}." for task_id in columns.task_id], len(columns))
+    return all(map(str.startswith, columns.trajectory_id, prefixes))
+
+
+def _num_covered(spans: tuple[SpanRow, ...]) -> int:
+    """Positions that the spans cover in order, from the first; -1 when they do not."""
+    position = 0
+    for lineage, step, start, stop in spans:
+        if start != position or stop <= start or not lineage or step < 0:
+            return -1
+        position = stop
+    return position
+
+
+def _are_tensors_sound(frame: Frame, num_covered: list[int]) -> bool:
+    tensors = {tensor.name: tensor for tensor in frame.tensors}
+    logprobs = tensors.get("behavior_logprobs")
+    # Tensors of one name that differ in their rows' shape are looked at one by one.
+    if logprobs is None or logprobs.rows is None or len(tensors) != len(frame.tensors):
+        return False
+    rows, leading = logprobs.rows, logprobs.values.shape[1:]
+    if min(rows) <= 0 or (num_covered != rows and num_covered != spread(rows, len(num_covered))):
+        return False
+    for name, tensor in tensors.items():
+        if tensor.records is not None:
+            return False
+        if name in PER_POSITION:
+            expected = rows
+        elif name == "observations":
+            expected = [count + 1 for count in rows]
+        else:
+            continue
+        if tensor.rows != expected or tensor.values.shape[1 : 1 + len(leading)] != leading:
+            return False
+        if name in FINITE and not np.isfinite(tensor.values).all():
+            return False
+    return bool(
+        np.isfinite(logprobs.values).all()
+        and (not logprobs.values.size or logprobs.values.max() <= LOGPROB_TOLERANCE)
+    )
 
 
 def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
@@ -47,7 +128,7 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
             why="they are not finite, or above zero",
             fix="check the actor's engine; the record is kept in QUARANTINE",
         )
-    for tensor_name in ("rewards", "observations"):
+    for tensor_name in FINITE:
         tensor = trajectory.tensors.get(tensor_name)
         if tensor is not None and not np.isfinite(tensor).all():
             raise RecordError(f"{name} has values in {tensor_name} that are not finite")

@@ -83,7 +83,7 @@ def test_good_messages_beside_a_bad_one_are_stored(store: Store) -> None:
     bad = Message(b"garbage", {}, NOW_S)
     unknown = message_of(make_trajectory("t-3", version=at(0, LineageName("9-dead"))))
     intake = store.ingest([bad, message_of(make_trajectory("t-1")), unknown], now_s=NOW_S)
-    assert [item.trajectory_id for item in intake.accepted] == ["t-1.0"]
+    assert [arrival.columns.trajectory_id for arrival in intake.accepted] == [["t-1.0"]]
     assert ["9-dead" in refusal.reason for refusal in intake.refused] == [False, True]
 
 

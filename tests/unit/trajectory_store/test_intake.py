@@ -11,7 +11,7 @@ from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.trajectory_store.intake import IDS_PER_MESSAGE_MAX, Message, Parcel, Refusal, open_message
 from tidegate.trajectory_store.uploads import UploadArea
 from tidegate.v1 import trajectory_pb2
-from tidegate.wire.frame import encode_frame
+from tidegate.wire.frame import encode_frame, provenance_of
 from tidegate.wire.policy_payload import digest_of
 from tidegate.wire.reference import PayloadReference
 from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
@@ -50,7 +50,8 @@ def test_good_message_is_opened_with_its_frame_as_it_came(uploads: UploadArea) -
     message = message_of(make_trajectory("t-1"), make_trajectory("t-2"))
     parcel = opened(message, uploads)
     assert isinstance(parcel, Parcel)
-    assert [item.trajectory_id for item in parcel.trajectories] == ["t-1.0", "t-2.0"]
+    assert parcel.columns.trajectory_id == ["t-1.0", "t-2.0"]
+    assert parcel.head == provenance_of(message.data)
     assert (parcel.frame, parcel.upload) == (message.data, None)
 
 
