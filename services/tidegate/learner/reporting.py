@@ -4,12 +4,16 @@ Spans and metrics cost nothing while telemetry is off. Each trajectory's consump
 step is a trace of its own, linked to all that it was trained on.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from tidegate.core.records import Trajectory
 from tidegate.core.response import Response
+from tidegate.core.slo import Slo
+from tidegate.core.slo_catalogue import declared
+from tidegate.core.staleness import Fresh
 from tidegate.learner.batches import ReadyBatch
 from tidegate.learner.settling import Settled
 from tidegate.learner.state import Judged, LagWindow, Outdated, Progress
@@ -24,6 +28,7 @@ from tidegate.runtime.telemetry_names import (
     ATTR_RESPONSE_TIER,
     ATTR_SLO,
     ATTR_SLO_RESULT,
+    ATTR_SLO_VIOLATION,
     ATTR_TRAJECTORY,
     ATTR_VERSION_END,
     ATTR_VERSION_LEARNER,
@@ -45,6 +50,9 @@ from tidegate.runtime.telemetry_names import (
 
 SLO_LAG = "lag_bound"
 SLO_AGE = "age_bound"
+# Objectives that are judged a trajectory at a time; admission adds up what is counted here.
+LAG_OBJECTIVES = ("lag_p95", "lag_max")
+AGE_OBJECTIVES = ("age_p95",)
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
@@ -73,6 +81,9 @@ class Reporter:
         self._lags = LagWindow()
         self._labels = {ATTR_ENV: context.settings.workload.env}
         self.newest: dict[str, float] = {}
+        staleness = context.settings.staleness
+        slos = declared(context.settings.slos, max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
+        self._slos = [slo for name, slo in slos.items() if name in (*LAG_OBJECTIVES, *AGE_OBJECTIVES)]
         for slo in (SLO_LAG, SLO_AGE):
             for result in ("good", "bad"):
                 self._count_slo(slo, result, 0)
@@ -114,6 +125,7 @@ class Reporter:
             ("lag_last_max", max(lags)),
             ("lag_mean", self._lags.mean()),
             ("lag_p95", self._lags.quantile(0.95)),
+            ("age_last_p95_s", _p95([item.verdict.age_s for item in step.batch.judged])),
             *step.metrics.items(),
             ("response_tier", float(step.response.tier)),
             ("response_drain", float(step.response.drain)),
@@ -127,6 +139,7 @@ class Reporter:
         mean_return = step.progress.episodes.mean()
         if mean_return is not None:
             self.newest["mean_return"] = mean_return
+        self._count_objectives([item.verdict for item in step.batch.judged])
         self.progress(step.progress)
         if self._context.telemetry.enabled:
             self._trace(step, lags)
@@ -136,6 +149,9 @@ class Reporter:
         stats = self._context.stats
         stats.add("commit_s_total", settled.commit_s)
         stats.add("publish_s_total", settled.publish_s)
+        # For whoever measures how long the actors take to serve it.
+        stats.set("published_step", step.progress.version.step)
+        stats.set("published_at_s", self._context.clock.now_s())
         judged = step.batch.judged
         lags = [item.verdict.lag for item in judged]
         metrics = step.metrics
@@ -172,8 +188,9 @@ class Reporter:
             telemetry.observe(METRIC_VERSION_SPAN, verdict.span, labels)
             if trajectory.reward is not None:
                 telemetry.observe(METRIC_REWARD, trajectory.reward, labels)
-            if is_sampled(trajectory.trace_parent):
-                self._emit_consume(step, trajectory, item)
+            violates = any(not _holds(slo, verdict) for slo in self._slos)
+            if violates or is_sampled(trajectory.trace_parent):
+                self._emit_consume(step, trajectory, item, violates=violates)
         telemetry.count(METRIC_CONSUMED, len(lags), labels)
         self._count_slo(SLO_LAG, "good", len(lags))
         self._count_slo(SLO_AGE, "good", len(lags))
@@ -200,7 +217,7 @@ class Reporter:
             as_root=True,
         )
 
-    def _emit_consume(self, step: Step, trajectory: Trajectory, item: Judged) -> None:
+    def _emit_consume(self, step: Step, trajectory: Trajectory, item: Judged, *, violates: bool) -> None:
         self._context.telemetry.emit(
             SPAN_CONSUME,
             parent=trajectory.trace_parent,
@@ -214,15 +231,32 @@ class Reporter:
                 ATTR_VERSION_LEARNER: str(step.progress.version),
                 ATTR_LAG: item.verdict.lag,
                 ATTR_AGE: item.verdict.age_s,
+                **({ATTR_SLO_VIOLATION: True} if violates else {}),
             },
             links=[(step.trace_parent, {})],
             kind="consumer",
+            deferred=violates,
         )
+
+    def _count_objectives(self, verdicts: Sequence[Fresh]) -> None:
+        for slo in self._slos:
+            bad = sum(not _holds(slo, verdict) for verdict in verdicts)
+            self._context.stats.add(f"slo_good.{slo.name}_total", len(verdicts) - bad)
+            self._context.stats.add(f"slo_bad.{slo.name}_total", bad)
 
     def _count_slo(self, slo: str, result: str, count: int) -> None:
         self._context.telemetry.count(
             METRIC_SLO_EVENTS, count, {**self._labels, ATTR_SLO: slo, ATTR_SLO_RESULT: result}
         )
+
+
+def _holds(slo: Slo, verdict: Fresh) -> bool:
+    return slo.holds(verdict.age_s if slo.name in AGE_OBJECTIVES else verdict.lag)
+
+
+def _p95(values: Sequence[float]) -> float:
+    """The smallest value that 95 % of them do not exceed."""
+    return sorted(values)[math.ceil(0.95 * len(values)) - 1]
 
 
 def _mean_reward(trajectories: Sequence[Trajectory]) -> float | None:
