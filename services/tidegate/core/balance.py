@@ -7,14 +7,19 @@ matters: a learner that never waits is the pace itself, whatever else is slow; o
 be found that it waits for.
 
 Gains are first-order estimates from the same ratios (a cycle is as long as its parts that do not overlap), there to
-choose between two fixes and to say whether one is worth it, not to be promised.
+choose between two fixes and to say whether one is worth it, not to be promised. ``fixes`` prices them.
 """
 
+import math
 from typing import Literal, TypeAlias
 
 import msgspec
 
 Bottleneck: TypeAlias = Literal["actor", "learner", "environment", "weights", "store", "balanced", "idle"]
+# What a fix changes: what is bought by the piece, what is looked into, and the two bounds of the run file.
+Lever: TypeAlias = Literal[
+    "actor", "fewer_actors", "environment", "learner", "weights", "store", "max_lag", "max_running"
+]
 
 # The learner's objective is to wait at most a tenth of its time; below that a faster producer gains less than the
 # noise of a ten-second window on a shared machine. Actors are measured by the same rod.
@@ -81,11 +86,15 @@ class Signals(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """Who is the bottleneck, the numbers that say so in one sentence, and the single most cost-effective fix."""
+    """Who is the bottleneck, the numbers that say so in one sentence, and the fix that goes straight at it.
+
+    ``lever``: what that fix changes; None where nothing is to be bought or turned.
+    """
 
     bottleneck: Bottleneck
     sentence: str
     fix: str = ""
+    lever: Lever | None = None
 
 
 def diagnose(signals: Signals) -> Diagnosis:
@@ -134,23 +143,22 @@ def _absent(signals: Signals) -> Diagnosis | None:
 
 def _learner_sets_the_pace(signals: Signals) -> Diagnosis:
     waiting = f"The learner waits {signals.learner_idle_ratio:.0%} of its time"
-    # Publishing that overlaps the next update costs nothing: only time in which it neither trains nor waits counts.
-    publishing = min(
-        signals.learner_publish_ratio, 1.0 - signals.learner_busy_ratio - signals.learner_idle_ratio
-    )
+    publishing = publishing_ratio(signals)
     if publishing > MOVING_WEIGHTS_RATIO_MAX:
         return Diagnosis(
             "weights",
             f"{waiting} for data, and {publishing:.0%} of it goes into committing and publishing.",
-            "look at the disk of weight_distribution and trajectory_store: every version waits for both",
+            action("weights", signals),
+            "weights",
         )
-    actors_idle = _actors_idle(signals)
+    actors_idle = actors_idle_ratio(signals)
     if actors_idle > IDLE_RATIO_MAX or signals.depth_batches() >= FULL_DEPTH_BATCHES:
         return Diagnosis(
             "learner",
             f"{waiting} while {signals.depth_batches():.1f} batches wait for it and actors are idle"
             f" {actors_idle:.0%}; it trains {signals.learner_samples_per_s:,.0f} trajectories/s, {_lag(signals)}.",
-            "give the learner more compute (a GPU, or cores and --set learner.threads=2)",
+            action("learner", signals),
+            "learner",
         )
     return Diagnosis(
         "balanced",
@@ -167,14 +175,16 @@ def _learner_waits(signals: Signals) -> Diagnosis:
             "weights",
             f"{waiting}, and actors wait {signals.actor_wait_policy_ratio:.0%} of theirs for a policy"
             f" ({signals.weight_pull_ms:.0f} ms a pull, up to {signals.publish_lag:.0f} versions behind).",
-            f"raise staleness.max_lag from {signals.max_lag} to {signals.max_lag + 1}: rollouts then start under the"
-            " version an actor holds while it pulls the next",
+            f"{action('max_lag', signals)}: rollouts then start under the version an actor holds while it pulls the"
+            " next",
+            "max_lag",
         )
     if signals.depth_batches() >= FULL_DEPTH_BATCHES:
         return Diagnosis(
             "store",
             f"{waiting} although {signals.depth_batches():.1f} batches are in the store.",
             "look at the store's CPU and disk: it hands out batches more slowly than they are trained",
+            "store",
         )
     blocked = signals.actor_wait_publish_ratio
     if signals.unstored / flight > PILED_UP_SHARE or blocked > BLOCKED_RATIO_MAX:
@@ -182,60 +192,105 @@ def _learner_waits(signals: Signals) -> Diagnosis:
             "store",
             f"{waiting}; {signals.unstored:.0f} of {signals.in_flight:.0f} trajectories in flight wait before the"
             f" store and actors are blocked {blocked:.0%} of their time.",
-            "look at the store's disk, or raise trajectory_store.fetch_messages_max",
+            action("store", signals),
+            "store",
         )
     if signals.unscored / flight > PILED_UP_SHARE:
-        more = signals.num_environments + 1
         return Diagnosis(
             "environment",
             f"{waiting}; {signals.unscored:.0f} of {signals.in_flight:.0f} trajectories in flight wait for a reward"
             f" ({signals.num_environments} workers, busy {signals.environment_busy_ratio:.0%}).",
-            f"add an environment worker: --set environment.replicas={more}, or kubectl scale deployment/environment"
-            f" --replicas={more}",
+            action("environment", signals),
+            "environment",
         )
     return _actors_or_the_budget(signals, waiting)
 
 
 def _actors_or_the_budget(signals: Signals, waiting: str) -> Diagnosis:
     """Actors that never idle are too few. Where they idle as well, each side waits for the other in turn."""
-    more = signals.num_actors + 1
-    actors_idle, actors_work = _actors_idle(signals), 1.0 - _actors_idle(signals)
-    learner_works = 1.0 - signals.learner_idle_ratio
+    actors_idle = actors_idle_ratio(signals)
     serve = f"{signals.num_actors} actors make {signals.actor_steps_per_s:,.0f} steps/s and idle {actors_idle:.0%}"
-    add_an_actor = (
-        f"add an actor: --set actor.replicas={more}, or kubectl scale deployment/actor --replicas={more}"
-    )
-    if actors_idle <= IDLE_RATIO_MAX:
-        gain = min(more / max(1, signals.num_actors), 1.0 / max(learner_works, 0.01)) - 1.0
-        return Diagnosis(
-            "actor", f"{waiting}: {serve}, {_lag(signals)}.", f"{add_an_actor} (about {gain:+.0%} throughput)"
-        )
-    # In turn: the cycle is both parts after each other. One more actor shortens its part; overlap hides the shorter.
-    gain_by_actor = 1.0 / max(0.01, 1.0 - actors_work / more) - 1.0
-    gain_by_overlap = 1.0 / max(0.01, actors_work, learner_works) - 1.0
-    if gain_by_actor > gain_by_overlap:
+    gain_by_actor, gain_by_overlap = actor_gain(signals), overlap_gain(signals)
+    if actors_idle <= IDLE_RATIO_MAX or gain_by_actor > gain_by_overlap:
         return Diagnosis(
             "actor",
             f"{waiting}: {serve}, {_lag(signals)}.",
-            f"{add_an_actor} (about {gain_by_actor:+.0%} throughput)",
+            f"{action('actor', signals)} (about {gain_by_actor:+.0%} throughput)",
+            "actor",
         )
     if signals.running >= signals.max_running:
         return Diagnosis(
             "balanced",
             f"{waiting} and {serve}: max_running {signals.max_running} holds both.",
-            f"raise max_running from {signals.max_running} to {2 * signals.max_running}",
+            action("max_running", signals),
+            "max_running",
         )
     return Diagnosis(
         "balanced",
         f"{waiting} and {serve}: with max_lag {signals.max_lag} each waits for the other in turn.",
-        f"raise staleness.max_lag from {signals.max_lag} to {signals.max_lag + 1}"
-        f" (up to {gain_by_overlap:+.0%} throughput, paid in lag)",
+        f"{action('max_lag', signals)} (up to {gain_by_overlap:+.0%} throughput, paid in lag)",
+        "max_lag",
     )
 
 
-def _actors_idle(signals: Signals) -> float:
+def action(lever: Lever, signals: Signals) -> str:
+    """What to do, as a person types it."""
+    match lever:
+        case "actor":
+            more = signals.num_actors + 1
+            return f"add an actor: --set actor.replicas={more}, or kubectl scale deployment/actor --replicas={more}"
+        case "fewer_actors":
+            fewer = actors_needed(signals)
+            return f"run fewer: --set actor.replicas={fewer}, or kubectl scale deployment/actor --replicas={fewer}"
+        case "environment":
+            more = signals.num_environments + 1
+            return (
+                f"add an environment worker: --set environment.replicas={more}, or kubectl scale"
+                f" deployment/environment --replicas={more}"
+            )
+        case "learner":
+            return "give the learner more compute (a GPU, or cores and --set learner.threads=2)"
+        case "weights":
+            return (
+                "look at the disk of weight_distribution and trajectory_store: every version waits for both"
+            )
+        case "store":
+            return "look at the store's disk, or raise trajectory_store.fetch_messages_max"
+        case "max_lag":
+            return f"raise staleness.max_lag from {signals.max_lag} to {signals.max_lag + 1}"
+        case "max_running":
+            return f"raise max_running from {signals.max_running} to {2 * signals.max_running}"
+
+
+def actor_gain(signals: Signals) -> float:
+    """Share of throughput that one more actor brings."""
+    more = signals.num_actors + 1
+    actors_work, learner_works = 1.0 - actors_idle_ratio(signals), 1.0 - signals.learner_idle_ratio
+    if actors_idle_ratio(signals) <= IDLE_RATIO_MAX:
+        return min(more / max(1, signals.num_actors), 1.0 / max(learner_works, 0.01)) - 1.0
+    # In turn: the cycle is both parts after each other. One more actor shortens its part; overlap hides the shorter.
+    return 1.0 / max(0.01, 1.0 - actors_work / more) - 1.0
+
+
+def overlap_gain(signals: Signals) -> float:
+    """Share of throughput that complete overlap of rollouts and training brings, where each waits for the other."""
+    return 1.0 / max(0.01, 1.0 - actors_idle_ratio(signals), 1.0 - signals.learner_idle_ratio) - 1.0
+
+
+def actors_needed(signals: Signals) -> int:
+    """How many actors do what these do in the time in which they are not idle, with a twentieth to spare."""
+    busy = signals.num_actors * (1.0 - actors_idle_ratio(signals))
+    return min(signals.num_actors, max(1, math.ceil(busy / 0.95)))
+
+
+def actors_idle_ratio(signals: Signals) -> float:
     """Share of their time in which actors had nothing to do."""
     return min(1.0, signals.actor_wait_task_ratio)
+
+
+def publishing_ratio(signals: Signals) -> float:
+    """Share of the learner's time that publishing costs: where it overlaps the next update it costs none."""
+    return min(signals.learner_publish_ratio, 1.0 - signals.learner_busy_ratio - signals.learner_idle_ratio)
 
 
 def _lag(signals: Signals) -> str:

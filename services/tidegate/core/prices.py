@@ -34,6 +34,11 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 EXAMPLE_PRICES = Prices()
 
 
+def dollars(usd: float) -> str:
+    """Dollars as a person reads them: cents, or four digits of what is less than one."""
+    return f"${usd:,.2f}" if usd >= 1.0 or usd == 0.0 else f"${usd:.4g}"
+
+
 def usd_per_million(usd_per_h: float, *, per_s: float) -> float:
     """Dollars a million samples at a rate; infinite where nothing moves and something is paid for."""
     if per_s <= 0.0:

@@ -6,7 +6,7 @@ import msgspec
 
 from tidegate.core.planner.scaling import replicas_max
 from tidegate.core.planner.stages import Loop, capacities, throughput
-from tidegate.core.prices import EXAMPLE_PRICES, Prices, usd_per_million
+from tidegate.core.prices import EXAMPLE_PRICES, Prices, dollars, usd_per_million
 
 # Nobody re-orders machines for less; also keeps rounding from proposing what is there already.
 SAVING_MIN = 0.005
@@ -141,7 +141,7 @@ def _key(candidate: Loop, loop: Loop, prices: Prices, wanted: float) -> tuple[bo
 
 def _sentence(loop: Loop, best: Loop, before: float, after: float) -> str:
     if best == loop:
-        return f"No other size does this work for less than ${before:.4f} a million."
+        return f"No other size does this work for less than {dollars(before)} a million."
     parts = [
         f"{new} {name}{'' if new == 1 else 's'} instead of {old}"
         for name, old, new in (
@@ -158,7 +158,7 @@ def _sentence(loop: Loop, best: Loop, before: float, after: float) -> str:
         if more > SAVING_MIN
         else f"the same {rate_after:,.0f} samples/s"
     )
-    cost = f"${after:.4f} a million instead of ${before:.4f} ({_change(before, after)})"
+    cost = f"{dollars(after)} a million instead of {dollars(before)} ({_change(before, after)})"
     return f"Run {' and '.join(parts)}: {rate} for {cost}."
 
 
