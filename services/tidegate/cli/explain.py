@@ -11,11 +11,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.folder import find_folder, is_running, read_record
+from tidegate.cli.folder import find_folder, is_running, read_plan, read_record
 from tidegate.cli.life import read_life, sentence
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.errors import NotFoundError, UnavailableError
+from tidegate.core.fixes import Advice, Fix, advise
+from tidegate.core.prices import dollars
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.admission import AdmissionClient, Diagnosis
 
@@ -45,7 +47,10 @@ def explain(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """Say who holds the platform up and the one fix, or what became of a trajectory and why."""
+    """Say who holds the platform up, what to do about it and what that costs, or what became of a trajectory and why.
+
+    Prices come from the section `prices` of the run file.
+    """
     where = find_folder(folder)
     if trajectory_id is not None:
         life = read_life(where, trajectory_id)
@@ -53,7 +58,9 @@ def explain(
         _tell(answer, Text(answer["sentence"]), json=json)
         return
     diagnosis = asyncio.run(_ask(where)) if is_running(where) else diagnosis_of_samples(where)
-    _tell(msgspec.to_builtins(diagnosis), _render(diagnosis), json=json)
+    advice = advise(signals_of(diagnosis.signals), prices=read_plan(where)[1].file.prices)
+    answer = {**msgspec.to_builtins(diagnosis), "advice": msgspec.to_builtins(advice)}
+    _tell(answer, render(diagnosis, advice), json=json)
 
 
 def _tell(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
@@ -93,16 +100,44 @@ def diagnosis_of_samples(folder: Path) -> Diagnosis:
     return Diagnosis(found.bottleneck, found.sentence, found.fix, numbers(known))
 
 
-def _render(diagnosis: Diagnosis) -> RenderableType:
+def signals_of(numbers_by_name: dict[str, float]) -> Signals:
+    """The window as the diagnosis was made from it; numbers of other versions are ignored, texts do not travel."""
+    defaults = Signals()
+    fields: dict[str, Any] = {
+        name: type(getattr(defaults, name))(numbers_by_name[name])
+        for name in Signals.__struct_fields__
+        if name in numbers_by_name
+    }
+    return Signals(**fields)
+
+
+def render(diagnosis: Diagnosis, advice: Advice) -> RenderableType:
+    """The bottleneck, what to do and what it costs, why not something else, and the numbers."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bright_black")
     rows.add_column(overflow="fold")
     rows.add_row("bottleneck", Text(diagnosis.bottleneck, style="bold"))
     rows.add_row("because", Text(diagnosis.sentence))
-    rows.add_row("fix", Text(diagnosis.fix or "nothing to fix"))
+    if advice.best is None:
+        rows.add_row("fix", Text(diagnosis.fix or "nothing to fix"))
+    else:
+        rows.add_row("fix", Text(advice.sentence, style="bold"))
+        for fix in advice.others:
+            rows.add_row("or", Text(_priced(fix)))
+    if advice.samples_per_s > 0.0:
+        now = f"{dollars(advice.usd_per_h)} an hour, {dollars(advice.usd_per_million)} a million samples"
+        rows.add_row("costs now", Text(now))
+    for lever, reason in advice.why_not.items():
+        rows.add_row("not " + lever.replace("_", " "), Text(reason, style="bright_black"))
     for name in SHOWN:
         if name in diagnosis.signals:
             value = diagnosis.signals[name]
             text = f"{value:.0%}" if name.endswith("_ratio") else f"{value:,.1f}"
             rows.add_row(name.replace("_", " "), text)
     return rows
+
+
+def _priced(fix: Fix) -> str:
+    return (
+        f"{fix.action}: about {fix.gain:+.0%} throughput at {dollars(fix.usd_per_million)} a million samples"
+    )

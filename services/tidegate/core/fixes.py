@@ -2,7 +2,8 @@
 
 The diagnosis says where the loop is held up; a fix is judged by what a million trained samples cost after it. One
 that adds nothing to the bill (a bound of the run file, a disk to look at) and gains something is therefore first, and
-sending idle actors home competes with buying a faster learner for them. Gains are the diagnosis' first-order
+sending idle actors home competes with buying a faster learner for them; of two that cost the same, the one that
+brings more throughput is the better one. Gains are the diagnosis' first-order
 estimates; a second learner replica is taken to bring what the planner's model of data parallelism says.
 """
 
@@ -40,6 +41,8 @@ LEVERS: tuple[Lever, ...] = (
 )
 # Windows of ten seconds differ by more than this from each other.
 WORTH_MIN = 0.02
+# Costs this close are the same cost by estimates of the first order: then the fix that brings more is the better one.
+SAME_COST = 0.05
 
 
 class Fix(msgspec.Struct, frozen=True):
@@ -91,14 +94,14 @@ def advise(signals: Signals, *, prices: Prices = EXAMPLE_PRICES) -> Advice:
     worthy = sorted(
         (fix for fix in fixes if _is_worth_it(fix, now)), key=lambda fix: (fix.usd_per_million, -fix.gain)
     )
-    best = worthy[0] if worthy else None
+    best = _best(worthy)
     return Advice(
         bottleneck=diagnosis.bottleneck,
         samples_per_s=rate,
         usd_per_h=usd_per_h,
         usd_per_million=now,
         best=best,
-        others=tuple(worthy[1:]),
+        others=tuple(fix for fix in worthy if fix is not best),
         why_not=_why_not(signals, diagnosis, tuple(worthy)),
         sentence=_sentence(best, now) if best else _to_do(diagnosis),
     )
@@ -164,6 +167,13 @@ def _added_usd_per_h(lever: Lever, signals: Signals, prices: Prices) -> float:
 def _is_worth_it(fix: Fix, now: float) -> bool:
     """It brings throughput, or the same for less."""
     return fix.gain >= WORTH_MIN or fix.usd_per_million < now * (1.0 - WORTH_MIN)
+
+
+def _best(cheapest_first: list[Fix]) -> Fix | None:
+    if not cheapest_first:
+        return None
+    limit = cheapest_first[0].usd_per_million * (1.0 + SAME_COST)
+    return max((fix for fix in cheapest_first if fix.usd_per_million <= limit), key=lambda fix: fix.gain)
 
 
 def _to_do(diagnosis: Diagnosis) -> str:
