@@ -10,6 +10,11 @@ cannot burst. ``unpublished`` is what was trained beyond: between a commit and i
 flight, but a rollout started now would still run under the version before, one further behind than it looks. At
 ``max_lag`` 0 it would be dropped. The law bounds the aggregate; ``required_version`` and the two hard checks bound
 each trajectory.
+
+Paced, the law bounds each trajectory as well: in place of what is in flight it counts everything admitted since the
+oldest that is in flight, as a sender's window is anchored at the oldest unacknowledged byte. Nothing can then be
+overtaken by more than the budget, so slow work is waited for instead of dropped, whatever it costs in throughput; what
+is trained stays the mix that was admitted.
 """
 
 import msgspec
@@ -21,7 +26,8 @@ class Limits(msgspec.Struct, frozen=True):
     """What admission asks the task queue to enforce. Absolute and idempotent: the last one holds (I9).
 
     ``max_lag`` in versions, ``batch_size`` in trajectories a learner step, ``max_running`` (C) in trajectories
-    between admission and the store. ``paused`` stops admission without touching work in flight.
+    between admission and the store. ``paused`` stops admission without touching work in flight. ``paced``: the law
+    counts from the oldest in flight.
     """
 
     max_lag: int
@@ -29,6 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_running: int
     paused: bool = False
     reason: str = ""
+    paced: bool = False
 
     def max_in_flight(self) -> int:
         """The most trajectories that may stand between admission and gradient."""
@@ -39,12 +46,14 @@ class Flow(msgspec.Struct, frozen=True):
     """What is under way, in trajectories.
 
     ``running`` not yet in the store, ``in_flight`` not yet terminal, ``unpublished`` trained in updates that no
-    announced version holds yet.
+    announced version holds yet, ``span`` admitted since the oldest in flight, itself included (never fewer than
+    ``in_flight``).
     """
 
     running: int
     in_flight: int
     unpublished: int = 0
+    span: int = 0
 
 
 class Admit(msgspec.Struct, frozen=True):
@@ -61,7 +70,8 @@ class Delay(msgspec.Struct, frozen=True):
 
 def capacity(limits: Limits, flow: Flow) -> int:
     """Trajectories that may be admitted now (never negative)."""
-    budget = limits.max_in_flight() - flow.in_flight - flow.unpublished
+    counted = max(flow.in_flight, flow.span) if limits.paced else flow.in_flight
+    budget = limits.max_in_flight() - counted - flow.unpublished
     return max(0, min(limits.max_running - flow.running, budget))
 
 
@@ -74,6 +84,10 @@ def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | 
         return Admit(count=room)
     if limits.max_running - flow.running < group_size:
         return Delay(reason="concurrency bound reached: waits for a rollout to end")
+    if limits.paced and capacity(msgspec.structs.replace(limits, paced=False), flow) >= group_size:
+        return Delay(
+            reason="paced: waits for the oldest rollout in flight, which may not be overtaken further"
+        )
     return Delay(reason="staleness budget filled: waits for a version to be published")
 
 

@@ -168,3 +168,84 @@ def test_required_version_rises_with_the_position(
     assert later.step == max(0, here.step + 1) or here.step == 0
     if position < limits.max_in_flight():
         assert max(0, step - max_lag) <= here.step <= step
+
+
+class UnevenWorld:
+    """Rollouts that take as long as they like; the learner trains what arrived first and announces at once."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.step = 0
+        self.admitted = 0
+        # Number and version of each rollout, as in the journal: in order of admission.
+        self.running: dict[int, int] = {}
+        self.stored: list[tuple[int, int]] = []
+        self.lags: list[int] = []
+
+    def flow(self) -> Flow:
+        in_flight = [*self.running, *(number for number, _ in self.stored)]
+        return Flow(
+            running=len(self.running),
+            in_flight=len(in_flight),
+            span=self.admitted - min(in_flight, default=self.admitted),
+        )
+
+    def admit(self) -> bool:
+        decision = decide_admission(self.limits, self.flow(), group_size=1)
+        if not isinstance(decision, Admit):
+            return False
+        head = PolicyVersion(LINEAGE, self.step)
+        position = self.flow().in_flight
+        needed = required_version(self.limits, head=head, position=position).step
+        # It starts when the version it asks for is there: at once, or later.
+        self.running[self.admitted] = max(needed, self.step)
+        self.admitted += 1
+        return True
+
+    def finish(self, number: int) -> None:
+        if self.running[number] > self.step:
+            return
+        self.stored.append((number, self.running.pop(number)))
+        if len(self.stored) >= self.limits.batch_size:
+            batch = self.stored[: self.limits.batch_size]
+            self.stored = self.stored[self.limits.batch_size :]
+            self.lags += [self.step - version for _, version in batch]
+            self.step += 1
+
+
+@given(runs(), st.data())
+def test_paced_admission_lets_nothing_be_overtaken_beyond_the_budget(
+    case: tuple[Limits, int], data: st.DataObject
+) -> None:
+    limits = Limits(max_lag=case[0].max_lag, batch_size=case[0].batch_size, max_running=64, paced=True)
+    world = UnevenWorld(limits)
+    for _ in range(60):
+        while world.admit():
+            pass
+        startable = [number for number, version in world.running.items() if version <= world.step]
+        assert startable, "something can always go on"
+        # The oldest is the slow one: it ends only when nothing else can.
+        oldest = min(startable)
+        others = [number for number in startable if number != oldest]
+        world.finish(data.draw(st.sampled_from(others)) if others else oldest)
+    assert max(world.lags, default=0) <= limits.max_lag
+
+
+def test_without_pacing_a_slow_rollout_is_overtaken_beyond_the_budget() -> None:
+    world = UnevenWorld(Limits(max_lag=1, batch_size=2, max_running=64))
+    world.admit()
+    for _ in range(12):
+        while world.admit():
+            pass
+        newest = [number for number, version in world.running.items() if version <= world.step and number]
+        world.finish(newest[-1])
+    world.finish(0)
+    world.finish(max(world.running))
+    assert max(world.lags) > 1
+
+
+def test_a_paced_wait_says_for_whom() -> None:
+    limits = Limits(max_lag=0, batch_size=4, max_running=64, paced=True)
+    waiting = decide_admission(limits, Flow(running=1, in_flight=1, span=4), group_size=1)
+    assert isinstance(waiting, Delay)
+    assert "oldest rollout" in waiting.reason
