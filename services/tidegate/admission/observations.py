@@ -1,95 +1,166 @@
-"""The last seconds of every service instance's statistics: rates, shares of time, and sums over instances. No IO."""
+"""What every service instance said of itself, added up as it arrives: rates, shares of time, and sums. No IO.
 
-from collections import deque
+A report costs what changed in it, and a question costs the number of statistics, not of instances: sums over living
+instances are adjusted by the difference to each instance's report before, and increases of counters go into slots of
+time that leave the window as a whole. So ten thousand actors are asked about as fast as ten.
+
+Counters (``*_total``) belong to a life of a process. One that started anew counts from zero, or from what it kept on
+disk; either way its first report is no increase, and what the life before had counted stays in the totals.
+"""
+
+from collections import Counter, deque
 from collections.abc import Iterable
-from itertools import pairwise
+from dataclasses import dataclass, field
 
+from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.wire.stats import ServiceStats
 
 # An instance that said nothing for this long is gone: six of its reports, two of a slow one's.
 SILENT_AFTER_S = 3.0
 # Far above any run file's replicas; a flood of made-up names must not grow memory.
-INSTANCES_MAX = 1024
+INSTANCES_MAX = 16_384
+SERVICES_MAX = 64
 GONE_STATES = frozenset({"stopped", "failed"})
+# The window's edge is off by at most one part in this many.
+SLOTS = 20
 
 # Gauges that add up over instances; of other gauges the mean counts, and of this one the slowest.
 _SUMMED = ("_mb", "_bytes", "_trajectories", "_per_s")
-_SLOWEST = frozenset({"serving_step"})
+_SLOWEST = "serving_step"
+# Counts up like a counter, and is a gauge by name.
+_COUNTED = "version_step"
+# Gauges whose mean over the window is asked for: they fill and drain with every batch.
+AVERAGED = ("available_trajectories", "running_trajectories", "in_flight_trajectories")
+
+
+@dataclass(slots=True)
+class _Report:
+    """The newest report of an instance, when it arrived, and the version it serves."""
+
+    stats: ServiceStats
+    at_s: float
+    serving: PolicyVersion | None = None
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One part of the window. ``elapsed_s``: seconds of all instances together that its reports stand for."""
+
+    index: int
+    elapsed_s: float = 0.0
+    increases: dict[str, float] = field(default_factory=dict[str, float])
+    averaged: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
+
+
+@dataclass(slots=True)
+class _Service:
+    """All instances of one service, added up."""
+
+    # The living, the one that reported longest ago first.
+    living: dict[str, _Report] = field(default_factory=dict[str, _Report])
+    # Gauges of the living: sum, and how many have it.
+    sums: dict[str, float] = field(default_factory=dict[str, float])
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    # Counters over all instances and all of their lives.
+    totals: dict[str, float] = field(default_factory=dict[str, float])
+    serving: Counter[PolicyVersion] = field(default_factory=Counter[PolicyVersion])
+    slots: deque[_Slot] = field(default_factory=lambda: deque[_Slot](maxlen=SLOTS + 1))
+    reports_since_rebuild: int = 0
 
 
 class Observations:
-    """The last seconds of every instance's statistics. Bounded by ``INSTANCES_MAX`` and the window."""
+    """What holds now and over the last ``window_s`` seconds. Bounded by ``INSTANCES_MAX`` and ``SLOTS``."""
 
     def __init__(self, *, window_s: float) -> None:
         """Nothing has reported yet."""
-        self._window_s = window_s
-        self._recent: dict[str, deque[tuple[float, ServiceStats]]] = {}
-        # Counters of lives that ended, so that sums over a service never go back when a process starts anew.
-        self._before: dict[str, dict[str, float]] = {}
+        self._slot_s = window_s / SLOTS
+        self._newest: dict[str, _Report] = {}
+        self._services: dict[str, _Service] = {}
 
     def put(self, stats: ServiceStats, *, now_s: float) -> None:
         """Take in one report; ``now_s`` is when it arrived, so that clocks of other machines do not matter."""
-        recent = self._recent.get(stats.instance)
-        if recent is None:
-            if len(self._recent) >= INSTANCES_MAX:
+        before = self._newest.get(stats.instance)
+        if before is None:
+            if len(self._newest) >= INSTANCES_MAX:
                 return
-            recent = self._recent[stats.instance] = deque()
-        if recent and recent[-1][1].started_at_s != stats.started_at_s:
-            before = self._before.setdefault(stats.instance, {})
-            for name, value in recent[-1][1].values.items():
-                if name.endswith("_total"):
-                    before[name] = before.get(name, 0.0) + value
-        recent.append((now_s, stats))
-        # One report beyond the window stays, so that increments cover all of it.
-        while len(recent) > 2 and recent[1][0] < now_s - self._window_s:
-            recent.popleft()
+            if stats.service not in self._services:
+                if len(self._services) >= SERVICES_MAX:
+                    return
+                self._services[stats.service] = _Service()
+        elif before.stats.service != stats.service:
+            return  # an instance does not change its trade: somebody else uses its name
+        service = self._services[stats.service]
+        _forget_silent(service, now_s=now_s)
+        report = self._newest[stats.instance] = _Report(stats, now_s)
+        same_life = before is not None and before.stats.started_at_s == stats.started_at_s
+        slot = self._slot(service, now_s=now_s)
+        if before is not None and 0.0 <= now_s - before.at_s <= SILENT_AFTER_S:
+            slot.elapsed_s += now_s - before.at_s
+            if same_life:
+                _add_increases(slot, before.stats.values, stats.values)
+        _add_totals(service, before.stats.values if before is not None and same_life else {}, stats.values)
+        for name in AVERAGED:
+            if name in stats.values:
+                total, number = slot.averaged.get(name, (0.0, 0))
+                slot.averaged[name] = (total + stats.values[name], number + 1)
+        _replace(service, stats.instance, report)
 
     def alive(self, service: str, *, now_s: float) -> list[str]:
         """Instances of a service that report and do not say that they ended."""
-        return [
-            instance
-            for instance, recent in self._recent.items()
-            if recent[-1][1].service == service
-            and now_s - recent[-1][0] <= SILENT_AFTER_S
-            and recent[-1][1].state not in GONE_STATES
-        ]
+        return list(self._living(service, now_s=now_s).living)
+
+    def num_alive(self, service: str, *, now_s: float) -> int:
+        """How many there are of them."""
+        return len(self._living(service, now_s=now_s).living)
 
     def latest(self, service: str, *, now_s: float) -> list[ServiceStats]:
-        """The newest report of each living instance."""
-        return [self._recent[instance][-1][1] for instance in self.alive(service, now_s=now_s)]
+        """The newest report of each living instance; takes as long as there are instances."""
+        return [report.stats for report in self._living(service, now_s=now_s).living.values()]
 
     def services(self) -> list[str]:
         """Every service that ever reported."""
-        return sorted({recent[-1][1].service for recent in self._recent.values()})
+        return sorted(self._services)
 
     def rate(self, service: str, name: str, *, now_s: float) -> float:
         """Increase a second of a counter over the window, summed over living instances."""
-        return sum((self._rate(instance, name) for instance in self.alive(service, now_s=now_s)), 0.0)
+        return self._share(service, name, now_s=now_s) * self.num_alive(service, now_s=now_s)
 
     def ratio(self, service: str, name: str, *, now_s: float) -> float:
-        """Share of wall time that a counter of seconds took, mean over living instances."""
-        instances = self.alive(service, now_s=now_s)
-        return mean(min(1.0, self._rate(instance, name)) for instance in instances)
+        """Share of the living instances' wall time that a counter of seconds took, at most all of it."""
+        return (
+            min(1.0, self._share(service, name, now_s=now_s)) if self.num_alive(service, now_s=now_s) else 0.0
+        )
+
+    def increase(self, service: str, name: str, *, now_s: float) -> float:
+        """Increase of a counter over the window, of all instances."""
+        return sum(slot.increases.get(name, 0.0) for slot in self._recent(service, now_s=now_s))
 
     def gauge(self, service: str, name: str, *, now_s: float) -> float:
-        """A gauge's mean over the window, summed over living instances."""
-        means = (
-            mean(stats.values.get(name, 0.0) for _, stats in self._recent[instance])
-            for instance in self.alive(service, now_s=now_s)
-        )
-        return sum(means, 0.0)
+        """Mean over the window of one of the ``AVERAGED`` gauges, summed over living instances."""
+        looks = [slot.averaged.get(name, (0.0, 0)) for slot in self._recent(service, now_s=now_s)]
+        number = sum(count for _, count in looks)
+        mean_of_one = sum(total for total, _ in looks) / number if number else 0.0
+        return mean_of_one * self.num_alive(service, now_s=now_s)
 
-    def _rate(self, instance: str, name: str) -> float:
-        recent = self._recent[instance]
-        elapsed_s = recent[-1][0] - recent[0][0]
-        if elapsed_s <= 0:
-            return 0.0
-        increase = sum(
-            max(0.0, after.values.get(name, 0.0) - before.values.get(name, 0.0))
-            for (_, before), (_, after) in pairwise(recent)
-            if after.started_at_s == before.started_at_s
-        )
-        return increase / elapsed_s
+    def mean_of(self, service: str, name: str, *, now_s: float) -> float:
+        """Mean of a gauge over the living instances that have it, 0 without any."""
+        known = self._living(service, now_s=now_s)
+        count = known.counts.get(name, 0)
+        return known.sums[name] / count if count else 0.0
+
+    def total(self, service: str, name: str) -> float | None:
+        """A counter over all instances and lives; None before anybody reported it."""
+        known = self._services.get(service)
+        return known.totals.get(name) if known is not None else None
+
+    def totals(self, service: str) -> dict[str, float]:
+        """Every counter of a service over all instances and lives."""
+        known = self._services.get(service)
+        return dict(known.totals) if known is not None else {}
+
+    def serving(self, *, now_s: float) -> Counter[PolicyVersion]:
+        """How many living actors serve each version."""
+        return self._living("actor", now_s=now_s).serving
 
     def merged(self, *, now_s: float) -> dict[str, float]:
         """One number a statistic and service, ``<service>.<name>``.
@@ -99,35 +170,135 @@ class Observations:
         """
         numbers: dict[str, float] = {}
         for service in self.services():
-            latest = self.latest(service, now_s=now_s)
-            numbers[f"{service}.instances"] = float(len(latest))
-            for name in sorted({name for stats in latest for name in stats.values}):
-                values = [stats.values[name] for stats in latest if name in stats.values]
-                if name in _SLOWEST:
-                    numbers[f"{service}.{name}"] = min(values)
+            known = self._living(service, now_s=now_s)
+            numbers[f"{service}.instances"] = float(len(known.living))
+            for name in sorted(known.sums):
+                if name == _SLOWEST:
+                    numbers[f"{service}.{name}"] = float(min(version.step for version in known.serving))
                 elif name.endswith(_SUMMED):
-                    numbers[f"{service}.{name}"] = sum(values)
-                elif not name.endswith("_total"):
-                    numbers[f"{service}.{name}"] = mean(values)
-            for name, total in self._totals(service).items():
+                    numbers[f"{service}.{name}"] = known.sums[name]
+                else:
+                    numbers[f"{service}.{name}"] = known.sums[name] / known.counts[name]
+            for name, total in known.totals.items():
                 numbers[f"{service}.{name}"] = total
         return numbers
 
-    def _totals(self, service: str) -> dict[str, float]:
-        totals: dict[str, float] = {}
-        for instance, recent in self._recent.items():
-            stats = recent[-1][1]
-            if stats.service == service:
-                before = self._before.get(instance, {})
-                for name in {*stats.values, *before}:
-                    if name.endswith("_total"):
-                        totals[name] = (
-                            totals.get(name, 0.0) + stats.values.get(name, 0.0) + before.get(name, 0.0)
-                        )
-        return totals
+    def _share(self, service: str, name: str, *, now_s: float) -> float:
+        """Increase of a counter a second of one instance."""
+        slots = self._recent(service, now_s=now_s)
+        elapsed_s = sum(slot.elapsed_s for slot in slots)
+        return sum(slot.increases.get(name, 0.0) for slot in slots) / elapsed_s if elapsed_s > 0 else 0.0
+
+    def _living(self, service: str, *, now_s: float) -> _Service:
+        known = self._services.get(service)
+        if known is None:
+            return _Service()
+        _forget_silent(known, now_s=now_s)
+        return known
+
+    def _slot(self, service: _Service, *, now_s: float) -> _Slot:
+        index = int(now_s // self._slot_s)
+        if service.slots and service.slots[-1].index > index:
+            service.slots.clear()  # the clock went back: what was seen has no time any more
+        if not service.slots or service.slots[-1].index != index:
+            service.slots.append(_Slot(index))
+        return service.slots[-1]
+
+    def _recent(self, service: str, *, now_s: float) -> list[_Slot]:
+        known = self._services.get(service)
+        oldest = int(now_s // self._slot_s) - SLOTS
+        return [slot for slot in known.slots if slot.index >= oldest] if known is not None else []
 
 
 def mean(values: Iterable[float]) -> float:
     """The mean, 0 of nothing."""
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def _is_counter(name: str) -> bool:
+    return name.endswith("_total")
+
+
+def _add_increases(slot: _Slot, before: dict[str, float], after: dict[str, float]) -> None:
+    increases = slot.increases
+    for name, value in after.items():
+        increase = value - before.get(name, 0.0)
+        if increase > 0 and (_is_counter(name) or name == _COUNTED):
+            increases[name] = increases.get(name, 0.0) + increase
+
+
+def _add_totals(service: _Service, before: dict[str, float], after: dict[str, float]) -> None:
+    totals = service.totals
+    for name, value in after.items():
+        known = before.get(name)
+        if value != known and _is_counter(name):
+            totals[name] = totals.get(name, 0.0) + value - (known or 0.0)
+
+
+def _replace(service: _Service, instance: str, report: _Report) -> None:
+    """Let this report stand for its instance, at the end of the line."""
+    before = service.living.pop(instance, None)
+    if before is not None:
+        _leave(service, before)
+    if report.stats.state in GONE_STATES:
+        return
+    report.serving = _serving(report.stats, before)
+    service.living[instance] = report
+    service.reports_since_rebuild += 1
+    if service.reports_since_rebuild < len(service.living):
+        _enter(service, report)
+        return
+    # Once a round everything is added up anew, so that rounding does not pile up; of one instance, with each report.
+    service.reports_since_rebuild = 0
+    service.sums.clear()
+    service.counts.clear()
+    service.serving.clear()
+    for each in service.living.values():
+        _enter(service, each)
+
+
+def _enter(service: _Service, report: _Report) -> None:
+    sums, counts = service.sums, service.counts
+    for name, value in report.stats.values.items():
+        if not _is_counter(name):
+            sums[name] = sums.get(name, 0.0) + value
+            counts[name] = counts.get(name, 0) + 1
+    if report.serving is not None:
+        service.serving[report.serving] += 1
+
+
+def _leave(service: _Service, report: _Report) -> None:
+    sums, counts = service.sums, service.counts
+    for name, value in report.stats.values.items():
+        if not _is_counter(name):
+            sums[name] -= value
+            counts[name] -= 1
+            if not counts[name]:
+                del sums[name], counts[name]
+    if report.serving is not None:
+        service.serving[report.serving] -= 1
+        if not service.serving[report.serving]:
+            del service.serving[report.serving]
+
+
+def _forget_silent(service: _Service, *, now_s: float) -> None:
+    while service.living:
+        instance, report = next(iter(service.living.items()))
+        report.at_s = min(report.at_s, now_s)  # a clock that went back must not keep it alive
+        if now_s - report.at_s <= SILENT_AFTER_S:
+            return
+        del service.living[instance]
+        _leave(service, report)
+
+
+def _serving(stats: ServiceStats, before: _Report | None) -> PolicyVersion | None:
+    """The version an actor says it serves; without a label its lineage is the empty one."""
+    step = stats.values.get(_SLOWEST)
+    if step is None:
+        return None
+    label = stats.labels.get("serving_version", "")
+    same_label = before is not None and before.stats.labels.get("serving_version", "") == label
+    if before is not None and same_label and before.serving is not None and before.serving.step == step:
+        return before.serving  # as it is in most reports
+    return PolicyVersion(lineage=LineageName(label.rpartition("@")[0]), step=int(step))

@@ -94,13 +94,10 @@ def signals_of(
     """The window as the diagnosis reads it."""
     learner = seen.latest("learner", now_s=now_s)
     queue = seen.latest("task_queue", now_s=now_s)
-    serving = [
-        stats.values["serving_step"]
-        for stats in seen.latest("actor", now_s=now_s)
-        if "serving_step" in stats.values
-    ]
+    serving = seen.serving(now_s=now_s)
     learner_values = learner[0].values if learner else {}
-    behind = learner_values.get("version_step", 0.0) - min(serving) if serving else 0.0
+    slowest = min((version.step for version in serving), default=None)
+    behind = learner_values.get("version_step", 0.0) - slowest if slowest is not None else 0.0
 
     def ratio(service: str, name: str) -> float:
         return seen.ratio(service, name, now_s=now_s)
@@ -112,10 +109,10 @@ def signals_of(
         return seen.gauge(service, name, now_s=now_s)
 
     return Signals(
-        num_actors=len(seen.alive("actor", now_s=now_s)),
-        num_environments=len(seen.alive("environment", now_s=now_s)),
+        num_actors=seen.num_alive("actor", now_s=now_s),
+        num_environments=seen.num_alive("environment", now_s=now_s),
         num_learners=len(learner),
-        num_stores=len(seen.alive("trajectory_store", now_s=now_s)),
+        num_stores=seen.num_alive("trajectory_store", now_s=now_s),
         actor_steps_per_s=rate("actor", "steps_total"),
         actor_busy_ratio=ratio("actor", "busy_s_total"),
         actor_wait_task_ratio=ratio("actor", "wait_task_s_total"),
@@ -141,9 +138,7 @@ def signals_of(
         lag_mean=learner_values.get("lag_mean", 0.0),
         lag_max=learner_values.get("lag_last_max", 0.0),
         publish_lag=max(0.0, behind),
-        weight_pull_ms=mean(
-            stats.values.get("weight_pull_ms", 0.0) for stats in seen.latest("actor", now_s=now_s)
-        ),
+        weight_pull_ms=seen.mean_of("actor", "weight_pull_ms", now_s=now_s),
         paused=limits.paused,
         admission_state=limits.reason
         if limits.paused

@@ -1,8 +1,10 @@
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.admission.observations import INSTANCES_MAX, SILENT_AFTER_S, Observations
+from tidegate.admission.observations import GONE_STATES, INSTANCES_MAX, SILENT_AFTER_S, SLOTS, Observations
 from tidegate.wire.stats import ServiceStats
 
 
@@ -35,16 +37,145 @@ def test_total_over_lives_is_all_that_was_ever_counted(lives: list[list[float]])
 
 @given(increases=st.lists(st.floats(0, 100), min_size=2, max_size=60), window_s=st.floats(1.0, 10.0))
 def test_rate_is_the_increase_over_the_window(increases: list[float], window_s: float) -> None:
-    seen, counter, history = Observations(window_s=window_s), 0.0, list[tuple[float, float]]()
+    """The window is whole slots: the present one and as many before it as the window has."""
+    seen, counter, slot_s = Observations(window_s=window_s), 0.0, window_s / SLOTS
     for tick, increase in enumerate(increases):
         counter += increase
-        history.append((0.5 * tick, counter))
         seen.put(report(0.5 * tick, steps_total=counter), now_s=0.5 * tick)
-    now_s = history[-1][0]
-    older = [item for item in history if item[0] < now_s - window_s]
-    first = older[-1] if older else history[0]
-    expected = (counter - first[1]) / (now_s - first[0])
+    now_s = 0.5 * (len(increases) - 1)
+    inside = [
+        increase
+        for tick, increase in enumerate(increases)
+        if tick and int(0.5 * tick // slot_s) >= int(now_s // slot_s) - SLOTS
+    ]
+    expected = sum(inside) / (0.5 * len(inside)) if inside else 0.0
     assert seen.rate("actor", "steps_total", now_s=now_s) == pytest.approx(expected)
+    assert seen.increase("actor", "steps_total", now_s=now_s) == pytest.approx(sum(inside))
+
+
+class Said(NamedTuple):
+    """One report of the property below: after how many seconds, by whom, in which life, with which numbers."""
+
+    elapsed_s: float
+    instance: int
+    life: int
+    state: str
+    counter: float
+    gauge: float
+    step: int
+
+
+@given(
+    said=st.lists(
+        st.builds(
+            Said,
+            elapsed_s=st.sampled_from([0.0, 0.1, 0.5, 2.0, 4.0]),
+            instance=st.integers(0, 4),
+            life=st.integers(0, 2),
+            state=st.sampled_from(["ready", "ready", "ready", "stopped"]),
+            counter=st.integers(0, 1000).map(float),
+            gauge=st.floats(-1e6, 1e6),
+            step=st.integers(0, 5),
+        ),
+        max_size=80,
+    )
+)
+def test_sums_that_are_adjusted_by_each_report_are_those_of_all_newest_reports(said: list[Said]) -> None:
+    """The slow twin keeps every instance's newest report and adds up at the end."""
+    seen, now_s = Observations(window_s=10.0), 0.0
+    newest: dict[int, tuple[float, Said]] = {}
+    before_lives = 0.0
+    for each in said:
+        now_s += each.elapsed_s
+        known = newest.get(each.instance)
+        if known is not None and known[1].life != each.life:
+            before_lives += known[1].counter
+        newest[each.instance] = (now_s, each)
+        seen.put(
+            report(
+                now_s,
+                instance=f"actor-{each.instance}",
+                started_at_s=float(each.life),
+                state=each.state,
+                steps_total=each.counter,
+                rss_mb=each.gauge,
+                weight_pull_ms=each.gauge,
+                serving_step=float(each.step),
+            ),
+            now_s=now_s,
+        )
+    now_s += 1.0
+    living = [
+        each
+        for at_s, each in newest.values()
+        if now_s - at_s <= SILENT_AFTER_S and each.state not in GONE_STATES
+    ]
+    merged = seen.merged(now_s=now_s)
+    if not said:
+        assert merged == {}
+        return
+    assert merged["actor.instances"] == len(living) == seen.num_alive("actor", now_s=now_s)
+    assert set(seen.alive("actor", now_s=now_s)) == {f"actor-{each.instance}" for each in living}
+    counted = sum(each.counter for _, each in newest.values())
+    assert merged["actor.steps_total"] == pytest.approx(before_lives + counted)
+    assert sum(seen.serving(now_s=now_s).values()) == len(living)
+    if not living:
+        assert "actor.rss_mb" not in merged
+        assert seen.mean_of("actor", "weight_pull_ms", now_s=now_s) == 0.0
+        return
+    total = sum(each.gauge for each in living)
+    assert merged["actor.rss_mb"] == pytest.approx(total, abs=1e-6)
+    assert merged["actor.weight_pull_ms"] == pytest.approx(total / len(living), abs=1e-6)
+    assert merged["actor.serving_step"] == min(each.step for each in living)
+
+
+def test_gauge_is_averaged_over_the_window_and_summed_over_instances() -> None:
+    seen = Observations(window_s=10.0)
+    for tick in range(21):
+        for instance, value in (("store-0", 4.0 * (tick % 2)), ("store-1", 10.0)):
+            seen.put(report(0.5 * tick, instance=instance, available_trajectories=value), now_s=0.5 * tick)
+    assert seen.gauge("store", "available_trajectories", now_s=10.0) == pytest.approx(12.0, abs=0.2)
+
+
+def test_pause_longer_than_silence_counts_neither_time_nor_increase_and_stays_in_the_total() -> None:
+    seen = Observations(window_s=100.0)
+    for at_s, counter in ((0.0, 0.0), (1.0, 10.0), (50.0, 400.0), (51.0, 410.0)):
+        seen.put(report(at_s, steps_total=counter), now_s=at_s)
+    assert seen.rate("actor", "steps_total", now_s=51.0) == pytest.approx(10.0)
+    assert seen.total("actor", "steps_total") == 410.0
+    assert seen.totals("actor") == {"steps_total": 410.0}
+
+
+def test_clock_that_went_back_keeps_nobody_alive_and_makes_no_negative_rate() -> None:
+    seen = Observations(window_s=10.0)
+    seen.put(report(100.0, instance="actor-1", steps_total=1.0), now_s=100.0)
+    for at_s, counter in ((100.0, 10.0), (20.0, 20.0), (21.0, 30.0), (25.0, 40.0)):
+        seen.put(report(at_s, steps_total=counter), now_s=at_s)
+    assert seen.alive("actor", now_s=25.0) == ["actor-0"]
+    assert seen.rate("actor", "steps_total", now_s=25.0) == pytest.approx(10.0)
+
+
+def test_versions_that_actors_serve_are_counted_by_lineage() -> None:
+    seen = Observations(window_s=10.0)
+    for number, label in enumerate(("0-a@5", "0-a@5", "1-b@4")):
+        step = float(label.rpartition("@")[2])
+        stats = ServiceStats(
+            "actor", f"actor-{number}", "ready", 0.0, 0.0, {"serving_step": step}, {"serving_version": label}
+        )
+        seen.put(stats, now_s=0.0)
+        seen.put(stats, now_s=0.1)
+    assert {str(version): count for version, count in seen.serving(now_s=0.1).items()} == {
+        "0-a@5": 2,
+        "1-b@4": 1,
+    }
+
+
+def test_instance_that_reports_for_another_service_is_not_believed() -> None:
+    seen = Observations(window_s=10.0)
+    seen.put(report(0.0, steps_total=1.0), now_s=0.0)
+    seen.put(ServiceStats("learner", "actor-0", "ready", 0.0, 0.0, {"steps_total": 9.0}), now_s=0.0)
+    assert seen.total("actor", "steps_total") == 1.0
+    assert seen.total("learner", "steps_total") is None
 
 
 def test_restart_within_the_window_counts_as_no_increase_and_never_as_a_loss() -> None:
