@@ -9,6 +9,7 @@ import asyncio
 import msgspec
 
 from tidegate.actor.engines.port import Rollouts
+from tidegate.actor.running import GivenUp
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
 
@@ -22,10 +23,10 @@ class Held(msgspec.Struct, frozen=True, eq=False):
 
 
 class Finished(msgspec.Struct, frozen=True, eq=False):
-    """A task with its rollouts: to be published, then acknowledged."""
+    """A task with its rollouts, to be published, or with why it has none, to be settled; then acknowledged."""
 
     held: Held
-    rollouts: Rollouts
+    made: Rollouts | GivenUp
 
 
 class Desk:
@@ -66,11 +67,12 @@ class Desk:
         self.running = [self.waiting[position] for position in positions]
         chosen = set(positions)
         self.waiting = [held for position, held in enumerate(self.waiting) if position not in chosen]
-        return self.running
+        return list(self.running)
 
-    def stop_running(self) -> None:
-        """The engine is done with what it ran: its places are free, its tasks are still held until answered."""
-        self.running = []
+    def stop_running(self, held: Held) -> None:
+        """A task is done with: its place is free, it is still held until answered."""
+        if held in self.running:
+            self.running.remove(held)
         self._room.set()
 
     def held(self) -> list[Held]:

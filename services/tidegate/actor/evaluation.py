@@ -3,6 +3,7 @@
 Control work: an evaluation never becomes a trajectory, and while it runs the engine makes none.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from tidegate.actor.engines.port import Completed
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Sampler
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.clients.environment import Completion, EnvironmentClient
+from tidegate.wire.clients.environment import Completion, EnvironmentClient, RewardedCompletion
 
 HELDOUT_FILE = Path("data") / "heldout.jsonl"
 SCORES_PER_CALL = 512
@@ -87,12 +88,8 @@ class Evaluator:
             Completion(problem.prompt_id, problem.prompt, problem.answer, text, problem.bin)
             for problem, text in zip(problems, completed.completions, strict=True)
         ]
-        rewards: list[float] = []
-        for start in range(0, len(completions), SCORES_PER_CALL):
-            scored = await self._environment.score(
-                context.settings.workload.env, completions[start : start + SCORES_PER_CALL]
-            )
-            rewards.extend(item.reward for item in scored)
+        scored = await score_all(self._environment, context.settings.workload.env, completions)
+        rewards = [item.reward for item in scored]
         solved_share = sum(reward >= SOLVED_REWARD for reward in rewards) / len(rewards)
         context.stats.set("evaluation_solved_share", solved_share)
         context.stats.set("evaluation_mean_reward", sum(rewards) / len(rewards))
@@ -110,3 +107,17 @@ class Evaluator:
                 "at_s": context.clock.now_s(),
             },
         )
+
+
+async def score_all(
+    environment: EnvironmentClient, env_id: str, completions: Sequence[Completion]
+) -> list[RewardedCompletion]:
+    """The verdicts on any number of completions, in order, a bounded number a call.
+
+    Raises:
+        UnavailableError: no environment worker answers.
+    """
+    scored: list[RewardedCompletion] = []
+    for start in range(0, len(completions), SCORES_PER_CALL):
+        scored += await environment.score(env_id, completions[start : start + SCORES_PER_CALL])
+    return scored

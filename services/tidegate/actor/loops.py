@@ -1,23 +1,20 @@
 """The actor's loops over its desk: fetch tasks, generate rollouts, keep deliveries alive.
 
 The engine computes in one worker thread, so that a rollout of n + 1 overlaps the publishing of rollout n and
-heartbeats go out during long generations. Draining: fetching stops, what runs is finished (or stopped half-way through
-the drain, and handed on), what waits is handed back, what is finished is published.
+heartbeats go out during long generations (``actor.running``). Draining: fetching stops, what runs is finished (or
+stopped half-way through the drain, and handed on), what waits is handed back, what is finished is published.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-
-import msgspec
 
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.desk import Desk, Finished, Held
-from tidegate.actor.engines.port import Engine, Rollouts, Steering
+from tidegate.actor.engines.port import Engine
 from tidegate.actor.evaluation import Evaluator
 from tidegate.actor.policy import PolicyHolder
+from tidegate.actor.predictions import Predictions
+from tidegate.actor.running import Refused, RolloutRunner
 from tidegate.actor.state import split_startable
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.records import Task
@@ -26,33 +23,11 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.wire.convert import task_from_bytes
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
 
-T = TypeVar("T")
 POOL = "default"
 FETCH_WAIT_S = 0.5
 # Everything that ends a wait rings the bell; this is how often a long one is counted, below the period of statistics.
 BELL_WAIT_S = 0.25
 HEARTBEATS_PER_ACK_WAIT = 3
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What the engine made of a batch: rollouts, and the tasks that it cannot run."""
-
-    rollouts: list[Rollouts]
-    refused: list[tuple[Task, TidegateError]]
-
-
-def run_batch(engine: Engine, tasks: list[Task]) -> Outcome:
-    """Check each task by itself, then run the good ones together: one bad task spoils no batch."""
-    good: list[Task] = []
-    refused: list[tuple[Task, TidegateError]] = []
-    for task in tasks:
-        try:
-            engine.check_task(task)
-        except TidegateError as error:
-            refused.append((task, error))
-        else:
-            good.append(task)
-    return Outcome(engine.generate(good) if good else [], refused)
 
 
 class WorkLoops:
@@ -65,19 +40,20 @@ class WorkLoops:
         *,
         desk: Desk,
         engine: Engine,
-        steering: Steering,
+        runner: RolloutRunner,
+        predictions: Predictions,
         holder: PolicyHolder,
         evaluator: Evaluator,
     ) -> None:
-        """The engine is called from the one thread made here."""
+        """The engine is called in the runner's thread only."""
         self._context = context
         self._config = config
         self._desk = desk
         self._engine = engine
-        self._steering = steering
+        self._runner = runner
+        self._predictions = predictions
         self._holder = holder
         self._evaluator = evaluator
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._generating = True
 
     # -- fetch -----------------------------------------------------------------------------------------------------
@@ -149,7 +125,7 @@ class WorkLoops:
         finally:
             ring.cancel()
             self._generating = False
-            self._thread.shutdown(wait=False)
+            self._runner.close()
             for held in list(self._desk.waiting):
                 await self._hand_back(held, delay_s=0.0)
         for _ in range(self._config.max_unacked_publishes):
@@ -158,13 +134,16 @@ class WorkLoops:
     async def _next_batch(self) -> list[Held] | None:
         """Tasks to start together, as soon as there are any; None once draining."""
         desk, stats, clock = self._desk, self._context.stats, self._context.clock
+        by_length = self._context.settings.long_tail.group_by_length
         while not self._context.drain.requested:
             desk.bell.clear()
+            tasks = [held.task for held in desk.waiting]
             chosen = split_startable(
-                [held.task for held in desk.waiting],
+                tasks,
                 own=self._holder.version,
                 tree=self._holder.tree,
                 batch_max=self._config.slots,
+                lengths=[self._predictions.expected_tokens(task) for task in tasks] if by_length else None,
             )
             if chosen:
                 return desk.start(chosen)
@@ -182,29 +161,26 @@ class WorkLoops:
         return "wait_task_s_total" if self._context.bus.connected else "wait_broker_s_total"
 
     async def _generate(self, batch: list[Held]) -> None:
+        """Run a batch; each task goes on its way as soon as it is done, those that were stopped are handed back."""
         desk, stats, clock = self._desk, self._context.stats, self._context.clock
-        started_at_s = clock.monotonic_s()
-        tasks = [held.task for held in batch]
-        outcome = await self._in_thread(lambda: run_batch(self._engine, tasks))
-        generated_at_s = clock.monotonic_s()
-        stats.add("busy_s_total", generated_at_s - started_at_s)
-        stats.set("swaps_total", self._steering.num_swaps)
-        stats.set("swap_ms_total", 1e3 * self._steering.swap_s)
-        desk.stop_running()
-        rollouts = {finished.task.task_id: finished for finished in outcome.rollouts}
-        refusals = {task.task_id: error for task, error in outcome.refused}
-        for held in batch:
-            if held.task.task_id in rollouts:
-                await desk.finished.put(Finished(held, rollouts[held.task.task_id]))
-            elif held.task.task_id in refusals:
-                stats.add("tasks_failed_total")
-                self._context.log.warning(
-                    "task_refused", task_id=held.task.task_id, error=str(refusals[held.task.task_id])
-                )
-                await self._hand_back(held, delay_s=self._config.retry_delay_s)
-            else:
-                await self._hand_back(held, delay_s=0.0)
-        stats.add("wait_publish_s_total", clock.monotonic_s() - generated_at_s)
+        left = {held.task.task_id: held for held in batch}
+        async with contextlib.aclosing(self._runner.run([held.task for held in batch])) as made_ones:
+            async for made in made_ones:
+                held = left.pop(made.task.task_id)
+                desk.stop_running(held)
+                if isinstance(made, Refused):
+                    stats.add("tasks_failed_total")
+                    self._context.log.warning(
+                        "task_refused", task_id=held.task.task_id, error=str(made.error)
+                    )
+                    await self._hand_back(held, delay_s=self._config.retry_delay_s)
+                    continue
+                made_at_s = clock.monotonic_s()
+                await desk.finished.put(Finished(held, made))
+                stats.add("wait_publish_s_total", clock.monotonic_s() - made_at_s)
+        for held in left.values():
+            desk.stop_running(held)
+            await self._hand_back(held, delay_s=0.0)
 
     async def _evaluate(self, held: Held) -> None:
         stats, clock = self._context.stats, self._context.clock
@@ -212,16 +188,18 @@ class WorkLoops:
         try:
             problems = self._evaluator.problems()
             prompts = [problem.prompt for problem in problems]
-            completed = await self._in_thread(lambda: self._engine.complete(prompts, held.task.sampler))
+            completed = await self._runner.in_thread(
+                lambda: self._engine.complete(prompts, held.task.sampler)
+            )
             await self._evaluator.judge(problems, completed, sampler=held.task.sampler)
         except TidegateError as error:
             stats.add("evaluations_failed_total")
             self._context.log.warning("evaluation_failed", task_id=held.task.task_id, error=str(error))
-            self._desk.stop_running()
+            self._desk.stop_running(held)
             await self._hand_back(held, delay_s=self._config.retry_delay_s)
             return
         stats.add("evaluation_s_total", clock.monotonic_s() - started_at_s)
-        self._desk.stop_running()
+        self._desk.stop_running(held)
         await held.delivery.ack()
         self._desk.answered(held)
 
@@ -230,16 +208,13 @@ class WorkLoops:
         await held.delivery.nak(delay_s)
         self._desk.answered(held)
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
     async def _ring_at_drain(self) -> None:
         drain = self._context.drain
         await drain.wait()
         self._desk.bell.set()
         # Half of the drain for the engine to end by itself, the other half for what it then leaves.
         await asyncio.sleep(self._context.settings.drain_timeout_s / 2)
-        self._steering.stop = True
+        self._runner.stop()
 
     # -- heartbeat -------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,16 @@
 
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.desk import Desk
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import Engine, Steering
 from tidegate.actor.engines.registry import EngineSetting, open_engine
 from tidegate.actor.evaluation import Evaluator
 from tidegate.actor.loops import WorkLoops
 from tidegate.actor.policy import PolicyHolder, PolicyLoop
+from tidegate.actor.predictions import Predictions
 from tidegate.actor.publishing import Publisher
+from tidegate.actor.running import RolloutRunner
 from tidegate.actor.servicer import ActorServicer
+from tidegate.actor.tail import TailWatch
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 
@@ -33,17 +36,28 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         steering,
         context.clock,
     )
+    return assemble(context, config, engine=engine, steering=steering)
+
+
+def assemble(
+    context: ServiceContext, config: ActorConfig, *, engine: Engine, steering: Steering
+) -> ServiceParts:
+    """The parts of an actor around an engine that reads ``steering``."""
     desk = Desk(capacity=config.slots + config.prefetch, finished_max=config.slots)
     holder = PolicyHolder(steering, desk.bell)
     watch = PolicyWatch(context)
     policy = PolicyLoop(context, watch, holder, engine, attempts=config.pull_attempts)
     publisher = Publisher(context, desk, retry_delay_s=config.retry_delay_s)
+    predictions = Predictions(context.settings.long_tail)
+    tail = TailWatch(context, watch, steering, predictions)
+    runner = RolloutRunner(context, engine=engine, steering=steering, predictions=predictions, tail=tail)
     work = WorkLoops(
         context,
         config,
         desk=desk,
         engine=engine,
-        steering=steering,
+        runner=runner,
+        predictions=predictions,
         holder=holder,
         evaluator=Evaluator(context, num_problems_max=config.evaluation_problems_max),
     )
@@ -54,6 +68,8 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         "generate": work.generate,
         "heartbeat": work.heartbeat,
     }
+    if tail.wanted:
+        loops["tail"] = tail.run
     for number in range(config.max_unacked_publishes):
         loops[f"publish-{number}"] = publisher.run
 

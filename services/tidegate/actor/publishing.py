@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidegate.actor.desk import Desk, Finished
+from tidegate.actor.desk import Desk, Finished, Held
+from tidegate.actor.engines.port import Rollouts
+from tidegate.actor.running import GivenUp
+from tidegate.actor.settling import Settler
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
 from tidegate.core.errors import BackpressureError, PayloadTooLargeError, TidegateError
 from tidegate.core.records import StageTiming, Task, Trajectory
@@ -44,12 +47,13 @@ class Publisher:
     """Takes finished rollouts off the desk. ``run`` is started as often as publishes may be unacknowledged."""
 
     def __init__(self, context: ServiceContext, desk: Desk, *, retry_delay_s: float) -> None:
-        """The clients are used only for frames that no message can hold."""
+        """The clients are used only for frames that no message can hold, and for tasks that end without a record."""
         self._context = context
         self._desk = desk
         self._retry_delay_s = retry_delay_s
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._environment = EnvironmentClient(context.channel("environment"))
+        self._settler = Settler(context, self._store)
 
     async def run(self) -> None:
         """Publish until the desk says that nothing more will be finished."""
@@ -57,23 +61,33 @@ class Publisher:
         while (finished := await self._desk.finished.get()) is not None:
             held = finished.held
             try:
-                records = self._records(finished)
-                await self._publish(held.task, records)
+                done = await self._tell(finished)
             except TidegateError as error:  # nothing that waiting would change: this rollout cannot be told
                 context.stats.add("tasks_failed_total")
                 context.log.warning("rollout_not_published", task_id=held.task.task_id, error=str(error))
-                await held.delivery.nak(self._retry_delay_s)
-            else:
+                done = False
+            if done:
                 await held.delivery.ack()
-                context.stats.add("steps_total", sum(record.num_steps for record in records))
-                context.stats.add("trajectories_total", len(records))
+            else:
+                await held.delivery.nak(self._retry_delay_s)
             self._desk.answered(held)
 
-    def _records(self, finished: Finished) -> list[Trajectory]:
+    async def _tell(self, finished: Finished) -> bool:
+        """Publish rollouts, or settle a task that has none; False when another actor has to try."""
+        held, made, stats = finished.held, finished.made, self._context.stats
+        if isinstance(made, GivenUp):
+            return await self._settler.settle(held.task, made)
+        records = self._records(held, made)
+        await self._publish(held.task, records)
+        stats.add("steps_total", sum(record.num_steps for record in records))
+        stats.add("trajectories_total", len(records))
+        return True
+
+    def _records(self, held: Held, rollouts: Rollouts) -> list[Trajectory]:
         """The records of a task, each with its own trace."""
-        task, rollouts = finished.held.task, finished.rollouts
-        provenance = Provenance(actor_id=self._context.instance, taken_at_s=finished.held.taken_at_s)
-        traces = self._traces(finished)
+        task = held.task
+        provenance = Provenance(actor_id=self._context.instance, taken_at_s=held.taken_at_s)
+        traces = self._traces(held, num_samples=len(rollouts.samples))
         records = records_of(rollouts, provenance, trace_parents=traces)
         telemetry = self._context.telemetry
         if not telemetry.enabled:
@@ -108,17 +122,17 @@ class Publisher:
             for record in records
         ]
 
-    def _traces(self, finished: Finished) -> list[str]:
+    def _traces(self, held: Held, *, num_samples: int) -> list[str]:
         """One trace a trajectory: the first sample goes on in its task's, the others open their own and link to it."""
-        task, telemetry = finished.held.task, self._context.telemetry
+        task, telemetry = held.task, self._context.telemetry
         traces = [task.trace_parent or telemetry.root()]
-        for _ in finished.rollouts.samples[1:]:
+        for _ in range(1, num_samples):
             trace = telemetry.root()
             telemetry.emit(
                 SPAN_TASK_LEASE,
                 parent=trace,
                 started_at_s=task.admitted_at_s,
-                finished_at_s=finished.held.taken_at_s,
+                finished_at_s=held.taken_at_s,
                 attributes={ATTR_RUN: task.run_id, ATTR_TASK: task.task_id},
                 links=[(task.trace_parent, {})],
                 as_root=True,

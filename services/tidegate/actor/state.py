@@ -46,22 +46,28 @@ def may_start(task: Task, *, own: PolicyVersion | None, tree: LineageTree) -> bo
 
 
 def split_startable(
-    tasks: Sequence[Task], *, own: PolicyVersion | None, tree: LineageTree, batch_max: int
+    tasks: Sequence[Task],
+    *,
+    own: PolicyVersion | None,
+    tree: LineageTree,
+    batch_max: int,
+    lengths: Sequence[float] | None = None,
 ) -> list[int]:
-    """Positions of the tasks to start together: same kind, in order, at most ``batch_max``; evaluations alone."""
-    chosen: list[int] = []
-    for position, task in enumerate(tasks):
-        if not may_start(task, own=own, tree=tree):
-            continue
-        if not chosen:
-            chosen.append(position)
-            if task.kind == "evaluation":
-                break
-        elif task.kind == tasks[chosen[0]].kind:
-            chosen.append(position)
-        if len(chosen) == batch_max:
-            break
-    return chosen
+    """Positions of the tasks to start together: same kind, in order, at most ``batch_max``; evaluations alone.
+
+    With ``lengths``, one expected length a task, the first that may start is joined by those of about its length
+    rather than by the next: it is always started, so no task waits for one of its kind.
+    """
+    startable = [position for position, task in enumerate(tasks) if may_start(task, own=own, tree=tree)]
+    if not startable:
+        return []
+    first = startable[0]
+    if tasks[first].kind == "evaluation":
+        return [first]
+    alike = [position for position in startable[1:] if tasks[position].kind == tasks[first].kind]
+    if lengths is not None:
+        alike.sort(key=lambda position: abs(lengths[position] - lengths[first]))
+    return sorted([first, *alike[: batch_max - 1]])
 
 
 class Provenance(msgspec.Struct, frozen=True):

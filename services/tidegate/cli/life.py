@@ -20,6 +20,7 @@ WHAT_DROPPED_MEANS: dict[DropReason, str] = {
     "invalid": "its record did not hold together and was kept in QUARANTINE",
     "failed": "no actor or verifier could finish it",
     "superseded": "another attempt of its task ended first",
+    "settled": "the first samples of its group were rewarded alike, so the rest was never made",
     "retired": "the run ended before an actor took it",
 }
 WHAT_TO_DO: dict[DropReason, str] = {

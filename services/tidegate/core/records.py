@@ -16,8 +16,16 @@ Array: TypeAlias = NDArray[Any]
 
 TaskKind = Literal["segment", "group", "evaluation"]
 
-DropReason = Literal["stale", "expired", "invalid", "failed", "superseded", "retired"]
-DROP_REASONS: tuple[DropReason, ...] = ("stale", "expired", "invalid", "failed", "superseded", "retired")
+DropReason = Literal["stale", "expired", "invalid", "failed", "superseded", "settled", "retired"]
+DROP_REASONS: tuple[DropReason, ...] = (
+    "stale",
+    "expired",
+    "invalid",
+    "failed",
+    "superseded",
+    "settled",
+    "retired",
+)
 
 
 class Sampler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

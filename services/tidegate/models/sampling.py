@@ -136,6 +136,14 @@ class Generation:
             written_RT = self._tokens_BT[self._rows_R, : self._num_steps - 1]
             _, self._cache = self._model(written_RT, cache=self._cache)
 
+    def stop_prompt(self, prompt_index: int) -> None:
+        """Write no more of a prompt's samples; what they hold is no completion and is for nobody to train on."""
+        stopped_B = (self._group_of_B == prompt_index) & ~self._finished_B
+        self._lengths_B[stopped_B] = self._num_steps
+        self._finished_B |= stopped_B
+        if self._cache is not None:
+            self._compact()
+
     def completions(self) -> list[Completion]:
         """All rows, prompt by prompt.
 

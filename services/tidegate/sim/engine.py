@@ -59,11 +59,14 @@ class PacedEngine:
         started_at_s = self._clock.now_s()
         snapshot = self._newest()
         marks = VersionMarks(snapshot.version)
+        self._steering.begins(tasks, snapshot.version, now_s=started_at_s)
         nodes = np.empty(POSITIONS, dtype=np.int32)
         length = self._rng.uniform(0.5, 1.5)
         straggles = self._rng.random() < self._pace.stragglers
         for position in range(POSITIONS):
+            self._steering.position = position
             if self._steering.stop:
+                self._steering.ends()
                 return []
             if self._newest().version != snapshot.version:
                 snapshot = self._newest()
@@ -73,6 +76,7 @@ class PacedEngine:
             # Looked at anew each time: with the fault, its victims get well.
             slowness = STRAGGLER_SLOWNESS if straggles and self._pace.stragglers else 1.0
             Worker.current().pause(self._pace.rollout_s * length * slowness / POSITIONS)
+        self._steering.ends()
         finished_at_s = self._clock.now_s()
         sample = Sample(
             tensors={
@@ -83,7 +87,11 @@ class PacedEngine:
             num_steps=POSITIONS,
             finish_reason="stop",
         )
-        return [Rollouts(task, (sample,) * task.num_samples, started_at_s, finished_at_s) for task in tasks]
+        return [
+            Rollouts(task, (sample,) * task.num_samples, started_at_s, finished_at_s)
+            for task in tasks
+            if task.task_id not in self._steering.cut
+        ]
 
     def _newest(self) -> PolicySnapshot:
         newest = self._steering.newest

@@ -99,7 +99,7 @@ async def test_group_that_no_message_can_hold_is_scored_by_a_call_and_uploaded(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     await announce_policy(bus, topology, 0, char_lm_params(0))
-    await give(bus, topology, [group("task-1", num_samples=1500)])
+    await give(bus, topology, [group("task-1", num_samples=4096)])
     async with (
         running(environment_main.build, EnvironmentConfig(), make_context("environment", settings, bus=bus)),
         running(main.build, CONFIG, make_context("actor", settings, bus=bus)),
@@ -108,7 +108,7 @@ async def test_group_that_no_message_can_hold_is_scored_by_a_call_and_uploaded(
         await emptied(bus, topology, "TASKS")
     assert message.headers[HEADER_REFERENCE] == "1"
     records = decode_frame(store.uploads["task-1:scored"])
-    assert len(records) == records[0].group_size == 1500
+    assert len(records) == records[0].group_size == 4096
     assert all(record.reward is not None for record in records)
     assert records[0].stages[-1].stage == "reward.score"
 

@@ -29,7 +29,9 @@ def test_room_counts_what_waits_and_runs_but_not_what_is_being_published() -> No
     assert desk.start([0, 2]) == [tasks[0], tasks[2]]
     assert desk.waiting == [tasks[1]]
     assert desk.room() == 0
-    desk.stop_running()
+    desk.stop_running(tasks[0])
+    assert desk.room() == 1
+    desk.stop_running(tasks[2])
     assert desk.room() == 2
     assert len(desk.held()) == 3
 
@@ -47,12 +49,13 @@ def test_answered_task_is_held_no_longer_wherever_it_was() -> None:
 
 async def test_bell_rings_for_a_task_and_room_for_one_that_left() -> None:
     desk = Desk(capacity=1, finished_max=1)
-    desk.take(held(1))
+    task = held(1)
+    desk.take(task)
     await desk.bell.wait()
     waiting = asyncio.create_task(desk.wait_for_room(timeout_s=60.0))
     await asyncio.sleep(0)
     assert not waiting.done()
     desk.start([0])
-    desk.stop_running()
+    desk.stop_running(task)
     await waiting
     await desk.wait_for_room(timeout_s=60.0)

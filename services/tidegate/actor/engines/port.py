@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from tidegate.core.ids import PolicyVersion
+from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Task, VersionSpan
 
 
@@ -45,23 +45,46 @@ class Completed(msgspec.Struct, frozen=True):
     num_tokens: int
 
 
+class Running(msgspec.Struct, frozen=True):
+    """What an engine works on now: these tasks, since when (seconds since the epoch), under which version first."""
+
+    task_ids: frozenset[TaskId]
+    oldest: PolicyVersion
+    started_at_s: float
+
+
 class Steering:
     """What the loops tell a running engine, and what it tells them.
 
     ``newest``: the policy to serve; the engine swaps to it at its next boundary. ``stop``: finish what is nearly
-    done and return; the tasks without rollouts are handed to other actors. ``serving``, ``num_swaps`` and
-    ``swap_s``: the policy in use, how often it was swapped, and the seconds that generation stood still for it.
+    done and return; the tasks without rollouts are handed to other actors. ``cut``: tasks that are not worth
+    finishing; the engine ends them at its next boundary and gives no rollouts of them.
+    ``serving``, ``num_swaps`` and ``swap_s``: the policy in use, how often it was swapped, and the seconds that
+    generation stood still for it. ``running`` and ``position``: what is under way, and how many steps or tokens of it
+    are made.
     """
 
-    __slots__ = ("newest", "num_swaps", "serving", "stop", "swap_s")
+    __slots__ = ("cut", "newest", "num_swaps", "position", "running", "serving", "stop", "swap_s")
 
     def __init__(self) -> None:
         """No policy yet."""
         self.newest: PolicySnapshot | None = None
         self.stop = False
+        self.cut: frozenset[TaskId] = frozenset()
+        self.running: Running | None = None
+        self.position = 0
         self.serving: PolicySnapshot | None = None
         self.num_swaps = 0
         self.swap_s = 0.0
+
+    def begins(self, tasks: Sequence[Task], version: PolicyVersion, *, now_s: float) -> None:
+        """The engine starts these tasks together, under ``version``."""
+        self.position = 0
+        self.running = Running(frozenset(task.task_id for task in tasks), version, now_s)
+
+    def ends(self) -> None:
+        """Nothing is under way."""
+        self.running = None
 
     def swapped(self, snapshot: PolicySnapshot, *, seconds: float) -> None:
         """The engine now serves ``snapshot``; it stood still for ``seconds``."""
@@ -90,7 +113,7 @@ class Engine(Protocol):
         ...
 
     def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
-        """Run checked tasks under ``Steering.newest``; those without an entry in the answer were stopped early."""
+        """Run checked tasks under ``Steering.newest``; those without an entry in the answer were stopped or cut."""
         ...
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:

@@ -16,7 +16,7 @@ from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.state import VersionMarks
 from tidegate.core.errors import RecordError, UnavailableError
-from tidegate.core.ids import PolicyVersion
+from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import PolicySnapshot, Sampler, Task
 from tidegate.models.char_lm import CharLm, CharLmSpec, check_arrays, load_arrays
 from tidegate.models.char_tokenizer import decode, encode_prompt
@@ -101,16 +101,29 @@ class TextGenerationEngine:
     def _generate_batch(self, tasks: list[Task]) -> list[Rollouts]:
         started_at_s = self._clock.now_s()
         num_samples, sampler = tasks[0].num_samples, tasks[0].sampler
-        marks = VersionMarks(self._serve_newest())
+        steering = self._steering
+        version = self._serve_newest()
+        marks = VersionMarks(version)
         prompts = [encode_prompt(task.prompt) for task in tasks]
         generation = self._open(prompts, sampler, num_samples=num_samples)
+        steering.begins(tasks, version, now_s=started_at_s)
+        cut: frozenset[TaskId] = frozenset()
         while not generation.done:
-            if self._steering.stop:
+            if steering.stop:
+                steering.ends()
                 return []
-            if self._steering.newest is not self._steering.serving:
+            if steering.cut is not cut:
+                cut = steering.cut
+                for index, task in enumerate(tasks):
+                    if task.task_id in cut:
+                        generation.stop_prompt(index)
+                continue
+            if steering.newest is not steering.serving:
                 marks.swap(generation.num_steps, self._serve_newest())
                 generation.refresh_cache()
             generation.step()
+            steering.position = generation.num_steps
+        steering.ends()
         completions = generation.completions()
         finished_at_s = self._clock.now_s()
         return [
@@ -124,6 +137,7 @@ class TextGenerationEngine:
                 finished_at_s=finished_at_s,
             )
             for index, (task, prompt) in enumerate(zip(tasks, prompts, strict=True))
+            if task.task_id not in cut
         ]
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:

@@ -116,7 +116,7 @@ class VectorEnvEngine:
             assert vector is not None, "check_task has made the environments"
             started_at_s = self._clock.now_s()
             try:
-                sample = self._unroll(vector, num_steps=task.unroll_length)
+                sample = self._unroll(vector, task, now_s=started_at_s)
             except (
                 Exception
             ) as error:  # an environment is foreign code: whatever it raises costs its episodes only
@@ -124,12 +124,19 @@ class VectorEnvEngine:
                 raise TidegateError(
                     f"Environment {self._env_id!r} failed in a step", why=repr(error), fix="it is made anew"
                 ) from error
-            finished.append(Rollouts(task, (sample,), started_at_s, self._clock.now_s()))
+            finally:
+                self._steering.ends()
+            if sample is not None:
+                finished.append(Rollouts(task, (sample,), started_at_s, self._clock.now_s()))
         return finished
 
-    def _unroll(self, vector: VectorEnv, *, num_steps: int) -> Sample:
-        """Step all environments ``num_steps`` times. This loop is where an actor spends its time."""
+    def _unroll(self, vector: VectorEnv, task: Task, *, now_s: float) -> Sample | None:
+        """Step all environments a segment's length. This loop is where an actor spends its time.
+
+        None when the task was cut; the environments stand where they stopped, and the next segment goes on there.
+        """
         steering, rng, envs = self._steering, self._rng, vector.envs
+        num_steps = task.unroll_length
         first_action = vector.first_action
         shape = (num_steps, self._num_envs)
         observations_TNO = np.empty((num_steps + 1, *vector.observations_NO.shape), np.float32)
@@ -141,8 +148,14 @@ class VectorEnvEngine:
         policy = self._serve_newest()
         params = policy.tensors
         marks = VersionMarks(policy.version)
+        steering.begins([task], policy.version, now_s=now_s)
         observations_NO = vector.observations_NO
+        num_made = num_steps
         for step in range(num_steps):
+            if task.task_id in steering.cut:
+                num_made = step
+                break
+            steering.position = step
             if steering.newest is not policy:
                 policy = self._serve_newest()
                 params = policy.tensors
@@ -154,13 +167,18 @@ class VectorEnvEngine:
                 actions_N + first_action if first_action else actions_N
             )
             observations_NO = observations.reshape(observations_TNO.shape[1:])
-        observations_TNO[num_steps] = observations_NO
-        vector.observations_NO = observations_TNO[num_steps].copy()
-        done_TN = terminated_TN | truncated_TN
-        valid_TN = np.empty(shape, np.bool_)
+        if num_made == 0:
+            return None
+        observations_TNO[num_made] = observations_NO
+        vector.observations_NO = observations_TNO[num_made].copy()
+        done_TN = (terminated_TN | truncated_TN)[:num_made]
+        valid_TN = np.empty_like(done_TN)
         np.logical_not(vector.done_N, out=valid_TN[0])
         np.logical_not(done_TN[:-1], out=valid_TN[1:])
         vector.done_N = done_TN[-1].copy()
+        episodes = end_episodes(vector, rewards_TN[:num_made], done_TN, valid_TN)
+        if num_made < num_steps:
+            return None
         return Sample(
             tensors={
                 "observations": observations_TNO,
@@ -173,7 +191,7 @@ class VectorEnvEngine:
             },
             spans=marks.spans(num_steps),
             num_steps=int(np.count_nonzero(valid_TN)),
-            episodes=end_episodes(vector, rewards_TN, done_TN, valid_TN),
+            episodes=episodes,
         )
 
     def _serve_newest(self) -> PolicySnapshot:

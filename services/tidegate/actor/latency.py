@@ -1,0 +1,20 @@
+"""How long rollouts take at least (``workload.latency``, in place of slow environments), from their tasks' seeds."""
+
+from collections.abc import Mapping
+
+from tidegate.core.curriculum import uniform_fraction
+from tidegate.core.distributions import Distribution, slowest_quantile
+from tidegate.core.lengths import OTHER_BIN
+from tidegate.core.records import Task
+
+
+def rollout_time_s(by_bin: Mapping[str, Distribution], task: Task, *, first_sample: int = 0) -> float:
+    """Seconds that a task's samples take together: the slowest of them; the same for every actor that tries it.
+
+    ``first_sample``: index of the first of these samples, so that those made later draw anew.
+    """
+    distribution = by_bin.get(task.curriculum_bin, by_bin.get(OTHER_BIN))
+    if distribution is None:
+        return 0.0
+    share = uniform_fraction(task.seed, "latency", first_sample)
+    return slowest_quantile(distribution, share, num=task.num_samples)

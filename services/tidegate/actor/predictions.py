@@ -1,0 +1,76 @@
+"""What this actor has learned about lengths, and what it does with it: caps, batches of one length, deadlines.
+
+Each actor learns from its own rollouts alone, so nothing is shared and a restart begins anew; a bin is known after
+some twenty rollouts of it.
+"""
+
+import msgspec
+
+from tidegate.actor.engines.port import Rollouts
+from tidegate.core.lengths import LengthPredictor, SurvivalCurve
+from tidegate.core.long_tail import capped_length
+from tidegate.core.records import Task
+from tidegate.runtime.config import LongTailConfig
+
+# How a completion that ended by itself says so.
+ENDED = "stop"
+
+
+class Predictions:
+    """Lengths in tokens a sample and in seconds a task, by curriculum bin. What no setting asks for is not counted.
+
+    Deadlines go by seconds, because versions come per second: a rollout's time holds its tokens, and also its weight
+    swaps, its tools and the others in its batch. For a group it is the time of its slowest sample.
+    """
+
+    def __init__(self, config: LongTailConfig) -> None:
+        """Nothing is known yet."""
+        self._config = config
+        self._tokens = LengthPredictor(half_life=config.half_life)
+        self._seconds = LengthPredictor(half_life=config.half_life)
+        self._wants_tokens = config.cap_quantile > 0.0 or config.group_by_length
+        self._wants_seconds = config.policy == "cut"
+
+    def wrote(self, rollouts: Rollouts) -> None:
+        """Learn from completions how long they are; one that met its cap would have been longer."""
+        task = rollouts.task
+        if self._wants_tokens and task.kind == "group":
+            for sample in rollouts.samples:
+                ended = sample.finish_reason == ENDED
+                self._tokens.observe(task.curriculum_bin, sample.num_steps, ended=ended)
+
+    def took(self, rollouts: Rollouts) -> None:
+        """Learn how long a whole task took."""
+        if self._wants_seconds:
+            took_s = rollouts.finished_at_s - rollouts.started_at_s
+            self._seconds.observe(rollouts.task.curriculum_bin, took_s)
+
+    def cut(self, task: Task, *, elapsed_s: float, length: int) -> None:
+        """Learn from a task that was ended before its end: it would have taken longer.
+
+        Its longest completion counts for its tokens; how many of the others had ended is not known.
+        """
+        self._seconds.observe(task.curriculum_bin, elapsed_s, ended=False)
+        if self._wants_tokens and task.kind == "group":
+            self._tokens.observe(task.curriculum_bin, length, ended=False)
+
+    def seconds(self, task: Task) -> SurvivalCurve:
+        """How long tasks of this bin take."""
+        return self._seconds.curve(task.curriculum_bin)
+
+    def capped(self, task: Task) -> Task:
+        """The task with its new tokens capped at its bin's quantile, where that is asked for."""
+        if self._config.cap_quantile == 0.0 or task.kind != "group":
+            return task
+        sampler = task.sampler
+        cap = capped_length(
+            self._tokens.curve(task.curriculum_bin),
+            quantile=self._config.cap_quantile,
+            length_max=sampler.max_new_tokens,
+        )
+        return msgspec.structs.replace(task, sampler=msgspec.structs.replace(sampler, max_new_tokens=cap))
+
+    def expected_tokens(self, task: Task) -> float:
+        """The mean length of a bin's completions; the most a task may write while it is not known."""
+        mean = self._tokens.curve(task.curriculum_bin).mean_remaining(0.0)
+        return float(task.sampler.max_new_tokens) if mean is None else mean

@@ -1,0 +1,286 @@
+"""Running a batch of tasks from the engine's first token to rollouts that may be handed on.
+
+The engine computes in one worker thread. What it made then waits until its time has passed (``workload.latency``);
+what is marked meanwhile is cut. With ``long_tail.settle_after`` the first samples of each group are scored, and the
+rest is made only where they differ.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from tidegate.actor.engines.port import Engine, Rollouts, Steering
+from tidegate.actor.evaluation import score_all
+from tidegate.actor.latency import rollout_time_s
+from tidegate.actor.predictions import Predictions
+from tidegate.actor.tail import TailWatch
+from tidegate.core.errors import TidegateError
+from tidegate.core.ids import TaskId
+from tidegate.core.long_tail import is_settled
+from tidegate.core.records import DropReason, Task
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.environment import Completion, EnvironmentClient
+
+T = TypeVar("T")
+EndedBy = Literal["cut", "settled"]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What the engine made of a batch: rollouts, and the tasks that it cannot run."""
+
+    rollouts: list[Rollouts]
+    refused: list[tuple[Task, TidegateError]]
+
+
+class Refused(msgspec.Struct, frozen=True, eq=False):
+    """A task that this engine cannot run."""
+
+    task: Task
+    error: TidegateError
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """A task that ends without a trajectory: cut, or settled by rule.
+
+    ``length``: steps or tokens of its longest sample when it ended. ``num_made``: samples that were begun.
+    """
+
+    task: Task
+    by: EndedBy
+    reason: DropReason
+    detail: str
+    length: int
+    elapsed_s: float
+    num_made: int
+
+
+Made: TypeAlias = Rollouts | GivenUp | Refused
+
+
+def run_batch(engine: Engine, tasks: Sequence[Task]) -> Outcome:
+    """Check each task by itself, then run the good ones together: one bad task spoils no batch."""
+    good: list[Task] = []
+    refused: list[tuple[Task, TidegateError]] = []
+    for task in tasks:
+        try:
+            engine.check_task(task)
+        except TidegateError as error:
+            refused.append((task, error))
+        else:
+            good.append(task)
+    return Outcome(engine.generate(good) if good else [], refused)
+
+
+class RolloutRunner:
+    """Runs one batch at a time; the engine is called from the one thread made here."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        engine: Engine,
+        steering: Steering,
+        predictions: Predictions,
+        tail: TailWatch,
+    ) -> None:
+        """``tail`` marks what is to be cut."""
+        self._context = context
+        self._engine = engine
+        self._steering = steering
+        self._predictions = predictions
+        self._tail = tail
+        self._latency = context.settings.workload.latency_by_bin()
+        self._settle_after = context.settings.long_tail.settle_after
+        self._environment = EnvironmentClient(context.channel("environment"))
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Call something that computes, in the engine's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def stop(self) -> None:
+        """End what is under way at its next boundary; its tasks are for other actors."""
+        self._steering.stop = True
+        self._tail.changed.set()
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self._thread.shutdown(wait=False)
+
+    async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+        """Run tasks together; each comes back as soon as it is done. Those that do not were stopped."""
+        self._tail.begin(tasks)
+        tasks = [self._predictions.capped(task) for task in tasks]
+        rounds = self._in_rounds(tasks) if self._may_settle(tasks) else self._round(tasks)
+        async with aclosing(rounds):
+            async for made in rounds:
+                self._tail.over(made.task.task_id)
+                if isinstance(made, Rollouts):
+                    self._predictions.took(made)
+                yield made
+
+    # -- one round -------------------------------------------------------------------------------------------------
+
+    async def _round(self, tasks: Sequence[Task], *, first_sample: int = 0) -> AsyncGenerator[Made]:
+        """The engine, then the wait: each task as soon as its time has passed or it was cut."""
+        clock, stats = self._context.clock, self._context.stats
+        started_at_s = clock.monotonic_s()
+        outcome = await self.in_thread(lambda: run_batch(self._engine, tasks))
+        now_s = clock.monotonic_s()
+        stats.add("busy_s_total", now_s - started_at_s)
+        stats.set("swaps_total", self._steering.num_swaps)
+        stats.set("swap_ms_total", 1e3 * self._steering.swap_s)
+        for task, error in outcome.refused:
+            yield Refused(task, error)
+        due_at_s = {
+            rollouts.task.task_id: now_s + self._time_left_s(rollouts, first_sample=first_sample)
+            for rollouts in outcome.rollouts
+        }
+        for task in tasks:
+            if task.task_id not in due_at_s and task.task_id in self._tail.marks:
+                yield self._cut(task, first_sample=first_sample)
+        waiting = list(outcome.rollouts)
+        for rollouts in waiting:
+            self._tail.made(rollouts)
+        while waiting and not self._steering.stop:
+            now_s = clock.monotonic_s()
+            still: list[Rollouts] = []
+            for rollouts in waiting:
+                task_id = rollouts.task.task_id
+                if due_at_s[task_id] <= now_s:
+                    yield self._ended(rollouts)
+                elif task_id in self._tail.marks:
+                    yield self._cut(rollouts.task, first_sample=first_sample)
+                else:
+                    still.append(rollouts)
+            waiting = still
+            if waiting:
+                await self._wait(until_s=min(due_at_s[rollouts.task.task_id] for rollouts in waiting))
+
+    def _time_left_s(self, rollouts: Rollouts, *, first_sample: int) -> float:
+        took_s = max(0.0, self._context.clock.now_s() - rollouts.started_at_s)
+        wanted_s = rollout_time_s(self._latency, rollouts.task, first_sample=first_sample)
+        return max(0.0, wanted_s - took_s)
+
+    async def _wait(self, *, until_s: float) -> None:
+        """Until the next rollout's time has passed, one is marked, or the engine is to stop; counted as work."""
+        clock, stats, changed = self._context.clock, self._context.stats, self._tail.changed
+        started_at_s = clock.monotonic_s()
+        changed.clear()
+        if not self._steering.stop:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), timeout=max(0.0, until_s - started_at_s))
+        waited_s = clock.monotonic_s() - started_at_s
+        stats.add("busy_s_total", waited_s)
+        stats.add("wait_latency_s_total", waited_s)
+
+    def _ended(self, rollouts: Rollouts) -> Rollouts:
+        """Rollouts whose wait is over ended now, and not when the engine was done."""
+        self._predictions.wrote(rollouts)
+        if not self._latency:
+            return rollouts
+        finished_at_s = max(rollouts.finished_at_s, self._context.clock.now_s())
+        return msgspec.structs.replace(rollouts, finished_at_s=finished_at_s)
+
+    def _cut(self, task: Task, *, first_sample: int) -> GivenUp:
+        mark = self._tail.marks[task.task_id]
+        self._predictions.cut(task, elapsed_s=mark.elapsed_s, length=mark.length)
+        return GivenUp(
+            task=task,
+            by="cut",
+            reason=mark.decision.reason,
+            detail=f"cut at length {mark.length}: {mark.decision.detail}",
+            length=mark.length,
+            elapsed_s=mark.elapsed_s,
+            num_made=first_sample + task.num_samples,
+        )
+
+    # -- in rounds -------------------------------------------------------------------------------------------------
+
+    def _may_settle(self, tasks: Sequence[Task]) -> bool:
+        return self._settle_after > 0 and all(
+            task.kind == "group" and task.num_samples > self._settle_after for task in tasks
+        )
+
+    async def _in_rounds(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+        """The first samples of every group; then the rest of those that they did not settle."""
+        num_first = self._settle_after
+        opening = [msgspec.structs.replace(task, num_samples=num_first) for task in tasks]
+        first: dict[TaskId, Rollouts] = {}
+        async with aclosing(self._round(opening)) as made_ones:
+            async for made in made_ones:
+                if isinstance(made, Rollouts):
+                    first[made.task.task_id] = made
+                else:
+                    yield made
+        settled = await self._settled(list(first.values()))
+        rest: list[Task] = []
+        for task in tasks:
+            begun = first.get(task.task_id)
+            if begun is not None and task.task_id in settled:
+                yield _settle(task, begun)
+            elif begun is not None:
+                rest.append(msgspec.structs.replace(task, num_samples=task.num_samples - num_first))
+        if not rest or self._steering.stop:
+            return
+        async with aclosing(self._round(rest, first_sample=num_first)) as made_ones:
+            async for made in made_ones:
+                yield _joined(first[made.task.task_id], made) if isinstance(made, Rollouts) else made
+
+    async def _settled(self, first: Sequence[Rollouts]) -> set[TaskId]:
+        """The groups whose samples so far are rewarded alike; none when no environment worker can say."""
+        started_at_s = self._context.clock.monotonic_s()
+        completions = [
+            Completion(
+                rollouts.task.prompt_id,
+                rollouts.task.prompt,
+                rollouts.task.answer,
+                sample.completion,
+                rollouts.task.curriculum_bin,
+            )
+            for rollouts in first
+            for sample in rollouts.samples
+        ]
+        try:
+            scored = await score_all(self._environment, self._context.settings.workload.env, completions)
+        except TidegateError as error:
+            self._context.stats.add("settle_checks_failed_total")
+            self._context.log.warning("groups_not_settled", error=str(error))
+            return set()
+        self._context.stats.add("wait_score_s_total", self._context.clock.monotonic_s() - started_at_s)
+        rewards = [item.reward for item in scored]
+        size = self._settle_after
+        return {
+            rollouts.task.task_id
+            for number, rollouts in enumerate(first)
+            if is_settled(rewards[number * size : (number + 1) * size], samples_min=size)
+        }
+
+
+def _settle(task: Task, begun: Rollouts) -> GivenUp:
+    num_made = len(begun.samples)
+    return GivenUp(
+        task=task,
+        by="settled",
+        reason="settled",
+        detail=f"its first {num_made} samples were rewarded alike, so the group has no advantage",
+        length=max(sample.num_steps for sample in begun.samples),
+        elapsed_s=begun.finished_at_s - begun.started_at_s,
+        num_made=num_made,
+    )
+
+
+def _joined(begun: Rollouts, rest: Rollouts) -> Rollouts:
+    """One group of both rounds, under the sampler of both."""
+    samples = (*begun.samples, *rest.samples)
+    return Rollouts(
+        task=msgspec.structs.replace(rest.task, num_samples=len(samples)),
+        samples=samples,
+        started_at_s=begun.started_at_s,
+        finished_at_s=rest.finished_at_s,
+    )

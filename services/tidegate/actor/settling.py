@@ -1,0 +1,100 @@
+"""Ending tasks that give no trajectory: their samples become terminal in the ledger at once, and are counted.
+
+Counters, in trajectories unless they say otherwise: ``cut_total``, ``cut_length.<bucket>_total`` and
+``cut_bin.<bin>_total`` for what was cut, with ``cut_s_total`` seconds of work; ``settled_total``,
+``settled_bin.<bin>_total`` and ``settled_groups_total`` for groups settled by rule, ``unsampled_total`` for the samples
+of them that were never made.
+"""
+
+from tidegate.actor.running import GivenUp
+from tidegate.core.errors import TidegateError
+from tidegate.core.ids import trajectory_id
+from tidegate.core.labels import Labels
+from tidegate.core.lengths import length_bucket
+from tidegate.core.records import Task
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry_names import (
+    ATTR_ATTEMPT,
+    ATTR_ENV,
+    ATTR_REASON,
+    ATTR_RUN,
+    ATTR_TASK,
+    SPAN_GENERATE,
+)
+from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
+
+ATTR_BIN = "tidegate.curriculum.bin"
+ATTR_LENGTH = "tidegate.trajectory.length"
+BACKOFF_START_S = 0.1
+BACKOFF_MAX_S = 2.0
+
+
+class Settler:
+    """Tells the store what will never come. One for all publishing loops."""
+
+    def __init__(self, context: ServiceContext, store: TrajectoryStoreClient) -> None:
+        """Nothing was given up yet."""
+        self._context = context
+        self._store = store
+        self._labels = Labels()
+
+    async def settle(self, task: Task, given_up: GivenUp) -> bool:
+        """Make all samples of a task terminal, however long the store is away; False when draining came first.
+
+        All of them in one transaction, whatever became of an earlier attempt: the ledger keeps what it already knows,
+        so a group is never settled in part.
+        """
+        context = self._context
+        dropped = [
+            Dropped(trajectory_id(task.task_id, sample_index=index), given_up.reason, given_up.detail)
+            for index in range(task.num_samples)
+        ]
+        backoff_s = BACKOFF_START_S
+        while True:
+            try:
+                await self._store.settle(dropped)
+                break
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                context.stats.add("settle_retries_total")
+                context.log.warning("settle_waits", task_id=task.task_id, error=str(error))
+            if await context.drain.sleep(backoff_s):
+                return False
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        self._count(task, given_up)
+        self._trace(task, given_up)
+        return True
+
+    def _count(self, task: Task, given_up: GivenUp) -> None:
+        stats, num = self._context.stats, task.num_samples
+        stats.add(f"{given_up.by}_total", num)
+        stats.add(f"{given_up.by}_bin.{self._labels.of(task.curriculum_bin)}_total", num)
+        if given_up.by == "cut":
+            stats.add(f"cut_length.{length_bucket(given_up.length)}_total", num)
+            stats.add("cut_s_total", given_up.elapsed_s)
+        else:
+            stats.add("settled_groups_total")
+            stats.add("unsampled_total", num - given_up.num_made)
+
+    def _trace(self, task: Task, given_up: GivenUp) -> None:
+        context = self._context
+        now_s = context.clock.now_s()
+        context.log.info(
+            "task_given_up", task_id=task.task_id, by=given_up.by, length=given_up.length, why=given_up.detail
+        )
+        context.telemetry.emit(
+            SPAN_GENERATE,
+            parent=task.trace_parent,
+            started_at_s=now_s - given_up.elapsed_s,
+            finished_at_s=now_s,
+            attributes={
+                ATTR_RUN: task.run_id,
+                ATTR_ENV: task.env_id,
+                ATTR_TASK: task.task_id,
+                ATTR_ATTEMPT: task.attempt,
+                ATTR_REASON: given_up.reason,
+                ATTR_BIN: task.curriculum_bin,
+                ATTR_LENGTH: given_up.length,
+            },
+        )

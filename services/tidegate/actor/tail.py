@@ -1,0 +1,142 @@
+"""Rollouts under way, held against the staleness budget again and again; those that cannot make it are marked.
+
+Consumes: announced versions, what the engine runs, what waits for its time. Produces: marks, which the engine and the
+runner obey at their next boundary. Waits for time. Only with ``long_tail.policy: cut``.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from tidegate.actor.engines.port import Rollouts, Steering
+from tidegate.actor.predictions import Predictions
+from tidegate.core.errors import UnknownVersionError
+from tidegate.core.ids import PolicyVersion, TaskId
+from tidegate.core.long_tail import Cut, PublishRate, RolloutUnderWay, decide_rollout
+from tidegate.core.records import Task
+from tidegate.core.staleness import StalenessLimits
+from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.service import ServiceContext
+
+# A cut comes this late at most; a look costs some ten microseconds a task.
+LOOK_S = 0.05
+
+
+class UnderWay(msgspec.Struct, frozen=True):
+    """A task that was started: its oldest version, since when (seconds since the epoch), steps or tokens so far."""
+
+    task_id: TaskId
+    oldest: PolicyVersion
+    started_at_s: float
+    length: int
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Why a task is cut, and how far it was: steps or tokens, and seconds."""
+
+    decision: Cut
+    length: int
+    elapsed_s: float
+
+
+class TailWatch:
+    """The rollouts of one batch. ``changed`` is set for who waits while one of them may be marked."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        watch: PolicyWatch,
+        steering: Steering,
+        predictions: Predictions,
+    ) -> None:
+        """Nothing is under way."""
+        self._context = context
+        self._watch = watch
+        self._steering = steering
+        self._predictions = predictions
+        self._config = context.settings.long_tail
+        staleness = context.settings.staleness
+        self._limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
+        self._rate = PublishRate()
+        self._tasks: dict[TaskId, Task] = {}
+        self._made: dict[TaskId, UnderWay] = {}
+        self.marks: dict[TaskId, Mark] = {}
+        self.changed = asyncio.Event()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether this run cuts anything."""
+        return self._config.policy == "cut"
+
+    def begin(self, tasks: Sequence[Task]) -> None:
+        """These are about to start; what came before them is over."""
+        self._tasks = {task.task_id: task for task in tasks}
+        self._made.clear()
+        self.marks.clear()
+        self._steering.cut = frozenset()
+
+    def made(self, rollouts: Rollouts) -> None:
+        """The engine is done with a task, and the task is not."""
+        task_id = rollouts.task.task_id
+        if task_id not in self._made:
+            self._made[task_id] = UnderWay(
+                task_id=task_id,
+                oldest=rollouts.samples[0].spans[0].version,
+                started_at_s=rollouts.started_at_s,
+                length=max(sample.num_steps for sample in rollouts.samples),
+            )
+
+    def over(self, task_id: TaskId) -> None:
+        """A task has ended, one way or another."""
+        self._made.pop(task_id, None)
+        self._tasks.pop(task_id, None)
+
+    async def run(self) -> None:
+        """Look until draining."""
+        while not await self._context.drain.sleep(LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """One look: gather, decide for each rollout under way, mark those to cut."""
+        head, clock = self._watch.head, self._context.clock
+        if head is None:
+            return
+        monotonic_s, now_s = clock.monotonic_s(), clock.now_s()
+        self._rate = self._rate.publish(head.version, now_s=monotonic_s)
+        versions_per_s = self._rate.per_s(now_s=monotonic_s)
+        fresh: dict[TaskId, Mark] = {}
+        for rollout in self._under_way():
+            try:
+                lag = head.tree.distance(head.version, rollout.oldest)
+            except UnknownVersionError:
+                continue  # a branch this announcement has not heard of yet: the next look knows
+            elapsed_s = max(0.0, now_s - rollout.started_at_s)
+            decision = decide_rollout(
+                RolloutUnderWay(elapsed_s=elapsed_s, lag=lag),
+                self._predictions.seconds(self._tasks[rollout.task_id]),
+                limits=self._limits,
+                versions_per_s=versions_per_s,
+                finish_chance_min=self._config.finish_chance_min,
+            )
+            if isinstance(decision, Cut):
+                fresh[rollout.task_id] = Mark(decision, rollout.length, elapsed_s)
+        if fresh:
+            self.marks |= fresh
+            self._steering.cut = frozenset(self.marks)
+            self.changed.set()
+
+    def _under_way(self) -> list[UnderWay]:
+        running, position = self._steering.running, self._steering.position
+        rollouts = list(self._made.values())
+        if running is not None:
+            rollouts += [
+                UnderWay(task_id, running.oldest, running.started_at_s, position)
+                for task_id in running.task_ids
+                if task_id not in self._made
+            ]
+        return [
+            rollout
+            for rollout in rollouts
+            if rollout.task_id in self._tasks and rollout.task_id not in self.marks
+        ]
