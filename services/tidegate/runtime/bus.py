@@ -8,7 +8,6 @@ never ends by itself, so every pull expires within five seconds.
 
 import asyncio
 import contextlib
-import json
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -57,6 +56,25 @@ class Published(msgspec.Struct, frozen=True):
 
     sequence: int
     duplicate: bool
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    """What JetStream says when it refuses a message."""
+
+    code: int = 500
+    err_code: int = 0
+    description: str = ""
+
+
+class _PublishAnswer(msgspec.Struct, frozen=True):
+    """JetStream's answer to a publish."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: _Problem | None = None
+
+
+_read_answer = msgspec.json.Decoder(_PublishAnswer).decode
 
 
 class Bus:
@@ -237,27 +255,24 @@ class Bus:
     async def _attempt(self, subject: str, data: bytes, headers: Headers) -> Published | TidegateError:
         try:
             reply = await self._client.request(
-                subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=dict[str, Any](headers)
+                subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=cast("dict[str, Any]", headers)
             )
-        except (nats.errors.Error, TimeoutError, OSError) as error:
+            answer = _read_answer(reply.data)
+        except (nats.errors.Error, TimeoutError, OSError, msgspec.DecodeError) as error:
             return UnavailableError(f"The broker did not acknowledge a message for {subject}", why=str(error))
-        answer: dict[str, Any] = json.loads(reply.data)
-        problem = answer.get("error")
+        problem = answer.error
         if problem is None:
-            return Published(sequence=int(answer["seq"]), duplicate=bool(answer.get("duplicate")))
-        code = int(problem.get("err_code", 0))
-        if code in STREAM_FULL_CODES:
+            return Published(sequence=answer.seq, duplicate=answer.duplicate)
+        if problem.err_code in STREAM_FULL_CODES:
             self.backpressure_total += 1
             return BackpressureError(
                 f"The stream of {subject} is full",
-                why=str(problem.get("description", "")),
+                why=problem.description,
                 fix="its reader is behind; `tidegate explain` names it",
             )
-        if code in WRONG_LAST_SEQUENCE_CODES:
-            raise ConflictError(
-                f"{subject} moved on while a message was prepared", why=problem["description"]
-            )
-        if int(problem.get("code", 500)) >= 500:
+        if problem.err_code in WRONG_LAST_SEQUENCE_CODES:
+            raise ConflictError(f"{subject} moved on while a message was prepared", why=problem.description)
+        if problem.code >= 500:
             return UnavailableError(f"The broker refused a message for {subject}", why=str(problem))
         raise TidegateError(f"The broker refused a message for {subject}", why=str(problem))
 

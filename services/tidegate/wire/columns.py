@@ -124,13 +124,16 @@ def each(column: Sequence[Value], num_records: int) -> Iterable[Value]:
 
 def columns_of(trajectories: Sequence[Trajectory]) -> RecordColumns:
     """The columns of records; empty ones of none."""
-    columns: list[list[Any]] = []
-    for name, get in _FIELDS.items():
-        values: list[Any] = list(map(get, trajectories))
-        if name != "trajectory_id" and len(values) > 1 and values.count(values[0]) == len(values):
-            del values[1:]
-        write = _WRITE.get(name)
-        columns.append(values if write is None else [write(value) for value in values])
+    if not trajectories:
+        return RecordColumns(*([] for _ in _FIELDS))
+    num_records = len(trajectories)
+    ids, *shareable = zip(*map(_fields_of, trajectories), strict=True)
+    columns: list[list[Any]] = [list(ids)]
+    for values in shareable:
+        is_shared = num_records == 1 or values.count(values[0]) == num_records
+        columns.append([values[0]] if is_shared else list(values))
+    for position, write in _WRITE_AT:
+        columns[position] = [write(value) for value in columns[position]]
     return RecordColumns(*columns)
 
 
@@ -168,8 +171,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "sampler": lambda row: Sampler(*row),
     "stages": lambda rows: tuple([StageTiming(*row) for row in rows]),
 }
-_FIELDS: dict[str, Callable[[Trajectory], Any]] = {
-    name: attrgetter(name) for name in RecordColumns.__struct_fields__
-}
+_FIELDS = RecordColumns.__struct_fields__
+_fields_of: Callable[[Trajectory], tuple[Any, ...]] = attrgetter(*_FIELDS)
+_WRITE_AT = [(position, _WRITE[name]) for position, name in enumerate(_FIELDS) if name in _WRITE]
 _TENSORS_POSITION = Trajectory.__struct_fields__.index("tensors")
-assert [name for name in Trajectory.__struct_fields__ if name != "tensors"] == list(_FIELDS)
+assert tuple(name for name in Trajectory.__struct_fields__ if name != "tensors") == _FIELDS

@@ -282,7 +282,7 @@ def _read_tensor(column: TensorColumn, payload: memoryview, num_records: int) ->
         raise _tensor_error(name, f"has {len(rows)} numbers of rows for {num_owners} records")
     total_rows = sum(rows) if len(rows) == num_owners else rows[0] * num_owners if rows else num_owners
     shape = (total_rows, *row_shape)
-    if len(shape) > TENSOR_RANK_MAX or min(*shape, *rows, 0) < 0:
+    if len(shape) > TENSOR_RANK_MAX or min(shape) < 0 or (rows and min(rows) < 0):
         raise _tensor_error(name, f"has the impossible shape {shape}")
     if not rows and row_shape:
         raise _tensor_error(name, f"has no rows of shape {row_shape}")

@@ -1,4 +1,4 @@
-"""Trajectories as they travel, made up: segments of CartPole of two sizes, and a group of completions."""
+"""Trajectories as they travel, made up: segments of CartPole, and groups of short and of long completions."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,10 @@ from tidegate.core.records import Array, EpisodeEnd, StageTiming, Trajectory, Ve
 VERSION = PolicyVersion(LineageName("0-bench"), 0)
 OBSERVATION_SIZE = 4
 NUM_ACTIONS = 2
-PROMPT_TOKENS = 8
-COMPLETION_TOKENS = 16
+# Of sums with two digits, and of what language models are mostly trained on.
+SHORT_PROMPT_TOKENS, SHORT_TOKENS = 8, 16
+LONG_PROMPT_TOKENS, LONG_TOKENS = 256, 1024
+VOCABULARY_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Payload:
                 episodes=() if group else (EpisodeEnd(episode_return=20.0, length=20, position=19),),
                 actor_id="actor-0",
                 env_id="bench",
-                length_tokens=COMPLETION_TOKENS if group else 0,
+                length_tokens=self.num_steps if group else 0,
                 started_at_s=now_s,
                 finished_at_s=now_s,
                 stages=(
@@ -69,7 +71,20 @@ def payloads(*, quick: bool) -> list[Payload]:
     return [
         Payload("segment, 64 steps of 8", _segment(64, 8), 1, 64 * 8, 2500 // share),
         Payload("segment, 64 steps of 16", _segment(64, 16), 1, 64 * 16, 2000 // share),
-        Payload("group of 16 completions", _completion(), 16, COMPLETION_TOKENS, 1500 // share),
+        Payload(
+            f"group of 16 completions of {SHORT_TOKENS} tokens",
+            _completion(SHORT_PROMPT_TOKENS, SHORT_TOKENS),
+            16,
+            SHORT_TOKENS,
+            1500 // share,
+        ),
+        Payload(
+            f"group of 16 completions of {LONG_TOKENS:,} tokens",
+            _completion(LONG_PROMPT_TOKENS, LONG_TOKENS),
+            16,
+            LONG_TOKENS,
+            500 // share,
+        ),
         Payload("segment, 128 steps of 64", _segment(128, 64), 1, 128 * 64, 300 // share),
     ]
 
@@ -88,10 +103,10 @@ def _segment(num_steps: int, num_envs: int) -> dict[str, Array]:
     }
 
 
-def _completion() -> dict[str, Array]:
+def _completion(prompt_tokens: int, tokens: int) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     return {
-        "prompt_tokens": rng.integers(0, 16, size=PROMPT_TOKENS, dtype=np.int32),
-        "tokens": rng.integers(0, 16, size=COMPLETION_TOKENS, dtype=np.int32),
-        "behavior_logprobs": -rng.random(COMPLETION_TOKENS, dtype=np.float32),
+        "prompt_tokens": rng.integers(0, VOCABULARY_SIZE, size=prompt_tokens, dtype=np.int32),
+        "tokens": rng.integers(0, VOCABULARY_SIZE, size=tokens, dtype=np.int32),
+        "behavior_logprobs": -rng.random(tokens, dtype=np.float32),
     }
