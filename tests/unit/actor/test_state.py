@@ -59,6 +59,21 @@ def test_batch_takes_what_may_start_in_order_and_leaves_the_rest() -> None:
     assert split_startable(tasks, own=None, tree=TREE, batch_max=8) == []
 
 
+def test_batch_of_one_length_keeps_the_oldest_task_and_takes_its_likes_instead_of_the_next() -> None:
+    tasks = [group_task(name) for name in ("long", "short", "longish", "tiny", "as long")]
+    lengths = [100.0, 10.0, 80.0, 1.0, 100.0]
+
+    def start(batch_max: int) -> list[int]:
+        return split_startable(tasks, own=version(1), tree=TREE, batch_max=batch_max, lengths=lengths)
+
+    assert start(1) == [0]
+    assert start(2) == [0, 4]
+    assert start(3) == [0, 2, 4]
+    assert start(8) == [0, 1, 2, 3, 4]
+    equal = split_startable(tasks, own=version(1), tree=TREE, batch_max=3, lengths=[5.0] * 5)
+    assert equal == [0, 1, 2], "without a difference, in order"
+
+
 def test_evaluation_runs_alone() -> None:
     tasks = [group_task("first"), evaluation_task(), group_task("second")]
     assert split_startable(tasks, own=version(1), tree=TREE, batch_max=8) == [0, 2]

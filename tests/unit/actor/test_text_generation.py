@@ -196,3 +196,63 @@ def test_stop_ends_generation_between_tokens() -> None:
     assert engine.generate([group_task()]) == []
     with pytest.raises(UnavailableError, match="draining"):
         engine.complete(["1+1="], SAMPLER)
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 3])
+def test_task_that_is_cut_leaves_the_batch_and_the_others_are_as_they_would_have_been(
+    num_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steering = Steering()
+    engine = text_engine(steering)
+    steering.newest = snapshot(0, params(0))
+    tasks = [group_task("a", num_samples=4), group_task("b", prompt="1+1=", num_samples=4)]
+    step = Generation.step
+
+    def counted(generation: Generation) -> None:
+        step(generation)
+        if generation.num_steps == num_tokens:
+            steering.cut = frozenset([tasks[0].task_id])
+
+    monkeypatch.setattr(Generation, "step", counted)
+    if num_tokens == 0:
+        steering.cut = frozenset([tasks[0].task_id])
+    [rollouts] = engine.generate(tasks)
+    assert rollouts.task.task_id == "b"
+    assert steering.running is None
+    for sample in rollouts.samples:
+        tokens = sample.tensors["tokens"].tolist()
+        expected = slow_logprobs(params(0), encode_prompt("1+1="), tokens)
+        np.testing.assert_allclose(sample.tensors["behavior_logprobs"], expected, atol=1e-4)
+
+
+def test_batch_that_is_cut_whole_ends_at_once_and_tells_nothing() -> None:
+    steering = Steering()
+    engine = text_engine(steering)
+    steering.newest = snapshot(0, params(0))
+    task = group_task(num_samples=4)
+    steering.cut = frozenset([task.task_id])
+    assert engine.generate([task]) == []
+    assert steering.position == 0
+
+
+def test_engine_tells_what_it_runs_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    steering = Steering()
+    engine = text_engine(steering)
+    steering.newest = snapshot(0, params(0))
+    task = group_task(num_samples=32)
+    step = Generation.step
+    told: list[tuple[int, int]] = []
+
+    def looked(generation: Generation) -> None:
+        assert steering.running is not None
+        assert steering.running.task_ids == {task.task_id}
+        assert steering.running.oldest == version(0), "the first version counts, whatever is served later"
+        told.append((steering.position, generation.num_steps))
+        steering.newest = snapshot(generation.num_steps + 1, params(generation.num_steps))
+        step(generation)
+
+    monkeypatch.setattr(Generation, "step", looked)
+    engine.generate([task])
+    assert told == [(position, position) for position in range(len(told))]
+    assert len(told) > 1
+    assert steering.running is None

@@ -251,3 +251,32 @@ def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or "the engine loads torch"
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize("cut_after", [0, 1, 4])
+def test_segment_that_is_cut_gives_nothing_and_the_next_one_goes_on_where_it_stopped(cut_after: int) -> None:
+    steering = Steering()
+    engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=1)
+    steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+    task = segment_task(env_id=toy_env.ENV_ID, unroll_length=9)
+    engine.check_task(task)
+    num_steps = 0
+
+    def cut_when_it_is_time() -> None:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == cut_after:
+            steering.cut = frozenset([task.task_id])
+
+    toy_env.before_step.append(cut_when_it_is_time)
+    if cut_after == 0:
+        steering.cut = frozenset([task.task_id])
+    assert engine.generate([task]) == []
+    assert num_steps == cut_after
+    assert steering.running is None
+    steering.cut = frozenset()
+    sample = unroll(engine, env_id=toy_env.ENV_ID, num_steps=9)
+    # Every episode is three steps of rewards 1, 2 and 3, whichever segment saw them.
+    assert [(end.episode_return, end.length) for end in sample.episodes] == [(6.0, 3)] * len(sample.episodes)
+    assert len(sample.episodes) >= 2

@@ -1,0 +1,314 @@
+"""Slow rollouts on a real broker: their time, those that are cut, and groups that are settled early."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.integration.actor.house import (
+    announce_policy,
+    char_lm_params,
+    count_of,
+    emptied,
+    give,
+    group,
+    mlp_params,
+    read,
+    segment,
+    segments_settings,
+    text_settings,
+    trajectories,
+)
+from tests.integration.environment.store import FakeStore
+from tests.support.broker import Broker
+from tests.support.room import make_context, running, until
+from tidegate.actor import main
+from tidegate.actor.config import ActorConfig
+from tidegate.environment import main as environment_main
+from tidegate.environment.config import EnvironmentConfig
+from tidegate.environment.tasks.arithmetic import Arithmetic
+from tidegate.environment.tasks.port import Problem, Score
+from tidegate.environment.tasks.registry import TASKS
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import LongTailConfig, Settings
+from tidegate.wire.frame import decode_frame
+from tidegate.wire.subjects import Topology
+from tidegate.wire.validate import validate_trajectory
+
+pytestmark = pytest.mark.integration
+CONFIG = ActorConfig(slots=1, prefetch=1, ack_wait_s=1.0, retry_delay_s=0.2)
+HOLD_S = 20
+CUT = LongTailConfig(policy="cut")
+FOREVER = "fixed:1000"
+
+
+async def serving(settings: Settings) -> AsyncIterator[FakeStore]:
+    store = FakeStore()
+    server = await store.serve(settings.addresses["trajectory_store"][0])
+    yield store
+    await server.stop(grace_s=0.0)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, nats: Broker) -> Settings:
+    return segments_settings(tmp_path, nats)
+
+
+@pytest.fixture
+async def store(settings: Settings) -> AsyncIterator[FakeStore]:
+    async for store in serving(settings):
+        yield store
+
+
+def slow(settings: Settings, latency: str, *, long_tail: LongTailConfig | None = None) -> Settings:
+    workload = msgspec.structs.replace(settings.workload, latency=latency)
+    return msgspec.structs.replace(settings, workload=workload, long_tail=long_tail or LongTailConfig())
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+async def test_rollout_takes_the_time_that_its_workload_says_and_its_record_says_so_too(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    settings = slow(settings, "fixed:1.5")
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [segment("task-1")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        [record] = await trajectories(bus, topology, 1)
+        await emptied(bus, topology, "TASKS")
+    assert record.finished_at_s - record.started_at_s >= 1.5
+    stage = record.stages[-1]
+    assert (stage.started_at_s, stage.finished_at_s) == (record.started_at_s, record.finished_at_s)
+    assert context.stats.value("busy_s_total") >= 1.4, "it counts as work: the actor can do nothing else"
+    assert context.stats.value("tasks_redelivered_total") == 0, "heartbeats go on past ack_wait_s"
+
+
+async def test_tasks_of_one_batch_leave_each_in_its_own_time(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    workload = msgspec.structs.replace(settings.workload, latency={"slow": FOREVER})
+    settings = msgspec.structs.replace(settings, workload=workload, drain_timeout_s=1.0)
+    config = msgspec.structs.replace(CONFIG, slots=2)
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    tasks = [msgspec.structs.replace(segment("task-1"), curriculum_bin="slow"), segment("task-2")]
+    await give(bus, topology, tasks)
+    async with running(main.build, config, make_context("actor", settings, bus=bus)):
+        [record] = await trajectories(bus, topology, 1)
+    assert record.task_id == "task-2"
+    assert await count_of(bus, topology, "TASKS") == 1, "the slow one is for another actor"
+
+
+async def test_drain_hands_on_a_rollout_that_waits_for_its_time(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    settings = msgspec.structs.replace(slow(settings, FOREVER), drain_timeout_s=0.4)
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [segment("task-1")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: context.stats.value("swaps_total") == 1)
+    assert context.stats.value("tasks_handed_back_total") == 1
+    quick = slow(settings, "")
+    async with running(main.build, CONFIG, make_context("actor", quick, bus=bus)):
+        [record] = await trajectories(bus, topology, 1)
+    assert record.task_id == "task-1"
+
+
+# -- cut ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_rollout_that_falls_out_of_the_budget_is_ended_at_once_and_the_actor_goes_on(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    workload = msgspec.structs.replace(settings.workload, latency={"slow": FOREVER})
+    settings = msgspec.structs.replace(settings, workload=workload, long_tail=CUT)  # max_lag 1
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [msgspec.structs.replace(segment("task-1"), curriculum_bin="slow")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: context.stats.value("swaps_total") == 1)
+        await announce_policy(bus, topology, 1, mlp_params(1))
+        await until(lambda: context.stats.value("serving_step") == 1)
+        assert not store.settled, "one version behind is inside the budget"
+        await announce_policy(bus, topology, 2, mlp_params(2))
+        await until(lambda: bool(store.settled))
+        await give(bus, topology, [segment("task-2")])
+        [record] = await trajectories(bus, topology, 1)
+        await emptied(bus, topology, "TASKS")
+    assert record.task_id == "task-2"
+    [(name, (reason, detail))] = store.settled.items()
+    assert (name, reason) == ("task-1.0", "stale")
+    assert "cut at length 32" in detail
+    assert "2 versions behind while under way (max_lag 1)" in detail
+    values = context.stats.snapshot(at_s=0.0).values
+    assert values["cut_total"] == values["cut_bin.slow_total"] == values["cut_length.32-63_total"] == 1
+    assert 0 < values["cut_s_total"] < 1000
+    assert values["trajectories_total"] == 1
+
+
+async def test_what_was_cut_is_told_until_the_store_has_heard_it(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    settings = slow(settings, FOREVER, long_tail=CUT)
+    store.away = True
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [segment("task-1")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: context.stats.value("swaps_total") == 1)
+        await announce_policy(bus, topology, 5, mlp_params(1))
+        await until(lambda: context.stats.value("settle_retries_total") >= 2)
+        assert await count_of(bus, topology, "TASKS") == 1, "not acknowledged before it is terminal"
+        store.away = False
+        await until(lambda: "task-1.0" in store.settled)
+        await emptied(bus, topology, "TASKS")
+
+
+async def test_with_the_standard_policy_nothing_is_cut_however_late(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    settings = slow(settings, "fixed:1")
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [segment("task-1")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: context.stats.value("swaps_total") == 1)
+        await announce_policy(bus, topology, 9, mlp_params(1))
+        [record] = await trajectories(bus, topology, 1)
+    assert record.task_id == "task-1"
+    assert not store.settled
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def text(settings: Settings, nats: Broker) -> Settings:
+    return msgspec.structs.replace(
+        text_settings(Path(settings.data_dir), nats),
+        addresses=settings.addresses,
+        staleness=settings.staleness,
+    )
+
+
+async def test_group_is_cut_between_two_tokens_and_ends_whole(
+    bus: Bus, topology: Topology, text: Settings, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is held before its third token until the group is marked."""
+    from threading import Event
+
+    from tidegate.actor.tail import TailWatch
+    from tidegate.models.sampling import Generation
+
+    step, look, written, marked = Generation.step, TailWatch.look, Event(), Event()
+
+    def held(generation: Generation) -> None:
+        if generation.num_steps == 2:
+            written.set()
+            assert marked.wait(HOLD_S)
+        step(generation)
+
+    def looked(watch: TailWatch) -> None:
+        look(watch)
+        if watch.marks:
+            marked.set()
+
+    monkeypatch.setattr(Generation, "step", held)
+    monkeypatch.setattr(TailWatch, "look", looked)
+    text = msgspec.structs.replace(text, long_tail=CUT)
+    await announce_policy(bus, topology, 0, char_lm_params(0))
+    await give(bus, topology, [group("task-1", num_samples=16)])
+    spec = topology.rollout_consumer("arithmetic", ack_wait_s=30.0, max_running=64)
+    async with running(main.build, CONFIG, make_context("actor", text, bus=bus)) as context:
+        await asyncio.to_thread(written.wait, HOLD_S)
+        await announce_policy(bus, topology, 7, char_lm_params(1))
+        await until(lambda: len(store.settled) == 16)
+        await give(bus, topology, [group("task-2", num_samples=16)])
+        [message] = await read(bus, spec, 1)
+        await emptied(bus, topology, "TASKS")
+    assert {record.task_id for record in decode_frame(message.data)} == {"task-2"}
+    assert set(store.settled) == {f"task-1.{index}" for index in range(16)}
+    assert all("cut at length 2" in detail for _, detail in store.settled.values())
+    assert context.stats.value("cut_length.2-3_total") == context.stats.value("cut_total") == 16
+
+
+class Fickle(Arithmetic):
+    """Rewards by what was written, never by what is right: about half of all small groups differ."""
+
+    def score(self, problem: Problem, completion: str) -> Score:
+        return Score(reward=float(len(completion) % 2), components={}, log="fickle")
+
+
+async def test_groups_rewarded_alike_are_settled_and_all_samples_end_exactly_once(
+    bus: Bus, topology: Topology, text: Settings, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS, "arithmetic", Fickle())
+    text = msgspec.structs.replace(text, long_tail=LongTailConfig(settle_after=2))
+    config = msgspec.structs.replace(CONFIG, slots=4, prefetch=4)
+    names = [f"task-{number}" for number in range(24)]
+    await announce_policy(bus, topology, 0, char_lm_params(0))
+    await give(bus, topology, [group(name, num_samples=6) for name in names])
+    trained: dict[str, list[Any]] = {}
+    async with (
+        running(environment_main.build, EnvironmentConfig(), make_context("environment", text, bus=bus)),
+        running(main.build, config, make_context("actor", text, bus=bus)) as context,
+    ):
+        await emptied(bus, topology, "TASKS")
+        num_groups = len(names) - len(store.settled) // 6
+        assert 0 < num_groups < len(names), "some groups differ and some do not"
+        for message in await read(bus, topology.trajectory_consumer(0), num_groups):
+            records = decode_frame(message.data)
+            trained[records[0].task_id] = records
+    for records in trained.values():
+        assert [record.trajectory_id for record in records] == [
+            f"{records[0].task_id}.{index}" for index in range(6)
+        ]
+        assert {record.group_size for record in records} == {6}
+        assert len({float(record.reward or 0.0) for record in records}) == 2, "what is left has an advantage"
+        for record in records:
+            validate_trajectory(record, run_id=text.run)
+    arrived = {record.trajectory_id for records in trained.values() for record in records}
+    assert arrived.isdisjoint(store.settled)
+    assert arrived | set(store.settled) == {f"{name}.{index}" for name in names for index in range(6)}
+    assert {reason for reason, _ in store.settled.values()} == {"settled"}
+    values = context.stats.snapshot(at_s=0.0).values
+    num_settled = len(store.settled) // 6
+    assert values["settled_groups_total"] == num_settled
+    assert values["settled_total"] == values["settled_bin.all_total"] == 6 * num_settled
+    assert values["unsampled_total"] == 4 * num_settled
+
+
+async def test_without_an_environment_worker_no_group_is_settled_and_none_is_lost(
+    bus: Bus, topology: Topology, text: Settings, store: FakeStore
+) -> None:
+    text = msgspec.structs.replace(text, long_tail=LongTailConfig(settle_after=2))
+    await announce_policy(bus, topology, 0, char_lm_params(0))
+    await give(bus, topology, [group("task-1", num_samples=5)])
+    spec = topology.rollout_consumer("arithmetic", ack_wait_s=30.0, max_running=64)
+    async with running(main.build, CONFIG, make_context("actor", text, bus=bus)) as context:
+        [message] = await read(bus, spec, 1)
+    records = decode_frame(message.data)
+    assert len(records) == records[0].group_size == 5
+    assert context.stats.value("settle_checks_failed_total") == 1
+    assert not store.settled
+
+
+async def test_cap_follows_what_was_seen_and_is_recorded(
+    bus: Bus, topology: Topology, text: Settings
+) -> None:
+    """A policy that ends at once most of the time: its bin is capped below what the run file allows."""
+    text = msgspec.structs.replace(text, long_tail=LongTailConfig(cap_quantile=0.5))
+    names = [f"task-{number}" for number in range(6)]
+    await announce_policy(bus, topology, 0, char_lm_params(0))
+    await give(bus, topology, [group(name, num_samples=64) for name in names])
+    spec = topology.rollout_consumer("arithmetic", ack_wait_s=30.0, max_running=64)
+    async with running(main.build, CONFIG, make_context("actor", text, bus=bus)):
+        messages = await read(bus, spec, len(names))
+    caps: list[int] = []
+    for message in messages:
+        records = decode_frame(message.data)
+        [cap] = {record.sampler.max_new_tokens for record in records}
+        assert max(record.length_tokens for record in records) <= cap
+        caps.append(cap)
+    assert caps[0] == text.workload.sampler.max_new_tokens
+    assert all(1 <= cap <= caps[0] for cap in caps)

@@ -1,0 +1,155 @@
+"""Which rollouts under way are marked, from what the head and the engine say at one moment."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from tests.unit.actor.support import LINEAGE, group_task, version
+from tidegate.actor.engines.port import Rollouts, Sample, Steering
+from tidegate.actor.predictions import Predictions
+from tidegate.actor.tail import TailWatch
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.records import Task, VersionSpan
+from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.runtime.config import LongTailConfig, StalenessConfig
+from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.service import ServiceContext
+
+TREE = LineageTree().add(Lineage(LINEAGE))
+CUT = LongTailConfig(policy="cut", finish_chance_min=0.1)
+
+
+class Clock:
+    """Both clocks, where the test puts them."""
+
+    def __init__(self) -> None:
+        self.at_s = 1000.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+class House:
+    """A watch over one actor's rollouts, with a head and a clock to move."""
+
+    def __init__(self, *, max_lag: int = 2, config: LongTailConfig = CUT) -> None:
+        self.clock = Clock()
+        self.steering = Steering()
+        self.predictions = Predictions(config)
+        self.head = SimpleNamespace(head=None)
+        settings = SimpleNamespace(long_tail=config, staleness=StalenessConfig(max_lag=max_lag))
+        context = SimpleNamespace(settings=settings, clock=self.clock)
+        self.watch = TailWatch(
+            cast("ServiceContext", cast("Any", context)),
+            cast("PolicyWatch", cast("Any", self.head)),
+            self.steering,
+            self.predictions,
+        )
+
+    def publish(self, step: int, *, lineage: LineageName = LINEAGE, tree: LineageTree = TREE) -> None:
+        self.head.head = SimpleNamespace(version=PolicyVersion(lineage, step), tree=tree)
+
+    def marked(self, *, after_s: float = 0.0) -> dict[str, str]:
+        self.clock.at_s += after_s
+        self.watch.look()
+        return {str(task_id): mark.decision.reason for task_id, mark in self.watch.marks.items()}
+
+
+def made(task: Task, *, oldest: int, started_at_s: float, length: int = 7) -> Rollouts:
+    spans = (VersionSpan(version(oldest), 0, 3), VersionSpan(version(oldest + 1), 3, length))
+    return Rollouts(
+        task, (Sample(tensors={}, spans=spans, num_steps=length),), started_at_s, started_at_s + 1.0
+    )
+
+
+def test_rollout_beyond_the_budget_is_marked_with_how_far_it_was() -> None:
+    house, task = House(max_lag=2), group_task("t-1")
+    house.watch.begin([task])
+    house.steering.begins([task], version(5), now_s=house.clock.at_s)
+    house.steering.position = 11
+    house.publish(7)
+    assert house.marked(after_s=1.0) == {}
+    house.publish(8)
+    assert house.marked(after_s=1.0) == {"t-1": "stale"}
+    mark = house.watch.marks[task.task_id]
+    assert (mark.length, mark.elapsed_s) == (11, pytest.approx(2.0))
+    assert house.steering.cut == {"t-1"}
+    assert house.watch.changed.is_set()
+
+
+def test_oldest_version_counts_however_new_the_one_that_is_served() -> None:
+    """Going on under newer weights does not lower the lag: it counts from the first token."""
+    house, task = House(max_lag=2), group_task("t-1")
+    house.watch.begin([task])
+    house.watch.made(made(task, oldest=5, started_at_s=house.clock.at_s))
+    house.publish(8)
+    assert house.marked(after_s=1.0) == {"t-1": "stale"}
+    assert house.watch.marks[task.task_id].length == 7
+
+
+def test_rollout_that_will_hardly_make_it_is_marked_before_it_is_late() -> None:
+    house = House(max_lag=4)
+    for _ in range(50):
+        house.predictions.took(made(group_task(), oldest=0, started_at_s=0.0))  # all take 1 s
+    for seconds in range(100, 200):
+        slow = made(group_task(), oldest=0, started_at_s=0.0)
+        house.predictions.took(msgspec.structs.replace(slow, finished_at_s=float(seconds)))
+    for step in range(5):
+        house.publish(step)
+        assert house.marked(after_s=1.0) == {}
+    task = group_task("t-1")
+    house.watch.begin([task])
+    house.steering.begins([task], version(4), now_s=house.clock.at_s)
+    assert house.marked(after_s=0.5) == {}, "a third of them end within a second"
+    assert house.marked(after_s=2.0) == {"t-1": "stale"}, (
+        "who took 2.5 s takes 100 s: at a version a second, too late"
+    )
+    assert "end within" in house.watch.marks[task.task_id].decision.detail
+
+
+def test_rollout_that_is_over_is_marked_no_more_and_a_batch_begins_clean() -> None:
+    house = House(max_lag=1)
+    one, two = group_task("t-1"), group_task("t-2")
+    house.watch.begin([one, two])
+    house.watch.made(made(one, oldest=0, started_at_s=house.clock.at_s))
+    house.watch.made(made(two, oldest=0, started_at_s=house.clock.at_s))
+    house.watch.over(one.task_id)
+    house.publish(9)
+    assert house.marked() == {"t-2": "stale"}
+    house.watch.begin([group_task("t-3")])
+    assert house.marked() == {}
+    assert house.steering.cut == frozenset()
+
+
+def test_second_round_of_a_group_counts_from_the_first() -> None:
+    house, task = House(max_lag=2), group_task("t-1")
+    house.watch.begin([task])
+    house.watch.made(made(task, oldest=5, started_at_s=house.clock.at_s))
+    house.steering.begins([task], version(8), now_s=house.clock.at_s)
+    house.publish(8)
+    assert house.marked() == {"t-1": "stale"}
+
+
+def test_what_the_engine_holds_of_an_earlier_batch_is_not_looked_at() -> None:
+    house = House(max_lag=0)
+    house.steering.begins([group_task("gone")], version(0), now_s=0.0)
+    house.watch.begin([group_task("t-1")])
+    house.publish(9)
+    assert house.marked() == {}
+
+
+def test_branch_that_the_head_does_not_know_yet_is_left_for_the_next_look() -> None:
+    house, task = House(), group_task("t-1")
+    house.watch.begin([task])
+    house.steering.begins([task], PolicyVersion(LineageName("1-new"), 3), now_s=house.clock.at_s)
+    assert house.marked() == {}, "before the first policy there is no head"
+    house.publish(9)
+    assert house.marked() == {}
+    tree = TREE.add(Lineage(LineageName("1-new"), parent=LINEAGE, fork_step=2))
+    house.publish(9, tree=tree)
+    assert house.marked() == {"t-1": "stale"}
