@@ -2,7 +2,8 @@
 
 ``observe``: consumes statistics; waits for nothing, keeps the last window of each instance.
 ``tick``: once a period gathers one snapshot, decides, and acts: publishes limits, sets the bound on rollouts in
-flight, writes a sample and the diagnosis. Level-triggered: what failed or was missed is done at the next tick.
+flight, judges the objectives, writes a sample and the diagnosis. Level-triggered: what failed or was missed is done at
+the next tick.
 """
 
 import asyncio
@@ -14,11 +15,13 @@ import msgspec
 
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.observations import Observations
-from tidegate.admission.samples import Sample, SampleFile
+from tidegate.admission.samples import LineFile, Sample
+from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.state import Backlog, Decision, Pause, decide, flow_of, mean_backlog, signals_of
 from tidegate.core.admission import Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
 from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.slo import Verdict
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry_names import METRIC_ADMISSION_LIMIT
 from tidegate.wire.stats import decode_stats
@@ -65,7 +68,8 @@ class Admission:
         run_file: Limits,
         group_size: int,
         pause_file: PauseFile,
-        samples: SampleFile,
+        samples: LineFile,
+        slos: SloWatch,
     ) -> None:
         """``run_file``: the limits as configured, the widest that are ever asked for."""
         self.context = context
@@ -74,6 +78,7 @@ class Admission:
         self._group_size = group_size
         self._pause_file = pause_file
         self._samples = samples
+        self._slos = slos
         self._pause = pause_file.read()
         self._seen = Observations(window_s=config.window_s)
         # As many looks as the window has ticks.
@@ -102,7 +107,7 @@ class Admission:
                     raise
                 self.context.stats.add("publish_failures_total")
                 self.context.log.warning("limits_not_published", error=str(error))
-            self._record()
+            await self._record()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), timeout=self._config.tick_s)
         self._pause_file.clear()
@@ -132,6 +137,10 @@ class Admission:
             now_s=self._now_s(),
         )
         return diagnose(signals), signals
+
+    def slos(self) -> list[Verdict]:
+        """How each objective of the run stands."""
+        return self._slos.verdicts(now_s=self._now_s())
 
     async def set_paused(self, pause: Pause) -> None:
         """Hold to a pause, or end it; the limits go out before this returns, or at the next tick if they cannot.
@@ -202,8 +211,8 @@ class Admission:
             return
         self._backlogs.append(Backlog(tasks.messages, rollouts.messages, trajectories.messages))
 
-    def _record(self) -> None:
-        """The sample of this tick, the stats, and the diagnosis as labels for whoever looks on."""
+    async def _record(self) -> None:
+        """The objectives, the sample of this tick, the stats, and the diagnosis as labels for whoever looks on."""
         context = self.context
         diagnosis, signals = self.diagnosis()
         decision, flow = self.decision(), self.flow()
@@ -219,6 +228,7 @@ class Admission:
         stats.label("bottleneck_sentence", diagnosis.sentence)
         stats.label("bottleneck_fix", diagnosis.fix)
         context.telemetry.observe(METRIC_ADMISSION_LIMIT, decision.limits.max_running)
+        await self._slos.tick(self._seen, diagnosis, paused=decision.limits.paused, now_s=self._now_s())
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
         self._samples.append(Sample(context.clock.now_s(), diagnosis.bottleneck, signals, values))
@@ -229,11 +239,14 @@ class Admission:
         except RecordError:
             self.context.stats.add("stats_refused_total")
             return
-        self._seen.put(stats, now_s=self._now_s())
+        now_s = self._now_s()
+        self._seen.put(stats, now_s=now_s)
+        self._slos.heard(stats, self._seen, now_s=now_s)
 
     def _now_s(self) -> float:
         return self.context.clock.monotonic_s()
 
     def close(self) -> None:
-        """Let go of the samples."""
+        """Let go of the files; the budgets of the objectives are kept."""
         self._samples.close()
+        self._slos.close()

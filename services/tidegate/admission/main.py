@@ -2,8 +2,9 @@
 
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.loops import Admission, PauseFile
-from tidegate.admission.samples import FILE_NAME, SampleFile
+from tidegate.admission.samples import FILE_NAME, LineFile
 from tidegate.admission.servicer import AdmissionServicer
+from tidegate.admission.slo_watch import SloWatch
 from tidegate.core.admission import Limits
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 
@@ -24,11 +25,12 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         ),
         group_size=workload.num_samples if workload.kind == "text" else 1,
         pause_file=PauseFile(context.data_dir / PAUSE_FILE),
-        samples=SampleFile(
+        samples=LineFile(
             context.data_dir / FILE_NAME,
             bytes_max=config.samples_file_bytes_max,
             files_kept=config.samples_files_kept,
         ),
+        slos=SloWatch(context),
     )
 
     async def close() -> None:

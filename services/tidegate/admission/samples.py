@@ -7,7 +7,7 @@ and lives) and ``stream.<kind>`` (messages waiting).
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -31,8 +31,16 @@ class Sample(msgspec.Struct, frozen=True):
         return msgspec.json.encode({**fields, "queue_depth_batches": self.signals.depth_batches()}) + b"\n"
 
 
-class SampleFile:
-    """Appends samples; at ``bytes_max`` the file becomes ``.1``, ``.1`` becomes ``.2``, the oldest is deleted."""
+class Line(Protocol):
+    """What can be written to a file of lines."""
+
+    def line(self) -> bytes:
+        """One line of JSON, ended."""
+        ...
+
+
+class LineFile:
+    """Appends lines; at ``bytes_max`` the file becomes ``.1``, ``.1`` becomes ``.2``, the oldest is deleted."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_kept: int) -> None:
         """Go on after whatever a former life wrote; a line it left half-written is ended."""
@@ -45,9 +53,9 @@ class SampleFile:
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def append(self, sample: Sample) -> None:
+    def append(self, item: Line) -> None:
         """Write one line; it is in the operating system's hands when this returns."""
-        self._file.write(sample.line())
+        self._file.write(item.line())
         self._file.flush()
         if self._file.tell() >= self._bytes_max:
             self._rotate()

@@ -1,4 +1,4 @@
-"""The gRPC face of admission: limits, a pause, and the answer to "why is it slow"."""
+"""The gRPC face of admission: limits, a pause, objectives, and the answer to "why is it slow"."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import grpc
 
 from tidegate.admission.loops import Admission
 from tidegate.admission.state import Pause
+from tidegate.core.slo import Verdict
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import admission_service_pb2 as pb
 from tidegate.v1 import admission_service_pb2_grpc as pb_grpc
@@ -52,6 +53,33 @@ class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
             signals=signals.numbers(),
         )
 
+    async def GetSlos(self, request: pb.GetSlosRequest, context: Call) -> pb.GetSlosResponse:
+        """How each objective stands."""
+        return pb.GetSlosResponse(slos=[_message_of(verdict) for verdict in self._admission.slos()])
+
     def registration(self) -> Registration:
         """How the server of this service adds it."""
         return Registration(pb_grpc.add_AdmissionServiceServicer_to_server, self, NAME)
+
+
+def _message_of(verdict: Verdict) -> pb.SloVerdict:
+    slo, breach = verdict.slo, verdict.last_breach
+    return pb.SloVerdict(
+        name=slo.name,
+        unit=slo.unit,
+        bound=slo.bound,
+        direction=slo.direction,
+        target=slo.target,
+        window_s=slo.window_s,
+        condition=verdict.condition,
+        value=verdict.value,
+        good=verdict.good,
+        bad=verdict.bad,
+        missing=verdict.missing,
+        budget_left=verdict.budget_left,
+        burn_long=verdict.burn_long,
+        burn_short=verdict.burn_short,
+        last_breach=pb.SloBreach(at_s=breach.at_s, value=breach.value, cause=breach.cause)
+        if breach
+        else None,
+    )

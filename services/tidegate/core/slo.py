@@ -14,12 +14,14 @@ oldest one are scaled up to it, and the part before counts as good. A run's firs
 """
 
 import math
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
 
 Direction: TypeAlias = Literal["at_most", "at_least"]
 Condition: TypeAlias = Literal["ok", "burning", "breached", "no_data"]
+CONDITIONS: tuple[Condition, ...] = ("ok", "burning", "breached", "no_data")
 
 # A window is this many buckets; the alert looks at a twelfth of it, and at the last bucket and the one before.
 BUCKETS = 144
@@ -62,7 +64,7 @@ class Slo(msgspec.Struct, frozen=True):
         return value <= self.bound if self.direction == "at_most" else value >= self.bound
 
 
-class Bucket(msgspec.Struct, frozen=True):
+class Bucket(msgspec.Struct, frozen=True, array_like=True):
     """Observations of one stretch of time. ``missing``: looks that found nothing to observe."""
 
     index: int
@@ -206,6 +208,18 @@ def settle(
     if change.kind == "breach" and state.condition not in ("burning", "breached"):
         breach = Breach(at_s=wall_s, value=found.value, cause=cause)
     return msgspec.structs.replace(state, condition=found.condition, last_breach=breach), change
+
+
+def headline(verdicts: Iterable[Verdict]) -> str:
+    """How many objectives stand where, in one line: ``9 ok, 1 burning (lag_p95)``."""
+    found = list(verdicts)
+    parts: list[str] = []
+    for condition in CONDITIONS:
+        names = [each.slo.name for each in found if each.condition == condition]
+        if names:
+            shown = f" ({', '.join(names)})" if condition in ("burning", "breached") else ""
+            parts.append(f"{len(names)} {condition.replace('_', ' ')}{shown}")
+    return ", ".join(parts) or "none declared"
 
 
 def _advance(slo: Slo, state: SloState, *, at_s: float) -> SloState:

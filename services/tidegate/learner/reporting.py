@@ -84,6 +84,7 @@ class Reporter:
         staleness = context.settings.staleness
         slos = declared(context.settings.slos, max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
         self._slos = [slo for name, slo in slos.items() if name in (*LAG_OBJECTIVES, *AGE_OBJECTIVES)]
+        self._count_objectives([])
         for slo in (SLO_LAG, SLO_AGE):
             for result in ("good", "bad"):
                 self._count_slo(slo, result, 0)
@@ -150,7 +151,7 @@ class Reporter:
         stats.add("commit_s_total", settled.commit_s)
         stats.add("publish_s_total", settled.publish_s)
         # For whoever measures how long the actors take to serve it.
-        stats.set("published_step", step.progress.version.step)
+        stats.label("published_version", str(step.progress.version))
         stats.set("published_at_s", self._context.clock.now_s())
         judged = step.batch.judged
         lags = [item.verdict.lag for item in judged]

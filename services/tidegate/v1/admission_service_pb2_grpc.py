@@ -50,6 +50,11 @@ class AdmissionServiceStub:
                 request_serializer=tidegate_dot_v1_dot_admission__service__pb2.DiagnoseRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_admission__service__pb2.DiagnoseResponse.FromString,
                 _registered_method=True)
+        self.GetSlos = channel.unary_unary(
+                '/tidegate.v1.AdmissionService/GetSlos',
+                request_serializer=tidegate_dot_v1_dot_admission__service__pb2.GetSlosRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_admission__service__pb2.GetSlosResponse.FromString,
+                _registered_method=True)
 
 
 class AdmissionServiceServicer:
@@ -77,6 +82,13 @@ class AdmissionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetSlos(self, request, context):
+        """How each objective of the run stands: budget, burn rates, and its last breach with the cause.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdmissionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_AdmissionServiceServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=tidegate_dot_v1_dot_admission__service__pb2.DiagnoseRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_admission__service__pb2.DiagnoseResponse.SerializeToString,
+            ),
+            'GetSlos': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSlos,
+                    request_deserializer=tidegate_dot_v1_dot_admission__service__pb2.GetSlosRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_admission__service__pb2.GetSlosResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class AdmissionService:
             '/tidegate.v1.AdmissionService/Diagnose',
             tidegate_dot_v1_dot_admission__service__pb2.DiagnoseRequest.SerializeToString,
             tidegate_dot_v1_dot_admission__service__pb2.DiagnoseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSlos(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.v1.AdmissionService/GetSlos',
+            tidegate_dot_v1_dot_admission__service__pb2.GetSlosRequest.SerializeToString,
+            tidegate_dot_v1_dot_admission__service__pb2.GetSlosResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -68,7 +68,9 @@ async def test_what_violates_an_objective_is_counted_and_its_consumption_is_trac
             version = await life.version(0)
             running.offer(2, at=PolicyVersion(lineage=version.lineage, step=0), trace_parent=telemetry.root())
             await life.version(2)
-            await until(lambda: life.context.stats.value("published_step") == 2)
+            await until(
+                lambda: life.context.stats.snapshot(at_s=0.0).labels.get("published_version", "")[-2:] == "@2"
+            )
             values = life.context.stats.snapshot(at_s=0.0).values
         telemetry.close()
     counted = {

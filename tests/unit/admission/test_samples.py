@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 
-from tidegate.admission.samples import Sample, SampleFile
+from tidegate.admission.samples import LineFile, Sample
 from tidegate.core.balance import Signals
 
 
-def open_file(path: Path, *, bytes_max: int = 100_000, files_kept: int = 2) -> SampleFile:
-    return SampleFile(path, bytes_max=bytes_max, files_kept=files_kept)
+def open_file(path: Path, *, bytes_max: int = 100_000, files_kept: int = 2) -> LineFile:
+    return LineFile(path, bytes_max=bytes_max, files_kept=files_kept)
 
 
 def sample(number: int) -> Sample:

@@ -18,6 +18,7 @@ from tidegate.core.slo import (
     SloState,
     Verdict,
     count,
+    headline,
     observe,
     settle,
     verdict,
@@ -277,3 +278,11 @@ def test_direction_says_which_side_of_the_bound_is_good() -> None:
     assert not at_least.holds(0.19)
     assert LAG.holds(4.0)
     assert not LAG.holds(4.1)
+
+
+def test_headline_says_how_many_stand_where_and_names_those_in_trouble() -> None:
+    fine = verdict(LAG, steadily(1.0, seconds=9, state=SloState()), now_s=9.0)
+    burning = verdict(LAG, steadily(9.0, seconds=60, state=SloState()), now_s=60.0)
+    unseen = verdict(LAG, SloState(), now_s=0.0)
+    assert headline([fine, burning, fine, unseen]) == "2 ok, 1 burning (lag_p95), 1 no data"
+    assert headline([]) == "none declared"

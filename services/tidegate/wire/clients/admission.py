@@ -4,6 +4,8 @@ import grpc
 import msgspec
 
 from tidegate.core.admission import Flow, Limits
+from tidegate.core.errors import RecordError
+from tidegate.core.slo import CONDITIONS, Breach, Condition, Direction, Slo, Verdict
 from tidegate.v1 import admission_service_pb2 as pb
 from tidegate.v1.admission_service_pb2_grpc import AdmissionServiceStub
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
@@ -50,3 +52,50 @@ class AdmissionClient:
         with remote_errors(SERVICE):
             response = await self._stub.Diagnose(pb.DiagnoseRequest(), timeout=DEADLINE_S)
         return Diagnosis(response.bottleneck, response.sentence, response.fix, dict(response.signals))
+
+    async def slos(self) -> list[Verdict]:
+        """The answer of ``tidegate slo``.
+
+        Raises:
+            RecordError: admission is of another version and answers what this one does not know.
+        """
+        with remote_errors(SERVICE):
+            response = await self._stub.GetSlos(pb.GetSlosRequest(), timeout=DEADLINE_S)
+        return [_verdict_of(message) for message in response.slos]
+
+
+def _verdict_of(message: pb.SloVerdict) -> Verdict:
+    direction: Direction = "at_least" if message.direction == "at_least" else "at_most"
+    breach = message.last_breach
+    return Verdict(
+        slo=Slo(
+            name=message.name,
+            bound=message.bound,
+            target=message.target,
+            window_s=message.window_s,
+            direction=direction,
+            unit=message.unit,
+        ),
+        condition=_condition_of(message.condition),
+        value=message.value if message.HasField("value") else None,
+        good=message.good,
+        bad=message.bad,
+        missing=message.missing,
+        budget_left=message.budget_left,
+        burn_long=message.burn_long,
+        burn_short=message.burn_short,
+        last_breach=Breach(breach.at_s, breach.value if breach.HasField("value") else None, breach.cause)
+        if message.HasField("last_breach")
+        else None,
+    )
+
+
+def _condition_of(text: str) -> Condition:
+    for condition in CONDITIONS:
+        if condition == text:
+            return condition
+    raise RecordError(
+        f"Admission says that an objective is {text!r}",
+        why="this version knows no such condition",
+        fix="use the version that runs",
+    )

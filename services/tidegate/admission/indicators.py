@@ -1,0 +1,121 @@
+"""What each objective observes at one tick, read from the statistics. Without IO.
+
+A look finds a value, a number of good and bad trajectories (lag and age, which the learner judges one by one), or
+nothing. Nothing means that nothing happened that could be judged: no update since the look before, a pause, too few
+samples. It is not good and not bad.
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from tidegate.admission.observations import Observations
+from tidegate.core.drift import Mix, MixWindow, drift, most_lost
+from tidegate.core.slo import Slo
+
+# Value that is shown beside the good and bad trajectories of an objective.
+COUNTED = {"lag_p95": "lag_p95", "lag_max": "lag_last_max", "age_p95": "age_last_p95_s"}
+# Measured by an update, so observed once there was another one.
+OF_AN_UPDATE = {"clipped_fraction": "clipped_fraction", "effective_sample_size": "ess"}
+OF_THE_MIX = {"bin_drift": "bin", "length_drift": "length"}
+# Drift is taken over this share of its objective's window: a mix needs samples, a trend needs several mixes.
+MIX_WINDOW_SHARE = 0.25
+
+
+class Valued(msgspec.Struct, frozen=True):
+    """One observation; None when there was nothing to observe. ``detail`` says more than the number."""
+
+    value: float | None
+    detail: str = ""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """Trajectories that were judged since the look before."""
+
+    good: float
+    bad: float
+    value: float | None
+
+
+Observation: TypeAlias = Valued | Counted
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What one look needs of the one before: counters, the learner's version, and the mixes of the last minutes."""
+
+    counted: dict[str, float] = {}
+    step: float | None = None
+    mixes: dict[str, MixWindow] = {}
+
+
+def look(
+    seen: Observations, memory: Memory, slos: Mapping[str, Slo], *, paused: bool, now_s: float
+) -> tuple[dict[str, Observation], Memory]:
+    """What each objective observes now, and what the next look needs; propagation is followed elsewhere."""
+    learner = seen.latest("learner", now_s=now_s)
+    values = learner[0].values if learner else {}
+    step = values.get("version_step")
+    updated = step is not None and memory.step is not None and step != memory.step
+    # Before the first update everybody waits for everybody, and in a pause by intent.
+    works = bool(learner) and not paused and (seen.total("learner", "busy_s_total") or 0.0) > 0
+    counted = dict(memory.counted)
+    mixes: dict[str, MixWindow] = {}
+    found: dict[str, Observation] = {}
+    for name, slo in slos.items():
+        if name in COUNTED:
+            found[name] = Counted(
+                good=_since(seen, f"slo_good.{name}_total", counted),
+                bad=_since(seen, f"slo_bad.{name}_total", counted),
+                value=values.get(COUNTED[name]),
+            )
+        elif name in OF_AN_UPDATE:
+            found[name] = Valued(values.get(OF_AN_UPDATE[name]) if updated else None)
+        elif name in OF_THE_MIX:
+            window_s = MIX_WINDOW_SHARE * slo.window_s
+            mixes[name] = memory.mixes.get(name, MixWindow()).note(
+                mix_of(seen.totals("task_queue"), OF_THE_MIX[name]), at_s=now_s, window_s=window_s
+            )
+            mix = mixes[name].increase()
+            found[name] = Valued(drift(mix), most_lost(mix))
+        elif name == "waste_ratio":
+            found[name] = Valued(_waste(seen, now_s=now_s))
+        elif name == "learner_idle_ratio":
+            idle = seen.ratio("learner", "wait_batch_s_total", now_s=now_s)
+            found[name] = Valued(idle if works else None)
+        elif name == "actor_idle_ratio":
+            idle = seen.ratio("actor", "wait_task_s_total", now_s=now_s)
+            found[name] = Valued(idle if works and seen.num_alive("actor", now_s=now_s) else None)
+    return found, Memory(counted, memory.step if step is None else step, mixes)
+
+
+def mix_of(totals: Mapping[str, float], kind: str) -> Mix:
+    """The task queue's counters of one kind (``bin`` or ``length``) by label."""
+    return Mix(decided=_labelled(totals, f"decided_{kind}."), trained=_labelled(totals, f"trained_{kind}."))
+
+
+def _labelled(totals: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {
+        name.removeprefix(prefix).removesuffix("_total"): number
+        for name, number in totals.items()
+        if name.startswith(prefix)
+    }
+
+
+def _since(seen: Observations, name: str, counted: dict[str, float]) -> float:
+    """Increase of a learner's counter since the look before; nothing at the first look, which has no before."""
+    total = seen.total("learner", name)
+    if total is None:
+        return 0.0
+    before = counted.get(name, total)
+    counted[name] = total
+    return max(0.0, total - before)
+
+
+def _waste(seen: Observations, *, now_s: float) -> float | None:
+    """Dropped of all that ended within the window; what is retired at the end of a run is nobody's waste."""
+    store = "trajectory_store"
+    dropped = seen.increase(store, "dropped_total", now_s=now_s)
+    dropped -= seen.increase(store, "dropped_retired_total", now_s=now_s)
+    ended = dropped + seen.increase(store, "trained_total", now_s=now_s)
+    return max(0.0, dropped) / ended if ended > 0 else None

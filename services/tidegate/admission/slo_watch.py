@@ -1,0 +1,176 @@
+"""Watches the objectives: observes them at each tick, notes breaches and recoveries, and keeps their state.
+
+What it decides with is ``core.slo``; here it is gathered, counted and written. Everything that goes out is best
+effort: an objective is judged whether or not anybody hears of it.
+"""
+
+import msgspec
+
+from tidegate.admission import indicators
+from tidegate.admission.indicators import Counted, Memory, Observation, Valued
+from tidegate.admission.observations import Observations
+from tidegate.admission.propagation import Propagation, note, publication_of, under_way_s
+from tidegate.admission.propagation import look as look_for_arrival
+from tidegate.admission.samples import LineFile
+from tidegate.admission.slo_file import (
+    EVENTS_FILE,
+    STATE_FILE,
+    Kept,
+    SloEvent,
+    SloRecord,
+    read_slos,
+    restored,
+    write_slos,
+)
+from tidegate.core.balance import Diagnosis
+from tidegate.core.slo import CONDITIONS, Verdict, count, headline, observe, settle, verdict
+from tidegate.core.slo_catalogue import declared
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry_names import ATTR_ENV, ATTR_SLO, ATTR_SLO_RESULT, METRIC_SLO_EVENTS
+from tidegate.wire.stats import ServiceStats
+
+PROPAGATION = "version_propagation_s"
+# Some ten thousand events; an objective that flaps is told by its last ones.
+EVENTS_FILE_BYTES_MAX = 4 << 20
+EVENTS_FILES_KEPT = 1
+# A crash loses this much of the budgets' history at most.
+SAVE_PERIOD_S = 10.0
+# Between two ticks; a version that arrives in less than a tenth of a tick is one of many.
+ARRIVALS_MAX = 16
+
+
+class SloWatch:
+    """All objectives of a run."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        """Go on with the budgets that a former life left; declares every series, so that a first breach counts."""
+        settings = context.settings
+        self._context = context
+        self._slos = declared(
+            settings.slos, max_lag=settings.staleness.max_lag, max_age_s=settings.staleness.max_age_s
+        )
+        self._path = context.data_dir / STATE_FILE
+        clock = context.clock
+        self._states = restored(
+            read_slos(self._path), self._slos, now_s=clock.monotonic_s(), wall_s=clock.now_s()
+        )
+        self._events = LineFile(
+            context.data_dir / EVENTS_FILE, bytes_max=EVENTS_FILE_BYTES_MAX, files_kept=EVENTS_FILES_KEPT
+        )
+        self._memory = Memory()
+        self._propagation = Propagation()
+        self._arrived_s: list[float] = []
+        self._saved_at_s = clock.monotonic_s()
+        for name in self._slos:
+            self._count(name, good=0.0, bad=0.0)
+
+    def heard(self, stats: ServiceStats, seen: Observations, *, now_s: float) -> None:
+        """One report came in and is part of ``seen``: propagation is followed from report to report, not by ticks."""
+        if PROPAGATION not in self._slos:
+            return
+        if stats.service == "learner":
+            self._propagation = note(self._propagation, publication_of(stats, received_at_s=now_s))
+        elif stats.service == "actor" and self._propagation.followed is not None:
+            self._propagation, took_s = look_for_arrival(
+                self._propagation,
+                seen.serving(now_s=now_s),
+                num_actors=seen.num_alive("actor", now_s=now_s),
+                now_s=now_s,
+            )
+            if took_s is not None and len(self._arrived_s) < ARRIVALS_MAX:
+                self._arrived_s.append(took_s)
+
+    async def tick(self, seen: Observations, diagnosis: Diagnosis, *, paused: bool, now_s: float) -> None:
+        """Observe and judge every objective, and tell what changed."""
+        found, self._memory = indicators.look(seen, self._memory, self._slos, paused=paused, now_s=now_s)
+        for name, observation in found.items():
+            self._observe(name, observation, now_s=now_s)
+        if PROPAGATION in self._slos:
+            self._observe_propagation(now_s=now_s)
+        changes = [
+            event for name in self._slos if (event := self._settle(name, found, diagnosis, now_s=now_s))
+        ]
+        for event in changes:
+            await self._tell(event)
+        self._show(now_s=now_s)
+        if changes or now_s - self._saved_at_s >= SAVE_PERIOD_S:
+            self._save(now_s=now_s)
+
+    def verdicts(self, *, now_s: float) -> list[Verdict]:
+        """How each objective stands, in the order of the catalogue."""
+        return [verdict(slo, self._states[name], now_s=now_s) for name, slo in self._slos.items()]
+
+    def close(self) -> None:
+        """Keep the budgets for the next life, and let go of the files."""
+        self._save(now_s=self._context.clock.monotonic_s())
+        self._events.close()
+
+    def _observe(self, name: str, observation: Observation, *, now_s: float) -> None:
+        slo, state = self._slos[name], self._states[name]
+        match observation:
+            case Valued(value=value):
+                self._states[name] = observe(slo, state, value, at_s=now_s)
+                if value is not None:
+                    self._count(name, good=float(slo.holds(value)), bad=float(not slo.holds(value)))
+            case Counted(good=good, bad=bad, value=value):
+                self._states[name] = count(slo, state, good=good, bad=bad, value=value, at_s=now_s)
+                self._count(name, good=good, bad=bad)
+
+    def _observe_propagation(self, *, now_s: float) -> None:
+        """Each version that arrived; one that is overdue is bad at every tick, or it would be seen when it is over."""
+        waiting_s = under_way_s(self._propagation, now_s=now_s)
+        values: list[float | None] = [*self._arrived_s]
+        self._arrived_s.clear()
+        if waiting_s is not None and not self._slos[PROPAGATION].holds(waiting_s):
+            values.append(waiting_s)
+        for value in values or [None]:
+            self._observe(PROPAGATION, Valued(value), now_s=now_s)
+
+    def _settle(
+        self, name: str, found: dict[str, Observation], diagnosis: Diagnosis, *, now_s: float
+    ) -> SloEvent | None:
+        observation = found.get(name)
+        detail = observation.detail if isinstance(observation, Valued) else ""
+        blamed = f"{diagnosis.bottleneck}: {diagnosis.sentence}"
+        self._states[name], change = settle(
+            self._slos[name],
+            self._states[name],
+            now_s=now_s,
+            cause=f"{detail}; {blamed}" if detail else blamed,
+            wall_s=self._context.clock.now_s(),
+        )
+        if change is None or change.kind == "data":
+            return None  # that observations began is no news
+        return SloEvent(self._context.clock.now_s(), change.kind, change)
+
+    async def _tell(self, event: SloEvent) -> None:
+        context = self._context
+        self._events.append(event)
+        fields = event.fields()
+        log = context.log.warning if event.event in ("breach", "no_data") else context.log.info
+        log("slo_changed", **{name: value for name, value in fields.items() if name != "event"})
+        context.stats.add("slo_events_total")
+        # Without an acknowledgement: a tick must not wait for a broker that is away. The file has every event.
+        await context.bus.publish_core(
+            context.topology.event("slo"), msgspec.json.encode({"kind": "slo", **fields})
+        )
+
+    def _show(self, *, now_s: float) -> None:
+        verdicts = self.verdicts(now_s=now_s)
+        for condition in CONDITIONS:
+            number = sum(each.condition == condition for each in verdicts)
+            self._context.stats.set(f"slos_{condition}", float(number))
+        self._context.stats.label("slos", headline(verdicts))
+
+    def _save(self, *, now_s: float) -> None:
+        self._saved_at_s = now_s
+        kept = {name: Kept(slo, self._states[name]) for name, slo in self._slos.items()}
+        try:
+            write_slos(self._path, SloRecord(self._context.clock.now_s(), now_s, kept))
+        except OSError as error:
+            self._context.log.warning("slos_not_saved", error=str(error))
+
+    def _count(self, name: str, *, good: float, bad: float) -> None:
+        labels = {ATTR_ENV: self._context.settings.workload.env, ATTR_SLO: name}
+        self._context.telemetry.count(METRIC_SLO_EVENTS, good, {**labels, ATTR_SLO_RESULT: "good"})
+        self._context.telemetry.count(METRIC_SLO_EVENTS, bad, {**labels, ATTR_SLO_RESULT: "bad"})
