@@ -42,6 +42,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "explain": CommandEntry(
         "tidegate.cli.explain:explain", "Who is the bottleneck; why a trajectory was dropped."
     ),
+    "slo": CommandEntry(
+        "tidegate.cli.slo:slo", "How the run's objectives stand: budgets, burn rates, last breaches."
+    ),
     "trace": CommandEntry("tidegate.cli.trace:trace", "The life of one trajectory, stage by stage."),
     "report": CommandEntry(
         "tidegate.cli.report.command:report", "Write the report of a run as one HTML file."

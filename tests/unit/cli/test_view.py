@@ -36,7 +36,8 @@ def busy_board() -> Board:
         board.put(snapshot("task_queue", at_s=at_s, running_trajectories=2.0, admission_delay=1.0,
                            labels={"admission_state": "staleness budget filled: waits for a version"}))  # fmt: skip
         board.put(snapshot("admission", at_s=at_s, labels={
-            "bottleneck": "actor", "bottleneck_sentence": "actors never wait " * 12, "bottleneck_fix": "add an actor"
+            "bottleneck": "actor", "bottleneck_sentence": "actors never wait " * 12, "bottleneck_fix": "add an actor",
+            "slos": "8 ok, 1 burning (lag_p95)",
         }))  # fmt: skip
         seen = {restarts_name("actor-1"): 2.0, cpu_name("actor-1"): 0.5, pss_name("actor-1"): 44.0}
         board.put(ServiceStats(SUPERVISOR, SUPERVISOR, "ready", at_s, 0.0, seen, {"nats-server": "running"}))
@@ -70,7 +71,8 @@ def test_view_fits_the_terminal(width: int, height: int, target: str) -> None:
 def test_view_shows_who_stands_where_and_who_holds_it_up() -> None:
     text = draw(scene_with(busy_board()), width=100, height=50, now_s=NOW_S).plain
     for part in ("cartpole-abc123", "0-ab@59", "v58, 1 behind", "3 ready", "staleness budget filled", "3 of max_lag 4",
-                 "stale 4", "bottleneck  actor", "add an actor", "1024 steps/s", "80%", "44 MB"):  # fmt: skip
+                 "stale 4", "8 ok, 1 burning (lag_p95)",
+                 "bottleneck  actor", "add an actor", "1024 steps/s", "80%", "44 MB"):  # fmt: skip
         assert part in text, part
 
 

@@ -9,7 +9,7 @@ from rich.live import Live
 
 from tidegate.cli.up.scene import TRAINING, Scene
 from tidegate.cli.up.targets import unpublished_hint
-from tidegate.cli.up.view import clock, draw, number
+from tidegate.cli.up.view import clock, draw, number, slos_line
 
 LINE_PERIOD_S = 5.0
 
@@ -87,4 +87,6 @@ def line(scene: Scene) -> str:
     dropped = values.get("dropped_total")
     if dropped:
         parts.append(f"dropped {number(dropped)}")
+    if objectives := slos_line(scene.board):
+        parts.append(f"SLOs: {objectives}")
     return " · ".join(parts)

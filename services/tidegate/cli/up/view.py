@@ -156,7 +156,17 @@ def _staleness(scene: Scene, values: dict[str, float]) -> list[Text]:
         (f" of {int(accepted)} stored ({waste:.1%})", DIM), (f"   {detail}" if detail else "", DIM),
         (f"   duplicates {int(values.get('duplicates_total', 0.0))}", DIM),
     )  # fmt: skip
-    return [lag, drop]
+    objectives = slos_line(scene.board)
+    if not objectives:
+        return [lag, drop]
+    calm = "burning" not in objectives and "breached" not in objectives
+    return [lag, drop, Text.assemble((" SLOs     ", BOLD), (objectives, GOOD if calm else WARN))]
+
+
+def slos_line(board: Board) -> str:
+    """How the objectives stand, as admission says it; empty while it says nothing."""
+    stats = next(iter(board.of("admission")), None)
+    return stats.labels.get("slos", "") if stats is not None else ""
 
 
 def _services(scene: Scene, *, now_s: float) -> list[Text]:

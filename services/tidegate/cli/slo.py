@@ -1,0 +1,148 @@
+"""``tidegate slo``: the run's objectives, their error budgets, and who was to blame when one last broke."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
+from tidegate.cli.folder import find_folder, is_running, read_record
+from tidegate.cli.up.chart import bar
+from tidegate.core.errors import NotFoundError, UnavailableError
+from tidegate.core.slo import Condition, Slo, Verdict, headline
+from tidegate.runtime.rpc import open_channel
+from tidegate.wire.clients.admission import AdmissionClient
+
+STYLES: dict[Condition, str] = {
+    "ok": "green",
+    "burning": "yellow",
+    "breached": "bold red",
+    "no_data": "bright_black",
+}
+BAR_WIDTH = 10
+# Columns of the table where no terminal says how wide it is.
+FILE_WIDTH = 160
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+
+
+class SloAnswer(msgspec.Struct, frozen=True):
+    """The answer of ``slo --json``. ``headline`` is what ``status`` shows; a stopped run stands as it last stood."""
+
+    run_id: str
+    running: bool
+    headline: str
+    slos: list[Verdict]
+
+
+def slo(
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Show how each objective stands: what was promised, what is left of its budget, how fast it burns."""
+    where = find_folder(folder)
+    running = is_running(where)
+    verdicts = asyncio.run(_ask(where)) if running else slos_of_file(where)
+    answer = SloAnswer(read_record(where).run_id, running, headline(verdicts), verdicts)
+    if json:
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_WIDTH)
+    console.print(render(answer, now_s=time.time()), highlight=False)
+
+
+async def _ask(folder: Path) -> list[Verdict]:
+    channel = open_channel(read_record(folder).addresses["admission"][0])
+    try:
+        return await AdmissionClient(channel).slos()
+    except UnavailableError:
+        return slos_of_file(folder)  # admission is being restarted: what it wrote a moment ago still stands
+    finally:
+        await channel.close()
+
+
+def slos_of_file(folder: Path) -> list[Verdict]:
+    """How the objectives stood when admission last wrote them down.
+
+    Raises:
+        NotFoundError: admission never wrote any.
+    """
+    record = read_slos(folder / "admission" / STATE_FILE)
+    if record is None:
+        raise NotFoundError(
+            f"Nothing is known of the objectives of {folder}",
+            why="admission wrote none: it never ran, or an older version did",
+            fix="see logs/admission.log",
+        )
+    return verdicts_of(record)
+
+
+def render(answer: SloAnswer, *, now_s: float) -> Table:
+    """A row an objective; burn rates are of a twelfth of the window and of its last moments."""
+    state = "" if answer.running else ", as it stood when it ended"
+    table = Table(
+        title=f"objectives of {answer.run_id}{state}: {answer.headline}",
+        title_justify="left",
+        box=None,
+        padding=(0, 2),
+    )
+    for name, right in (("objective", False), ("promised", False), ("now", True), ("state", False)):
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    table.add_column("budget left", no_wrap=True)
+    table.add_column("burn", justify="right", no_wrap=True)
+    table.add_column("last breach", style="bright_black", overflow="fold")
+    for verdict in answer.slos:
+        style = STYLES[verdict.condition]
+        table.add_row(
+            verdict.slo.name,
+            promise(verdict.slo),
+            "–" if verdict.value is None else _number(verdict.value),
+            Text(verdict.condition.replace("_", " "), style=style),
+            _budget(verdict, style=style),
+            f"{verdict.burn_long:.1f} / {verdict.burn_short:.1f}",
+            _breach(verdict, now_s=now_s),
+        )
+    return table
+
+
+def promise(slo: Slo) -> str:
+    """The objective in words: ``≤ 4 versions for 95% over 10 min``."""
+    sign = "≤" if slo.direction == "at_most" else "≥"
+    unit = f" {slo.unit}" if slo.unit not in ("", "share") else ""
+    bound = f"{slo.bound:.0%}" if slo.unit == "share" else _number(slo.bound)
+    return f"{sign} {bound}{unit} for {100 * slo.target:g}% over {_time(slo.window_s)}"
+
+
+def _budget(verdict: Verdict, *, style: str) -> Text:
+    filled, empty = bar(verdict.budget_left, width=BAR_WIDTH)
+    left = f"{verdict.budget_left:.0%}" if verdict.budget_left > -10 else "spent"
+    return Text.assemble((filled, style), (empty, "bright_black"), f" {left}")
+
+
+def _breach(verdict: Verdict, *, now_s: float) -> str:
+    breach = verdict.last_breach
+    if breach is None:
+        return ""
+    value = "" if breach.value is None else f" at {_number(breach.value)}"
+    return f"{_time(max(0.0, now_s - breach.at_s))} ago{value}; {breach.cause}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _time(seconds: float) -> str:
+    for size_s, unit in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
+        if seconds >= size_s:
+            return f"{seconds / size_s:.3g} {unit}"
+    return f"{seconds:.0f} s"
