@@ -54,6 +54,7 @@ class Publisher:
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._environment = EnvironmentClient(context.channel("environment"))
         self._settler = Settler(context, self._store)
+        self._overlong = context.settings.long_tail.overlong_rule()
 
     async def run(self) -> None:
         """Publish until the desk says that nothing more will be finished."""
@@ -194,7 +195,10 @@ class Publisher:
             ],
         )
         stage = StageTiming(STAGE_SCORE, "environment", started_at_s, self._context.clock.now_s())
-        return [
+        judged = [
             rewarded(record, reward=given.reward, components=given.components, log=given.log, stage=stage)
             for record, given in zip(records, rewards, strict=True)
         ]
+        if self._overlong is None:
+            return judged
+        return [self._overlong.applied(record) for record in judged]

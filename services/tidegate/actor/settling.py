@@ -80,9 +80,14 @@ class Settler:
     def _trace(self, task: Task, given_up: GivenUp) -> None:
         context = self._context
         now_s = context.clock.now_s()
-        context.log.info(
-            "task_given_up", task_id=task.task_id, by=given_up.by, length=given_up.length, why=given_up.detail
-        )
+        if given_up.by == "cut":
+            context.log.info(
+                "task_cut",
+                task_id=task.task_id,
+                length=given_up.length,
+                reason=given_up.reason,
+                why=given_up.detail,
+            )
         context.telemetry.emit(
             SPAN_GENERATE,
             parent=task.trace_parent,

@@ -14,6 +14,7 @@ import msgspec
 
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.lengths import SurvivalCurve
+from tidegate.core.records import Trajectory
 from tidegate.core.staleness import StalenessLimits
 
 # Publishes that a rate is measured over: few enough to follow a learner that slows down within a budget's time.
@@ -123,7 +124,29 @@ def overlong_penalty(length: int, *, length_max: int, cache_share: float) -> flo
     cache = cache_share * length_max
     if cache <= 0.0:
         return 0.0 if length <= length_max else -1.0
-    return -min(1.0, max(0.0, (length - (length_max - cache)) / cache))
+    return 0.0 - min(1.0, max(0.0, (length - (length_max - cache)) / cache))
+
+
+class OverlongRule(msgspec.Struct, frozen=True):
+    """What completions near their cap cost: up to ``weight`` over the last ``cache_share`` of it."""
+
+    cache_share: float
+    weight: float
+
+    def applied(self, record: Trajectory) -> Trajectory:
+        """A rewarded record with what its length costs, as the component ``overlong``.
+
+        The cap is the one that it was sampled under, which its sampler records.
+        """
+        assert record.reward is not None, "a penalty is added to a reward"
+        penalty = self.weight * overlong_penalty(
+            record.length_tokens, length_max=record.sampler.max_new_tokens, cache_share=self.cache_share
+        )
+        return msgspec.structs.replace(
+            record,
+            reward=record.reward + penalty,
+            reward_components={**record.reward_components, OVERLONG_COMPONENT: penalty},
+        )
 
 
 def is_settled(rewards: Sequence[float], *, samples_min: int) -> bool:

@@ -13,7 +13,14 @@ from tidegate.core.records import DropReason, StageTiming, Trajectory
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.scoring import Scorer
 from tidegate.environment.sessions import Sessions
-from tidegate.environment.state import STAGE_SCORE, answer_of, check_group, scored, settle_failure, with_trace
+from tidegate.environment.state import (
+    STAGE_SCORE,
+    answer_of,
+    check_group,
+    scored,
+    settle_failure,
+    with_trace,
+)
 from tidegate.environment.tasks.port import Score
 from tidegate.runtime.consumer import Delivery
 from tidegate.runtime.service import ServiceContext
@@ -49,6 +56,7 @@ class ScoreLoop:
         self._config = config
         self._scorer = scorer
         self._env_id = context.settings.workload.env
+        self._overlong = context.settings.long_tail.overlong_rule()
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._held: dict[int, Delivery] = {}
         self._slot_freed = asyncio.Event()
@@ -123,7 +131,10 @@ class ScoreLoop:
                     await delivery.nak()
                 return
             scores.append(score)
-        await self._publish(self._traced(scored(records, scores, stage=stage), stage))
+        rewarded = scored(records, scores, stage=stage)
+        if self._overlong is not None:
+            rewarded = [self._overlong.applied(record) for record in rewarded]
+        await self._publish(self._traced(rewarded, stage))
         await delivery.ack()
         stats.add("scored_total", len(records))
 

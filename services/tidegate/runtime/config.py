@@ -13,6 +13,7 @@ from tidegate.core.goodput import GoodputConfig
 from tidegate.core.hard_sync import HardSyncConfig
 from tidegate.core.ids import RunId
 from tidegate.core.lengths import OTHER_BIN
+from tidegate.core.long_tail import OverlongRule
 from tidegate.core.records import Sampler
 from tidegate.core.response import STANDARD_TIERS, Tier, out_of_order
 from tidegate.core.slo_catalogue import SlosConfig
@@ -27,11 +28,14 @@ class StalenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``max_lag``: policy versions between a trajectory's oldest version and the update it takes part in; 0 is
     synchronous training, larger values buy overlap of rollouts and training. ``max_age_s``: seconds since the rollout
-    started; below the time of one rollout nothing would ever be trained.
+    started; below the time of one rollout nothing would ever be trained. ``pacing``: slow rollouts are waited for
+    instead of dropped, because nothing may overtake them by more than the budget; it costs throughput where rollout
+    times are unequal, and keeps what is trained the mix that was admitted.
     """
 
     max_lag: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 4
     max_age_s: PositiveSeconds = 300.0
+    pacing: bool = False
 
 
 class ResponseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,6 +134,12 @@ class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settle_after: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     group_by_length: bool = False
     half_life: Annotated[float, msgspec.Meta(ge=1.0, le=1e9)] = 512.0
+
+    def overlong_rule(self) -> OverlongRule | None:
+        """The penalty on completions near their cap; None without a cap or a weight."""
+        if self.cap_quantile == 0.0 or self.overlong_weight == 0.0:
+            return None
+        return OverlongRule(cache_share=self.overlong_share, weight=self.overlong_weight)
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -236,7 +236,7 @@ class Fickle(Arithmetic):
     """Rewards by what was written, never by what is right: about half of all small groups differ."""
 
     def score(self, problem: Problem, completion: str) -> Score:
-        return Score(reward=float(len(completion) % 2), components={}, log="fickle")
+        return Score(reward=float(sum(completion.encode()) % 2), components={}, log="fickle")
 
 
 async def test_groups_rewarded_alike_are_settled_and_all_samples_end_exactly_once(

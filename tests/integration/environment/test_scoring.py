@@ -13,13 +13,13 @@ from tests.support.broker import Broker
 from tests.support.room import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, RunId, TaskId, trajectory_id
-from tidegate.core.records import Trajectory, VersionSpan
+from tidegate.core.records import Sampler, Trajectory, VersionSpan
 from tidegate.environment import main
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.environment.tasks.registry import TASKS
 from tidegate.runtime.bus import Bus
-from tidegate.runtime.config import PolicyConfig, Settings, WorkloadConfig
+from tidegate.runtime.config import LongTailConfig, PolicyConfig, Settings, WorkloadConfig
 from tidegate.runtime.consumer import Delivery
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
@@ -110,6 +110,30 @@ async def drained(bus: Bus, topology: Topology) -> None:
     async with asyncio.timeout(20.0):
         while (await bus.stream_state(topology.stream("ROLLOUTS"))).messages:
             await asyncio.sleep(0.02)
+
+
+async def test_length_near_the_cap_costs_reward_only_where_there_is_a_cap(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    records, others = (
+        [
+            msgspec.structs.replace(record, sampler=Sampler(max_new_tokens=10), length_tokens=length)
+            for record, length in zip(group(task, "085", "085"), (4, 10), strict=True)
+        ]
+        for task in ("task-1", "task-2")
+    )
+    await publish(bus, topology, encode_frame(records), records)
+    capped = msgspec.structs.replace(settings, long_tail=LongTailConfig(cap_quantile=0.95))
+    async with running(main.build, CONFIG, make_context("environment", capped, bus=bus)):
+        [message] = await scored_messages(bus, topology, 1)
+    assert [record.reward for record in decode_frame(message.data)] == [1.0, 0.0]
+    components = [record.reward_components for record in decode_frame(message.data)]
+    assert [given["overlong"] for given in components] == [0.0, -1.0]
+    assert [given["exact"] for given in components] == [1.0, 1.0]
+    await publish(bus, topology, encode_frame(others), others)
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)):
+        [message] = await scored_messages(bus, topology, 1)
+    assert all("overlong" not in record.reward_components for record in decode_frame(message.data))
 
 
 async def test_group_is_scored_published_whole_and_acknowledged(

@@ -2,17 +2,19 @@
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.distributions import Exponential, Lognormal
-from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
 from tidegate.core.lengths import UNKNOWN, LengthCounts, SurvivalCurve
 from tidegate.core.long_tail import (
     RATE_WINDOW,
     Continue,
     Cut,
+    OverlongRule,
     PublishRate,
     RolloutUnderWay,
     capped_length,
@@ -20,6 +22,7 @@ from tidegate.core.long_tail import (
     is_settled,
     overlong_penalty,
 )
+from tidegate.core.records import Sampler, Trajectory
 from tidegate.core.staleness import StalenessLimits
 
 LIMITS = StalenessLimits(max_lag=4, max_age_s=300.0)
@@ -172,6 +175,31 @@ def test_overlong_penalty_falls_from_nothing_to_one(length: int, length_max: int
     longer = overlong_penalty(length + 1, length_max=length_max, cache_share=cache_share)
     assert -1.0 <= longer <= penalty <= 0.0
     assert overlong_penalty(length_max + 1, length_max=length_max, cache_share=cache_share) == -1.0
+
+
+def test_penalty_is_a_component_of_the_reward_and_goes_by_the_cap_of_the_record() -> None:
+    record = Trajectory(
+        trajectory_id=TrajectoryId("t-1.0"),
+        run_id=RunId("run"),
+        task_id=TaskId("t-1"),
+        group_id=GroupId("t-1"),
+        group_size=1,
+        spans=(),
+        tensors={},
+        num_steps=95,
+        reward=1.0,
+        reward_components={"exact": 1.0},
+        sampler=Sampler(max_new_tokens=100),
+        length_tokens=95,
+    )
+    rule = OverlongRule(cache_share=0.2, weight=0.5)
+    judged = rule.applied(record)
+    assert judged.reward == pytest.approx(1.0 - 0.5 * 0.75)
+    assert judged.reward_components == {"exact": 1.0, "overlong": pytest.approx(-0.375)}
+    short = rule.applied(msgspec.structs.replace(record, length_tokens=80))
+    assert (short.reward, str(short.reward_components["overlong"])) == (1.0, "0.0")
+    wider = rule.applied(msgspec.structs.replace(record, sampler=Sampler(max_new_tokens=200)))
+    assert wider.reward == 1.0
 
 
 @pytest.mark.parametrize(
