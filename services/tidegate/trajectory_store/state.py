@@ -42,13 +42,13 @@ class LiveFrames:
     def __init__(self) -> None:
         """None."""
         self._locations: dict[int, Location] = {}
-        self._num_live: Counter[int] = Counter()
+        self._num_live: dict[int, int] = {}
         self.num_bytes = 0
 
     def add(self, frame_id: int, location: Location, *, num_live: int) -> None:
         """A frame with ``num_live`` trajectories that wait for a gradient."""
         self._locations[frame_id] = location
-        self._num_live[frame_id] += num_live
+        self._num_live[frame_id] = num_live
         self.num_bytes += location.size
 
     def finish(self, candidates: Iterable[Candidate]) -> list[Location]:

@@ -230,7 +230,9 @@ Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
 
 @_typing.final
 class TrajectoryEnvelope(_message.Message):
-    """Everything of a trajectory but its tensors, as queries answer it; over the streams it travels in frames (wire/frame.py)."""
+    """Everything of a trajectory but its tensors, as queries answer it. Over the streams it travels in frames, whose head
+    holds the same as columns (wire/columns.py).
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

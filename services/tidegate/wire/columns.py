@@ -124,14 +124,11 @@ def each(column: Sequence[Value], num_records: int) -> Iterable[Value]:
 
 def columns_of(trajectories: Sequence[Trajectory]) -> RecordColumns:
     """The columns of records; empty ones of none."""
-    if not trajectories:
-        return RecordColumns(*([] for _ in _FIELDS))
     num_records = len(trajectories)
-    ids, *shareable = zip(*map(_fields_of, trajectories), strict=True)
-    columns: list[list[Any]] = [list(ids)]
-    for values in shareable:
-        is_shared = num_records == 1 or values.count(values[0]) == num_records
-        columns.append([values[0]] if is_shared else list(values))
+    columns: list[list[Any]] = [[] for _ in _FIELDS]
+    for position, values in enumerate(zip(*map(_fields_of, trajectories), strict=True)):
+        is_shared = position != _ID_POSITION and values.count(values[0]) == num_records
+        columns[position] = [values[0]] if is_shared else list(values)
     for position, write in _WRITE_AT:
         columns[position] = [write(value) for value in columns[position]]
     return RecordColumns(*columns)
@@ -173,6 +170,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 _FIELDS = RecordColumns.__struct_fields__
 _fields_of: Callable[[Trajectory], tuple[Any, ...]] = attrgetter(*_FIELDS)
+_ID_POSITION = _FIELDS.index("trajectory_id")
 _WRITE_AT = [(position, _WRITE[name]) for position, name in enumerate(_FIELDS) if name in _WRITE]
 _TENSORS_POSITION = Trajectory.__struct_fields__.index("tensors")
 assert tuple(name for name in Trajectory.__struct_fields__ if name != "tensors") == _FIELDS

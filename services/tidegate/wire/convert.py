@@ -166,7 +166,7 @@ def stage_from_proto(message: trajectory_pb2.StageTiming) -> StageTiming:
 
 
 def envelope_to_proto(trajectory: Trajectory) -> trajectory_pb2.TrajectoryEnvelope:
-    """Everything of a trajectory but its tensors (``wire.frame`` adds their specs)."""
+    """Everything of a trajectory but its tensors, as a query answers it."""
     envelope = trajectory_pb2.TrajectoryEnvelope(
         trajectory_id=trajectory.trajectory_id,
         run_id=trajectory.run_id,

@@ -29,8 +29,8 @@ ALIGNMENT_BYTES = 64
 # A head holds ids and provenance only; prompts and logs are bounded well below this.
 HEAD_BYTES_MAX = 4 * 1024 * 1024
 TENSOR_RANK_MAX = 8
-# Below it, copying a column's pieces together costs less than handing on each.
-JOINED_BYTES_MAX = 16 * 1024
+# Below it, copying pieces together costs less than handing on each.
+JOINED_BYTES_MAX = 32 * 1024
 _LENGTH = struct.Struct("<I")
 _DIGEST_STOP = len(MAGIC) + DIGEST_BYTES
 _PREFIX_BYTES = _DIGEST_STOP + _LENGTH.size
@@ -127,16 +127,15 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     tensors: list[TensorColumn] = []
     payload: list[bytes | memoryview] = []
     offset = 0
-    for (name, dtype, _, row_shape), members in _by_column(trajectories).items():
-        arrays = [array for _, array in members]
-        rows = [array.shape[0] for array in arrays if array.ndim]
-        if rows and rows.count(rows[0]) == len(rows):
+    for (name, dtype, has_rows, row_shape), (arrays, owners) in _by_column(trajectories).items():
+        rows = [array.shape[0] for array in arrays] if has_rows else []
+        if rows.count(rows[0] if rows else 0) == len(rows):
             del rows[1:]
-        records = [index for index, _ in members] if len(members) < len(trajectories) else []
+        records = owners if len(owners) < len(trajectories) else []
         tensors.append(TensorColumn(name, dtype, offset, row_shape, rows, records))
-        size = sum([array.nbytes for array in arrays])
-        padding = -size % ALIGNMENT_BYTES
         pieces = [array.data for array in arrays]
+        size = sum([piece.nbytes for piece in pieces])
+        padding = -size % ALIGNMENT_BYTES
         payload += [b"".join(pieces)] if len(pieces) > 1 and size < JOINED_BYTES_MAX else pieces
         if padding:
             payload.append(bytes(padding))
@@ -144,6 +143,8 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     head = _head_encoder.encode(FrameHead(columns_of(trajectories), tensors, offset))
     start = _PREFIX_BYTES + len(head)
     parts = [_LENGTH.pack(len(head)) + head + bytes(-start % ALIGNMENT_BYTES), *payload]
+    if offset < JOINED_BYTES_MAX:
+        parts = [b"".join(parts)]
     digest = Digest()
     for part in parts:
         digest.update(part)
@@ -153,15 +154,22 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
 _ColumnKey = tuple[str, str, bool, tuple[int, ...]]
 
 
-def _by_column(trajectories: Sequence[Trajectory]) -> dict[_ColumnKey, list[tuple[int, Array]]]:
-    """Arrays as they travel, with their record's position, by name, dtype, whether they have rows, a row's shape."""
-    columns: dict[_ColumnKey, list[tuple[int, Array]]] = {}
+def _by_column(trajectories: Sequence[Trajectory]) -> dict[_ColumnKey, tuple[list[Array], list[int]]]:
+    """Arrays as they travel, with their records' positions, by name, dtype, whether they have rows, a row's shape."""
+    columns: dict[_ColumnKey, tuple[list[Array], list[int]]] = {}
     for index, trajectory in enumerate(trajectories):
         for name, tensor in trajectory.tensors.items():
             dtype = _NAMES.get(tensor.dtype)
             if dtype is None or not tensor.flags.c_contiguous:
                 tensor, dtype = _as_travels(name, tensor, trajectory.trajectory_id)
-            columns.setdefault((name, dtype, tensor.ndim > 0, tensor.shape[1:]), []).append((index, tensor))
+            shape = tensor.shape
+            key = (name, dtype, bool(shape), shape[1:])
+            column = columns.get(key)
+            if column is None:
+                columns[key] = ([tensor], [index])
+            else:
+                column[0].append(tensor)
+                column[1].append(index)
     return columns
 
 
@@ -241,14 +249,14 @@ def decode_provenance(head: bytes) -> list[Trajectory]:
 
 
 def _head_stop(view: memoryview) -> int:
-    if len(view) < _PREFIX_BYTES:
-        raise RecordError(f"A trajectory frame of {len(view)} bytes is shorter than its prefix")
     magic = bytes(view[: len(MAGIC)])
     if magic != MAGIC:
         raise RecordError(
             f"A trajectory frame begins with {magic!r} instead of {MAGIC!r}",
             fix="check that the sender speaks this protocol version",
         )
+    if len(view) < _PREFIX_BYTES:
+        raise RecordError(f"A trajectory frame of {len(view)} bytes is shorter than its prefix")
     (head_size,) = _LENGTH.unpack_from(view, _DIGEST_STOP)
     stop = _PREFIX_BYTES + head_size
     if head_size > HEAD_BYTES_MAX or stop > len(view):

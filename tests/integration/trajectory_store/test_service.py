@@ -346,7 +346,7 @@ async def test_trajectory_and_its_drop_are_seen_in_its_trace(nats: Broker, bus: 
     assert any("versions behind" in span.status.message for span in appended)
     generated = [span for span in sink.spans if span.name == "trajectory.generate"]
     assert [span.trace_id.hex() for span in generated] == ["1" * 32]
-    assert sink.metric(METRIC_DROPPED).sum.data_points[0].as_int == 2
+    assert sink.metric(METRIC_DROPPED).sum.data_points[0].as_double == 2
 
 
 async def test_draining_store_answers_its_long_polls(nats: Broker, bus: Bus, tmp_path: Path) -> None:

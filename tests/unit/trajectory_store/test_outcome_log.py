@@ -8,11 +8,13 @@ from tests.unit.trajectory_store.building import (
     at,
     consumed,
     lease,
+    make_group,
     make_trajectory,
     message_of,
     started_store,
 )
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.outcome_log import ENTRY_ROWS_MAX
 from tidegate.trajectory_store.store import Store
 
 
@@ -65,6 +67,24 @@ def test_pages_join_without_a_gap(store: Store) -> None:
     states, cursor, cursors = told(store, 0, limit=3)
     assert list(states) == [f"t-{index}.0" for index in range(1, 8)]
     assert (cursor, cursors) == (7, [3, 6, 7])
+
+
+@pytest.mark.parametrize("limit", [1, 5, 100, 4096])
+def test_rows_that_came_together_share_entries_and_are_each_told_once(store: Store, limit: int) -> None:
+    groups = [make_group(f"t-{index}", 50) for index in range(3)]
+    store.ingest([message_of(*group) for group in groups], now_s=NOW_S)
+    names = [item.trajectory_id for group in groups for item in group]
+    heard: list[str] = []
+    cursor = 0
+    while True:
+        outcomes, following = store.outcomes(cursor, limit=limit)
+        heard += [outcome.trajectory_id for outcome in outcomes]
+        if following == cursor:
+            break
+        assert len(outcomes) < limit + ENTRY_ROWS_MAX
+        cursor = following
+    assert heard == names
+    assert cursor == -(-len(names) // ENTRY_ROWS_MAX)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])

@@ -53,6 +53,20 @@ def test_second_group_under_the_same_id_waits_for_its_own_members() -> None:
     assert seqs(pool.whole_groups()) == [[1, 2], [3, 4]]
 
 
+def test_members_that_arrive_together_make_the_groups_that_they_would_make_one_by_one() -> None:
+    members = [candidate(seq, group="g", size=3) for seq in range(1, 8)]
+    other = [candidate(seq, group="h", size=2) for seq in (8, 9)]
+    together, apart = Pool(), Pool()
+    together.add([*other, *members[:3], *members[3:]])
+    for each in (*other, *members):
+        apart.add([each])
+    assert seqs(together.groups()) == seqs(apart.groups()) == [[8, 9], [1, 2, 3], [4, 5, 6], [7]]
+    assert seqs(together.whole_groups()) == seqs(apart.whole_groups())
+    backwards = Pool()
+    backwards.add(members[2::-1])
+    assert seqs(backwards.whole_groups()) == [[1, 2, 3]]
+
+
 @given(
     events=st.lists(st.tuples(st.sampled_from(["add", "remove"]), st.integers(0, 11)), max_size=60),
     size=st.integers(1, 3),

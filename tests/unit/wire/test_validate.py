@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
 from tidegate.core.records import EpisodeEnd, Trajectory, VersionSpan
-from tidegate.wire.validate import validate_trajectory
+from tidegate.wire import validate
+from tidegate.wire.frame import encode_frame, open_frame
+from tidegate.wire.validate import validate_frame, validate_trajectory
 
 T, N = 4, 2
 
@@ -53,13 +55,53 @@ def completion() -> Trajectory:
 
 
 def check(trajectory: Trajectory, **changes: object) -> None:
-    validate_trajectory(msgspec.structs.replace(trajectory, **changes), run_id="run-1")
+    """One record alone; and it must fare the same in a frame, alone and behind a good one."""
+    record = msgspec.structs.replace(trajectory, **changes)
+    for records in ([record], [sibling(trajectory), record]):
+        assert refusal_of_frame(records) == refusal(record)
+    validate_trajectory(record, run_id="run-1")
+
+
+def sibling(trajectory: Trajectory) -> Trajectory:
+    """Another sample of the same task that is as it should be."""
+    good = segment() if "observations" in trajectory.tensors else completion()
+    return msgspec.structs.replace(good, trajectory_id=TrajectoryId("t-1.7"))
+
+
+def refusal(record: Trajectory) -> str | None:
+    try:
+        validate_trajectory(record, run_id="run-1")
+    except RecordError as error:
+        return str(error)
+    return None
+
+
+def refusal_of_frame(records: list[Trajectory]) -> str | None:
+    try:
+        validate_frame(open_frame(encode_frame(records)), run_id="run-1")
+    except RecordError as error:
+        return str(error)
+    return None
 
 
 def test_segments_and_completions_as_actors_record_them_pass() -> None:
     check(segment())
     check(completion())
     check(completion(), spans=(span(0, 1), span(1, T, step=2)))
+
+
+def test_good_frame_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(trajectory: Trajectory, *, run_id: str) -> None:
+        raise AssertionError(f"{trajectory.trajectory_id} of {run_id} was looked at alone")
+
+    monkeypatch.setattr(validate, "validate_trajectory", look)
+    short = msgspec.structs.replace(
+        completion(),
+        spans=(span(0, 1), span(1, 2, step=2)),
+        tensors={name: tensor[:2] for name, tensor in completion().tensors.items()},
+    )
+    for records in ([segment()], [completion(), sibling(completion())], [completion(), short]):
+        validate_frame(open_frame(encode_frame(records)), run_id="run-1")
 
 
 @pytest.mark.parametrize(
