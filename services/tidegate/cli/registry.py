@@ -49,6 +49,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "report": CommandEntry(
         "tidegate.cli.report.command:report", "Write the report of a run as one HTML file."
     ),
+    "plan": CommandEntry(
+        "tidegate.cli.plan.command:plan", "Who would bind, what it would cost, and whether asynchrony pays."
+    ),
     "sim": CommandEntry("tidegate.cli.sim:sim", "Simulate the platform under faults; one seed is one run."),
     "drill": CommandEntry(
         "tidegate.cli.drill:drill", "Make one service of a local run slow for a while, on purpose."

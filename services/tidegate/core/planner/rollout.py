@@ -39,6 +39,13 @@ PENALTY_PER_VERSION = 0.03
 # Less is inside of what a run's own noise hides, and is not worth a correction of stale data.
 SPEEDUP_MIN = 1.1
 
+TAKES: dict[Term, str] = {
+    "rollouts": "Rollouts take",
+    "stragglers": "Stragglers take",
+    "rewards": "Rewards take",
+    "train": "Training takes",
+    "weights": "Weights take",
+}
 ADVICE: dict[Term, str] = {
     "rollouts": "add actors",
     "stragglers": "let asynchrony fill the gaps, or cap the longest rollouts",
@@ -211,22 +218,19 @@ def _after_rollout_s(loop: RolloutLoop) -> float:
 def _recommendation(
     loop: RolloutLoop, asynchronous: Asynchronous, gain: float, dominant: Term, share: float
 ) -> str:
-    named = f"{dominant} take {share:.0%} of a synchronous step"
+    named = f"{TAKES[dominant]} {share:.0%} of a synchronous step"
     if gain < SPEEDUP_MIN:
         return (
-            f"Stay synchronous (max_lag 0): asynchrony would bring {gain:.2f}×, less than its stale data is worth"
-            f" correcting. {named.capitalize()}: {ADVICE[dominant]}."
+            f"Stay synchronous (max_lag 0): asynchrony would bring {gain:.2f}×, less than correcting for stale data is"
+            f" worth. {named}: {ADVICE[dominant]}."
         )
-    advice = (
-        f"Go asynchronous: {gain:.2f}× the samples/s at a mean lag of {asynchronous.lag_mean:.1f}; {named}"
-        + (", which overlap hides" if dominant in ("stragglers", "rewards") else "")
-        + "."
-    )
+    hidden = ", and overlap hides them" if dominant in ("stragglers", "rewards") else ""
+    idle = f" It has work for {loop.group} of {loop.num_slots} places." if loop.group < loop.num_slots else ""
+    promise = f"Go asynchronous: {gain:.2f}× the samples/s at a mean lag of {asynchronous.lag_mean:.1f}."
+    advice = f"{promise} {named}{hidden}.{idle}"
     match asynchronous.bound_by:
         case "admission":
-            return (
-                f"{advice} The budget then holds actors back: a max_lag above {loop.max_lag} would buy more."
-            )
+            return f"{advice} The budget holds actors back: a max_lag above {loop.max_lag} would buy more."
         case "learner":
             return f"{advice} The learner binds then: {ADVICE['train']}."
         case "actors":

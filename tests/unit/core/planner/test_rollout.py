@@ -113,13 +113,18 @@ def test_heavy_tail_is_named_as_what_asynchrony_hides() -> None:
     assert plan.dominant == "stragglers"
     assert plan.dominant_share == pytest.approx(2.4351 / 3.9351, abs=1e-4)
     assert plan.speedup == pytest.approx(3.9351, rel=1e-3)
-    assert "stragglers take 62% of a synchronous step, which overlap hides" in plan.recommendation
+    assert "Stragglers take 62% of a synchronous step, and overlap hides them." in plan.recommendation
 
 
 def test_training_that_dominates_calls_for_replicas() -> None:
     plan = plan_rollouts(RolloutLoop(rollout=exponential(1.0), num_slots=16, group=16, train_s=10.0))
     assert (plan.dominant, plan.asynchronous.bound_by) == ("train", "learner")
     assert "add a learner replica" in plan.recommendation
+
+
+def test_places_that_a_synchronous_step_has_no_work_for_are_named() -> None:
+    plan = plan_rollouts(RolloutLoop(rollout=exponential(1.0), num_slots=40, group=16, train_s=0.1))
+    assert "It has work for 16 of 40 places." in plan.recommendation
 
 
 def test_freshness_costs_only_past_the_wall() -> None:

@@ -1,0 +1,153 @@
+"""What a run folder says of its stages: rates of actors, workers and learner, and how long rollouts took.
+
+A stage's rate is what it did in the time in which it was not kept waiting, between the first and the last sample that
+admission wrote while the learner trained. That is what it could do: what it did is bound by the slowest of them.
+"""
+
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from tidegate.cli.books import ledger_path
+from tidegate.cli.folder import read_plan
+from tidegate.cli.samples import read_samples
+from tidegate.core.errors import NotFoundError
+from tidegate.core.planner.tails import Measured, measured
+from tidegate.core.prices import Prices
+from tidegate.trajectory_store.schema import reading
+
+# Evenly through the run; the tail of a distribution is known to a hundredth with less.
+ROLLOUTS_MAX = 4096
+WAITS = ("wait_task_s_total", "wait_policy_s_total", "wait_publish_s_total")
+
+
+class LengthQuantiles(msgspec.Struct, frozen=True):
+    """Steps or tokens a rollout."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+class MeasuredRun(msgspec.Struct, frozen=True):
+    """Rates are trajectories/s: of one actor, one worker (0: nothing is scored by workers), the learner.
+
+    ``num_slots``: rollouts one actor makes at once, by Little's law. ``seconds``: the stretch that was measured.
+    ``throughput_per_s``: what the whole run did in it.
+    """
+
+    run_id: str
+    seconds: float
+    throughput_per_s: float
+    num_actors: int
+    actor_rate: float
+    num_slots: int
+    num_environments: int
+    environment_rate: float
+    learner_rate: float
+    batch_size: int
+    max_lag: int
+    lag_mean: float
+    weight_sync_s: float
+    rollout: Measured
+    lengths: LengthQuantiles
+    prices: Prices
+
+
+def measure_run(folder: Path) -> MeasuredRun:
+    """Read a run folder, live or stopped.
+
+    Raises:
+        NotFoundError: it is no run folder, or too little was trained to measure anything.
+        StaleFolderError, CorruptionError: its files cannot be read.
+    """
+    record, plan = read_plan(folder)
+    working = [sample for sample in read_samples(folder) if _trains(sample)]
+    if len(working) < 2:
+        raise NotFoundError(
+            f"There is nothing to measure in {folder} yet",
+            why="admission wrote fewer than two samples while the learner trained",
+            fix="let the run train for some seconds, or give rates by flags",
+        )
+    first, last = working[0], working[-1]
+    seconds = float(last["at_s"]) - float(first["at_s"])
+
+    def increase(service: str, name: str) -> float:
+        key = f"{service}.{name}"
+        return _values(last).get(key, 0.0) - _values(first).get(key, 0.0)
+
+    num_actors = max(1, round(_mean(working, "num_actors")))
+    num_workers = round(_mean(working, "num_environments"))
+    trained = increase("learner", "trained_trajectories_total")
+    scored = increase("environment", "scored_total")
+    actor_s = num_actors * seconds - sum(increase("actor", name) for name in WAITS)
+    actor_rate = _rate(increase("actor", "trajectories_total"), actor_s)
+    learner_rate = _rate(trained, seconds - increase("learner", "wait_batch_s_total"))
+    if actor_rate <= 0.0 or learner_rate <= 0.0:
+        raise NotFoundError(f"Nothing was rolled out or trained in {folder}", fix="see `tidegate explain`")
+    rollout, lengths = _rollouts(ledger_path(folder))
+    return MeasuredRun(
+        run_id=record.run_id,
+        seconds=seconds,
+        throughput_per_s=trained / seconds,
+        num_actors=num_actors,
+        actor_rate=actor_rate,
+        num_slots=max(1, round(actor_rate * rollout.mean_s)),
+        num_environments=num_workers if scored > 0.0 else 0,
+        environment_rate=_rate(scored, increase("environment", "busy_s_total")),
+        learner_rate=learner_rate,
+        batch_size=plan.file.batch_size,
+        max_lag=plan.file.staleness.max_lag,
+        lag_mean=_mean(working, "lag_mean"),
+        weight_sync_s=_mean(working, "weight_pull_ms") / 1e3,
+        rollout=rollout,
+        lengths=lengths,
+        prices=plan.file.prices,
+    )
+
+
+def _trains(sample: dict[str, Any]) -> bool:
+    return not sample.get("paused") and float(sample.get("learner_samples_per_s", 0.0)) > 0.0
+
+
+def _values(sample: dict[str, Any]) -> dict[str, float]:
+    return cast("dict[str, float]", sample.get("values", {}))
+
+
+def _mean(samples: list[dict[str, Any]], name: str) -> float:
+    return sum(float(sample.get(name, 0.0)) for sample in samples) / len(samples)
+
+
+def _rate(count: float, seconds: float) -> float:
+    return count / seconds if count > 0.0 and seconds > 0.0 else 0.0
+
+
+def _rollouts(ledger: Path) -> tuple[Measured, LengthQuantiles]:
+    with reading(ledger) as db:
+        (count,) = db.execute(
+            "SELECT count(*) FROM trajectories WHERE finished_at_s > started_at_s"
+        ).fetchone()
+        rows = db.execute(
+            "SELECT finished_at_s - started_at_s, max(num_steps, length_tokens) FROM trajectories"
+            " WHERE finished_at_s > started_at_s AND seq % ?1 = 0",
+            (max(1, count // ROLLOUTS_MAX),),
+        ).fetchall()
+    if not rows:
+        raise NotFoundError(
+            f"No rollout in {ledger} says how long it took", fix="let the run train for some seconds"
+        )
+    lengths = sorted(float(length) for _, length in rows)
+    return measured([float(seconds) for seconds, _ in rows]), LengthQuantiles(
+        mean=sum(lengths) / len(lengths),
+        p50=_quantile(lengths, 0.50),
+        p95=_quantile(lengths, 0.95),
+        p99=_quantile(lengths, 0.99),
+        max=lengths[-1],
+    )
+
+
+def _quantile(ascending: list[float], share: float) -> float:
+    return ascending[min(len(ascending) - 1, int(share * len(ascending)))]

@@ -1,0 +1,69 @@
+"""The plan as one interactive HTML page: formulas, drawing and styles inside, nothing asked of any server."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate.cli.plan.answer import Answer, Question
+from tidegate.core.errors import ConfigError
+from tidegate.core.planner.rollout import RolloutLoop
+from tidegate.core.planner.tails import Durations, Measured
+
+HERE = Path(__file__).parent
+SHARED_STYLE = HERE.parent / "report" / "style.css"
+# Enough quantiles for a tail's mean within a thousandth; a page with every draw of a long run would not open.
+QUANTILES = 1024
+
+
+def write_page(path: Path, question: Question, answer: Answer) -> None:
+    """Write the page.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        path.write_text(render_page(question, answer), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--html {path} cannot be written", why=error.strerror or str(error)) from error
+
+
+def render_page(question: Question, answer: Answer) -> str:
+    """The whole page; ``answer`` travels along, so that the page can say if its own formulas disagree."""
+    data = {"question": as_data(question), "answer": msgspec.to_builtins(answer)}
+    # In a script element only `</` could end the data early.
+    encoded = msgspec.json.encode(data).decode().replace("</", "<\\/")
+    page = _read("page.html")
+    for mark, text in (
+        ("/* style */", SHARED_STYLE.read_text(encoding="utf-8") + _read("page.css")),
+        ("/* model */", _read("model.js")),
+        ("/* draw */", _read("page.js")),
+        ('"data"', encoded),
+    ):
+        page = page.replace(mark, text)
+    return page
+
+
+def as_data(question: Question) -> dict[str, Any]:
+    """A question as the page's formulas take it."""
+    rollouts = question.rollouts
+    return {**msgspec.to_builtins(question), "rollouts": _rollouts(rollouts) if rollouts else None}
+
+
+def _rollouts(rollouts: RolloutLoop) -> dict[str, Any]:
+    reward = _thinned(rollouts.reward) if rollouts.reward else None
+    return msgspec.to_builtins(
+        msgspec.structs.replace(rollouts, rollout=_thinned(rollouts.rollout), reward=reward)
+    )
+
+
+def _thinned(durations: Durations) -> Durations:
+    if not isinstance(durations, Measured) or len(durations.sorted_s) <= QUANTILES:
+        return durations
+    draws = durations.sorted_s
+    middle = [(2 * index + 1) * len(draws) // (2 * QUANTILES) for index in range(QUANTILES)]
+    return Measured(tuple(draws[index] for index in middle))
+
+
+def _read(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")

