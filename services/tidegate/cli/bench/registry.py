@@ -32,5 +32,8 @@ BENCHES: dict[str, BenchEntry] = {
     "disturbances": BenchEntry(
         "tidegate.cli.bench.disturbances:run", "one service made slow for a minute in the middle of a run"
     ),
+    "admission": BenchEntry(
+        "tidegate.cli.bench.admission:run", "one decision at 10,000 actors, and admission's share of a core"
+    ),
     "lag": BenchEntry("tidegate.cli.bench.lag:run", "what the staleness budget buys and costs"),
 }
