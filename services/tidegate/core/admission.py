@@ -11,10 +11,14 @@ flight, but a rollout started now would still run under the version before, one 
 ``max_lag`` 0 it would be dropped. The law bounds the aggregate; ``required_version`` and the two hard checks bound
 each trajectory.
 
-Paced, the law bounds each trajectory as well: in place of what is in flight it counts everything admitted since the
-oldest that is in flight, as a sender's window is anchored at the oldest unacknowledged byte. Nothing can then be
-overtaken by more than the budget, so slow work is waited for instead of dropped, whatever it costs in throughput; what
-is trained stays the mix that was admitted.
+Paced, the law bounds each trajectory as well. A rollout that is still running was started ``behind`` versions ago, so
+only ``max_lag - behind`` more may be made before its own: what they can be made of is all that may be in flight,
+
+    budget = (max_lag + 1 - behind) * B - in_flight - unpublished
+
+which is the law with ``v`` the version of the oldest rollout instead of the newest policy. Slow work is then waited for
+instead of dropped, whatever it costs in throughput, and what is trained stays the mix that was admitted. What reached
+the store holds nothing up: the oldest version is trained first.
 """
 
 import msgspec
@@ -27,7 +31,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     ``max_lag`` in versions, ``batch_size`` in trajectories a learner step, ``max_running`` (C) in trajectories
     between admission and the store. ``paused`` stops admission without touching work in flight. ``paced``: the law
-    counts from the oldest in flight.
+    waits for the oldest rollout.
     """
 
     max_lag: int
@@ -46,14 +50,13 @@ class Flow(msgspec.Struct, frozen=True):
     """What is under way, in trajectories.
 
     ``running`` not yet in the store, ``in_flight`` not yet terminal, ``unpublished`` trained in updates that no
-    announced version holds yet, ``span`` admitted since the oldest in flight, itself included (never fewer than
-    ``in_flight``).
+    announced version holds yet. ``behind``: versions published since the oldest rollout that is running was admitted.
     """
 
     running: int
     in_flight: int
     unpublished: int = 0
-    span: int = 0
+    behind: int = 0
 
 
 class Admit(msgspec.Struct, frozen=True):
@@ -70,8 +73,8 @@ class Delay(msgspec.Struct, frozen=True):
 
 def capacity(limits: Limits, flow: Flow) -> int:
     """Trajectories that may be admitted now (never negative)."""
-    counted = max(flow.in_flight, flow.span) if limits.paced else flow.in_flight
-    budget = limits.max_in_flight() - counted - flow.unpublished
+    spent = flow.behind * limits.batch_size if limits.paced else 0
+    budget = limits.max_in_flight() - spent - flow.in_flight - flow.unpublished
     return max(0, min(limits.max_running - flow.running, budget))
 
 
@@ -85,9 +88,7 @@ def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | 
     if limits.max_running - flow.running < group_size:
         return Delay(reason="concurrency bound reached: waits for a rollout to end")
     if limits.paced and capacity(msgspec.structs.replace(limits, paced=False), flow) >= group_size:
-        return Delay(
-            reason="paced: waits for the oldest rollout in flight, which may not be overtaken further"
-        )
+        return Delay(reason="paced: waits for the oldest rollout, which may not be overtaken further")
     return Delay(reason="staleness budget filled: waits for a version to be published")
 
 

@@ -33,6 +33,7 @@ from tidegate.task_queue.journal import Journal, Unpublished
 from tidegate.task_queue.mix import MixCounts
 from tidegate.task_queue.state import (
     SEGMENT,
+    AdmittedUnder,
     Prompt,
     Snapshot,
     Workload,
@@ -115,6 +116,7 @@ class TaskQueue:
         self._mix = MixCounts(context.stats, tasks_max=ceiling.max_in_flight() + ceiling.max_running)
         self._ceiling = ceiling
         self._limits = effective_limits(ceiling, journal.limits)
+        self._admitted_under = AdmittedUnder()
         self._wake = asyncio.Event()
         self._shown = ""
 
@@ -131,7 +133,15 @@ class TaskQueue:
             head=head.version if head else None,
             tree=head.tree if head else LineageTree(),
             retired=self.retired,
+            behind=self._behind(head.version) if self._limits.paced and head else 0,
         )
+
+    def _behind(self, head: PolicyVersion) -> int:
+        oldest = self.journal.oldest_running_seq()
+        if oldest == self.journal.next_seq:
+            return 0
+        self._admitted_under = self._admitted_under.since(oldest)
+        return self._admitted_under.behind(oldest, head=head)
 
     async def admit(self) -> None:
         """Publish what is journaled, then journal what the limits allow, until draining."""
@@ -165,6 +175,8 @@ class TaskQueue:
             trace_parents=[self.context.telemetry.root() for _ in prompts],
             now_s=self.context.clock.now_s(),
         )
+        if snapshot.limits.paced and snapshot.head is not None:
+            self._admitted_under = self._admitted_under.note(self.journal.next_seq, step=snapshot.head.step)
         self._mix.admitted(tasks, first_seq=self.journal.next_seq)
         self.journal.admit(tasks, curriculum=curriculum)
         self.context.telemetry.count(

@@ -37,6 +37,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         max_lag=settings.staleness.max_lag,
         batch_size=settings.batch_size,
         max_running=settings.max_running,
+        paced=settings.staleness.pacing,
     )
     check_limits(ceiling, group_size=workload.group_size)
     data = Path(settings.data_dir) / "data"

@@ -5,7 +5,7 @@ store's ledger is the truth; the queue follows its outcomes, and a revived traje
 """
 
 import hashlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeAlias
@@ -95,7 +95,8 @@ def without_announced(trained_at: TrainedAt, *, head: PolicyVersion, tree: Linea
 class Snapshot(msgspec.Struct, frozen=True):
     """All that one admission decision is made from.
 
-    ``unpublished_tasks``: journaled tasks that TASKS has not taken yet. ``head``: newest announced policy.
+    ``unpublished_tasks``: journaled tasks that TASKS has not taken yet. ``head``: newest announced policy. ``behind``:
+    versions published since the oldest rollout that is running was admitted; only a paced queue looks.
     """
 
     limits: Limits
@@ -105,6 +106,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     head: PolicyVersion | None = None
     tree: LineageTree = LineageTree()
     retired: bool = False
+    behind: int = 0
 
     def flow(self) -> Flow:
         """What is under way, as the capacity law counts it."""
@@ -115,6 +117,7 @@ class Snapshot(msgspec.Struct, frozen=True):
             running=self.counts.running,
             in_flight=self.counts.in_flight,
             unpublished=sum(ahead.values()),
+            behind=self.behind,
         )
 
 
@@ -133,7 +136,7 @@ def effective_limits(ceiling: Limits, published: Limits | None) -> Limits:
     """The limits in force: what admission asks for, never looser than the run file.
 
     A stream that outlived its run file (a resumed run with a smaller ``max_lag``) must not widen the budget. The
-    batch size is the learner's, hence the run file's.
+    batch size is the learner's and pacing a promise about what is trained, hence both the run file's.
     """
     if published is None:
         return ceiling
@@ -143,6 +146,7 @@ def effective_limits(ceiling: Limits, published: Limits | None) -> Limits:
         max_running=max(0, min(published.max_running, ceiling.max_running)),
         paused=published.paused,
         reason=published.reason,
+        paced=ceiling.paced,
     )
 
 
@@ -256,6 +260,31 @@ def plan_tasks(
             )
         )
     return tasks
+
+
+class AdmittedUnder(msgspec.Struct, frozen=True):
+    """Under which learner step tasks were admitted: from ``seqs[i]`` on it was ``steps[i]``. Both ascend with time."""
+
+    seqs: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+
+    def note(self, seq: int, *, step: int) -> "AdmittedUnder":
+        """The knowledge that tasks from ``seq`` on were admitted under ``step``."""
+        if self.steps and step == self.steps[-1]:
+            return self
+        return AdmittedUnder((*self.seqs, seq), (*self.steps, step))
+
+    def since(self, oldest_running: int) -> "AdmittedUnder":
+        """Without what no running task needs; that bounds it."""
+        first = max(0, bisect_right(self.seqs, oldest_running) - 1)
+        return AdmittedUnder(self.seqs[first:], self.steps[first:])
+
+    def behind(self, oldest_running: int, *, head: PolicyVersion) -> int:
+        """Versions published since a task was admitted; what a former life admitted counts from this one's start."""
+        if not self.seqs:
+            return 0
+        index = max(0, bisect_right(self.seqs, oldest_running) - 1)
+        return max(0, head.step - self.steps[index])
 
 
 class Deliveries(msgspec.Struct, frozen=True):

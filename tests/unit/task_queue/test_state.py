@@ -10,6 +10,7 @@ from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId
 from tidegate.core.records import Sampler
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.task_queue.state import (
+    AdmittedUnder,
     Counts,
     Deliveries,
     Prompt,
@@ -243,3 +244,23 @@ def test_evaluation_is_due_at_the_first_version_and_once_a_multiple() -> None:
     assert evaluation_due(at(23), last=at(9), every_versions=10), "versions may pass unseen"
     assert evaluation_due(at(11, NEW), last=at(27), every_versions=10), "a restore goes back"
     assert not evaluation_due(at(10), last=None, every_versions=0)
+
+
+def test_versions_behind_are_counted_from_the_oldest_running_task() -> None:
+    known = AdmittedUnder().note(1, step=0).note(4, step=0).note(5, step=2).note(9, step=3)
+    assert known.behind(1, head=at(3)) == 3
+    assert known.behind(5, head=at(3)) == 1
+    assert known.behind(8, head=at(7)) == 5
+    assert known.behind(12, head=at(3)) == 0
+    later = known.since(8)
+    assert later.seqs == (5, 9)
+    assert later.behind(8, head=at(7)) == 5
+
+
+def test_what_a_former_life_admitted_counts_from_this_one() -> None:
+    assert AdmittedUnder().behind(3, head=at(50)) == 0
+    assert AdmittedUnder().note(10, step=50).behind(3, head=at(52)) == 2
+
+
+def test_a_restored_learner_puts_nothing_ahead_of_itself() -> None:
+    assert AdmittedUnder().note(1, step=50).behind(1, head=at(40)) == 0
