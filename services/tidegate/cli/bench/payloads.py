@@ -33,6 +33,11 @@ class Payload:
         """The trajectories of task ``number``, made at ``now_s``, with all that actors and environments write."""
         task_id = TaskId(f"bench-{number:08}")
         group = self.num_samples > 1
+        # Samples of one task share these, as an actor's do.
+        stages = (
+            StageTiming("task.lease", "task_queue", now_s, now_s),
+            StageTiming("trajectory.generate", "actor-0", now_s, now_s),
+        )
         return [
             Trajectory(
                 trajectory_id=trajectory_id(task_id, sample_index=index),
@@ -55,10 +60,7 @@ class Payload:
                 length_tokens=self.num_steps if group else 0,
                 started_at_s=now_s,
                 finished_at_s=now_s,
-                stages=(
-                    StageTiming("task.lease", "task_queue", now_s, now_s),
-                    StageTiming("trajectory.generate", "actor-0", now_s, now_s),
-                ),
+                stages=stages,
                 trace_parent="00-00000000000000000000000000000001-0000000000000001-00",
             )
             for index in range(self.num_samples)
