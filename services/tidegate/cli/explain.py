@@ -16,7 +16,7 @@ from tidegate.cli.life import read_life, sentence
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.errors import NotFoundError, UnavailableError
-from tidegate.core.fixes import Advice, Fix, advise
+from tidegate.core.fixes import Advice, Fix, advise, gain_of
 from tidegate.core.prices import dollars
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.admission import AdmissionClient, Diagnosis
@@ -138,6 +138,4 @@ def render(diagnosis: Diagnosis, advice: Advice) -> RenderableType:
 
 
 def _priced(fix: Fix) -> str:
-    return (
-        f"{fix.action}: about {fix.gain:+.0%} throughput at {dollars(fix.usd_per_million)} a million samples"
-    )
+    return f"{fix.action}: {gain_of(fix)} at {dollars(fix.usd_per_million)} a million samples"

@@ -183,10 +183,14 @@ def _to_do(diagnosis: Diagnosis) -> str:
 
 def _sentence(best: Fix, now: float) -> str:
     change = f" ({best.usd_per_million / now - 1.0:+.0%})" if now > 0.0 else ""
-    gain = f"about {best.gain:+.0%} throughput" if best.gain >= WORTH_MIN else "the same throughput"
     action_named = f"{best.action[:1].upper()}{best.action[1:]}"
     cost = f"{dollars(best.usd_per_million)} a million samples instead of {dollars(now)}{change}"
-    return f"{action_named}: {gain} at {cost}."
+    return f"{action_named}: {gain_of(best)} at {cost}."
+
+
+def gain_of(fix: Fix) -> str:
+    """What a fix brings, in words."""
+    return f"about {fix.gain:+.0%} throughput" if fix.gain >= WORTH_MIN else "the same throughput"
 
 
 def _why_not(signals: Signals, diagnosis: Diagnosis, worthy: tuple[Fix, ...]) -> dict[str, str]:

@@ -7,6 +7,9 @@
   const color = (index) => `var(--series-${index})`;
   const STAGE_COLORS = {actor: color(4), environment: color(0), store: color(5), learner: color(1)};
   const NAMES = {actor: "actors", environment: "environment", store: "store", learner: "learner"};
+  const PIECES = {actor: "actor", environment: "worker", store: "store", learner: "learner replica"};
+  const TAKES = {rollouts: "Rollouts take", stragglers: "Stragglers take", rewards: "Rewards take", train: "Training takes",
+    weights: "Weights take"};
   const TERM_COLORS = {rollouts: color(4), stragglers: color(7), rewards: color(0), train: color(1), weights: color(2)};
 
   // ---- state: what the sliders say. Quantities that belong together keep the ratio that they began with.
@@ -149,7 +152,7 @@
     return Array.from({length: Math.floor(high / step + 1e-9) + 1}, (_, index) => index * step);
   }
 
-  const FRAME = {width: 460, height: 236, left: 54, right: 54, top: 14, bottom: 34};
+  const FRAME = {width: 460, height: 236, left: 54, right: 54, top: 24, bottom: 34};
   const plotX = (share) => FRAME.left + share * (FRAME.width - FRAME.left - FRAME.right);
   const plotY = (share) => FRAME.height - FRAME.bottom - share * (FRAME.height - FRAME.top - FRAME.bottom);
 
@@ -169,7 +172,7 @@
     let body = "";
     rows.forEach((stage, index) => {
       const y = 20 + (index + 0.5) * pitch - 15, width = 236, isFull = stage.utilisation > 0.98;
-      body += text(0, y + 12, `${grouped(stage.count)} ${NAMES[stage.name]}`, {cls: "name"});
+      body += text(0, y + 12, `${grouped(stage.count)} ${PIECES[stage.name]}${stage.count === 1 ? "" : "s"}`, {cls: "name"});
       body += text(0, y + 27, `${short(stage.capacity_per_s)}/s at most`);
       body += `<rect class="track" x="128" y="${y}" width="${width}" height="26" rx="5"/>`;
       body += box(128, y, width * stage.utilisation, 26, STAGE_COLORS[stage.name], {radius: 5});
@@ -185,7 +188,7 @@
     const high = Math.max(unbounded.lag_updates, loop.max_lag, 1) * 1.08;
     let body = axes(after, high, {x: seconds, y: short, xWords: "seconds from a standing start",
       right: (tick) => short(tick * loop.batch_size)});
-    body += text(plotX(0) - 46, FRAME.top - 3, "updates behind") + text(plotX(1) + 50, FRAME.top - 3, "samples", {anchor: "end"});
+    body += text(plotX(0) - 46, 10, "updates behind") + text(plotX(1) + 50, 10, "samples", {anchor: "end"});
     body += path([[plotX(0), plotY(0)], [plotX(1), plotY(unbounded.lag_updates / high)]], "var(--limit)");
     const bend = lasts === null ? 1 : Math.min(1, lasts / after);
     body += path([[plotX(0), plotY(0)], [plotX(bend), plotY(bounded.lag_updates / high)], [plotX(1), plotY(bounded.lag_updates / high)]], "var(--good)", {width: 2.8});
@@ -232,7 +235,7 @@
     const most = Math.min(Model.replicasMax(loop.scaling), 8), counts = Array.from({length: most}, (_, index) => index + 1);
     const learner = counts.map((replicas) => loop.learner_rate * Model.speedup(replicas, loop.scaling));
     const others = Math.min(...Model.capacities(loop).filter(([name]) => name !== "learner").map((stage) => stage[2]));
-    const high = Math.min(Math.max(...learner, others), 3 * Math.max(others, learner[0])) * 1.12;
+    const high = Math.max(...learner, others) * 1.08;
     let body = "";
     for (const tick of ticks(high)) {
       body += rule(plotX(0), plotY(tick / high), plotX(1), plotY(tick / high));
@@ -240,16 +243,14 @@
     }
     const slot = (plotX(1) - plotX(0)) / most;
     counts.forEach((replicas, index) => {
-      const share = Math.min(1, learner[index] / high), enough = learner[index] >= others;
+      const share = learner[index] / high, enough = learner[index] >= others;
       const fill = replicas === loop.num_replicas ? color(1) : enough ? "var(--good)" : color(7);
       body += box(plotX(0) + slot * (index + 0.16), plotY(share), slot * 0.68, (plotY(0) - plotY(share)).toFixed(1), fill,
         {opacity: replicas === loop.num_replicas ? 1 : 0.55, title: `${rate(learner[index])} samples/s`});
       body += text(plotX(0) + slot * (index + 0.5), plotY(0) + 16, `${replicas}`, {anchor: "middle"});
     });
-    if (others <= high) {
-      body += path([[plotX(0), plotY(others / high)], [plotX(1), plotY(others / high)]], "var(--limit)", {width: 1.8, dash: "5 4"});
-      body += text(plotX(1), plotY(others / high) - 6, `the rest: ${short(others)}/s`, {cls: "strong", anchor: "end", fill: "var(--limit)"});
-    }
+    body += path([[plotX(0), plotY(others / high)], [plotX(1), plotY(others / high)]], "var(--limit)", {width: 1.8, dash: "5 4"});
+    body += text(plotX(1), plotY(others / high) - 6, `the rest: ${short(others)}/s`, {cls: "strong", anchor: "end", fill: "var(--limit)"});
     body += text(plotX(0.5), FRAME.height - 3, "replicas (samples/s of all)", {anchor: "middle"});
     at("replicas").innerHTML = svg(FRAME.width, FRAME.height, body);
     const free = answer.learner_free_at;
@@ -271,7 +272,7 @@
     return durations.mean_s * Math.exp(s * normal - s * s / 2);
   }
 
-  function scene(loop, horizon, random, isSynchronous) {
+  function scene(loop, horizon, random, {isSynchronous, rewardTail}) {
     const places = Math.min(PLACES_DRAWN, loop.num_slots), group = Math.max(1, Math.round(loop.group * places / loop.num_slots));
     const free = Array(places).fill(0), rollouts = [], updates = [], published = [0];
     let batch = [], learnerFree = 0, now = 0;
@@ -284,23 +285,28 @@
           rollouts.push([lane, free[lane], free[lane] + took, updates.length]);
           free[lane] += took;
         }
-        const ended = Math.max(...free);
+        const ended = Math.max(...free) + rewardTail;
         updates.push([ended, ended + loop.train_s, updates.length + 1]);
         now = ended + loop.train_s + loop.weight_sync_s;
       }
       return {places, rollouts, updates};
     }
+    const update = () => {
+      const at_s = Math.max(batch[group - 1], learnerFree);
+      updates.push([at_s, at_s + loop.train_s, updates.length + 1]);
+      published.push(at_s + loop.train_s + loop.weight_sync_s);
+      learnerFree = at_s + loop.train_s;
+      batch = batch.slice(group);
+    };
     while (Math.min(...free) < horizon && rollouts.length < ROLLOUTS_DRAWN_MAX) {
-      const lane = free.indexOf(Math.min(...free)), begun = free[lane], took = drawOf(loop.rollout, random);
-      // Rollouts begin in the order of time, so every batch that ended before this one began is known by now.
+      const lane = free.indexOf(Math.min(...free)), took = drawOf(loop.rollout, random);
       batch.sort((one, other) => one - other);
-      while (batch.length >= group && batch[group - 1] <= begun) {
-        const at_s = Math.max(batch[group - 1], learnerFree);
-        updates.push([at_s, at_s + loop.train_s, updates.length + 1]);
-        published.push(at_s + loop.train_s + loop.weight_sync_s);
-        learnerFree = at_s + loop.train_s;
-        batch = batch.slice(group);
-      }
+      // Admission: the n-th rollout waits for the version that makes room for it in the budget.
+      const awaited = Math.floor(rollouts.length / group) - loop.max_lag;
+      while (published.length <= awaited) update();
+      const begun = Math.max(free[lane], awaited > 0 ? published[awaited] : 0);
+      // Rollouts begin in the order of time, so every batch that was full before this one began is known by now.
+      while (batch.length >= group && batch[group - 1] <= begun) update();
       rollouts.push([lane, begun, begun + took, versionAt(begun)]);
       batch.push(begun + took);
       free[lane] = begun + took;
@@ -310,11 +316,13 @@
 
   const VERSION_COLORS = [4, 0, 6, 2, 3, 5].map(color);
   function drawTimeline(answer, loop) {
-    const horizon = STEPS_DRAWN * answer.rollouts.synchronous.wall_s, width = 1080, left = 146, lane = 15, random = generator(20260);
+    const horizon = STEPS_DRAWN * answer.rollouts.synchronous.wall_s, width = 1080, left = 146, random = generator(20260);
+    const lane = Math.max(15, Math.round(60 / Math.min(PLACES_DRAWN, loop.num_slots)));
     const x = (time) => left + (width - left - 6) * Math.min(1, time / horizon);
+    const rewardTail = answer.rollouts.synchronous.reward_tail_s;
     let body = "", y = 4;
     for (const [name, isSynchronous] of [["synchronous", true], ["asynchronous", false]]) {
-      const {places, rollouts, updates} = scene(loop, horizon, random, isSynchronous), base = y;
+      const {places, rollouts, updates} = scene(loop, horizon, random, {isSynchronous, rewardTail}), base = y;
       body += text(0, base + 13, name, {cls: "strong"}) + text(0, base + 29, "a bar is a rollout,") + text(0, base + 43, "its colour the version");
       for (let index = 0; index < places; index += 1)
         body += `<rect class="track" x="${left}" y="${base + index * lane}" width="${width - left - 6}" height="${lane - 3}" rx="2" opacity="0.55"/>`;
@@ -361,7 +369,7 @@
     body += text(left + 18, legend, "wall, asynchronous", {cls: "name"}) + text(left + 230, legend, seconds(overlapped.effective_wall_s), {cls: "strong", anchor: "end"});
     body += text(left + 246, legend, `${overlapped.bound_by} bind${overlapped.bound_by === "actors" ? "" : "s"}`, {anchor: "start"});
     at("step").innerHTML = svg(460, legend + 14, body);
-    at("step-note").textContent = `${dominant} take ${percent(share)} of ${seconds(inTurn.wall_s)}; learner idle ${percent(inTurn.learner_idle_ratio)}, overlapped ${percent(overlapped.learner_idle_ratio)}.`;
+    at("step-note").textContent = `${TAKES[dominant]} ${percent(share)} of ${seconds(inTurn.wall_s)}; learner idle ${percent(inTurn.learner_idle_ratio)}, overlapped ${percent(overlapped.learner_idle_ratio)}.`;
   }
 
   function drawTail(answer) {

@@ -16,7 +16,9 @@ the first term is (N − 1)/K: a place then starts under the version that its ow
 
 Admission lets at most (max_lag + 1)·K samples be under way. Of those (K − 1)/2 wait for their batch to be full in the
 mean, and the others take their time, which bounds the rate: wall >= K·latency/((max_lag + 1)·K − (K − 1)/2), latency
-= μ + mean reward + train + weight sync. With max_lag 0 asynchrony is the synchronous step.
+= μ + mean reward + train + weight sync. With max_lag 0 asynchrony is the synchronous step. These
+are bounds: they meet a simulation within 3 % where one of actors, learner and budget binds clearly, and are up to a
+sixth above it where learner and budget bind together at a batch of one sample, because chance then leaves both idle.
 
 Freshness: data older than the wall (the lag past which corrections stop helping, 4 to 8 in the systems that published
 theirs) teaches less. A step is taken to be worth 1/(1 + p·max(0, lag − wall)) of a fresh one, so the effective wall is

@@ -40,6 +40,17 @@ def test_sixteen_actors_pile_up_240000_samples_in_a_minute_unless_admission_hold
     assert balance.budget_lasts_s == pytest.approx(4 * 256 / 4_000)
 
 
+def test_eight_actors_outrun_a_learner_of_one_sample_in_ten_milliseconds_only_without_admission() -> None:
+    """Rollouts of 40 ms: 200/s against 100/s. Lag and queue grow by a hundred a second, or end at the budget."""
+    eight = Loop(num_actors=8, actor_rate=25.0, learner_rate=100.0, batch_size=1)
+    minute, two = balance_of(eight, after_s=60.0), balance_of(eight, after_s=120.0)
+    assert minute.throughput_per_s == 100.0
+    assert (minute.unbounded.queue, minute.unbounded.lag_updates) == (6_000.0, 6_000.0)
+    assert (two.unbounded.queue, two.unbounded.lag_updates) == (12_000.0, 12_000.0)
+    assert minute.bounded == two.bounded
+    assert (two.bounded.queue, two.bounded.lag_updates) == (5.0, 4.0)
+
+
 @pytest.mark.parametrize(("num_actors", "utilisation"), [(18, 2 / 3), (24, 0.5)])
 def test_more_actors_than_the_learner_takes_are_used_in_part(num_actors: int, utilisation: float) -> None:
     balance = balance_of(loop(num_actors))
