@@ -17,6 +17,7 @@ import msgspec
 from tidegate.core.admission import Admit, Delay, Limits
 from tidegate.core.curriculum import Curriculum, CurriculumState
 from tidegate.core.errors import TidegateError
+from tidegate.core.ids import PolicyVersion
 from tidegate.core.staleness import LineageTree
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
