@@ -12,6 +12,7 @@ import numpy as np
 
 from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
 from tidegate.actor.state import VersionMarks
+from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, Trajectory
 from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.port import TrainerState
@@ -22,6 +23,7 @@ from tidegate.sim.truth import NODE_TENSOR, NODES_TENSOR, Truth
 # Positions of a rollout; the engine looks for a new policy and for the end of its patience before each.
 POSITIONS = 4
 STRAGGLER_SLOWNESS = 10.0
+RIGHT_SHARE = 0.5
 
 
 class Pace(msgspec.Struct):
@@ -68,6 +70,8 @@ class PacedEngine:
             if self._steering.stop:
                 self._steering.ends()
                 return []
+            if all(task.task_id in self._steering.cut for task in tasks):
+                break
             if self._newest().version != snapshot.version:
                 snapshot = self._newest()
                 marks.swap(position, snapshot.version)
@@ -88,7 +92,7 @@ class PacedEngine:
             finish_reason="stop",
         )
         return [
-            Rollouts(task, (sample,) * task.num_samples, started_at_s, finished_at_s)
+            Rollouts(task, _answered(sample, task), started_at_s, finished_at_s)
             for task in tasks
             if task.task_id not in self._steering.cut
         ]
@@ -104,6 +108,16 @@ class PacedEngine:
 
     def close(self) -> None:
         """Holds nothing."""
+
+
+def _answered(sample: Sample, task: Task) -> tuple[Sample, ...]:
+    """The samples of a task: each answers rightly or not, whoever makes it; about half of them do."""
+    return tuple(
+        msgspec.structs.replace(sample, completion=task.answer)
+        if uniform_fraction(task.seed, "answer", task.num_samples, index) < RIGHT_SHARE
+        else sample
+        for index in range(task.num_samples)
+    )
 
 
 class PacedTrainer:

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from tidegate.runtime.config import LongTailConfig
+
 TICK_S = 0.05
 MAX_LAGS = (0, 1, 4, 16)
 # The end of a run, in which nothing goes wrong any more: it must be seen to go on (I9). Half of a short run.
@@ -18,6 +20,7 @@ class Scenario(msgspec.Struct, frozen=True):
     ``max_running`` and ``batch_size`` as in a run file. ``policy_delays_s``: how much later announcements reach each
     actor than they leave; they differ on purpose. ``small_streams``: messages that the work queues hold at most, in
     place of their limits by bytes, so that they fill up; ``max_resident`` is as small for the trajectory store.
+    ``latency`` and ``long_tail`` as in a run file.
     """
 
     seed: int
@@ -39,6 +42,8 @@ class Scenario(msgspec.Struct, frozen=True):
     small_streams: int
     max_resident: int
     faults: bool
+    latency: str = ""
+    long_tail: LongTailConfig = LongTailConfig()
 
     @property
     def calm_from_tick(self) -> int:
