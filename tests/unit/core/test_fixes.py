@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.core.test_balance import HEALTHY, window
 from tidegate.core.balance import Lever
 from tidegate.core.fixes import LEVERS, Advice, advise
-from tidegate.core.prices import Prices, usd_per_million
+from tidegate.core.prices import Prices
 
 PRICES = Prices(actor_usd_per_h=0.50, environment_usd_per_h=0.25, learner_usd_per_h=3.00)
 
@@ -141,8 +141,3 @@ def test_no_fix_lowers_throughput_and_each_lever_is_either_priced_or_refused(
     named = [fix.lever for fix in fixes] + list(found.why_not)
     assert sorted(named) == sorted(LEVERS)
     assert all(found.why_not.values())
-
-
-def test_nothing_that_moves_costs_infinitely_much_a_million_and_free_machines_cost_nothing() -> None:
-    assert usd_per_million(1.0, per_s=0.0) == float("inf")
-    assert usd_per_million(0.0, per_s=0.0) == 0.0

@@ -161,6 +161,7 @@ const Model = (() => {
   const logSd = (durations) => Math.sqrt(Math.log1p(durations.cv * durations.cv));
 
   function harmonic(count) {
+    if (count > 10000) return Math.log(count) + EULER_GAMMA + 1 / (2 * count) - 1 / (12 * count * count);
     let sum = 0;
     for (let number = count; number >= 1; number -= 1) sum += 1 / number;
     return sum;

@@ -11,7 +11,7 @@ from tidegate.cli.plan.specs import parse_durations, parse_speedup
 from tidegate.core.errors import ConfigError
 from tidegate.core.planner.rollout import LAG_WALL, PENALTY_PER_VERSION, RolloutLoop
 from tidegate.core.planner.scaling import speedup
-from tidegate.core.planner.stages import Loop
+from tidegate.core.planner.stages import Loop, check_loop
 from tidegate.core.planner.tails import Durations
 from tidegate.core.prices import EXAMPLE_PRICES, Prices
 
@@ -81,6 +81,7 @@ def ask(flags: Flags) -> tuple[Question, MeasuredRun | None]:
         max_lag=_known(flags.max_lag, run.max_lag if run else MAX_LAG),
         scaling=parse_speedup(flags.speedup) if flags.speedup else (),
     )
+    check_loop(loop)
     rollouts = rollout and RolloutLoop(
         rollout=rollout,
         num_slots=actors * slots,

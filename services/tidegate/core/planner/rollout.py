@@ -27,6 +27,7 @@ ends a tenth below the synchronous score at lag 16 has lost a few percent of a s
 your own effective sample size says.
 """
 
+import math
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -157,8 +158,9 @@ def _check(loop: RolloutLoop) -> None:
         raise ConfigError(
             f"{loop.group} rollouts a step on {loop.num_slots} places", fix="give 1 or more of both"
         )
-    if min(loop.train_s, loop.weight_sync_s, loop.lag_wall, loop.penalty_per_version) < 0 or loop.max_lag < 0:
-        raise ConfigError("A duration, a lag or a penalty is negative", fix="give 0 or more")
+    numbers = (loop.train_s, loop.weight_sync_s, loop.lag_wall, loop.penalty_per_version, float(loop.max_lag))
+    if not all(math.isfinite(number) and number >= 0.0 for number in numbers):
+        raise ConfigError("A duration, a lag or a penalty is negative or no number", fix="give 0 or more")
     if loop.rollout.mean_s <= 0.0:
         raise ConfigError("Rollouts take no time", fix="give their mean: --rollout exp:0.040")
 

@@ -100,8 +100,8 @@ def check_loop(loop: Loop) -> Loop:
             f"{loop.num_environments} environment workers score {loop.environment_rate:g} samples/s each",
             fix="give the rate of one worker, or no workers where rewards come with the rollout",
         )
-    if min(loop.num_environments, loop.store_rate, loop.max_lag) < 0:
-        raise ConfigError("A count, a rate or a budget is negative", fix="give 0 or more")
+    if not (loop.num_environments >= 0 and 0.0 <= loop.store_rate < float("inf") and loop.max_lag >= 0):
+        raise ConfigError("A count, a rate or a budget is negative or no number", fix="give 0 or more")
     speedup(loop.num_replicas, curve=check_curve(loop.scaling))
     return loop
 
@@ -128,8 +128,10 @@ def balance_of(loop: Loop, *, prices: Prices = EXAMPLE_PRICES, after_s: float = 
     """Work out a loop.
 
     Raises:
-        ConfigError: it cannot run (``check_loop``).
+        ConfigError: it cannot run (``check_loop``), or the look ahead is no time.
     """
+    if not 0.0 <= after_s < float("inf"):
+        raise ConfigError(f"Queue and lag after {after_s:g} s cannot be told", fix="give seconds, 0 or more")
     stages = capacities(check_loop(loop))
     rate = throughput(loop)
     produced, consumed = stages[0][2], stages[-1][2]

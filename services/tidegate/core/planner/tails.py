@@ -15,6 +15,7 @@ import msgspec
 from tidegate.core.errors import ConfigError
 
 EULER_GAMMA = 0.5772156649015329
+HARMONIC_TERMS_MAX = 10_000
 # Simpson's rule over the standard normal's quantiles: past nine deviations a side nothing is left in double precision
 # (the upper end is moved by the tilt of the lognormal); 2,000 intervals agree with 20,000 to ten digits for cv <= 10.
 DEVIATIONS = 9.0
@@ -115,7 +116,9 @@ def measured(draws_s: Sequence[float]) -> Measured:
 
 
 def harmonic(count: int) -> float:
-    """H_n = 1 + 1/2 + ... + 1/n."""
+    """H_n = 1 + 1/2 + ... + 1/n; for many terms by Euler and Maclaurin, to the last digit."""
+    if count > HARMONIC_TERMS_MAX:
+        return math.log(count) + EULER_GAMMA + 1.0 / (2.0 * count) - 1.0 / (12.0 * count * count)
     return math.fsum(1.0 / number for number in range(1, count + 1))
 
 

@@ -1,6 +1,7 @@
 """Synchronous and asynchronous steps against closed forms and against a simulation of the same loop."""
 
 import heapq
+import math
 import random
 
 import msgspec
@@ -185,7 +186,9 @@ def test_more_places_never_slow_an_asynchronous_step(loop: RolloutLoop, more: in
     assert plan_rollouts(wider).asynchronous.wall_s <= plan_rollouts(same).asynchronous.wall_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("changes", [{"num_slots": 0}, {"group": 0}, {"train_s": -1.0}, {"max_lag": -1}])
+@pytest.mark.parametrize(
+    "changes", [{"num_slots": 0}, {"group": 0}, {"train_s": -1.0}, {"train_s": math.nan}, {"max_lag": -1}]
+)
 def test_step_that_cannot_be_is_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         plan_rollouts(msgspec.structs.replace(EIGHT, **changes))

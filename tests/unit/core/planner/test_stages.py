@@ -126,6 +126,7 @@ def test_replicas_that_nothing_is_known_of_are_refused(
         {"batch_size": 0},
         {"num_environments": 2},
         {"store_rate": -1.0},
+        {"store_rate": float("nan")},
         {"max_lag": -1},
         {"num_replicas": 99},
     ],

@@ -102,6 +102,9 @@ def test_limit_law_without_a_mean_is_not_shown() -> None:
 
 def test_harmonic_numbers() -> None:
     assert harmonic(8) == pytest.approx(761 / 280)
+    assert harmonic(10_001) == pytest.approx(harmonic(10_000) + 1 / 10_001, rel=1e-14), (
+        "where the series ends"
+    )
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
