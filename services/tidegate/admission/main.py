@@ -22,6 +22,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
             max_lag=settings.staleness.max_lag,
             batch_size=settings.batch_size,
             max_running=settings.max_running,
+            paced=settings.staleness.pacing,
         ),
         group_size=workload.num_samples if workload.kind == "text" else 1,
         pause_file=PauseFile(context.data_dir / PAUSE_FILE),

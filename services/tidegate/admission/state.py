@@ -53,6 +53,7 @@ def decide(
         max_running=max_running,
         paused=pause.paused,
         reason=reason,
+        paced=run_file.paced,
     )
     # One more than the rollouts: an evaluation beside a full house must not take a rollout's place.
     return Decision(limits=limits, max_ack_pending=max(1, max_running // group_size) + 1)
@@ -85,6 +86,7 @@ def flow_of(seen: Observations, *, now_s: float) -> Flow:
         running=int(values.get("running_trajectories", 0.0)),
         in_flight=int(values.get("in_flight_trajectories", 0.0)),
         unpublished=int(values.get("unpublished_trajectories", 0.0)),
+        behind=int(values.get("behind_versions", 0.0)),
     )
 
 

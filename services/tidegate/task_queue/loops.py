@@ -255,6 +255,7 @@ class TaskQueue:
         stats.set("in_flight_trajectories", counts.in_flight)
         stats.set("running_trajectories", counts.running)
         stats.set("unpublished_trajectories", snapshot.flow().unpublished)
+        stats.set("behind_versions", snapshot.behind)
         telemetry.observe(METRIC_INFLIGHT, counts.in_flight)
         telemetry.observe(METRIC_QUEUE_DEPTH, counts.running // self.workload.group_size)
 

@@ -22,6 +22,13 @@ def test_run_file_holds_while_nothing_presses() -> None:
     assert decided() == Decision(limits=RUN_FILE, max_ack_pending=9)
 
 
+def test_pacing_of_the_run_file_goes_out_with_the_limits() -> None:
+    paced = Limits(max_lag=4, batch_size=16, max_running=64, paced=True)
+    limits = decide(paced, Pause(), resident_bytes=0.0, resident_bytes_high=1e9, group_size=8).limits
+    assert limits.paced
+    assert not decided().limits.paced
+
+
 def test_pause_goes_out_with_its_reason_and_leaves_the_other_limits() -> None:
     limits = decided(pause=Pause(paused=True, reason="upgrade")).limits
     assert (limits.paused, limits.reason) == (True, "upgrade")
@@ -104,6 +111,7 @@ def loop_at_work(*, seconds: int = 10) -> Observations:
                     "running_trajectories": 20.0,
                     "in_flight_trajectories": 30.0,
                     "unpublished_trajectories": 8.0,
+                    "behind_versions": 3.0,
                 },
                 {"admission_state": "staleness budget filled"},
             ),
@@ -146,7 +154,7 @@ def test_services_that_fell_silent_are_missing_from_the_signals() -> None:
     signals = signals_of(loop_at_work(), RUN_FILE, Backlog(), group_size=1, now_s=20.0)
     assert (signals.num_actors, signals.num_learners) == (0, 0)
     assert flow_of(loop_at_work(), now_s=20.0) == Flow(running=0, in_flight=0)
-    assert flow_of(loop_at_work(), now_s=10.0) == Flow(running=20, in_flight=30, unpublished=8)
+    assert flow_of(loop_at_work(), now_s=10.0) == Flow(running=20, in_flight=30, unpublished=8, behind=3)
 
 
 def test_empty_observations_give_signals_and_an_answer() -> None:
