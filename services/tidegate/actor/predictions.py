@@ -60,13 +60,14 @@ class Predictions:
 
     def capped(self, task: Task) -> Task:
         """The task with its new tokens capped at its bin's quantile, where that is asked for."""
-        if self._config.cap_quantile == 0.0 or task.kind != "group":
+        config, sampler = self._config, task.sampler
+        if config.cap_quantile == 0.0 or task.kind != "group":
             return task
-        sampler = task.sampler
         cap = capped_length(
             self._tokens.curve(task.curriculum_bin),
-            quantile=self._config.cap_quantile,
+            quantile=config.cap_quantile,
             length_max=sampler.max_new_tokens,
+            cache_share=config.overlong_share if config.overlong_weight > 0.0 else 0.0,
         )
         return msgspec.structs.replace(task, sampler=msgspec.structs.replace(sampler, max_new_tokens=cap))
 

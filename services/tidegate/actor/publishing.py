@@ -54,7 +54,8 @@ class Publisher:
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._environment = EnvironmentClient(context.channel("environment"))
         self._settler = Settler(context, self._store)
-        self._overlong = context.settings.long_tail.overlong_rule()
+        settings = context.settings
+        self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)
 
     async def run(self) -> None:
         """Publish until the desk says that nothing more will be finished."""

@@ -106,14 +106,19 @@ def decide_rollout(
     return Cut("expired", f"{told}, when it reaches max_age_s {limits.max_age_s:g}")
 
 
-def capped_length(curve: SurvivalCurve, *, quantile: float, length_max: int) -> int:
+def capped_length(curve: SurvivalCurve, *, quantile: float, length_max: int, cache_share: float = 0.0) -> int:
     """The cap of a bin's rollouts: the length that ``quantile`` of them stay within, never above ``length_max``.
+
+    With a penalty near the cap, its zone (``cache_share`` of the cap) lies beyond that length and not below it, as DAPO
+    allots it on top of the expected maximum: what most rollouts need must cost nothing.
 
     Unknown until enough rollouts ended, also when too many reached an earlier cap to see that far: then it is
     ``length_max``, which is also how a policy that learns to write more is noticed.
     """
     length = curve.remaining_quantile(0.0, share=quantile)
-    return length_max if length is None else max(1, min(length_max, math.ceil(length)))
+    if length is None:
+        return length_max
+    return max(1, min(length_max, math.ceil(length / (1.0 - cache_share))))
 
 
 def overlong_penalty(length: int, *, length_max: int, cache_share: float) -> float:
@@ -128,10 +133,15 @@ def overlong_penalty(length: int, *, length_max: int, cache_share: float) -> flo
 
 
 class OverlongRule(msgspec.Struct, frozen=True):
-    """What completions near their cap cost: up to ``weight`` over the last ``cache_share`` of it."""
+    """What completions near their cap cost: up to ``weight`` over the last ``cache_share`` of it.
+
+    Only where the cap was predicted, below ``length_max``: at the run file's own bound nobody knows how long answers
+    have to be, and a task whose right answers just fit would be taught to stop short of them.
+    """
 
     cache_share: float
     weight: float
+    length_max: int
 
     def applied(self, record: Trajectory) -> Trajectory:
         """A rewarded record with what its length costs, as the component ``overlong``.
@@ -139,9 +149,12 @@ class OverlongRule(msgspec.Struct, frozen=True):
         The cap is the one that it was sampled under, which its sampler records.
         """
         assert record.reward is not None, "a penalty is added to a reward"
-        penalty = self.weight * overlong_penalty(
-            record.length_tokens, length_max=record.sampler.max_new_tokens, cache_share=self.cache_share
-        )
+        cap = record.sampler.max_new_tokens
+        penalty = 0.0
+        if cap < self.length_max:
+            penalty = self.weight * overlong_penalty(
+                record.length_tokens, length_max=cap, cache_share=self.cache_share
+            )
         return msgspec.structs.replace(
             record,
             reward=record.reward + penalty,

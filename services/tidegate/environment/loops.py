@@ -56,7 +56,8 @@ class ScoreLoop:
         self._config = config
         self._scorer = scorer
         self._env_id = context.settings.workload.env
-        self._overlong = context.settings.long_tail.overlong_rule()
+        settings = context.settings
+        self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._held: dict[int, Delivery] = {}
         self._slot_freed = asyncio.Event()

@@ -118,7 +118,8 @@ class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``cap_quantile`` (text): caps a group's new tokens at this quantile of its bin's lengths, such as 0.95; 0 is off.
     It costs the answers of the longest, and saves the wait for them, most of all at ``max_lag`` 0.
     ``overlong_share``, ``overlong_weight`` (with a cap): the reward falls by up to the weight over the last share of
-    the cap, as the component ``overlong``, so that answers learn to end; weight 0 leaves rewards alone.
+    the cap, as the component ``overlong``, so that answers learn to end; the cap is wider by that share, so that it
+    begins at the quantile. Weight 0 leaves rewards alone and the cap at the quantile.
     ``settle_after`` (text): samples of a group that are made and scored first; when all are rewarded alike the group
     has no advantage, the rest of it is never made, and all of it is dropped by rule. 0 is off. Saves up to
     1 - settle_after / num_samples of the work on groups without signal, and costs those whose rest would have differed;
@@ -132,17 +133,19 @@ class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: Literal["wait", "cut"] = "wait"
     finish_chance_min: Share = 0.01
     cap_quantile: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
-    overlong_share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.2
+    overlong_share: Annotated[float, msgspec.Meta(gt=0.0, le=0.9)] = 0.2
     overlong_weight: Annotated[float, msgspec.Meta(ge=0.0, le=1000.0)] = 1.0
     settle_after: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     group_by_length: bool = False
     half_life: Annotated[float, msgspec.Meta(ge=1.0, le=1e9)] = 512.0
 
-    def overlong_rule(self) -> OverlongRule | None:
-        """The penalty on completions near their cap; None without a cap or a weight."""
+    def overlong_rule(self, *, length_max: int) -> OverlongRule | None:
+        """The penalty on completions near a cap below ``length_max``; None without a cap or a weight."""
         if self.cap_quantile == 0.0 or self.overlong_weight == 0.0:
             return None
-        return OverlongRule(cache_share=self.overlong_share, weight=self.overlong_weight)
+        return OverlongRule(
+            cache_share=self.overlong_share, weight=self.overlong_weight, length_max=length_max
+        )
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -123,6 +123,7 @@ async def test_length_near_the_cap_costs_reward_only_where_there_is_a_cap(
         for task in ("task-1", "task-2")
     )
     await publish(bus, topology, encode_frame(records), records)
+    assert settings.workload.sampler.max_new_tokens > 10, "a cap below the run file's bound"
     capped = msgspec.structs.replace(settings, long_tail=LongTailConfig(cap_quantile=0.95))
     async with running(main.build, CONFIG, make_context("environment", capped, bus=bus)):
         [message] = await scored_messages(bus, topology, 1)

@@ -11,7 +11,7 @@ from tidegate.core.lengths import UNKNOWN
 from tidegate.core.records import Sampler, Task, VersionSpan
 from tidegate.runtime.config import LongTailConfig
 
-CAPPED = LongTailConfig(cap_quantile=0.95)
+CAPPED = LongTailConfig(cap_quantile=0.95, overlong_weight=0.0)
 LONG = Sampler(max_new_tokens=64)
 
 
@@ -39,6 +39,13 @@ def test_cap_is_the_quantile_of_the_bin_once_it_is_known() -> None:
     assert capped == msgspec.structs.replace(task, sampler=capped.sampler)
     short = group_task(sampler=Sampler(max_new_tokens=4))
     assert predictions.capped(short) == short
+
+
+def test_penalty_begins_where_the_quantile_ends() -> None:
+    predictions = Predictions(LongTailConfig(cap_quantile=0.95, overlong_share=0.2))
+    for _ in range(20):
+        predictions.wrote(wrote([3, 4, 5, 6, 7, 8, 9, 10, 11, 12]))
+    assert 14 <= predictions.capped(group_task(sampler=LONG)).sampler.max_new_tokens <= 16
 
 
 def test_cap_is_lifted_when_more_of_them_meet_it_than_it_allows() -> None:

@@ -152,6 +152,10 @@ def test_cap_is_the_quantile_of_what_was_seen_and_never_above_what_was_asked_for
     )
     assert capped_length(curve, quantile=0.95, length_max=64) == 64
     assert capped_length(UNKNOWN, quantile=0.95, length_max=64) == 64
+    plain = capped_length(curve, quantile=0.95, length_max=10_000)
+    assert capped_length(curve, quantile=0.95, length_max=10_000, cache_share=0.2) == pytest.approx(
+        plain / 0.8, abs=2
+    )
 
 
 def test_cap_that_too_many_reach_is_lifted() -> None:
@@ -192,7 +196,7 @@ def test_penalty_is_a_component_of_the_reward_and_goes_by_the_cap_of_the_record(
         sampler=Sampler(max_new_tokens=100),
         length_tokens=95,
     )
-    rule = OverlongRule(cache_share=0.2, weight=0.5)
+    rule = OverlongRule(cache_share=0.2, weight=0.5, length_max=400)
     judged = rule.applied(record)
     assert judged.reward == pytest.approx(1.0 - 0.5 * 0.75)
     assert judged.reward_components == {"exact": 1.0, "overlong": pytest.approx(-0.375)}
@@ -200,6 +204,8 @@ def test_penalty_is_a_component_of_the_reward_and_goes_by_the_cap_of_the_record(
     assert (short.reward, str(short.reward_components["overlong"])) == (1.0, "0.0")
     wider = rule.applied(msgspec.structs.replace(record, sampler=Sampler(max_new_tokens=200)))
     assert wider.reward == 1.0
+    uncapped = OverlongRule(cache_share=0.2, weight=0.5, length_max=100).applied(record)
+    assert (uncapped.reward, uncapped.reward_components["overlong"]) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
