@@ -59,12 +59,11 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
             else "leave --index out",
         )
     _log_plain_lines()
-    # Only here does anything heavy load: the settings were right. What a module defines stays for good, so looking for
-    # garbage among it is wasted: now (0.2-0.4 CPU-seconds of torch's import) and at every later collection.
+    # Only here does anything heavy load: the settings were right. What a module defines stays for good: looking for
+    # garbage among it while it loads is wasted.
     gc.disable()
     run_service = load("tidegate.runtime.service:run_service")
     spec = load(f"{SERVICES[service].room}.main:SPEC")
-    gc.freeze()
     gc.enable()
     return run_service(spec, config, settings_of(run_dir, record, file), index=index)
 

@@ -6,6 +6,7 @@ fails drains the others and the process exits 1; whoever supervises it starts it
 """
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -194,6 +195,9 @@ class _Life:
             await server.start(address)
             tasks = {name: asyncio.create_task(self._guard(name, loop)) for name, loop in parts.loops.items()}
             reporter = asyncio.create_task(self._report(context))
+            # All that was built stays for good: collections from here on look at what a message leaves behind alone.
+            gc.collect()
+            gc.freeze()
             context.stats.state = "ready"
             await server.set_serving(serving=True)
             self._log.info("service_ready", address=address)

@@ -8,7 +8,7 @@ from tidegate.v1 import trajectory_pb2
 
 
 class PayloadReference(msgspec.Struct, frozen=True):
-    """Which bytes: ``size`` and BLAKE2b-128 ``digest`` of the frame; ``payload_id`` is for people."""
+    """Which bytes: ``size`` and XXH3-128 ``digest`` of the frame; ``payload_id`` is for people."""
 
     payload_id: str
     size: int

@@ -109,7 +109,7 @@ class _Receiving:
     def __init__(self, entries: Sequence[policy_pb2.TensorEntry]) -> None:
         self._entries = entries
         # Not zeroed, and in huge pages where the system has them: a bytearray would cost as much as the transfer.
-        self._view = memoryview(np.empty(sum(entry.size for entry in entries), dtype=np.uint8))
+        self._view = np.empty(sum(entry.size for entry in entries), dtype=np.uint8).data
         self._filled = 0
         self._next = -1
         self._stop = 0
