@@ -50,7 +50,13 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 def look(
-    seen: Observations, memory: Memory, slos: Mapping[str, Slo], *, paused: bool, now_s: float
+    seen: Observations,
+    memory: Memory,
+    slos: Mapping[str, Slo],
+    *,
+    group_size: int,
+    paused: bool,
+    now_s: float,
 ) -> tuple[dict[str, Observation], Memory]:
     """What each objective observes now, and what the next look needs; propagation is followed elsewhere."""
     learner = seen.latest("learner", now_s=now_s)
@@ -77,7 +83,7 @@ def look(
                 mix_of(seen.totals("task_queue"), OF_THE_MIX[name]), at_s=now_s, window_s=window_s
             )
             mix = mixes[name].increase()
-            found[name] = Valued(drift(mix), most_lost(mix))
+            found[name] = Valued(drift(mix, group_size=group_size), most_lost(mix))
         elif name == "waste_ratio":
             found[name] = Valued(_waste(seen, now_s=now_s))
         elif name == "learner_idle_ratio":

@@ -49,6 +49,7 @@ class SloWatch:
         self._slos = declared(
             settings.slos, max_lag=settings.staleness.max_lag, max_age_s=settings.staleness.max_age_s
         )
+        self._group_size = settings.workload.num_samples if settings.workload.kind == "text" else 1
         self._path = context.data_dir / STATE_FILE
         clock = context.clock
         self._states = restored(
@@ -82,7 +83,9 @@ class SloWatch:
 
     async def tick(self, seen: Observations, diagnosis: Diagnosis, *, paused: bool, now_s: float) -> None:
         """Observe and judge every objective, and tell what changed."""
-        found, self._memory = indicators.look(seen, self._memory, self._slos, paused=paused, now_s=now_s)
+        found, self._memory = indicators.look(
+            seen, self._memory, self._slos, group_size=self._group_size, paused=paused, now_s=now_s
+        )
         for name, observation in found.items():
             self._observe(name, observation, now_s=now_s)
         if PROPAGATION in self._slos:

@@ -28,7 +28,7 @@ class Ticks:
         self.now_s += 1.0
         for stats in reports:
             self.seen.put(stats, now_s=self.now_s)
-        found, self.memory = look(self.seen, self.memory, SLOS, paused=paused, now_s=self.now_s)
+        found, self.memory = look(self.seen, self.memory, SLOS, group_size=1, paused=paused, now_s=self.now_s)
         return found
 
     def learner(self, *, started_at_s: float = 0.0, **values: float) -> dict[str, Observation]:

@@ -15,6 +15,7 @@ from tidegate.core.drift import (
     most_lost,
     sampling_bias,
 )
+from tidegate.core.slo_catalogue import SlosConfig, declared
 
 histograms = st.dictionaries(
     st.sampled_from("abcdef"), st.floats(0.0, 1e6).filter(lambda x: x == 0 or x > 1e-3)
@@ -87,7 +88,7 @@ def test_bin_whose_work_is_dropped_shows() -> None:
     assert most_lost(Mix(decided=decided, trained=decided)) == ""
 
 
-@pytest.mark.parametrize(("num_bins", "num_decided", "kept"), [(2, 400, 0.5), (8, 400, 0.5), (32, 800, 0.3)])
+@pytest.mark.parametrize(("num_bins", "num_decided", "kept"), [(2, 400, 0.5), (8, 400, 0.5), (32, 1600, 0.3)])
 def test_drops_that_hit_all_bins_alike_diverge_by_the_bias_and_by_nothing_after_it(
     num_bins: int, num_decided: int, kept: float
 ) -> None:
@@ -109,6 +110,26 @@ def test_drops_that_hit_all_bins_alike_diverge_by_the_bias_and_by_nothing_after_
     assert sum(plain) / len(plain) == pytest.approx(bias, rel=0.15)
     assert sum(corrected) / len(corrected) < 0.6 * bias
     assert max(corrected) < 0.05
+
+
+@pytest.mark.parametrize(("num_bins", "num_groups", "kept"), [(3, 120, 0.5), (10, 200, 0.5), (2, 90, 0.7)])
+def test_groups_that_are_dropped_whole_count_as_one_sample_each(
+    num_bins: int, num_groups: int, kept: float
+) -> None:
+    """Whole groups of eight, dropped by chance: eight times as noisy as as many samples, and still no breach."""
+    rng = random.Random(num_groups)
+    corrected: list[float] = []
+    for _ in range(400):
+        names = [str(rng.randrange(num_bins)) for _ in range(num_groups)]
+        decided = {name: 8.0 * names.count(name) for name in set(names)}
+        kept_names = names[: round(kept * num_groups)]
+        trained = {name: 8.0 * kept_names.count(name) for name in set(names)}
+        found = drift(Mix(decided=decided, trained=trained), group_size=8)
+        if found is not None:
+            corrected.append(found)
+    assert len(corrected) == 400
+    bound = declared(SlosConfig(), max_lag=4, max_age_s=300.0)["bin_drift"].bound
+    assert sum(each > bound for each in corrected) / len(corrected) < 0.01
 
 
 @given(

@@ -188,7 +188,7 @@ def _time_decisions(seen: Observations) -> float:
         )
         capacity(decided.limits, flow_of(seen, now_s=now_s))
         diagnose(signals_of(seen, decided.limits, Backlog(), group_size=8, now_s=now_s))
-        found, memory = indicators.look(seen, memory, slos, paused=False, now_s=now_s)
+        found, memory = indicators.look(seen, memory, slos, group_size=8, paused=False, now_s=now_s)
         for name, observation in found.items():
             value = observation.value
             states[name] = slo.observe(slos[name], states[name], value, at_s=now_s)
