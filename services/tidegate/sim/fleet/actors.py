@@ -41,13 +41,15 @@ class Actors:
         *,
         draws: Draws,
         weights: Weights,
+        began: Callable[[Rollout], None],
         finished: Callable[[Rollout], None],
     ) -> None:
-        """``finished`` takes rollouts. Nobody is there before ``join``."""
+        """``began`` hears of rollouts that start, ``finished`` takes what ends. Nobody is there before ``join``."""
         self._agenda = agenda
         self._meters = meters
         self._draws = draws
         self._weights = weights
+        self._began = began
         self._finished = finished
         self._hop_s = plan.hop_s
         self._redelivery_s = plan.redelivery_s
@@ -136,6 +138,7 @@ class Actors:
         rollout.spans = self._spans[1]
         rollout.began_s = self._agenda.now_s
         rollout.started_at_s = self._agenda.now_s + actor.skew_s
+        self._began(rollout)
         actor.attempt += 1
         seconds = next(self._draws) * self.slowed + self._hop_s
         self._agenda.after(seconds, self._end, (actor, actor.attempt))

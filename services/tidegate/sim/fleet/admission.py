@@ -34,7 +34,10 @@ class Admission:
         self.alive = True
         self.skew_s = 0.0
         self.asked: Limits | None = None
+        # What the last decision was made from.
+        self.reported: tuple[float, ...] = ()
         self.num_changes = 0
+        self.num_crashes = 0
         self.capacity = 0
 
     def die(self) -> None:
@@ -54,18 +57,25 @@ class Admission:
         for stats in self._report():
             self._seen.put(stats, now_s=now_s)
         resident = self._seen.latest("trajectory_store", now_s=now_s)
+        resident_bytes = sum(stats.values.get("resident_bytes", 0.0) for stats in resident)
+        self.reported = (resident_bytes,)
         decision = decide(
             self._run_file,
             Pause(),
-            resident_bytes=sum(stats.values.get("resident_bytes", 0.0) for stats in resident),
+            resident_bytes=resident_bytes,
             resident_bytes_high=self._plan.resident_bytes_high,
             group_size=self._plan.group_size,
         )
-        self.capacity = capacity(decision.limits, flow_of(self._seen, now_s=now_s))
         if self.asked is None or not _same(decision.limits, self.asked):
             self.num_changes += 1
         self.asked = decision.limits
         self._ask(decision.limits)
+        try:
+            self.capacity = capacity(decision.limits, flow_of(self._seen, now_s=now_s))
+        except (ValueError, OverflowError):
+            # What it records beside its decision can kill the service; its supervisor starts it again.
+            self.num_crashes += 1
+            self.revive()
 
 
 def _same(limits: Limits, others: Limits) -> bool:

@@ -26,9 +26,17 @@ class Learner:
     """Leases, checks, trains for a while, commits, publishes. Holds one batch at most."""
 
     def __init__(
-        self, plan: FleetPlan, agenda: Agenda, meters: Meters, *, draws: Draws, store: Store, weights: Weights
+        self,
+        plan: FleetPlan,
+        agenda: Agenda,
+        meters: Meters,
+        *,
+        draws: Draws,
+        store: Store,
+        weights: Weights,
+        on_gradient: Gradient,
     ) -> None:
-        """Nothing is trained before ``start``."""
+        """Nothing is trained before ``start``; ``on_gradient`` hears of every loss."""
         self._plan = plan
         self._limits = plan.staleness()
         self._agenda = agenda
@@ -37,6 +45,7 @@ class Learner:
         self._store = store
         self._weights = weights
         self._speed = plan.learner_speed()
+        self._each_s = plan.learn_each_s * plan.batch_size
         self._life = 0
         self._judged: tuple[Judged, ...] = ()
         self._is_training = False
@@ -50,7 +59,7 @@ class Learner:
         self.dirty = False
         self.skew_s = 0.0
         self.slowed = 1.0
-        self.on_gradient: Gradient | None = None
+        self._on_gradient = on_gradient
 
     def start(self, *, checkpoints_back: int = 0) -> None:
         """Begin, or be restored from the newest checkpoint but ``checkpoints_back``; waits for the store."""
@@ -121,11 +130,11 @@ class Learner:
         if isinstance(checked, Spoiled):
             self._store.release(checked.outdated)
             return False
-        if self.on_gradient is not None:
-            self.on_gradient(self.head, batch)
+        self._on_gradient(self.head, batch)
         self._judged = checked.judged
         self._set_training(is_training=True)
-        self._agenda.after(next(self._draws) * self.slowed / self._speed, self._trained, self._life)
+        seconds = (next(self._draws) + self._each_s) * self.slowed / self._speed
+        self._agenda.after(seconds, self._trained, self._life)
         return True
 
     def _trained(self, life: int) -> None:

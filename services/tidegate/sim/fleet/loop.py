@@ -1,10 +1,12 @@
 """The loop: its parts put together, and run on a virtual clock."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from tidegate.core.admission import Limits
+from tidegate.core.batching import Candidate
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.staleness import LineageTree
 from tidegate.sim.fleet.actors import Actors
@@ -24,6 +26,43 @@ from tidegate.wire.stats import ServiceStats
 # One stream of chance for each part: a draw more of one changes nothing for the others.
 STREAMS = ("rollout", "score", "learn")
 
+
+class Observer(Protocol):
+    """Somebody who keeps books of their own."""
+
+    def admitted(self, rollout: Rollout) -> None:
+        """A task was admitted."""
+        ...
+
+    def began(self, rollout: Rollout) -> None:
+        """An actor started it, under the version in its spans."""
+        ...
+
+    def gradient(self, version: PolicyVersion, batch: tuple[Candidate, ...]) -> None:
+        """A loss is computed, on top of ``version``."""
+        ...
+
+    def settled(self, outcomes: list[Outcome]) -> None:
+        """The ledger changed."""
+        ...
+
+
+class Nobody:
+    """An observer who does not look."""
+
+    def admitted(self, rollout: Rollout) -> None:
+        """Nothing."""
+
+    def began(self, rollout: Rollout) -> None:
+        """Nothing."""
+
+    def gradient(self, version: PolicyVersion, batch: tuple[Candidate, ...]) -> None:
+        """Nothing."""
+
+    def settled(self, outcomes: list[Outcome]) -> None:
+        """Nothing."""
+
+
 StatsFilter = Callable[[list[ServiceStats]], list[ServiceStats]]
 
 
@@ -31,9 +70,16 @@ class FleetLoop:
     """Every part of one fleet. ``run`` may be called again to go on; whoever breaks things does so in between."""
 
     def __init__(
-        self, plan: FleetPlan, *, make_draws: Callable[[Duration, str], Draws] | None = None
+        self,
+        plan: FleetPlan,
+        *,
+        make_draws: Callable[[Duration, str], Draws] | None = None,
+        observer: Observer | None = None,
+        present: int | None = None,
     ) -> None:
-        """Everybody is there and version 0 is everywhere. ``make_draws`` replaces the chance of durations.
+        """Version 0 is everywhere, and all actors are there, or the first ``present``.
+
+        ``make_draws`` replaces the chance of durations.
 
         Raises:
             ConfigError: such a fleet could not go on.
@@ -42,6 +88,7 @@ class FleetLoop:
         self.agenda = agenda = Agenda()
         self.meters = meters = Meters(agenda)
         self._make_draws = make_draws or self._seeded_draws
+        self._observer = observer = observer or Nobody()
         self.weights = Weights(plan, agenda, announce=self._announced)
         self.environments = Environments(
             plan.environments, self._make_draws(plan.score, "score"), agenda, meters, scored=self._scored
@@ -52,9 +99,10 @@ class FleetLoop:
             meters,
             draws=self._make_draws(plan.rollout, "rollout"),
             weights=self.weights,
+            began=observer.began,
             finished=self._finished,
         )
-        self.queue = Queue(plan, agenda, meters, publish=self.actors.tasks.append)
+        self.queue = Queue(plan, agenda, meters, publish=self._admitted)
         self.store = Store(plan, agenda, meters, settled=self._settled)
         self.learner = Learner(
             plan,
@@ -63,10 +111,12 @@ class FleetLoop:
             draws=self._make_draws(plan.learn, "learn"),
             store=self.store,
             weights=self.weights,
+            on_gradient=observer.gradient,
         )
         self.filter_stats: StatsFilter = _as_reported
         self.admission = Admission(plan, agenda, report=self._report, ask=self._ask)
-        for actor in self.actors.members:
+        self.present = plan.actors if present is None else present
+        for actor in self.actors.members[: self.present]:
             self.actors.join(actor)
         self.learner.start()
         self._settle()
@@ -79,6 +129,10 @@ class FleetLoop:
 
     # -- what flows where ------------------------------------------------------------------------------------------
 
+    def _admitted(self, rollout: Rollout) -> None:
+        self._observer.admitted(rollout)
+        self.actors.tasks.append(rollout)
+
     def _finished(self, rollout: Rollout) -> None:
         if self.plan.environments:
             self.environments.take(rollout)
@@ -90,6 +144,7 @@ class FleetLoop:
         self.learner.dirty = True
 
     def _settled(self, outcomes: list[Outcome]) -> None:
+        self._observer.settled(outcomes)
         if self.plan.hop_s:
             self.agenda.after(self.plan.hop_s, self.queue.hear_outcomes, outcomes)
         else:

@@ -20,7 +20,6 @@ class Meters:
         "lags",
         "learner_area",
         "learning",
-        "openings",
         "pull_area",
         "pulling",
         "queue",
@@ -45,7 +44,7 @@ class Meters:
         self.busy_area = self.pull_area = self.straggler_area = self.stall_area = 0.0
         self.learner_area = self.scoring_area = self.queue_area = 0.0
         self.queue_max = 0
-        self.admitted = self.trained = self.updates = self.revived = self.openings = 0
+        self.admitted = self.trained = self.updates = self.revived = 0
         self.lags: Counter[int] = Counter()
         self.dropped: Counter[str] = Counter()
 

@@ -19,20 +19,25 @@ class FleetPlan(msgspec.Struct, frozen=True):
     ``rollout``: seconds of one task on one actor (of a group: its longest sample). ``group_size``: trajectories a task.
     ``samples_per_trajectory``: what throughput counts (steps of a segment). ``max_lag``: None for no bound at all.
     ``admission``: whether the law holds; without it every idle actor starts at once and nothing bounds the queue.
-    ``max_running``: C, None where only the budget shall bind. ``learn``: seconds of one update on one replica;
-    ``replicas`` (G) make it G(1 - 0.04(G - 1)) times as fast. ``environments``: scoring workers, 0 scores inline.
-    ``announce_s``, ``pull_s``: of a version; ``fan_out``: children of each node of the tree of relays (0: all pull from
-    the root at once). ``hop_s``: one message between two services. ``tick_s``: admission's.
+    ``pacing``: whether it waits for the oldest rollout. ``max_running``: C, None where only the budget shall bind.
+    ``learn``: seconds of one update on one replica, and ``learn_each_s`` more for each trajectory in it; ``replicas``
+    (G) make it G(1 - 0.04(G - 1)) times as fast. ``environments``: scoring workers, 0 scores inline. ``announce_s``,
+    ``pull_s``: of a version; ``fan_out``: children of each node of the tree of relays (0: all pull from the root at
+    once). ``hop_s``: one message between two services. ``tick_s``: admission's. ``resident_bytes_high``: where the
+    pressure of ``trajectory_bytes`` each in the store begins to bound the rollouts. ``checkpoint_every``: updates.
+    ``redelivery_s``: until the task of an actor that died goes to another.
     """
 
     actors: int
     rollout: Duration
     learn: Duration = fixed(0.0)
+    learn_each_s: float = 0.0
     batch_size: int = 1
     max_lag: int | None = 4
     max_age_s: float = 86_400.0
     max_running: int | None = None
     admission: bool = True
+    pacing: bool = False
     group_size: int = 1
     samples_per_trajectory: int = 1
     replicas: int = 1
@@ -52,7 +57,7 @@ class FleetPlan(msgspec.Struct, frozen=True):
     def limits(self) -> Limits:
         """The run file's limits."""
         max_lag = NO_BOUND if self.max_lag is None else self.max_lag
-        limits = Limits(max_lag=max_lag, batch_size=self.batch_size, max_running=NO_BOUND)
+        limits = Limits(max_lag=max_lag, batch_size=self.batch_size, max_running=NO_BOUND, paced=self.pacing)
         if self.max_running is not None:
             return msgspec.structs.replace(limits, max_running=self.max_running)
         return limits

@@ -1,5 +1,6 @@
 """The task queue: the law, the plan of tasks and the counts are the service's own; its journal is a dict here."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from tidegate.sim.fleet.plan import FleetPlan
 from tidegate.sim.fleet.rollout import Rollout
 from tidegate.task_queue.state import (
     SEGMENT,
+    AdmittedUnder,
     Counts,
     Snapshot,
     TrainedAt,
@@ -27,6 +29,8 @@ from tidegate.task_queue.state import (
 
 RUN = RunId("fleet")
 TASKS_PER_TURN_MAX = 1024
+# How the law says that not actors are missing, but a version.
+BUDGET_FILLED = "staleness budget filled"
 
 # A trajectory, where it is now, and the version whose update trained it.
 Outcome: TypeAlias = tuple[TrajectoryId, str, PolicyVersion | None]
@@ -56,10 +60,16 @@ class Queue:
         self._asked_for: Limits | None = None
         self._tree = LineageTree()
         self._next_seq = 1
+        # Only where the law is paced: tasks that may still run, oldest first, each with its last trajectory.
+        self._running: deque[tuple[int, TrajectoryId]] = deque()
+        self._admitted_under = AdmittedUnder()
         self.log: list[Outcome] = []
         self.alive = True
         self.dirty = False
         self.delayed_by = ""
+        # What may open admission again: versions and drops, limits, returns; and how often it did open.
+        self.num_causes = 0
+        self.num_openings = 0
         self._workload = Workload(
             run_id=RUN,
             kind="segment" if plan.group_size == 1 else "group",
@@ -111,9 +121,9 @@ class Queue:
             if isinstance(decision, Delay):
                 self.delayed_by = decision.reason
                 return
-            if self.delayed_by:
-                self._meters.openings += 1
-                self.delayed_by = ""
+            if self.delayed_by.startswith(BUDGET_FILLED):
+                self.num_openings += 1
+            self.delayed_by = ""
             self._admit(snapshot, count=decision.count // self._plan.group_size)
 
     def snapshot(self) -> Snapshot:
@@ -124,7 +134,18 @@ class Queue:
             trained_at=self._trained_at,
             head=self.head,
             tree=self._tree,
+            behind=self._behind(self.head) if self.limits.paced and self.head else 0,
         )
+
+    def _behind(self, head: PolicyVersion) -> int:
+        running = self._running
+        while running and self._states.get(running[0][1]) is not TrajectoryState.ADMITTED:
+            running.popleft()
+        if not running:
+            return 0
+        oldest = running[0][0]
+        self._admitted_under = self._admitted_under.since(oldest)
+        return self._admitted_under.behind(oldest, head=head)
 
     def _admit_without_law(self, idle_actors: int) -> None:
         if self.head is not None and idle_actors > 0:
@@ -140,28 +161,37 @@ class Queue:
             trace_parents=[""] * count,
             now_s=self._agenda.now_s,
         )
-        self._next_seq += count
+        if snapshot.limits.paced and snapshot.head is not None:
+            self._admitted_under = self._admitted_under.note(self._next_seq, step=snapshot.head.step)
         self.counts = self.counts.admit(count * self._plan.group_size)
         self._meters.admitted += count * self._plan.group_size
-        for task in tasks:
+        for seq, task in enumerate(tasks, start=self._next_seq):
             rollout = Rollout(task)
+            if snapshot.limits.paced:
+                self._running.append((seq, rollout.ids[-1]))
             for trajectory in rollout.ids:
                 self._states[trajectory] = TrajectoryState.ADMITTED
             self._publish(rollout)
+        self._next_seq += count
 
     def _read(self) -> None:
         if self._asked_for is not None:
-            self.limits = effective_limits(self._ceiling, self._asked_for)
+            limits = effective_limits(self._ceiling, self._asked_for)
+            self.num_causes += limits != self.limits
+            self.limits = limits
             self._asked_for = None
         if self._announced is not None:
             self.head, self._tree = self._announced
             self._announced = None
+            self.num_causes += 1
         if not self.log:
             return
         outcomes, self.log = self.log, []
         trained_at = self._trained_at
         if trained_at and self.head is not None:
             trained_at = without_announced(trained_at, head=self.head, tree=self._tree)
+        self.num_causes += len({version for _, _, version in outcomes if version is not None})
+        self.num_causes += any(outcome == "dropped" for _, outcome, _ in outcomes)
         for trajectory, outcome, version in outcomes:
             # Only what is in flight is kept; of the rest, none but the trained come back.
             before = self._states.pop(trajectory, TrajectoryState.TRAINED)

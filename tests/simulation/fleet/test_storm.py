@@ -1,0 +1,64 @@
+"""Storms: every promise holds in every seed, and the same seed is the same storm."""
+
+import pytest
+
+from tidegate.sim.fleet.faults import FAULTS, Fault
+from tidegate.sim.fleet.storm import TICKS_MAX, StormReport, draw_storm, replay_command, simulate_storm
+
+pytestmark = pytest.mark.simulation
+
+# Enough for all kinds of faults and fleets, and a few seconds.
+SHORT_SEEDS, SHORT_TICKS = range(100), 400
+LONG_SEEDS = range(1000, 1015)
+
+
+def broken(reports: list[StormReport]) -> list[str]:
+    return [f"{report.replay}: {report.violations[0]}" for report in reports if not report.passed]
+
+
+def test_every_promise_holds_in_short_storms() -> None:
+    reports = [simulate_storm(draw_storm(seed, ticks_max=SHORT_TICKS)) for seed in SHORT_SEEDS]
+    assert not broken(reports)
+    assert sum(report.faults for report in reports) > 500
+    assert sum(report.revived for report in reports) > 100
+    # What is checked was there to be checked.
+    assert max(report.openings_per_tick_max for report in reports) > 1
+    assert {reason for report in reports for reason in report.dropped} == {"stale", "expired", "superseded"}
+    assert max(report.lag_max for report in reports if report.max_lag == 8) == 8
+
+
+def test_throughput_comes_back_in_long_storms() -> None:
+    reports = [simulate_storm(draw_storm(seed)) for seed in LONG_SEEDS]
+    assert not broken(reports)
+    ratios = [report.recovery_ratio for report in reports if report.recovery_ratio is not None]
+    assert len(ratios) >= 0.8 * len(reports)
+    assert min(ratios) > 0.9
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_kind_of_fault_alone_breaks_no_promise(fault: Fault) -> None:
+    reports = [
+        simulate_storm(draw_storm(seed, ticks_max=SHORT_TICKS), faults={fault: 1}) for seed in range(200, 204)
+    ]
+    assert not broken(reports)
+    assert sum(report.faults for report in reports) > 0
+
+
+def test_storm_without_faults_is_calm_throughout() -> None:
+    storm = draw_storm(5)
+    report = simulate_storm(storm, faults={"admission_dead": 1})
+    assert report.passed
+    assert report.recovery_ratio == pytest.approx(1, abs=0.05)
+    assert report.revived == 0
+
+
+def test_same_seed_is_the_same_storm_and_another_another() -> None:
+    first, second = (simulate_storm(draw_storm(11, ticks_max=SHORT_TICKS)) for _ in range(2))
+    assert first == second
+    other = simulate_storm(draw_storm(12, ticks_max=SHORT_TICKS))
+    assert (other.admitted, other.updates) != (first.admitted, first.updates)
+
+
+def test_replay_command_names_the_whole_storm() -> None:
+    assert replay_command(7, ticks_max=TICKS_MAX) == "make sim SEED=7 ARGS=--storm"
+    assert replay_command(7, ticks_max=600) == 'make sim SEED=7 ARGS="--storm --ticks 600"'
