@@ -90,6 +90,7 @@ def test_line_says_how_far_the_target_is() -> None:
     text = line(scene_with(busy_board()))
     assert "mean_return 472 of 475" in text
     assert "version 0-ab@59" in text
+    assert "SLOs: 8 ok, 1 burning (lag_p95)" in text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.9, "1:01"), (3600 + 62, "1:01:02")])
