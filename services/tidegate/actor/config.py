@@ -10,9 +10,10 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``engine``: ``auto`` takes the one that fits the workload (segments: ``vector_env``, text: ``text_generation``).
     ``slots``: tasks generated in one go; for text it is the number of groups in a batch, for segments more than 1
-    only adds waiting. With ``workload.latency`` the next batch starts once the slowest of this one has had its time, so
-    waiting actors are best many with one slot each. ``prefetch``: tasks held besides, so that the engine finds the next one at once; large values
-    starve the other actors. A slot is freed when its rollout is handed to publishing.
+    only adds waiting. With ``workload.latency`` the next batch starts once the slowest of this one has had its time,
+    so actors that mostly wait are best many, with one slot each. ``prefetch``: tasks held besides, so that the engine
+    finds the next one at once; large values starve the other actors. A slot is freed when its rollout is handed to
+    publishing.
     ``max_unacked_publishes``: rollouts on their way to a stream at once. One more batch of ``slots`` may be finished
     behind them; past that generation waits (backpressure).
     ``ack_wait_s``: seconds without a heartbeat after which a task goes to another actor: what a killed actor costs a
