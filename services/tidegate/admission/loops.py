@@ -18,6 +18,7 @@ from tidegate.admission.observations import Observations
 from tidegate.admission.samples import LineFile, Sample
 from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.state import Backlog, Decision, Pause, decide, flow_of, mean_backlog, signals_of
+from tidegate.admission.steering import Steering
 from tidegate.core.admission import Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
 from tidegate.core.errors import RecordError, TidegateError
@@ -70,6 +71,7 @@ class Admission:
         pause_file: PauseFile,
         samples: LineFile,
         slos: SloWatch,
+        steering: Steering,
     ) -> None:
         """``run_file``: the limits as configured, the widest that are ever asked for."""
         self.context = context
@@ -79,6 +81,7 @@ class Admission:
         self._pause_file = pause_file
         self._samples = samples
         self._slos = slos
+        self._steering = steering
         self._pause = pause_file.read()
         self._seen = Observations(window_s=config.window_s)
         # As many looks as the window has ticks.
@@ -100,6 +103,7 @@ class Admission:
         while not self.context.drain.requested:
             self._asked.clear()
             await self._look_at_streams()
+            self._steering.tick(self._seen, self.flow(), now_s=self._now_s())
             try:
                 await self._act(self.decision())
             except TidegateError as error:
@@ -115,12 +119,15 @@ class Admission:
     def decision(self) -> Decision:
         """What holds now."""
         resident = self._seen.latest("trajectory_store", now_s=self._now_s())
+        held = self._steering.held()
         return decide(
             self._run_file,
             self._pause,
             resident_bytes=sum(stats.values.get("resident_bytes", 0.0) for stats in resident),
             resident_bytes_high=self._config.resident_bytes_high,
             group_size=self._group_size,
+            budget=held.max_lag,
+            hold=held.pause,
         )
 
     def flow(self) -> Flow:
@@ -222,6 +229,8 @@ class Admission:
         stats.set("max_lag", decision.limits.max_lag)
         stats.set("capacity", capacity(decision.limits, flow))
         stats.set("paused", float(decision.limits.paused))
+        for name, value in self._steering.statistics().items():
+            stats.set(name, value)
         backlog = self._backlogs[-1] if self._backlogs else Backlog()
         stats.set("tasks_waiting", backlog.tasks)
         stats.label("bottleneck", diagnosis.bottleneck)

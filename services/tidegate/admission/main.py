@@ -5,6 +5,7 @@ from tidegate.admission.loops import Admission, PauseFile
 from tidegate.admission.samples import FILE_NAME, LineFile
 from tidegate.admission.servicer import AdmissionServicer
 from tidegate.admission.slo_watch import SloWatch
+from tidegate.admission.steering import Steering
 from tidegate.core.admission import Limits
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 
@@ -32,6 +33,12 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
             files_kept=config.samples_files_kept,
         ),
         slos=SloWatch(context),
+        steering=Steering(
+            settings.response,
+            max_lag=settings.staleness.max_lag,
+            batch_size=settings.batch_size,
+            now_s=context.clock.monotonic_s(),
+        ),
     )
 
     async def close() -> None:

@@ -29,9 +29,19 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def decide(
-    run_file: Limits, pause: Pause, *, resident_bytes: float, resident_bytes_high: float, group_size: int
+    run_file: Limits,
+    pause: Pause,
+    *,
+    resident_bytes: float,
+    resident_bytes_high: float,
+    group_size: int,
+    budget: int | None = None,
+    hold: str = "",
 ) -> Decision:
     """The limits for this moment, computed from nothing but their arguments: the same tick twice changes nothing.
+
+    ``budget``: the staleness budget in force, where a controller chose one below the run file's. ``hold``: why the
+    platform itself stops admission for a while; an operator's pause goes before it.
 
     Under pressure of the store the bound on running rollouts shrinks, never below one batch: trained payloads are
     only freed by a checkpoint, and a checkpoint needs more steps. Stopping altogether could wait for itself.
@@ -47,11 +57,13 @@ def decide(
         )
     if pause.paused:
         reason = pause.reason or "paused by an operator"
+    elif hold:
+        reason = hold
     limits = Limits(
-        max_lag=run_file.max_lag,
+        max_lag=run_file.max_lag if budget is None else max(0, min(budget, run_file.max_lag)),
         batch_size=run_file.batch_size,
         max_running=max_running,
-        paused=pause.paused,
+        paused=pause.paused or bool(hold),
         reason=reason,
         paced=run_file.paced,
     )

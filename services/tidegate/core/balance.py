@@ -15,6 +15,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from tidegate.core import hard_sync
+
 Bottleneck: TypeAlias = Literal["actor", "learner", "environment", "weights", "store", "balanced", "idle"]
 # What a fix changes: what is bought by the piece, what is looked into, and the two bounds of the run file.
 Lever: TypeAlias = Literal[
@@ -113,7 +115,9 @@ def _absent(signals: Signals) -> Diagnosis | None:
         return Diagnosis(
             "idle",
             f"Admission is paused: {signals.admission_state or 'no reason was given'}.",
-            "resume admission (AdmissionService.SetPaused with paused: false)",
+            ""
+            if signals.admission_state.startswith(hard_sync.REASON)
+            else "resume admission (AdmissionService.SetPaused with paused: false)",
         )
     if signals.num_learners == 0:
         return Diagnosis(

@@ -25,6 +25,12 @@ class HardSyncConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)] = 60.0
 
 
+# How the reason of a pause begins that ends by itself.
+REASON = "hard sync"
+# What a sync looks at are statistics, up to half a second old: before this they may speak of the time before it began.
+DRAIN_S_MIN = 1.0
+
+
 class SyncView(msgspec.Struct, frozen=True):
     """What a sync looks at.
 
@@ -60,7 +66,7 @@ class SyncState(msgspec.Struct, frozen=True):
         waits_for = (
             "work in flight to end" if self.phase == "draining" else "every actor to serve the newest version"
         )
-        return f"hard sync: waits for {waits_for}"
+        return f"{REASON}: waits for {waits_for}"
 
 
 def advance(
@@ -82,7 +88,8 @@ def advance(
         return msgspec.structs.replace(
             state, phase="running", since_s=now_s, last=view.head, given_up=state.given_up + 1
         )
-    if state.phase == "draining" and not _drained(view, batch_size):
+    settled = now_s - state.since_s >= DRAIN_S_MIN and _drained(view, batch_size)
+    if state.phase == "draining" and not settled:
         return state
     if all(version == view.head for version in view.serving):
         return msgspec.structs.replace(

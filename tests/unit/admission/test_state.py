@@ -160,3 +160,22 @@ def test_services_that_fell_silent_are_missing_from_the_signals() -> None:
 def test_empty_observations_give_signals_and_an_answer() -> None:
     signals = signals_of(Observations(window_s=10.0), RUN_FILE, Backlog(), group_size=1, now_s=0.0)
     assert diagnose(signals).bottleneck == "learner"
+
+
+def test_a_controller_may_narrow_the_budget_and_hold_admission_but_widen_nothing() -> None:
+    def held(budget: int, hold: str = "", pause: Pause = NO_PAUSE) -> Limits:
+        return decide(
+            RUN_FILE,
+            pause,
+            resident_bytes=0.0,
+            resident_bytes_high=1e9,
+            group_size=8,
+            budget=budget,
+            hold=hold,
+        ).limits
+
+    assert held(2).max_lag == 2
+    assert held(40).max_lag == RUN_FILE.max_lag
+    assert held(-3).max_lag == 0
+    assert (held(4, "hard sync").paused, held(4, "hard sync").reason) == (True, "hard sync")
+    assert held(4, "hard sync", Pause(paused=True, reason="upgrade")).reason == "upgrade"
