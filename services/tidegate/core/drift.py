@@ -12,8 +12,10 @@ as stale, and a bin that is slow and still trained does not: its share of the gr
 The trained are a part of the decided, so with nothing dropped the drift is exactly 0. With drops that hit all bins
 alike it is not, by chance: T trained of N decided are a sample without replacement, whose shares vary by
 m(1 - m)(1/T - 1/N). The divergence is to second order sum((p - q)^2 / (8 m ln 2)), hence too large by
-(k - 1)(1/T - 1/N) / (8 ln 2) on average for k bins. That is subtracted, and with few samples there is no verdict. The
-samples of a group share a prompt, and with it the bin, and are trained or dropped together: they count as one.
+(k - 1)(1/T - 1/N) / (8 ln 2) on average for k bins, and a chi-squared of k - 1 degrees scatters by sqrt(2 / (k - 1))
+of that. The mean and two deviations are subtracted: what is left is drift that chance hardly explains. With few samples
+there is no verdict. The samples of a group share a prompt, and with it the bin, and are trained or dropped together:
+they count as one.
 """
 
 import math
@@ -21,11 +23,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-# Trained groups below which a mix says nothing, in all and for each bin that occurs. With them, chance passes 0.02 bits
-# in 1 of 500 windows or fewer while half of the work is dropped (3,000 draws with 2 to 10 bins); with half as many in
-# 1 of 20, and one such window lasts long enough to spend a budget.
+# Trained groups below which a mix says nothing, in all and for each bin that occurs. With them, chance passes 0.01 bits
+# in 1 of 400 windows while half of the work is dropped (2,000 draws, 3 and 10 bins); with half as many in 1 of 30, and
+# one such window lasts long enough to spend a budget.
 SAMPLES_MIN = 60
 SAMPLES_PER_BIN_MIN = 10
+CHANCE_DEVIATIONS = 2.0
 # Looks that a window keeps; between them the window's edge is off by one part in this many.
 LOOKS_MAX = 32
 
@@ -92,6 +95,12 @@ def sampling_bias(*, num_bins: int, num_trained: float, num_decided: float) -> f
     return (num_bins - 1) * (1.0 / num_trained - 1.0 / num_decided) / (8.0 * math.log(2.0))
 
 
+def chance(*, num_bins: int, num_trained: float, num_decided: float) -> float:
+    """Bits of divergence that drops by pure chance hardly exceed."""
+    bias = sampling_bias(num_bins=num_bins, num_trained=num_trained, num_decided=num_decided)
+    return bias * (1.0 + CHANCE_DEVIATIONS * math.sqrt(2.0 / max(1, num_bins - 1)))
+
+
 def drift(mix: Mix, *, group_size: int = 1) -> float | None:
     """Bits between the decided and the trained, less what chance explains; None with too few samples to say."""
     decided = {name: number for name, number in mix.decided.items() if number > 0}
@@ -100,8 +109,8 @@ def drift(mix: Mix, *, group_size: int = 1) -> float | None:
     num_bins = len({*decided, *trained})
     if num_trained < max(SAMPLES_MIN, SAMPLES_PER_BIN_MIN * num_bins):
         return None
-    bias = sampling_bias(num_bins=num_bins, num_trained=num_trained, num_decided=num_decided)
-    return max(0.0, jensen_shannon(decided, trained) - bias)
+    explained = chance(num_bins=num_bins, num_trained=num_trained, num_decided=num_decided)
+    return max(0.0, jensen_shannon(decided, trained) - explained)
 
 
 def most_lost(mix: Mix) -> str:

@@ -86,10 +86,9 @@ def _defaults(*, max_lag: int, max_age_s: float) -> dict[str, Default]:
         "version_propagation_s": Default("s", bound=30.0, target=0.95),
         "clipped_fraction": Default("share", bound=0.5, target=0.9, enabled=False),
         "effective_sample_size": Default("share", bound=0.1, target=0.9, direction="at_least"),
-        # 0.02 bits: of two equal bins one loses half of its work, or a bin of a tenth four fifths of it. Chance alone
-        # stays below it from core.drift.SAMPLES_MIN on.
-        "bin_drift": Default("bits", bound=0.02, target=0.9),
-        "length_drift": Default("bits", bound=0.02, target=0.9),
+        # 0.01 bits: of two equal bins one loses four tenths of its work, or a bin of a tenth six of ten.
+        "bin_drift": Default("bits", bound=0.01, target=0.9),
+        "length_drift": Default("bits", bound=0.01, target=0.9),
     }
 
 
