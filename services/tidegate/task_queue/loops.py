@@ -146,7 +146,6 @@ class TaskQueue:
 
     async def admit(self) -> None:
         """Publish what is journaled, then journal what the limits allow, until draining."""
-        self._show_counts()
         while not self.context.drain.requested:
             self._wake.clear()
             if self.journal.unpublished_tasks and not await self._publish_journaled():
@@ -158,6 +157,8 @@ class TaskQueue:
             if isinstance(decision, Admit):
                 self._journal_tasks(snapshot, count=decision.count)
                 continue
+            # Also for a new head: an update that was just announced is unpublished no more.
+            self._show_counts()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=TICK_S)
 
