@@ -22,6 +22,7 @@ SEEDS = 1_000_000
 SERVICE_TICKS = 10_000
 # Of the mean rollout, where no horizon is named: enough for means within a few percent.
 ROLLOUTS_SIMULATED = 200
+PREDICTED_ROLLOUTS = 1000
 
 LOOP = "The loop (with --actors)"
 SWEEP = "Many fleets"
@@ -294,7 +295,15 @@ def _run_storms(seed: int, *, seeds: str | None, ticks: int | None, json: bool) 
 
 
 def _predict(folder: Path, *, seed: int, horizon_s: float | None, actors: int | None, json: bool) -> None:
-    raise NotImplementedError
+    from tidegate.cli.prediction import prediction_table, read_measured
+    from tidegate.sim.fleet.measured import predict
+
+    measured = read_measured(folder, actors=actors, seed=seed)
+    prediction = predict(measured, horizon_s=horizon_s or PREDICTED_ROLLOUTS * measured.rollout_s)
+    if json:
+        _write_json(prediction)
+    else:
+        Console().print(prediction_table(measured, prediction), highlight=False)
 
 
 def _write_json(value: msgspec.Struct) -> None:

@@ -52,7 +52,10 @@ def test_pool_chooses_and_drops_what_the_whole_would(
     limits = StalenessLimits(max_lag=max_lag, max_age_s=max_age_s)
     for number, (step, started_at_s) in enumerate(arrived):
         lineage = FORK if on_fork and step > 6 else ROOT
-        added = group(number, version=PolicyVersion(lineage, step), started_at_s=started_at_s, size=2)
+        # Nothing is newer than what the learner has.
+        added = group(
+            number, version=PolicyVersion(lineage, min(step, head_step)), started_at_s=started_at_s, size=2
+        )
         pool.add(added)
         everything[added[0].seq] = added
     for turn in range(batches):

@@ -15,14 +15,18 @@ from tidegate.sim.fleet.weights import Weights
 
 
 class Actor:
-    """One place for one rollout. ``serving`` numbers the newest version it had; ``attempt`` tells old events apart."""
+    """One rollout at a time, and ``line``, the tasks it holds besides.
 
-    __slots__ = ("alive", "attempt", "depth", "is_waiting", "rollout", "serving", "skew_s")
+    ``serving`` numbers the newest version it had; ``attempt`` tells old events apart.
+    """
+
+    __slots__ = ("alive", "attempt", "depth", "is_waiting", "line", "rollout", "serving", "skew_s")
 
     def __init__(self, depth: int) -> None:
         """There, with nothing to do."""
         self.depth = depth
         self.rollout: Rollout | None = None
+        self.line: deque[Rollout] = deque()
         self.attempt = 0
         self.serving = 0
         self.alive = False
@@ -31,7 +35,11 @@ class Actor:
 
 
 class Actors:
-    """All of them, and ``tasks``, the stream they take from; an idle actor takes the oldest."""
+    """All of them, and ``tasks``, the stream they take from.
+
+    ``places`` are their requests for a task, the oldest first: whoever asked first gets the next one, even if another
+    has nothing to do. Each actor asks for one task to work on and for as many besides as it may hold.
+    """
 
     def __init__(
         self,
@@ -53,11 +61,14 @@ class Actors:
         self._finished = finished
         self._hop_s = plan.hop_s
         self._redelivery_s = plan.redelivery_s
+        self._places_each = 1 + plan.prefetch
         self._num_steps = plan.samples_per_trajectory
         self._tree = LineageTree()
         self._spans: tuple[int, tuple[VersionSpan, ...]] = (-1, ())
         self.members = [Actor(depth) for depth in depths(plan.actors, fan_out=plan.fan_out)]
-        self.idle: deque[Actor] = deque()
+        self.places: deque[Actor] = deque()
+        # Who may begin what it holds.
+        self._ready: list[Actor] = []
         self.tasks: deque[Rollout] = deque()
         # Tasks of actors that left: the broker gives them to others once their acknowledgement is overdue.
         self.overdue: list[Rollout] = []
@@ -73,29 +84,31 @@ class Actors:
         self._meters.advance()
         self._meters.actors += 1
         actor.alive = True
-        self.idle.append(actor)
+        self.places.extend([actor] * self._places_each)
 
     def leave(self, actor: Actor) -> None:
-        """An actor dies; the task it held comes back after a while."""
+        """An actor dies; the tasks it held come back after a while."""
         if not actor.alive:
             return
         self._meters.advance()
         self._meters.actors -= 1
         actor.alive = False
         actor.attempt += 1
-        rollout, actor.rollout = actor.rollout, None
-        if rollout is None:
-            self.idle.remove(actor)
-            return
+        self.places = deque(place for place in self.places if place is not actor)
         if actor.is_waiting:
             self._meters.pulling -= 1
             actor.is_waiting = False
             if actor in self.waiting:
                 self.waiting.remove(actor)
-        else:
+        elif actor.rollout is not None:
             self._meters.busy -= 1
-        self.overdue.append(rollout)
-        self._agenda.after(self._redelivery_s, self._redeliver, rollout)
+        if actor.rollout is not None:
+            actor.line.appendleft(actor.rollout)
+            actor.rollout = None
+        while actor.line:
+            rollout = actor.line.pop()
+            self.overdue.append(rollout)
+            self._agenda.after(self._redelivery_s, self._redeliver, rollout)
 
     def _redeliver(self, rollout: Rollout) -> None:
         self.overdue.remove(rollout)
@@ -104,12 +117,22 @@ class Actors:
     # -- work ------------------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
-        """Idle actors take tasks."""
-        idle, tasks = self.idle, self.tasks
-        while idle and tasks:
-            actor = idle.popleft()
-            actor.rollout = tasks.popleft()
-            self._begin(actor, actor.rollout)
+        """Actors take tasks, and begin those they can."""
+        places, tasks = self.places, self.tasks
+        while places and tasks:
+            actor = places.popleft()
+            actor.line.append(tasks.popleft())
+            self._ready.append(actor)
+        ready, self._ready = self._ready, []
+        for actor in ready:
+            if actor.rollout is None and actor.line:
+                actor.rollout = actor.line.popleft()
+                self._begin(actor, actor.rollout)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``dispatch`` would do anything."""
+        return bool(self.tasks or self._ready)
 
     def hear_version(self, _version: PolicyVersion, tree: LineageTree) -> None:
         """A version was announced: those that wait for one look again."""
@@ -175,5 +198,7 @@ class Actors:
         self._meters.advance()
         self._meters.busy -= 1
         actor.rollout = None
-        self.idle.append(actor)
+        self.places.append(actor)
+        if actor.line:
+            self._ready.append(actor)
         self._finished(rollout)

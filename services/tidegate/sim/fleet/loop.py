@@ -165,8 +165,8 @@ class FleetLoop:
             if agenda.has_more_now():  # an update that takes no time ends before anything else begins
                 return
         if queue.alive and (queue.dirty or not self.plan.admission):
-            queue.turn(idle_actors=len(actors.idle) - len(actors.tasks))
-        if actors.tasks:
+            queue.turn(places=len(actors.places) - len(actors.tasks))
+        if actors.has_work:
             actors.dispatch()
 
     def _tick(self, _about: None) -> None:

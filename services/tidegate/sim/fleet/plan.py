@@ -25,7 +25,8 @@ class FleetPlan(msgspec.Struct, frozen=True):
     ``pull_s``: of a version; ``fan_out``: children of each node of the tree of relays (0: all pull from the root at
     once). ``hop_s``: one message between two services. ``tick_s``: admission's. ``resident_bytes_high``: where the
     pressure of ``trajectory_bytes`` each in the store begins to bound the rollouts. ``checkpoint_every``: updates.
-    ``redelivery_s``: until the task of an actor that died goes to another.
+    ``redelivery_s``: until the task of an actor that died goes to another. ``prefetch``: tasks that an actor holds
+    besides the one it works on; others may have nothing to do meanwhile.
     """
 
     actors: int
@@ -52,6 +53,7 @@ class FleetPlan(msgspec.Struct, frozen=True):
     resident_bytes_high: float = float("inf")
     checkpoint_every: int = 1
     redelivery_s: float = 10.0
+    prefetch: int = 0
     seed: int = 0
 
     def limits(self) -> Limits:

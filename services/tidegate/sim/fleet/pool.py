@@ -80,6 +80,8 @@ class Pool:
             if wanted <= 0 and not is_stale:
                 break
             for seq in self._waiting(version):
+                if seq in shown:  # too old, so it fills no batch
+                    continue
                 shown[seq] = self._groups[seq]
                 if not is_stale:
                     wanted -= len(shown[seq])

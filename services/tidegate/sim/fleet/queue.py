@@ -108,12 +108,12 @@ class Queue:
 
     # -- what it does ----------------------------------------------------------------------------------------------
 
-    def turn(self, *, idle_actors: int) -> None:
-        """Read what came, then admit until the law says no."""
+    def turn(self, *, places: int) -> None:
+        """Read what came, then admit until the law says no; without a law, as many as actors ask for."""
         self.dirty = False
         self._read()
         if not self._plan.admission:
-            self._admit_without_law(idle_actors)
+            self._admit_without_law(places)
             return
         while True:
             snapshot = self.snapshot()
@@ -147,9 +147,9 @@ class Queue:
         self._admitted_under = self._admitted_under.since(oldest)
         return self._admitted_under.behind(oldest, head=head)
 
-    def _admit_without_law(self, idle_actors: int) -> None:
-        if self.head is not None and idle_actors > 0:
-            self._admit(self.snapshot(), count=idle_actors)
+    def _admit_without_law(self, places: int) -> None:
+        if self.head is not None and places > 0:
+            self._admit(self.snapshot(), count=places)
 
     def _admit(self, snapshot: Snapshot, *, count: int) -> None:
         count = min(count, TASKS_PER_TURN_MAX)

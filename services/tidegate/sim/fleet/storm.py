@@ -119,6 +119,7 @@ def draw_storm(seed: int, *, ticks_max: int = TICKS_MAX) -> Storm:
         resident_bytes_high=float(rng.choice((in_flight, 2 * in_flight, max(1, batch_size // 2)))),
         checkpoint_every=rng.choice((1, 3, 8)),
         redelivery_s=rng.choice((5.0, 10.0)),
+        prefetch=rng.choice((0, 0, 1)),
         seed=seed,
     )
     bounds = bounds_of(plan, longest=LONGEST, slowest=max(SLOWER))

@@ -85,6 +85,8 @@ def _values(text: str, whole: str) -> tuple[int, ...]:
         return tuple(range(first, min(last, first + POINTS_MAX) + 1))
     if step:
         raise ConfigError(f"{step!r} in {whole!r} is no way to step", fix="write nothing, or :all")
+    if first > last:
+        return ()
     values: list[int] = []
     value = first
     while value < last:

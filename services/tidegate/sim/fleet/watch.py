@@ -48,11 +48,12 @@ class Bounds(msgspec.Struct, frozen=True):
     max_lag: int
     environments: int
     slowest: float
+    prefetch: int
 
     def settle_s(self, actors: int) -> float:
         """How long what is in flight can stay so, with ``actors`` there."""
         tasks = ceil(self.in_flight / self.group_size)
-        rollouts_s = (ceil(tasks / max(1, actors)) + 1) * (self.rollout_s + self.travel_s)
+        rollouts_s = (ceil(tasks / max(1, actors)) + 1 + self.prefetch) * (self.rollout_s + self.travel_s)
         scores_s = (ceil(tasks / self.environments) + 1) * self.score_s if self.environments else 0.0
         updates_s = (self.max_lag + 2) * (self.learn_s + self.travel_s)
         return self.redelivery_s + 2 * self.tick_s + rollouts_s + scores_s + updates_s
@@ -79,6 +80,7 @@ def bounds_of(plan: FleetPlan, *, longest: float, slowest: float) -> Bounds:
         max_lag=plan.max_lag,
         environments=plan.environments,
         slowest=slowest,
+        prefetch=plan.prefetch,
     )
 
 
@@ -195,6 +197,7 @@ class Watch:
         loop, actors, environments = self._loop, self._loop.actors, self._loop.environments
         held = [actor.rollout for actor in actors.members if actor.rollout is not None]
         rollouts = [
+            *(rollout for actor in actors.members for rollout in actor.line),
             *actors.tasks,
             *actors.overdue,
             *held,
