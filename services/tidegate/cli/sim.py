@@ -31,22 +31,31 @@ STORM = "Storms (with --storm)"
 
 def sim(
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Which run; without it a new one is drawn and named.")
+        int | None,
+        typer.Option(metavar="N", min=0, help="Which run; without it a new one is drawn and named."),
     ] = None,
     ticks: Annotated[
         int | None,
-        typer.Option(min=1, help="Ticks: of 50 virtual ms (10,000); with --storm, of 1 s, at most (2,000)."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Ticks: of 50 virtual ms (10,000); with --storm, of 1 s, at most (2,000).",
+        ),
     ] = None,
     max_lag: Annotated[
         int | None,
         typer.Option(
-            "--max-lag", min=0, help="Staleness budget; of a fleet: by default 2 rollouts an actor."
+            "--max-lag",
+            metavar="N",
+            min=0,
+            help="Staleness budget; of a fleet: by default 2 rollouts an actor.",
         ),
     ] = None,
     faults: Annotated[bool, typer.Option(help="Whether anything goes wrong among the services.")] = True,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
     actors: Annotated[
-        int | None, typer.Option(min=1, help="Simulate a fleet of so many.", rich_help_panel=LOOP)
+        int | None,
+        typer.Option(metavar="N", min=1, help="Simulate a fleet of so many.", rich_help_panel=LOOP),
     ] = None,
     rollout: Annotated[
         str,
@@ -59,7 +68,10 @@ def sim(
         str, typer.Option(help="Seconds of an update, as --rollout.", rich_help_panel=LOOP)
     ] = "0",
     learn_each: Annotated[
-        float, typer.Option(min=0, help="Seconds more for each trajectory in it.", rich_help_panel=LOOP)
+        float,
+        typer.Option(
+            metavar="S", min=0, help="Seconds more for each trajectory in it.", rich_help_panel=LOOP
+        ),
     ] = 0.0,
     mode: Annotated[
         Literal["sync", "async"],
@@ -67,12 +79,17 @@ def sim(
     ] = "async",
     horizon: Annotated[
         float | None,
-        typer.Option(min=1e-9, help="Virtual seconds (default: 200 rollouts).", rich_help_panel=LOOP),
+        typer.Option(
+            metavar="S", min=1e-9, help="Virtual seconds (default: 200 rollouts).", rich_help_panel=LOOP
+        ),
     ] = None,
     batch: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Trajectories an update (sync: one an actor; async: 1).", rich_help_panel=LOOP
+            metavar="N",
+            min=1,
+            help="Trajectories an update (sync: one an actor; async: 1).",
+            rich_help_panel=LOOP,
         ),
     ] = None,
     admission: Annotated[
@@ -82,33 +99,48 @@ def sim(
         bool, typer.Option("--pacing", help="Wait for the oldest rollout: no waste.", rich_help_panel=LOOP)
     ] = False,
     max_running: Annotated[
-        int | None, typer.Option(min=1, help="Trajectories on their way to the store.", rich_help_panel=LOOP)
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Trajectories on their way to the store.", rich_help_panel=LOOP
+        ),
     ] = None,
     max_age: Annotated[
-        float, typer.Option(min=0, help="Seconds since its start, budget of each.", rich_help_panel=LOOP)
+        float,
+        typer.Option(
+            metavar="S", min=0, help="Seconds since its start, budget of each.", rich_help_panel=LOOP
+        ),
     ] = 86_400.0,
-    group: Annotated[int, typer.Option(min=1, help="Trajectories a task.", rich_help_panel=LOOP)] = 1,
+    group: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Trajectories a task.", rich_help_panel=LOOP)
+    ] = 1,
     samples: Annotated[
-        int, typer.Option(min=1, help="Samples a trajectory: what is counted.", rich_help_panel=LOOP)
+        int,
+        typer.Option(metavar="N", min=1, help="Samples a trajectory: what is counted.", rich_help_panel=LOOP),
     ] = 1,
     replicas: Annotated[
-        int, typer.Option(min=1, help="Data-parallel replicas of the learner.", rich_help_panel=LOOP)
+        int,
+        typer.Option(metavar="N", min=1, help="Data-parallel replicas of the learner.", rich_help_panel=LOOP),
     ] = 1,
     environments: Annotated[
-        int, typer.Option(min=0, help="Scoring workers; 0 scores inline.", rich_help_panel=LOOP)
+        int, typer.Option(metavar="N", min=0, help="Scoring workers; 0 scores inline.", rich_help_panel=LOOP)
     ] = 0,
     score: Annotated[str, typer.Option(help="Seconds of a score, as --rollout.", rich_help_panel=LOOP)] = "0",
     announce: Annotated[
-        float, typer.Option(min=0, help="Seconds until all hear of a version.", rich_help_panel=LOOP)
+        float,
+        typer.Option(metavar="S", min=0, help="Seconds until all hear of a version.", rich_help_panel=LOOP),
     ] = 0.0,
     pull: Annotated[
-        float, typer.Option(min=0, help="Seconds a node pulls a version.", rich_help_panel=LOOP)
+        float, typer.Option(metavar="S", min=0, help="Seconds a node pulls a version.", rich_help_panel=LOOP)
     ] = 0.0,
     fan_out: Annotated[
-        int, typer.Option(min=0, help="Children of a relay; 0: all pull at the root.", rich_help_panel=LOOP)
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Children of a relay; 0: all pull at the root.", rich_help_panel=LOOP
+        ),
     ] = 0,
     hop: Annotated[
-        float, typer.Option(min=0, help="Seconds of a message between services.", rich_help_panel=LOOP)
+        float,
+        typer.Option(metavar="S", min=0, help="Seconds of a message between services.", rich_help_panel=LOOP),
     ] = 0.0,
     from_run: Annotated[
         Path | None,
@@ -126,7 +158,9 @@ def sim(
     ] = None,
     lag_bound: Annotated[
         float | None,
-        typer.Option(min=0, help="Say where the mean lag of async passes this.", rich_help_panel=SWEEP),
+        typer.Option(
+            metavar="LAG", min=0, help="Say where the mean lag of async passes this.", rich_help_panel=SWEEP
+        ),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write the sweep as a page with plots.", rich_help_panel=SWEEP)

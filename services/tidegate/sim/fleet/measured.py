@@ -22,8 +22,6 @@ VALUES_MAX = 4096
 # The beginning of a run, in which processes warm up, is no part of its rate.
 WARM_UP_SHARE = 0.2
 STEPS_MIN = 10
-# What a learner waits even when a batch is there: the quickest tenth of its waits.
-FLOOR_SHARE = 0.1
 # Environments that are busier than this are simulated as a line; below, scoring is part of the hop.
 SCORING_RATIO_MIN = 0.3
 
@@ -201,9 +199,4 @@ def _beside(shares: Shares) -> float:
 
 def _update_durations(steps: Sequence[StepTimes]) -> list[float]:
     """From each step's end to the next one's, without the wait for a batch."""
-    waits = sorted(step.wait_s for step in steps)
-    floor_s = waits[int(len(waits) * FLOOR_SHARE)]
-    return [
-        max(step.train_s, step.at_s - before.at_s - max(0.0, step.wait_s - floor_s))
-        for before, step in pairwise(steps)
-    ]
+    return [max(step.train_s, step.at_s - before.at_s - step.wait_s) for before, step in pairwise(steps)]
