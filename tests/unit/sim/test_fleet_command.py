@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.run_folder import START_S, write_books, write_samples
 from tidegate.cli.app import EXIT_BAD_INPUT, run
 from tidegate.cli.fleet import parse_seeds
 from tidegate.core.errors import ConfigError
@@ -80,6 +81,29 @@ def test_broken_promise_is_an_exit_code_and_a_line_to_replay(
     out = capsys.readouterr().out
     assert "FAILED" in out
     assert 'ARGS="--storm --ticks 400"' in out
+
+
+def test_run_folder_is_predicted_from_its_books(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_books(tmp_path, admitted=60, arrived=50, batches=2, retired=1)
+    write_samples(tmp_path)
+    steps = [
+        {"at_s": START_S + 0.2 * number, "samples": 2, "lag_mean": 1.0, "wait_s": 0.15, "train_s": 0.04}
+        for number in range(20)
+    ]
+    (tmp_path / "learner" / "steps.jsonl").write_text("\n".join(json.dumps(step) for step in steps))
+    assert run(["sim", "--from-run", str(tmp_path), "--horizon", "20", "--json"]) == 0
+    prediction = printed(capsys)
+    # Two actors, as its run file says, with rollouts of 10 ms: more than an update of two every 50 ms can take.
+    assert prediction["actors"] == 2
+    assert prediction["measured_per_s"] == pytest.approx(10)
+    assert prediction["predicted_per_s"] == pytest.approx(40, rel=0.02)
+    assert run(["sim", "--from-run", str(tmp_path), "--horizon", "20"]) == 0
+    assert "predicted" in capsys.readouterr().out
+
+
+def test_run_that_trained_little_is_not_predicted(tmp_path: Path) -> None:
+    write_books(tmp_path)
+    assert run(["sim", "--from-run", str(tmp_path)]) == EXIT_BAD_INPUT
 
 
 @pytest.mark.parametrize(
