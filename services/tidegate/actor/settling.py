@@ -15,7 +15,9 @@ from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry_names import (
     ATTR_ATTEMPT,
+    ATTR_BIN,
     ATTR_ENV,
+    ATTR_LENGTH,
     ATTR_REASON,
     ATTR_RUN,
     ATTR_TASK,
@@ -23,8 +25,6 @@ from tidegate.runtime.telemetry_names import (
 )
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 
-ATTR_BIN = "tidegate.curriculum.bin"
-ATTR_LENGTH = "tidegate.trajectory.length"
 BACKOFF_START_S = 0.1
 BACKOFF_MAX_S = 2.0
 

@@ -119,9 +119,10 @@ def _since(seen: Observations, name: str, counted: dict[str, float]) -> float:
 
 
 def _waste(seen: Observations, *, now_s: float) -> float | None:
-    """Dropped of all that ended within the window; what is retired at the end of a run is nobody's waste."""
+    """Dropped of all that ended within the window, but for what is dropped on purpose: at a run's end, and by rule."""
     store = "trajectory_store"
     dropped = seen.increase(store, "dropped_total", now_s=now_s)
-    dropped -= seen.increase(store, "dropped_retired_total", now_s=now_s)
+    for reason in ("retired", "settled"):
+        dropped -= seen.increase(store, f"dropped_{reason}_total", now_s=now_s)
     ended = dropped + seen.increase(store, "trained_total", now_s=now_s)
     return max(0.0, dropped) / ended if ended > 0 else None

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +15,13 @@ from rich.text import Text
 from tidegate.cli.folder import find_folder, is_running, read_plan, read_record
 from tidegate.cli.life import read_life, sentence
 from tidegate.cli.samples import last_working_sample, numbers
+from tidegate.cli.slo import promise, read_verdicts
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.errors import NotFoundError, UnavailableError
 from tidegate.core.fixes import Advice, Fix, advise, gain_of
 from tidegate.core.prices import dollars
+from tidegate.core.slo import Verdict
+from tidegate.core.slo_catalogue import REMEDIES
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.admission import AdmissionClient, Diagnosis
 
@@ -58,9 +62,14 @@ def explain(
         _tell(answer, Text(answer["sentence"]), json=json)
         return
     diagnosis = asyncio.run(_ask(where)) if is_running(where) else diagnosis_of_samples(where)
+    broken = broken_objectives(where)
     advice = advise(signals_of(diagnosis.signals), prices=read_plan(where)[1].file.prices)
-    answer = {**msgspec.to_builtins(diagnosis), "advice": msgspec.to_builtins(advice)}
-    _tell(answer, render(diagnosis, advice), json=json)
+    answer = {
+        **msgspec.to_builtins(diagnosis),
+        "advice": msgspec.to_builtins(advice),
+        "objectives": msgspec.to_builtins(broken),
+    }
+    _tell(answer, render(diagnosis, advice, broken), json=json)
 
 
 def _tell(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
@@ -80,6 +89,35 @@ async def _ask(folder: Path) -> Diagnosis:
         )  # admission is being restarted: what it wrote a moment ago still stands
     finally:
         await channel.close()
+
+
+class BrokenObjective(msgspec.Struct, frozen=True):
+    """An objective that burns or is breached, in a sentence, and what to do about it."""
+
+    name: str
+    sentence: str
+    fix: str
+
+
+def broken_objectives(folder: Path) -> list[BrokenObjective]:
+    """What the run promised and does not hold, or did not when it ended; none where admission keeps no objectives."""
+    try:
+        verdicts = read_verdicts(folder)
+    except NotFoundError:
+        return []
+    return [
+        BrokenObjective(verdict.slo.name, _broken(verdict), REMEDIES.get(verdict.slo.name, ""))
+        for verdict in verdicts
+        if verdict.condition in ("burning", "breached")
+    ]
+
+
+def _broken(verdict: Verdict) -> str:
+    breach = verdict.last_breach
+    value = verdict.value if breach is None or breach.value is None else breach.value
+    found = "" if value is None else f" at {value:.3g}"
+    cause = f": {breach.cause}" if breach is not None else ""
+    return f"{verdict.condition}{found}, promised {promise(verdict.slo)}{cause}"
 
 
 def diagnosis_of_samples(folder: Path) -> Diagnosis:
@@ -111,8 +149,8 @@ def signals_of(numbers_by_name: dict[str, float]) -> Signals:
     return Signals(**fields)
 
 
-def render(diagnosis: Diagnosis, advice: Advice) -> RenderableType:
-    """The bottleneck, what to do and what it costs, why not something else, and the numbers."""
+def render(diagnosis: Diagnosis, advice: Advice, broken: Sequence[BrokenObjective] = ()) -> RenderableType:
+    """The bottleneck, what to do and what it costs, broken promises, why not something else, and the numbers."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bright_black")
     rows.add_column(overflow="fold")
@@ -124,6 +162,9 @@ def render(diagnosis: Diagnosis, advice: Advice) -> RenderableType:
         rows.add_row("fix", Text(advice.sentence, style="bold"))
         for fix in advice.others:
             rows.add_row("or", Text(_priced(fix)))
+    for objective in broken:
+        rows.add_row(objective.name.replace("_", " "), Text(objective.sentence, style="yellow"))
+        rows.add_row("", Text(objective.fix))
     if advice.samples_per_s > 0.0:
         now = f"{dollars(advice.usd_per_h)} an hour, {dollars(advice.usd_per_million)} a million samples"
         rows.add_row("costs now", Text(now))

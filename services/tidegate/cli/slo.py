@@ -50,7 +50,7 @@ def slo(
     """Show how each objective stands: what was promised, what is left of its budget, how fast it burns."""
     where = find_folder(folder)
     running = is_running(where)
-    verdicts = asyncio.run(_ask(where)) if running else slos_of_file(where)
+    verdicts = read_verdicts(where)
     answer = SloAnswer(read_record(where).run_id, running, headline(verdicts), verdicts)
     if json:
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
@@ -59,6 +59,15 @@ def slo(
     if not console.is_terminal:
         console = Console(width=FILE_WIDTH)
     console.print(render(answer, now_s=time.time()), highlight=False)
+
+
+def read_verdicts(folder: Path) -> list[Verdict]:
+    """How the objectives of a run stand: asked while it runs, read from its folder afterwards.
+
+    Raises:
+        NotFoundError: admission never wrote any.
+    """
+    return asyncio.run(_ask(folder)) if is_running(folder) else slos_of_file(folder)
 
 
 async def _ask(folder: Path) -> list[Verdict]:

@@ -30,6 +30,8 @@ ATTR_SLO_RESULT = "tidegate.slo.result"
 ATTR_SLO_VIOLATION = "tidegate.slo.violation"
 ATTR_STAGE = "tidegate.stage"
 ATTR_ATTEMPT = "tidegate.attempt"
+ATTR_BIN = "tidegate.curriculum.bin"
+ATTR_LENGTH = "tidegate.trajectory.length"
 ATTR_RESPONSE_TIER = "tidegate.response.tier"
 
 METRIC_LAG = "tidegate.trajectory.policy_lag"

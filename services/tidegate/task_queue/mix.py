@@ -4,8 +4,8 @@ Counters are ``admitted_bin.<bin>_total``, ``decided_bin.<bin>_total``, ``traine
 ``decided_length.<length>_total`` and ``trained_length.<length>_total``. Decided is all that became terminal, and
 ``core.drift`` says why it is what the trained are held against. All are counted here, where each outcome passes once,
 so that both sides of a comparison are always of the same moment. Work that was retired at the end of a run is no one's
-choice and is not counted; what never reached the store has length 0, so that cutting long rollouts shows as well.
-Counts begin anew with the process.
+choice, a group that was settled early has nothing to teach, and neither is counted; what never reached the store has
+length 0, so that cutting long rollouts shows as well. Counts begin anew with the process.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from tidegate.task_queue.state import position_of
 from tidegate.wire.clients.trajectory_store import Outcome
 
 LABEL_CHARACTERS_MAX = 48
-UNCOUNTED_REASON = "retired"
+UNCOUNTED_REASONS = frozenset({"retired", "settled"})
 
 
 class MixCounts:
@@ -42,7 +42,7 @@ class MixCounts:
     def ended(self, outcomes: Iterable[Outcome]) -> None:
         """These became terminal just now."""
         for outcome in outcomes:
-            if outcome.reason == UNCOUNTED_REASON:
+            if outcome.reason in UNCOUNTED_REASONS:
                 continue
             where = position_of(outcome.trajectory_id)
             known = self._bins.get(where[0]) if where is not None else None

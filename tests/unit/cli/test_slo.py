@@ -6,6 +6,7 @@ from rich.console import Console
 
 from tests.unit.cli.run_folder import write_run
 from tidegate.admission.slo_file import Kept, SloRecord, write_slos
+from tidegate.cli.explain import broken_objectives
 from tidegate.cli.slo import SloAnswer, promise, render, slo, slos_of_file
 from tidegate.core.errors import NotFoundError
 from tidegate.core.slo import Breach, Slo, SloState, Verdict, observe, settle
@@ -87,3 +88,20 @@ def test_table_has_a_line_for_every_objective_however_it_stands() -> None:
         "16.7 min ago; learner: slow",
     ):
         assert part in text, part
+
+
+def test_explain_says_what_was_promised_who_broke_it_and_what_to_do(
+    tmp_path: Path,
+) -> None:
+    write_stopped(tmp_path / "run")
+    (broken,) = broken_objectives(tmp_path / "run")
+    assert broken.name == "lag_p95"
+    assert broken.sentence == (
+        "breached at 9, promised ≤ 4 versions for 95% over 10 min: learner: never waits"
+    )
+    assert "max_lag" in broken.fix
+
+
+def test_explain_of_a_run_without_objectives_breaks_none(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    assert broken_objectives(tmp_path / "run") == []

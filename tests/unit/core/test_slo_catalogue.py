@@ -3,7 +3,7 @@ import pytest
 
 from tidegate.core.drift import jensen_shannon
 from tidegate.core.slo import BURN_FACTOR
-from tidegate.core.slo_catalogue import SloConfig, SlosConfig, declared
+from tidegate.core.slo_catalogue import REMEDIES, SloConfig, SlosConfig, declared
 
 OFF_BY_DEFAULT = {"actor_idle_ratio", "clipped_fraction"}
 
@@ -52,3 +52,7 @@ def test_default_bound_of_drift_is_what_its_comment_says() -> None:
     assert jensen_shannon({"rest": 9.0, "hard": 1.0}, {"rest": 9.0, "hard": 0.4}) == pytest.approx(
         bound, abs=2e-3
     )
+
+
+def test_every_objective_has_a_remedy() -> None:
+    assert set(REMEDIES) == set(SlosConfig.__struct_fields__)
