@@ -39,6 +39,19 @@ def test_synchronous_round_is_the_straggler_wall_and_the_learner(actors: int, ro
     assert report.lag_max == 0
 
 
+def test_actors_that_may_hold_more_still_share_a_synchronous_batch_evenly() -> None:
+    plan = FleetPlan(actors=8, rollout=ROLLOUT, learn=LEARN, batch_size=8, max_lag=0, prefetch=1)
+    report = simulate_fleet(plan, horizon_s=300)
+    assert report.round.total_s == pytest.approx(0.040 * harmonic(8) + 0.010, rel=TOLERANCE)
+
+
+def test_task_held_by_a_busy_actor_leaves_another_idle() -> None:
+    plan = FleetPlan(actors=8, rollout=ROLLOUT, learn=LEARN, batch_size=2, max_lag=4)
+    free = simulate_fleet(plan, horizon_s=100)
+    holding = simulate_fleet(msgspec.structs.replace(plan, prefetch=1), horizon_s=100)
+    assert holding.samples_per_s < 0.95 * free.samples_per_s
+
+
 def test_eight_synchronous_actors_make_67_samples_a_second() -> None:
     plan = FleetPlan(actors=8, rollout=ROLLOUT, learn=LEARN, batch_size=8, max_lag=0)
     assert simulate_fleet(plan, horizon_s=600).samples_per_s == pytest.approx(67.4, rel=TOLERANCE)

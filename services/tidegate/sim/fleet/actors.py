@@ -17,16 +17,28 @@ from tidegate.sim.fleet.weights import Weights
 class Actor:
     """One rollout at a time, and ``line``, the tasks it holds besides.
 
-    ``serving`` numbers the newest version it had; ``attempt`` tells old events apart.
+    ``num_free`` tasks more would find a place here. ``serving`` numbers the newest version it had; ``attempt`` tells
+    old events apart.
     """
 
-    __slots__ = ("alive", "attempt", "depth", "is_waiting", "line", "rollout", "serving", "skew_s")
+    __slots__ = (
+        "alive",
+        "attempt",
+        "depth",
+        "is_waiting",
+        "line",
+        "num_free",
+        "rollout",
+        "serving",
+        "skew_s",
+    )
 
     def __init__(self, depth: int) -> None:
         """There, with nothing to do."""
         self.depth = depth
         self.rollout: Rollout | None = None
         self.line: deque[Rollout] = deque()
+        self.num_free = 0
         self.attempt = 0
         self.serving = 0
         self.alive = False
@@ -37,8 +49,8 @@ class Actor:
 class Actors:
     """All of them, and ``tasks``, the stream they take from.
 
-    ``places`` are their requests for a task, the oldest first: whoever asked first gets the next one, even if another
-    has nothing to do. Each actor asks for one task to work on and for as many besides as it may hold.
+    ``requests`` are the actors that ask for tasks, in turns, as a broker serves them: whoever has a place gets one and
+    goes to the end, even if another has nothing to do.
     """
 
     def __init__(
@@ -66,7 +78,8 @@ class Actors:
         self._tree = LineageTree()
         self._spans: tuple[int, tuple[VersionSpan, ...]] = (-1, ())
         self.members = [Actor(depth) for depth in depths(plan.actors, fan_out=plan.fan_out)]
-        self.places: deque[Actor] = deque()
+        self.requests: deque[Actor] = deque()
+        self.num_free = 0
         # Who may begin what it holds.
         self._ready: list[Actor] = []
         self.tasks: deque[Rollout] = deque()
@@ -84,7 +97,9 @@ class Actors:
         self._meters.advance()
         self._meters.actors += 1
         actor.alive = True
-        self.places.extend([actor] * self._places_each)
+        actor.num_free = self._places_each
+        self.num_free += actor.num_free
+        self.requests.append(actor)
 
     def leave(self, actor: Actor) -> None:
         """An actor dies; the tasks it held come back after a while."""
@@ -94,7 +109,10 @@ class Actors:
         self._meters.actors -= 1
         actor.alive = False
         actor.attempt += 1
-        self.places = deque(place for place in self.places if place is not actor)
+        self.num_free -= actor.num_free
+        if actor.num_free:
+            self.requests.remove(actor)
+            actor.num_free = 0
         if actor.is_waiting:
             self._meters.pulling -= 1
             actor.is_waiting = False
@@ -118,11 +136,15 @@ class Actors:
 
     def dispatch(self) -> None:
         """Actors take tasks, and begin those they can."""
-        places, tasks = self.places, self.tasks
-        while places and tasks:
-            actor = places.popleft()
+        requests, tasks = self.requests, self.tasks
+        while requests and tasks:
+            actor = requests.popleft()
             actor.line.append(tasks.popleft())
             self._ready.append(actor)
+            actor.num_free -= 1
+            self.num_free -= 1
+            if actor.num_free:
+                requests.append(actor)
         ready, self._ready = self._ready, []
         for actor in ready:
             if actor.rollout is None and actor.line:
@@ -198,7 +220,10 @@ class Actors:
         self._meters.advance()
         self._meters.busy -= 1
         actor.rollout = None
-        self.places.append(actor)
+        if not actor.num_free:
+            self.requests.append(actor)
+        actor.num_free += 1
+        self.num_free += 1
         if actor.line:
             self._ready.append(actor)
         self._finished(rollout)

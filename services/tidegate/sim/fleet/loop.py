@@ -165,7 +165,7 @@ class FleetLoop:
             if agenda.has_more_now():  # an update that takes no time ends before anything else begins
                 return
         if queue.alive and (queue.dirty or not self.plan.admission):
-            queue.turn(places=len(actors.places) - len(actors.tasks))
+            queue.turn(places=actors.num_free - len(actors.tasks))
         if actors.has_work:
             actors.dispatch()
 
