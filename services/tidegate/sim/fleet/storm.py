@@ -9,7 +9,7 @@ import math
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from itertools import cycle
+from itertools import repeat
 
 import msgspec
 
@@ -97,26 +97,32 @@ def draw_storm(seed: int, *, ticks_max: int = TICKS_MAX) -> Storm:
     rollout_s = rng.choice((2.0, 3.0, 5.0))
     environments = rng.choice((0, 0, 1, 3))
     in_flight = (max_lag + 1) * batch_size
+    learn_s, score_s = rng.choice((0.1, 0.5, 1.5)), rng.choice((0.2, 0.5))
+    # Twice what a trajectory takes at most while nothing goes wrong, so that what went wrong makes it too old.
+    batch_s = rollout_s * (2 + batch_size / group_size / present)
+    scores_s = score_s * in_flight / group_size / environments if environments else 0.0
+    tight_age_s = 2 * LONGEST * (batch_s + scores_s + learn_s * (max_lag + 2))
     plan = FleetPlan(
         actors=present + joining,
         rollout=Duration("exp", rollout_s),
-        learn=fixed(rng.choice((0.1, 0.5, 1.5))),
+        learn=fixed(learn_s),
         batch_size=batch_size,
         max_lag=max_lag,
-        max_age_s=rng.choice((60.0, 300.0)),
+        max_age_s=rng.choice((tight_age_s, tight_age_s, 300.0)),
         pacing=rng.random() < PACED_SHARE,
         max_running=max(group_size, rng.choice((in_flight, 2 * present * group_size, 3 * batch_size))),
         group_size=group_size,
         environments=environments,
-        score=fixed(rng.choice((0.2, 0.5)) if environments else 0.0),
+        score=fixed(score_s if environments else 0.0),
         announce_s=rng.choice((0.0, 0.05)),
         pull_s=rng.choice((0.0, 0.1, 0.5)),
         fan_out=rng.choice((0, 2)),
         hop_s=rng.choice((0.0, 0.0, 0.02)),
         tick_s=TICK_S,
         trajectory_bytes=1,
-        # Where it is small, honest pressure bounds the rollouts too.
-        resident_bytes_high=float(rng.choice((in_flight, 2 * in_flight, max(1, batch_size // 2)))),
+        # Where it is small, honest pressure bounds the rollouts too. Below two batches it would do so by the chance of
+        # when admission looks: a batch has to come together, and the rate would depend on the phase of the ticks.
+        resident_bytes_high=float(rng.choice((2, 2, 2 * (max_lag + 1))) * batch_size),
         checkpoint_every=rng.choice((1, 3, 8)),
         redelivery_s=rng.choice((5.0, 10.0)),
         prefetch=rng.choice((0, 0, 1)),
@@ -206,13 +212,23 @@ def simulate_storm(storm: Storm, *, faults: Mapping[Fault, int] = FAULTS) -> Sto
 
 
 def strata(duration: Duration, chance: random.Random) -> Draws:
-    """Durations between ``SHORTEST`` and ``LONGEST`` means, evenly spread, shuffled, and over again."""
+    """Durations between ``SHORTEST`` and ``LONGEST`` means, evenly spread and shuffled, again and again.
+
+    Shuffled anew each time: the same order over and over makes a fleet fall into step with it, into one step before
+    the faults and perhaps into another, slower one behind them.
+    """
     if duration.kind == "fixed":
-        return cycle([duration.mean_s])
+        return repeat(duration.mean_s)
     width = (LONGEST - SHORTEST) / STRATA
-    drawn = [duration.mean_s * (SHORTEST + (index + 0.5) * width) for index in range(STRATA)]
-    chance.shuffle(drawn)
-    return cycle(drawn)
+    return _shuffled(
+        [duration.mean_s * (SHORTEST + (index + 0.5) * width) for index in range(STRATA)], chance
+    )
+
+
+def _shuffled(values: list[float], chance: random.Random) -> Draws:
+    while True:
+        chance.shuffle(values)
+        yield from values
 
 
 class Rate(msgspec.Struct, frozen=True):
