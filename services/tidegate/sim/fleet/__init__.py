@@ -5,8 +5,9 @@ Real are the decisions: the capacity law and the tasks it plans (``task_queue.st
 (``learner.state``), lineages and versions. Modelled beside them, as times and queues: rollouts, environments, updates,
 pulls of weights, and who is dead.
 
-``draws`` makes durations, ``agenda`` orders events, ``loop`` wires the parts (``queue``, ``actors``,
-``environments``, ``store``, ``learner``, ``weights``, ``admission``), ``meters`` adds up, ``report`` says what came of
-it. ``sweep`` varies one setting and ``charts`` draws it, ``measured`` reads a real run, ``storm`` breaks everything at
-random while ``watch`` looks on at each tick.
+``plan`` says what a fleet is made of and ``modes`` makes it synchronous or asynchronous; ``draws`` makes durations,
+``agenda`` orders events, ``loop`` wires the parts (``queue``, ``actors``, ``environments``, ``store`` with its
+``pool``, ``learner``, ``weights``, ``admission``), ``meters`` adds up, ``report`` says what came of it. ``sweep``
+varies one setting and ``charts`` draws it; ``measured`` reads a real run. ``storm`` breaks everything at random
+(``faults``) while ``watch`` looks on at each tick.
 """

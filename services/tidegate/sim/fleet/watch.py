@@ -10,7 +10,8 @@ The promises, in ticks of admission, with n actors there and all services alive 
 - No oscillation: closed by the budget, admission opens at most once for each version that was announced or reported as
   trained, each report of drops, each change of limits and each return of the queue; limits change at most once a tick,
   and never while what is reported stays the same. Each opening is closed once: twice that many alternations.
-- Recovery: ``progress_s`` after the last fault ended, throughput is 95 % of what it was before the first one.
+- Recovery: ``progress_s`` after the last fault ended, throughput is 95 % of what it was before the first one, less two
+  standard errors of the two rates (``storm`` measures them).
 """
 
 from math import ceil
