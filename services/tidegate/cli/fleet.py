@@ -26,7 +26,7 @@ class StormSummary(msgspec.Struct, frozen=True):
     lag_above_budget_max: int
     gap_of_promise_max: float
     openings_per_tick_max: int
-    admission_crashes: int
+    reports_refused: int
 
 
 def parse_seeds(text: str) -> range:
@@ -56,7 +56,7 @@ def summarise(reports: Iterable[StormReport]) -> StormSummary:
         lag_above_budget_max=max((report.lag_max - report.max_lag for report in seen), default=0),
         gap_of_promise_max=max((report.longest_gap_s / report.progress_s for report in seen), default=0.0),
         openings_per_tick_max=max((report.openings_per_tick_max for report in seen), default=0),
-        admission_crashes=sum(report.admission_crashes for report in seen),
+        reports_refused=sum(report.reports_refused for report in seen),
     )
 
 
@@ -77,7 +77,7 @@ def storm_table(report: StormReport) -> Table:
     drops = ", ".join(f"{reason} {count:,}" for reason, count in report.dropped.items())
     ratio = "not measured" if report.recovery_ratio is None else f"{report.recovery_ratio:.3f}"
     table.add_row("ticks", f"{report.ticks:,}", f"{report.actors} actors, max_lag {report.max_lag}")
-    table.add_row("faults", f"{report.faults:,}", f"admission crashed {report.admission_crashes} times")
+    table.add_row("faults", f"{report.faults:,}", f"{report.reports_refused:,} reports refused")
     table.add_row(
         "updates", f"{report.updates:,}", f"batch {report.batch_size}, lag at most {report.lag_max}"
     )

@@ -4,6 +4,9 @@ import msgspec
 
 from tidegate.core.errors import RecordError
 
+# Beyond it a float no longer tells one from the next.
+VALUE_MAX = 2.0**53
+
 
 class ServiceStats(msgspec.Struct, frozen=True):
     """One service instance at one moment.
@@ -34,9 +37,25 @@ def decode_stats(data: bytes) -> ServiceStats:
     """A snapshot from the body of a stats message.
 
     Raises:
-        RecordError: the bytes are no snapshot.
+        RecordError: the bytes are no snapshot, or one of its values is not finite.
     """
     try:
-        return _DECODER.decode(data)
+        stats = _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # msgspec leaves bad UTF-8 to Python
         raise RecordError("A stats message cannot be decoded", why=str(error)) from error
+    check_stats(stats)
+    return stats
+
+
+def check_stats(stats: ServiceStats) -> None:
+    """Refuse a snapshot that no arithmetic can be done with, before it reaches any.
+
+    Raises:
+        RecordError: a value is not finite, or too large for what counts.
+    """
+    for name, value in stats.values.items():
+        if not -VALUE_MAX <= value <= VALUE_MAX:
+            raise RecordError(
+                f"{stats.instance} reports {name} as {value}",
+                fix="see its log; its other reports count as usual",
+            )

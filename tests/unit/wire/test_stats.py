@@ -1,8 +1,9 @@
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from tidegate.core.errors import RecordError
-from tidegate.wire.stats import ServiceStats, decode_stats, encode_stats
+from tidegate.wire.stats import VALUE_MAX, ServiceStats, decode_stats, encode_stats
 
 SNAPSHOTS = st.builds(
     ServiceStats,
@@ -11,7 +12,7 @@ SNAPSHOTS = st.builds(
     state=st.text(max_size=8),
     at_s=st.floats(allow_nan=False),
     started_at_s=st.floats(allow_nan=False),
-    values=st.dictionaries(st.text(max_size=8), st.floats(allow_nan=False), max_size=4),
+    values=st.dictionaries(st.text(max_size=8), st.floats(-VALUE_MAX, VALUE_MAX), max_size=4),
     labels=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=4),
 )
 
@@ -32,3 +33,10 @@ def test_any_bytes_give_a_snapshot_or_a_record_error(
             decode_stats(candidate)
         except RecordError:
             continue
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e300])
+def test_a_value_that_no_arithmetic_survives_is_refused(value: float) -> None:
+    stats = ServiceStats("task_queue", "task_queue", "ready", 1.0, 0.0, {"running_trajectories": value})
+    with pytest.raises(RecordError, match="running_trajectories"):
+        decode_stats(encode_stats(stats))

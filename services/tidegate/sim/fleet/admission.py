@@ -5,9 +5,10 @@ from collections.abc import Callable
 from tidegate.admission.observations import Observations
 from tidegate.admission.state import Pause, decide, flow_of
 from tidegate.core.admission import Limits, capacity
+from tidegate.core.errors import RecordError
 from tidegate.sim.fleet.agenda import Agenda
 from tidegate.sim.fleet.plan import FleetPlan
-from tidegate.wire.stats import ServiceStats
+from tidegate.wire.stats import ServiceStats, check_stats
 
 # A diagnosis of the service looks this far back; limits look at the newest report alone.
 WINDOW_S = 10.0
@@ -37,7 +38,7 @@ class Admission:
         # What the last decision was made from.
         self.reported: tuple[float, ...] = ()
         self.num_changes = 0
-        self.num_crashes = 0
+        self.num_refused = 0
         self.capacity = 0
 
     def die(self) -> None:
@@ -55,7 +56,12 @@ class Admission:
             return
         now_s = self._agenda.now_s + self.skew_s
         for stats in self._report():
-            self._seen.put(stats, now_s=now_s)
+            try:
+                check_stats(stats)
+            except RecordError:
+                self.num_refused += 1
+            else:
+                self._seen.put(stats, now_s=now_s)
         resident = self._seen.latest("trajectory_store", now_s=now_s)
         resident_bytes = sum(stats.values.get("resident_bytes", 0.0) for stats in resident)
         self.reported = (resident_bytes,)
@@ -70,12 +76,7 @@ class Admission:
             self.num_changes += 1
         self.asked = decision.limits
         self._ask(decision.limits)
-        try:
-            self.capacity = capacity(decision.limits, flow_of(self._seen, now_s=now_s))
-        except (ValueError, OverflowError):
-            # What it records beside its decision can kill the service; its supervisor starts it again.
-            self.num_crashes += 1
-            self.revive()
+        self.capacity = capacity(decision.limits, flow_of(self._seen, now_s=now_s))
 
 
 def _same(limits: Limits, others: Limits) -> bool:

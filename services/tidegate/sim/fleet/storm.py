@@ -67,7 +67,7 @@ class StormReport(msgspec.Struct, frozen=True):
     revived: int
     lag_max: int
     openings_per_tick_max: int
-    admission_crashes: int
+    reports_refused: int
     progress_s: float
     longest_gap_s: float
     rate_before: float
@@ -319,7 +319,7 @@ def _report(
         revived=meters.revived,
         lag_max=max(meters.lags, default=0),
         openings_per_tick_max=watch.num_openings_max,
-        admission_crashes=loop.admission.num_crashes,
+        reports_refused=loop.admission.num_refused,
         progress_s=progress_s,
         longest_gap_s=watch.longest_gap_s,
         rate_before=before,
