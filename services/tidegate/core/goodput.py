@@ -64,6 +64,9 @@ def advance(
     replace = msgspec.structs.replace
     if state.base > max_lag or state.lag > max_lag:
         return start(max_lag, now_s=now_s)
+    if now_s < max(state.changed_at_s, state.rested_from_s):
+        # A clock that was set back must not make a window a long one.
+        state = replace(state, changed_at_s=now_s, rested_from_s=now_s, window_from_s=None)
     if goodput is None or not goodput >= 0.0 or now_s - state.changed_at_s < config.settle_s:
         # Nothing to go by, or the pipeline still holds what was admitted under another budget.
         return replace(state, window_from_s=None, sum=0.0, count=0)

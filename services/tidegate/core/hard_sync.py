@@ -79,6 +79,9 @@ def advance(
     """
     if view.head is None:
         return state
+    if now_s < state.since_s:
+        # A clock that was set back must not make the deadline a far one.
+        state = msgspec.structs.replace(state, since_s=now_s)
     if state.last is None:
         # A first look, or a restarted admission: a period begins here.
         state = msgspec.structs.replace(state, last=view.head)

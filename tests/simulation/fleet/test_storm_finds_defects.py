@@ -8,8 +8,9 @@ import pytest
 
 from tidegate.admission.state import Decision
 from tidegate.core import admission as law
-from tidegate.core import batching
+from tidegate.core import batching, hard_sync
 from tidegate.core.admission import Admit, Delay, Flow, Limits
+from tidegate.core.hard_sync import HardSyncConfig, SyncState, SyncView
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Fresh, LineageTree, StalenessLimits, Verdict, judge
@@ -179,3 +180,14 @@ def test_budget_filled_is_how_the_law_says_it() -> None:
     decision = law.decide_admission(limits, Flow(running=0, in_flight=2), group_size=1)
     assert isinstance(decision, Delay)
     assert decision.reason.startswith(fleet_queue.BUDGET_FILLED)
+
+
+def test_finds_a_hard_sync_that_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = hard_sync.advance
+
+    def patient(state: SyncState, view: SyncView, config: HardSyncConfig, **named: Any) -> SyncState:
+        for_ever = msgspec.structs.replace(config, timeout_s=1e9)
+        return real(state, msgspec.structs.replace(view, running=1), for_ever, **named)
+
+    monkeypatch.setattr(hard_sync, "advance", patient)
+    assert failing_storm(ticks_max=1_000).violations[0].startswith("I9")

@@ -74,3 +74,10 @@ def test_nothing_measured_moves_nothing() -> None:
         state = advance(state, goodput=None, max_lag=4, config=CONFIG, now_s=float(second))
     assert state.lag == 4
     assert state.moves == 0
+
+
+def test_a_clock_set_back_does_not_stop_the_search() -> None:
+    state = start(MAX_LAG, now_s=1_000.0)
+    for second in range(200):
+        state = advance(state, goodput=0.7**state.lag, max_lag=MAX_LAG, config=CONFIG, now_s=float(second))
+    assert state.moves > 0

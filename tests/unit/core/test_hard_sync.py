@@ -130,3 +130,12 @@ def test_it_never_pauses_longer_than_its_timeout(data: st.DataObject) -> None:
             paused_since_s = house.now_s
         else:
             assert house.now_s - paused_since_s <= CONFIG.timeout_s
+
+
+def test_a_clock_set_back_does_not_prolong_a_sync() -> None:
+    house = House()
+    house.look()
+    house.step = 10
+    assert house.look(after_s=100.0).pauses
+    assert house.look(after_s=-90.0).pauses
+    assert not house.look(after_s=6.0).pauses

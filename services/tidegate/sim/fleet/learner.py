@@ -59,6 +59,7 @@ class Learner:
         self.dirty = False
         self.skew_s = 0.0
         self.slowed = 1.0
+        self.lag_mean = 0.0
         self._on_gradient = on_gradient
 
     def start(self, *, checkpoints_back: int = 0) -> None:
@@ -148,6 +149,7 @@ class Learner:
     def _commit(self) -> None:
         self._uncommitted = False
         self._store.commit(self.head)
+        self.lag_mean = sum(item.verdict.lag for item in self._judged) / max(1, len(self._judged))
         self._meters.note_trained((item.verdict.lag for item in self._judged), count=len(self._judged))
         self.head = next_version(self.head)
         if self.head.step % self._plan.checkpoint_every == 0:

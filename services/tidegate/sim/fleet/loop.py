@@ -1,6 +1,7 @@
 """The loop: its parts put together, and run on a virtual clock."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,9 @@ from tidegate.sim.fleet.store import Store
 from tidegate.sim.fleet.weights import Weights
 from tidegate.wire.stats import ServiceStats
 
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+# Made up: what a version of lag costs of the effective sample size.
+ESS_PER_VERSION = 0.97
 # One stream of chance for each part: a draw more of one changes nothing for the others.
 STREAMS = ("rollout", "score", "learn")
 
@@ -192,17 +196,44 @@ class FleetLoop:
                 )
             )
         if self.learner.alive:
-            reports.append(self._stats("learner", version_step=self.learner.head.step))
+            reports.append(
+                self._stats(
+                    "learner",
+                    labels={"version": str(self.learner.head)},
+                    version_step=self.learner.head.step,
+                    trained_trajectories_total=self.meters.trained,
+                    ess=ESS_PER_VERSION**self.learner.lag_mean,
+                )
+            )
+        if self.plan.is_steered():
+            reports += self._serving()
         return self.filter_stats(reports)
 
-    def _stats(self, service: str, **values: float) -> ServiceStats:
+    def _serving(self) -> list[ServiceStats]:
+        """What each actor that is there could begin its next rollout under."""
+        reports: list[ServiceStats] = []
+        for index, actor in enumerate(self.actors.members):
+            number = self.weights.newest_at(actor.depth, at_least=actor.serving)
+            if actor.alive and number >= 0:
+                version = self.weights.version(number)
+                reports.append(
+                    self._stats(
+                        "actor", index, labels={"serving_version": str(version)}, serving_step=version.step
+                    )
+                )
+        return reports
+
+    def _stats(
+        self, service: str, index: int = 0, *, labels: Mapping[str, str] = NO_LABELS, **values: float
+    ) -> ServiceStats:
         return ServiceStats(
             service=service,
-            instance=f"{service}-0",
+            instance=f"{service}-{index}",
             state="ready",
             at_s=self.agenda.now_s,
             started_at_s=0.0,
             values=values,
+            labels=dict(labels),
         )
 
     def _seeded_draws(self, duration: Duration, stream: str) -> Draws:

@@ -5,6 +5,7 @@ import msgspec
 from tidegate.core.admission import Limits
 from tidegate.core.errors import ConfigError
 from tidegate.core.staleness import StalenessLimits
+from tidegate.runtime.config import ResponseConfig
 from tidegate.sim.fleet.draws import Duration, fixed
 
 # No budget at all: far beyond any version a run can reach, far below where sums stop being exact.
@@ -26,7 +27,8 @@ class FleetPlan(msgspec.Struct, frozen=True):
     once). ``hop_s``: one message between two services. ``tick_s``: admission's. ``resident_bytes_high``: where the
     pressure of ``trajectory_bytes`` each in the store begins to bound the rollouts. ``checkpoint_every``: updates.
     ``redelivery_s``: until the task of an actor that died goes to another. ``prefetch``: tasks that an actor holds
-    besides the one it works on; others may have nothing to do meanwhile.
+    besides the one it works on; others may have nothing to do meanwhile. ``response``: hard syncs and the budget of
+    best goodput, as admission steers them.
     """
 
     actors: int
@@ -54,6 +56,7 @@ class FleetPlan(msgspec.Struct, frozen=True):
     checkpoint_every: int = 1
     redelivery_s: float = 10.0
     prefetch: int = 0
+    response: ResponseConfig = ResponseConfig()
     seed: int = 0
 
     def limits(self) -> Limits:
@@ -69,6 +72,10 @@ class FleetPlan(msgspec.Struct, frozen=True):
         return StalenessLimits(
             max_lag=NO_BOUND if self.max_lag is None else self.max_lag, max_age_s=self.max_age_s
         )
+
+    def is_steered(self) -> bool:
+        """Whether admission changes limits by itself."""
+        return self.response.hard_sync.every_versions > 0 or self.response.goodput.enabled
 
     def learner_speed(self) -> float:
         """How many times as fast as one replica all of them are."""

@@ -9,7 +9,8 @@ The promises, in ticks of admission, with n actors there and all services alive 
 - I9: updates go on within ``progress_s``.
 - No oscillation: closed by the budget, admission opens at most once for each version that was announced or reported as
   trained, each report of drops, each change of limits and each return of the queue; limits change at most once a tick,
-  and never while what is reported stays the same. Each opening is closed once: twice that many alternations.
+  and never while what is reported and steered stays the same. Each opening is closed once: twice as many alternations.
+- Steering: one hard sync a period of versions, one move of the budget a pair of measured windows.
 - Recovery: ``progress_s`` after the last fault ended, throughput is 95 % of what it was before the first one, less two
   standard errors of the two rates (``storm`` measures them).
 """
@@ -35,7 +36,8 @@ class Bounds(msgspec.Struct, frozen=True):
     ``rollout_s``, ``score_s``, ``learn_s``: longest of each. Whatever is in flight has ended after ``settle_s``: tasks
     of the dead come back, those that wait are rolled out and scored one after another by those who are there, and each
     version is made and travels. In the worst case all of it is beyond the budget by then, and its replacement takes as
-    long again; and before, whatever began while its maker was slow ends ``slowest`` times as late: ``progress_s``.
+    long again; and before, whatever began while its maker was slow ends ``slowest`` times as late: ``progress_s``. A
+    hard sync stops admission for ``held_s`` at most, once between two updates.
     """
 
     in_flight: int
@@ -50,6 +52,7 @@ class Bounds(msgspec.Struct, frozen=True):
     environments: int
     slowest: float
     prefetch: int
+    held_s: float
 
     def settle_s(self, actors: int) -> float:
         """How long what is in flight can stay so, with ``actors`` there."""
@@ -62,7 +65,7 @@ class Bounds(msgspec.Struct, frozen=True):
     def progress_s(self, actors: int) -> float:
         """The longest time between two updates while nothing goes wrong."""
         begun_slow_s = self.slowest * (self.rollout_s + self.score_s + self.learn_s + self.travel_s)
-        return 2 * self.settle_s(actors) + begun_slow_s
+        return 2 * self.settle_s(actors) + begun_slow_s + self.held_s
 
 
 def bounds_of(plan: FleetPlan, *, longest: float, slowest: float) -> Bounds:
@@ -82,6 +85,9 @@ def bounds_of(plan: FleetPlan, *, longest: float, slowest: float) -> Bounds:
         environments=plan.environments,
         slowest=slowest,
         prefetch=plan.prefetch,
+        held_s=plan.response.hard_sync.timeout_s + 2 * plan.tick_s
+        if plan.response.hard_sync.every_versions
+        else 0.0,
     )
 
 
@@ -179,7 +185,7 @@ class Watch:
         self._updated_at_s = 0.0
         self._openings = self._causes = self._changes = 0
         self._read_at = (2 * bounds.in_flight, 0)
-        self._reported: tuple[float, ...] | None = None
+        self._reported: tuple[object, ...] | None = None
         self.longest_gap_s = 0.0
         self.num_openings_max = 0
 
@@ -298,3 +304,17 @@ class Watch:
         if changes and self._reported is not None and admission.reported == self._reported:
             self._truth.violate("oscillation", "limits changed although nothing else was reported")
         self._reported = admission.reported
+        self._check_steering()
+
+    def _check_steering(self) -> None:
+        loop, response = self._loop, self._loop.plan.response
+        sync, goodput = loop.admission.steering.sync, loop.admission.steering.goodput
+        every = response.hard_sync.every_versions
+        most = loop.meters.updates // every if every else 0
+        if sync.completed + sync.given_up > most:
+            self._truth.violate("steering", f"{sync.completed + sync.given_up} hard syncs, {most} were due")
+        pair_s = 2 * (response.goodput.window_s + response.goodput.settle_s)
+        if goodput.moves > loop.agenda.now_s / pair_s:
+            self._truth.violate(
+                "steering", f"the budget moved {goodput.moves} times in {loop.agenda.now_s:.0f} s"
+            )
