@@ -12,8 +12,11 @@ from tidegate.actor.publishing import Publisher
 from tidegate.actor.running import RolloutRunner
 from tidegate.actor.servicer import ActorServicer
 from tidegate.actor.tail import TailWatch
+from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
+
+FREED_BYTES_KEPT = 1 << 30
 
 
 async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
@@ -22,6 +25,8 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
     Raises:
         ConfigError: the engine does not fit the workload or the policy.
     """
+    # Each policy takes the place of the one before the last.
+    keep_freed_memory(FREED_BYTES_KEPT)
     steering = Steering()
     engine = open_engine(
         config.engine,

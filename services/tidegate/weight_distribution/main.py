@@ -1,13 +1,18 @@
 """How the lifecycle builds weight distribution."""
 
+from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.weight_distribution.config import WeightDistributionConfig
 from tidegate.weight_distribution.loops import Distribution
 from tidegate.weight_distribution.servicer import WeightDistributionServicer
 
+FREED_BYTES_KEPT = 64 << 20
+
 
 async def build(context: ServiceContext, config: WeightDistributionConfig) -> ServiceParts:
     """Recover the versions; the loop announces the newest again if POLICY lost it."""
+    # Each chunk of a stream takes the place of one that was sent.
+    keep_freed_memory(FREED_BYTES_KEPT)
     distribution = Distribution(context, config)
     servicer = WeightDistributionServicer(context, config, distribution)
     return ServiceParts(loops={"follow": distribution.follow}, servicers=[servicer.registration()])

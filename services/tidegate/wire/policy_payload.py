@@ -1,7 +1,7 @@
 """A policy's tensors as an immutable, content-addressed payload: a manifest of digests, and raw bytes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -47,47 +47,44 @@ def announce(
     return message, chunks
 
 
-def tensors_of(
-    entries: Sequence[policy_pb2.TensorEntry],
-    payload: bytes | memoryview,
-    *,
-    have: Mapping[str, Array] | None = None,
-    verified: bool = False,
-) -> dict[str, Array]:
-    """Rebuild a policy's tensors from a payload that holds, joined, the entries that ``have`` does not cover.
-
-    ``verified``: the digests were checked while the payload arrived.
+def tensors_of(entries: Sequence[policy_pb2.TensorEntry], payload: bytes | memoryview) -> dict[str, Array]:
+    """Rebuild a policy's tensors from a payload that holds them joined, in the order of their entries.
 
     Raises:
         CorruptionError: a tensor's bytes do not match its digest.
         RecordError: the manifest and the payload do not fit together.
     """
-    known = have or {}
     view = memoryview(payload)
     tensors: dict[str, Array] = {}
     offset = 0
     for entry in entries:
-        if entry.name in known:
-            tensors[entry.name] = known[entry.name]
-            continue
         raw = view[offset : offset + entry.size]
         offset += entry.size
         if len(raw) != entry.size:
             raise RecordError(
                 f"Tensor {entry.name} of a policy is truncated: {len(raw)} of {entry.size} bytes"
             )
-        if not verified and digest_of(raw) != entry.digest:
+        if digest_of(raw) != entry.digest:
             raise CorruptionError(
                 f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again"
             )
-        dtype = DTYPES.get(entry.dtype)
-        if dtype is None:
-            raise RecordError(f"Tensor {entry.name} of a policy has the unknown dtype {entry.dtype!r}")
-        shape = tuple(entry.shape)
-        if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize != entry.size:
-            raise RecordError(f"Tensor {entry.name} of a policy has {entry.size} bytes for shape {shape}")
-        try:
-            tensors[entry.name] = np.frombuffer(raw, dtype=dtype).reshape(shape)
-        except ValueError as error:  # empty, with other dimensions beyond what an array can have
-            raise RecordError(f"Tensor {entry.name} of a policy has the impossible shape {shape}") from error
+        tensors[entry.name] = tensor_of(entry, raw)
     return tensors
+
+
+def tensor_of(entry: policy_pb2.TensorEntry, raw: memoryview) -> Array:
+    """One tensor as a view of its verified bytes.
+
+    Raises:
+        RecordError: the manifest names no dtype or shape that these bytes could have.
+    """
+    dtype = DTYPES.get(entry.dtype)
+    if dtype is None:
+        raise RecordError(f"Tensor {entry.name} of a policy has the unknown dtype {entry.dtype!r}")
+    shape = tuple(entry.shape)
+    if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize != entry.size:
+        raise RecordError(f"Tensor {entry.name} of a policy has {entry.size} bytes for shape {shape}")
+    try:
+        return np.frombuffer(raw, dtype=dtype).reshape(shape)
+    except ValueError as error:  # empty, with other dimensions beyond what an array can have
+        raise RecordError(f"Tensor {entry.name} of a policy has the impossible shape {shape}") from error

@@ -35,14 +35,6 @@ def test_policy_comes_back_as_it_was_announced(named: dict[str, NDArray[Any]]) -
         assert back[name].tobytes() == tensor.tobytes()
 
 
-def test_only_what_is_not_known_must_travel() -> None:
-    base, head = np.zeros(6, np.float32), np.ones(2, np.float32)
-    message, raw = announce(snapshot(base=base, head=head), TREE)
-    back = tensors_of(message.tensors, raw[1], have={"base": base})
-    assert back["base"] is base
-    np.testing.assert_array_equal(back["head"], head)
-
-
 def test_same_tensors_have_the_same_digest_whatever_their_version() -> None:
     first, _ = announce(snapshot(w=np.ones(3, np.float32)), TREE)
     later, _ = announce(

@@ -15,6 +15,7 @@ import grpc
 import numpy as np
 import uvloop
 
+from tidegate.actor.main import FREED_BYTES_KEPT
 from tidegate.cli.bench.cartpole import alternating
 from tidegate.cli.bench.peers.raw_stream import METHOD, OPTIONS, SERVICE
 from tidegate.cli.bench.process_tree import machine_busy_s, own_tree_cpu_s
@@ -28,6 +29,7 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.runtime.memory import keep_freed_memory
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 from tidegate.wire.digest import digest_of
 from tidegate.wire.subjects import CHUNK_BYTES
@@ -51,6 +53,8 @@ def run(setting: BenchSetting) -> BenchResult:
         UnavailableError: a process did not start.
     """
     folder = setting.folder / "weights"
+    # As an actor's process does, which is who pulls.
+    keep_freed_memory(FREED_BYTES_KEPT)
     result = uvloop.run(_run(setting, folder))
     remove_folder(folder)
     return result

@@ -17,7 +17,7 @@ from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_from_proto, version_to_proto
 from tidegate.wire.digest import Digest
-from tidegate.wire.policy_payload import announce, tensors_of
+from tidegate.wire.policy_payload import announce, tensor_of
 from tidegate.wire.subjects import CHUNK_BYTES
 
 SERVICE = "weight_distribution"
@@ -78,18 +78,20 @@ class WeightDistributionClient:
         """
         known = have or {}
         entries = [entry for entry in announcement.message.tensors if entry.name not in known]
-        if not entries:
-            tensors = tensors_of(announcement.message.tensors, b"", have=known)
-            return PolicySnapshot(announcement.version, tensors, announcement.message.published_at_s)
-        request = pb.PullPolicyRequest(
-            version=version_to_proto(announcement.version), tensors=[entry.name for entry in entries]
-        )
-        receiving = _Receiving(entries)
-        with remote_errors(SERVICE):
-            async for message in self._pull(request, timeout=TRANSFER_DEADLINE_S):
-                receiving.feed(message if isinstance(message, memoryview) else message.chunk)
-        payload = receiving.verified()
-        tensors = tensors_of(announcement.message.tensors, payload, have=known, verified=True)
+        pulled: dict[str, Array] = {}
+        if entries:
+            request = pb.PullPolicyRequest(
+                version=version_to_proto(announcement.version), tensors=[entry.name for entry in entries]
+            )
+            receiving = _Receiving(entries)
+            with remote_errors(SERVICE):
+                async for message in self._pull(request, timeout=TRANSFER_DEADLINE_S):
+                    receiving.feed(message if isinstance(message, memoryview) else message.chunk)
+            pulled = receiving.tensors()
+        tensors = {
+            entry.name: known[entry.name] if entry.name in known else pulled[entry.name]
+            for entry in announcement.message.tensors
+        }
         return PolicySnapshot(announcement.version, tensors, announcement.message.published_at_s)
 
     async def head(self) -> tuple[Announcement | None, list[PolicyVersion]]:
@@ -101,18 +103,17 @@ class WeightDistributionClient:
 
 
 class _Receiving:
-    """A payload on its way: one buffer, each tensor hashed while its bytes are still in the processor's cache.
+    """Tensors on their way: each has a buffer of its own, and is hashed while its bytes are in the processor's cache.
 
-    Holds one payload; it is freed with the snapshot that views it.
+    A buffer each, so that a tensor is freed by itself when a later version replaces it. Holds one payload.
     """
 
     def __init__(self, entries: Sequence[policy_pb2.TensorEntry]) -> None:
         self._entries = entries
-        # Not zeroed, and in huge pages where the system has them: a bytearray would cost as much as the transfer.
-        self._view = np.empty(sum(entry.size for entry in entries), dtype=np.uint8).data
-        self._filled = 0
+        self._tensors: dict[str, Array] = {}
         self._next = -1
-        self._stop = 0
+        self._view = memoryview(b"")
+        self._filled = 0
         self._hash = Digest()
         self._begin_tensor()
 
@@ -121,17 +122,19 @@ class _Receiving:
 
         Raises:
             CorruptionError: a tensor does not match its digest.
-            RecordError: more came than the manifest lists.
+            RecordError: more came than the manifest lists, or a tensor has a shape that its bytes cannot have.
         """
-        stop = self._filled + len(chunk)
-        if stop > len(self._view):
-            raise RecordError(f"A policy of {len(self._view)} bytes came with more than that")
-        self._view[self._filled : stop] = chunk
-        while self._filled < stop:
-            part = min(stop, self._stop)
-            self._hash.update(self._view[self._filled : part])
-            self._filled = part
-            if part == self._stop:
+        rest = memoryview(chunk)
+        while len(rest):
+            if self._next == len(self._entries):
+                raise RecordError("A policy came with more bytes than its manifest lists")
+            part = rest[: len(self._view) - self._filled]
+            place = self._view[self._filled : self._filled + len(part)]
+            place[:] = part
+            self._hash.update(place)
+            self._filled += len(part)
+            rest = rest[len(part) :]
+            if self._filled == len(self._view):
                 self._end_tensor()
                 self._begin_tensor()
 
@@ -141,9 +144,11 @@ class _Receiving:
             self._next += 1
             if self._next == len(self._entries):
                 return
+            # Not zeroed: a bytearray would cost as much as the transfer.
+            self._view = np.empty(self._entries[self._next].size, dtype=np.uint8).data
+            self._filled = 0
             self._hash = Digest()
-            self._stop += self._entries[self._next].size
-            if self._stop > self._filled:
+            if len(self._view):
                 return
             self._end_tensor()
 
@@ -153,16 +158,17 @@ class _Receiving:
             raise CorruptionError(
                 f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again"
             )
+        self._tensors[entry.name] = tensor_of(entry, self._view.toreadonly())
 
-    def verified(self) -> memoryview:
-        """The whole payload, every tensor checked.
+    def tensors(self) -> dict[str, Array]:
+        """All of them, verified.
 
         Raises:
             RecordError: the payload ended early.
         """
-        if self._filled != len(self._view):
-            raise RecordError(f"A policy of {len(self._view)} bytes ended after {self._filled}")
-        return self._view.toreadonly()
+        if self._next < len(self._entries):
+            raise RecordError(f"A policy ended inside of tensor {self._entries[self._next].name}")
+        return self._tensors
 
 
 def _rechunk(tensors: list[bytes]) -> list[memoryview]:
