@@ -22,6 +22,8 @@ from tidegate.core.errors import UnavailableError
 POLL_S = 0.02
 # Draining a platform and writing its report; past it the program is killed.
 END_TIMEOUT_S = 60.0
+# Roots of the programs that run now: no orphans.
+_ROOTS: set[int] = set()
 _EXITED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -39,9 +41,12 @@ class Program:
     def __init__(
         self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start ``command`` with its output in ``log``; one program at a time, so that orphans are surely its own."""
+        """Start ``command`` with its output in ``log``.
+
+        Programs may run side by side; processes whose parent ended are then counted for each of them.
+        """
         adopt_orphans(adopt=True)
-        self._not_ours = children_of(os.getpid())
+        self._not_ours = children_of(os.getpid()) - _ROOTS
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         self.started_at_s = time.time()
@@ -55,6 +60,7 @@ class Program:
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
+        _ROOTS.add(self.pid)
         self._ended_cpu_s = 0.0
         self._ended_at_s: float | None = None
 
@@ -130,8 +136,9 @@ class Program:
             os.kill(orphan, signal.SIGKILL)
             _, _, usage = os.wait4(orphan, 0)
             self._ended_cpu_s += usage.ru_utime + usage.ru_stime
-        adopt_orphans(adopt=False)
+        _ROOTS.discard(self.pid)
+        adopt_orphans(adopt=bool(_ROOTS))
         self._ended_at_s = time.time()
 
     def _orphans(self) -> set[int]:
-        return children_of(os.getpid()) - self._not_ours - {self.pid}
+        return children_of(os.getpid()) - self._not_ours - _ROOTS - {self.pid}

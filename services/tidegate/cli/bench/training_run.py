@@ -6,7 +6,8 @@ The same for the platform and for its peer, which both write ``learner/steps.jso
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -108,6 +109,40 @@ def measure_training(command: Sequence[str], *, folder: Path, length: Length) ->
         lag_max=max(point.lag_max for point in points),
         points=points,
     )
+
+
+def measure_beside(
+    commands: Mapping[str, Sequence[str]], folders: Mapping[str, Path], length: Length
+) -> dict[str, Window]:
+    """Run programs at the same time and look at all of them through the same window.
+
+    What the rest of the machine does then happens to all of them, which leaves the difference between them: for that
+    it is the sharper measurement, and no figure of it says how fast one of them is alone.
+
+    Raises:
+        UnavailableError: one ended by itself, or no gradient came in time.
+    """
+    steps = {name: StepsFile(folder / STEPS_FILE) for name, folder in folders.items()}
+    with ExitStack() as stack:
+        programs = {
+            name: stack.enter_context(
+                Program(
+                    command, log=folders[name].with_name(f"{folders[name].name}.log"), environment=THREADS
+                )
+            )
+            for name, command in commands.items()
+        }
+        for name, program in programs.items():
+            _wait_for_first_gradient(program, steps[name])
+        watched = next(iter(programs.values()))
+        _sleep_until(watched, time.time() + length.settle_s)
+        before = {name: (program.moment(), steps[name].look()[-1]) for name, program in programs.items()}
+        _sleep_until(watched, time.time() + length.window_s)
+        after = {name: (program.moment(), steps[name].look()[-1]) for name, program in programs.items()}
+    return {
+        name: _window(before[name][0], after[name][0], before[name][1], after[name][1], {})
+        for name in programs
+    }
 
 
 def settle(program: Program, folder: Path, *, after_s: float) -> float:
