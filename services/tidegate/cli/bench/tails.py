@@ -1,8 +1,8 @@
 """What asynchrony buys when rollouts take unequal time: eight actors that mostly wait, with and without a tail.
 
 The same run four times: synchronous (``max_lag`` 0) and asynchronous, with rollout times that are lognormal and with
-rollout times that are all the same. Each runs for the same time on the same resources, which is what a compute-second
-costs; the score is the mean return when it is over.
+rollout times that are all the same. Each has the same resources for the same time, which is what a compute-second
+costs; the score is the mean return after a while, well before the task is solved by all of them.
 """
 
 from typing import Literal
@@ -12,7 +12,7 @@ import msgspec
 from tidegate.cli.bench.program import Program
 from tidegate.cli.bench.results import BenchResult, Row, Sample, row
 from tidegate.cli.bench.setting import BenchSetting, say
-from tidegate.cli.bench.steps_file import StepPoint, StepsFile
+from tidegate.cli.bench.steps_file import StepPoint, StepsFile, first_reaching
 from tidegate.cli.bench.training_run import STEPS_FILE, THREADS, remove_folder, settle, up_command
 from tidegate.cli.books import read_books
 
@@ -23,6 +23,8 @@ ASYNC_MAX_LAG = 4
 BATCH_SIZE = NUM_ACTORS
 RUN_S = 75.0
 QUICK_RUN_S = 20.0
+EARLY_S = 15.0
+TARGET_RETURN = 475.0
 
 Tail = Literal["lognormal", "fixed"]
 LATENCIES: dict[Tail, str] = {"lognormal": f"lognormal:{ROLLOUT_S}:1", "fixed": f"fixed:{ROLLOUT_S}"}
@@ -30,14 +32,20 @@ MAX_LAGS = (0, ASYNC_MAX_LAG)
 
 
 class TailRun(msgspec.Struct, frozen=True):
-    """One run. ``return_of_it``: the mean return over the last 100 episodes when the time was over."""
+    """One run.
+
+    ``return_early``, ``return_late``: the mean return over the last 100 episodes ``EARLY_S`` after the first gradient
+    and when the time was over. ``solved_s``: from the first gradient to a mean return of 475, None if it never was.
+    """
 
     tail: Tail
     max_lag: int
     seed: int
     samples_per_s: float
     learner_idle: float
-    return_of_it: float
+    return_early: float
+    return_late: float
+    solved_s: float | None
     lag_mean: float
     lag_max: int
     updates: int
@@ -99,7 +107,7 @@ def _measure(setting: BenchSetting, tail: Tail, max_lag: int, seed: int) -> Tail
     found = msgspec.structs.replace(found, cpu_s=after.cpu_s - before.cpu_s, balanced=balanced)
     say(
         f"tails {tail} max_lag {max_lag} seed {seed}: {found.samples_per_s:.1f} samples/s, learner idle"
-        f" {found.learner_idle:.0%}, return {found.return_of_it:.0f}, lag {found.lag_mean:.1f}"
+        f" {found.learner_idle:.0%}, return {found.return_early:.0f} after {EARLY_S:g} s, lag {found.lag_mean:.1f}"
     )
     return found
 
@@ -108,13 +116,16 @@ def _summary(tail: Tail, max_lag: int, seed: int, points: list[StepPoint], *, wa
     # The first step waited for the platform to start.
     later = points[1:]
     elapsed_s = points[-1].at_s - points[0].at_s
+    solved = first_reaching(points, mean_return=TARGET_RETURN)
     return TailRun(
         tail=tail,
         max_lag=max_lag,
         seed=seed,
         samples_per_s=sum(point.samples for point in later) / elapsed_s,
         learner_idle=sum(point.wait_s for point in later) / elapsed_s,
-        return_of_it=points[-1].mean_return or 0.0,
+        return_early=_return_at(points, points[0].at_s + EARLY_S),
+        return_late=points[-1].mean_return or 0.0,
+        solved_s=solved.at_s - points[0].at_s if solved is not None else None,
         lag_mean=sum(point.lag_mean for point in later) / len(later),
         lag_max=max(point.lag_max for point in later),
         updates=len(points),
@@ -122,6 +133,12 @@ def _summary(tail: Tail, max_lag: int, seed: int, points: list[StepPoint], *, wa
         cpu_s=0.0,
         balanced=False,
     )
+
+
+def _return_at(points: list[StepPoint], at_s: float) -> float:
+    """The mean return as it stood at a moment; 0 before the first episode ended."""
+    known = [point.mean_return for point in points if point.at_s <= at_s and point.mean_return is not None]
+    return known[-1] if known else 0.0
 
 
 def _rows(tail: Tail, runs: list[TailRun]) -> list[Row]:
@@ -133,12 +150,19 @@ def _rows(tail: Tail, runs: list[TailRun]) -> list[Row]:
         row(
             title, "learner idle", [each.learner_idle for each in ours], [each.learner_idle for each in sync]
         ),
-        row(title, "return", [each.return_of_it for each in ours], [each.return_of_it for each in sync]),
         row(
-            title,
-            "return/CPU-s",
-            [each.return_of_it / each.cpu_s for each in ours],
-            [each.return_of_it / each.cpu_s for each in sync],
+            f"{title}, after {EARLY_S:g} s",
+            "return",
+            [each.return_early for each in ours],
+            [each.return_early for each in sync],
+        ),
+        row(
+            f"{title}, to a return of {TARGET_RETURN:g}",
+            "s",
+            [each.solved_s for each in ours if each.solved_s is not None],
+            [each.solved_s for each in sync if each.solved_s is not None]
+            if all(each.solved_s is not None for each in (*ours, *sync))
+            else (),
         ),
     ]
 
@@ -155,7 +179,9 @@ def _sample(each: TailRun) -> Sample:
         details={
             "updates": float(each.updates),
             "learner_idle": each.learner_idle,
-            "return": each.return_of_it,
+            "return_early": each.return_early,
+            "return_late": each.return_late,
+            "solved_s": -1.0 if each.solved_s is None else each.solved_s,
             "lag_mean": each.lag_mean,
             "lag_max": float(each.lag_max),
             "balanced": float(each.balanced),

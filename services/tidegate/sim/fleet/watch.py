@@ -185,6 +185,7 @@ class Watch:
         self._updated_at_s = 0.0
         self._openings = self._causes = self._changes = 0
         self._read_at = (2 * bounds.in_flight, 0)
+        self._most_before = bounds.in_flight
         self._reported: tuple[object, ...] | None = None
         self.longest_gap_s = 0.0
         self.num_openings_max = 0
@@ -264,10 +265,12 @@ class Watch:
 
         A trajectory that is free again makes three (free, and perhaps trained, and superseded), one superseded one.
         """
-        meters = self._loop.meters
+        meters, queue = self._loop.meters, self._loop.queue
         restored = 3 * meters.revived + meters.dropped["superseded"]
-        if not self._loop.queue.log:
-            self._read_at = (2 * most, restored)
+        if queue.alive and not queue.log:
+            # What was in flight a look ago may have ended since, with its outcomes still on their way here.
+            self._read_at = (2 * max(most, self._most_before), restored)
+        self._most_before = most
         in_flight_then, restored_then = self._read_at
         return in_flight_then + restored - restored_then
 
