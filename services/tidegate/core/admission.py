@@ -25,6 +25,9 @@ import msgspec
 
 from tidegate.core.ids import PolicyVersion
 
+# The reason of the pause with which a run is brought to rest.
+RUN_ENDS = "the run is ending"
+
 
 class Limits(msgspec.Struct, frozen=True):
     """What admission asks the task queue to enforce. Absolute and idempotent: the last one holds (I9).

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from tidegate.core import hard_sync
+from tidegate.core.admission import RUN_ENDS
 
 Bottleneck: TypeAlias = Literal["actor", "learner", "environment", "weights", "store", "balanced", "idle"]
 # What a fix changes: what is bought by the piece, what is looked into, and the two bounds of the run file.
@@ -116,7 +117,7 @@ def _absent(signals: Signals) -> Diagnosis | None:
             "idle",
             f"Admission is paused: {signals.admission_state or 'no reason was given'}.",
             ""
-            if signals.admission_state.startswith(hard_sync.REASON)
+            if signals.admission_state.startswith((hard_sync.REASON, RUN_ENDS))
             else "resume admission (AdmissionService.SetPaused with paused: false)",
         )
     if signals.num_learners == 0:

@@ -164,6 +164,12 @@ ratios = st.floats(0.0, 1.0)
 counts = st.floats(0.0, 1e6)
 
 
+@pytest.mark.parametrize("reason", ["hard sync: waits for work in flight to end", "the run is ending"])
+def test_a_pause_that_ends_by_itself_needs_no_fix(reason: str) -> None:
+    assert found(paused=True, admission_state=reason).fix == ""
+    assert "resume" in found(paused=True, admission_state="maintenance").fix
+
+
 @given(
     st.builds(
         Signals,

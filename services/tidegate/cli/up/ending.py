@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from tidegate.cli.folder import RunRecord
 from tidegate.cli.up.board import Board
+from tidegate.core.admission import RUN_ENDS
 from tidegate.core.errors import TidegateError
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.admission import AdmissionClient
@@ -21,7 +22,6 @@ CHECKPOINT_TIMEOUT_S = 20.0
 # Longer than a segment or a group takes; what runs longer is handed back when its actor drains.
 SETTLE_TIMEOUT_S = 3.0
 SETTLE_POLL_S = 0.1
-REASON = "the run is ending"
 
 
 async def wind_down(record: RunRecord, board: Board, *, on_step: Callable[[], None]) -> list[str]:
@@ -44,10 +44,10 @@ async def wind_down(record: RunRecord, board: Board, *, on_step: Callable[[], No
 
     try:
         admission = AdmissionClient(channels["admission"])
-        await ask("pausing admission", admission.set_paused(paused=True, reason=REASON), CALL_TIMEOUT_S)
+        await ask("pausing admission", admission.set_paused(paused=True, reason=RUN_ENDS), CALL_TIMEOUT_S)
         await ask(
             "retiring the task queue",
-            TaskQueueClient(channels["task_queue"]).retire(reason=REASON),
+            TaskQueueClient(channels["task_queue"]).retire(reason=RUN_ENDS),
             CALL_TIMEOUT_S,
         )
         await _settle(board, on_step=on_step)
