@@ -52,7 +52,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "plan": CommandEntry(
         "tidegate.cli.plan.command:plan", "Who would bind, what it would cost, and whether asynchrony pays."
     ),
-    "sim": CommandEntry("tidegate.cli.sim:sim", "Simulate a fleet of any size, or the services under faults."),
+    "sim": CommandEntry(
+        "tidegate.cli.sim:sim", "Simulate a fleet of any size, or the services under faults."
+    ),
     "drill": CommandEntry(
         "tidegate.cli.drill:drill", "Make one service of a local run slow for a while, on purpose."
     ),
