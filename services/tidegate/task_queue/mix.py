@@ -10,24 +10,24 @@ length 0, so that cutting long rollouts shows as well. Counts begin anew with th
 
 from collections.abc import Iterable, Sequence
 
-from tidegate.core.lengths import NUM_BINS_MAX, OTHER_BIN, length_bucket
+from tidegate.core.labels import Labels
+from tidegate.core.lengths import length_bucket
 from tidegate.core.records import Task
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.task_queue.state import position_of
 from tidegate.wire.clients.trajectory_store import Outcome
 
-LABEL_CHARACTERS_MAX = 48
 UNCOUNTED_REASONS = frozenset({"retired", "settled"})
 
 
 class MixCounts:
-    """Bounded: at most ``NUM_BINS_MAX`` bins and ``other``, and the bins of the newest ``tasks_max`` tasks."""
+    """Bounded: as many bins as ``Labels`` keeps, and the bins of the newest ``tasks_max`` tasks."""
 
     def __init__(self, stats: StatsBoard, *, tasks_max: int) -> None:
         """``tasks_max``: as many tasks as can be in flight; an older one's bin is taken from its outcome."""
         self._stats = stats
         self._tasks_max = tasks_max
-        self._labels: set[str] = set()
+        self._labels = Labels()
         # A task that never reached the store has an outcome without a bin: only who admitted it knows.
         self._bins: dict[int, str] = {}
 
@@ -35,7 +35,7 @@ class MixCounts:
         """These were journaled, numbered from ``first_seq``."""
         for seq, task in enumerate(tasks, start=first_seq):
             self._bins[seq] = task.curriculum_bin
-            self._stats.add(f"admitted_bin.{self._label(task.curriculum_bin)}_total", task.num_samples)
+            self._stats.add(f"admitted_bin.{self._labels.of(task.curriculum_bin)}_total", task.num_samples)
         while len(self._bins) > self._tasks_max:
             del self._bins[next(iter(self._bins))]
 
@@ -46,7 +46,7 @@ class MixCounts:
                 continue
             where = position_of(outcome.trajectory_id)
             known = self._bins.get(where[0]) if where is not None else None
-            name = self._label(outcome.curriculum_bin if known is None else known)
+            name = self._labels.of(outcome.curriculum_bin if known is None else known)
             length = length_bucket(outcome.length_tokens)
             self._stats.add(f"decided_bin.{name}_total")
             self._stats.add(f"decided_length.{length}_total")
@@ -54,11 +54,3 @@ class MixCounts:
             # Adding nothing makes the series be there from the start: a bin that is never trained is a 0, not a gap.
             self._stats.add(f"trained_bin.{name}_total", trained)
             self._stats.add(f"trained_length.{length}_total", trained)
-
-    def _label(self, name: str) -> str:
-        label = name[:LABEL_CHARACTERS_MAX]
-        if label not in self._labels:
-            if len(self._labels) >= NUM_BINS_MAX:
-                return OTHER_BIN
-            self._labels.add(label)
-        return label
