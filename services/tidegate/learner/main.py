@@ -1,6 +1,7 @@
 """How the lifecycle builds the learner."""
 
 import asyncio
+from collections.abc import Callable
 
 import torch
 
@@ -10,6 +11,7 @@ from tidegate.learner.config import LearnerConfig
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.loops import Learner
 from tidegate.learner.optim.language_model import LanguageModelTrainer
+from tidegate.learner.optim.port import Trainer
 from tidegate.learner.optim.registry import TRAINERS, choose_device
 from tidegate.learner.reporting import Reporter
 from tidegate.learner.servicer import LearnerServicer
@@ -43,6 +45,21 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     folder = await asyncio.to_thread(
         CheckpointFolder, context.data_dir / "checkpoints", keep=config.keep_checkpoints
     )
+    return assemble(
+        context, config, trainer=trainer, folder=folder, log=log, make_first_policy=make_first_policy
+    )
+
+
+def assemble(
+    context: ServiceContext,
+    config: LearnerConfig,
+    *,
+    trainer: Trainer,
+    folder: CheckpointFolder,
+    log: StepsLog,
+    make_first_policy: Callable[[], None],
+) -> ServiceParts:
+    """The parts of a learner around a trainer; the parts close ``log``."""
     learner = Learner(
         context,
         config,

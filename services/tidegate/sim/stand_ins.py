@@ -5,12 +5,10 @@ import random
 
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import Steering
-from tidegate.actor.main import assemble
+from tidegate.actor.main import assemble as assemble_actor
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
-from tidegate.learner.loops import Learner
-from tidegate.learner.reporting import Reporter
-from tidegate.learner.servicer import LearnerServicer
+from tidegate.learner.main import assemble as assemble_learner
 from tidegate.learner.steps_log import StepsLog
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.sim.engine import Pace, PacedEngine, PacedTrainer
@@ -23,7 +21,7 @@ def actor_spec(pace: Pace, truth: Truth, rng: random.Random) -> ServiceSpec:
     async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         steering = Steering()
         engine = PacedEngine(pace, steering, context.clock, truth, rng)
-        return assemble(context, config, engine=engine, steering=steering)
+        return assemble_actor(context, config, engine=engine, steering=steering)
 
     return ServiceSpec(name="actor", config_type=ActorConfig, build=build)
 
@@ -37,20 +35,8 @@ def learner_spec(pace: Pace, truth: Truth) -> ServiceSpec:
         folder = await asyncio.to_thread(
             CheckpointFolder, context.data_dir / "checkpoints", keep=config.keep_checkpoints
         )
-        learner = Learner(
-            context,
-            config,
-            trainer=trainer,
-            folder=folder,
-            reporter=Reporter(context, log),
-            make_first_policy=lambda: None,
-        )
-
-        async def close() -> None:
-            log.close()
-
-        return ServiceParts(
-            loops={"train": learner.run}, servicers=[LearnerServicer(learner).registration()], close=close
+        return assemble_learner(
+            context, config, trainer=trainer, folder=folder, log=log, make_first_policy=lambda: None
         )
 
     return ServiceSpec(name="learner", config_type=LearnerConfig, build=build)
