@@ -146,6 +146,13 @@ async def until_rows(client: TrajectoryStoreClient, num: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def until_taken_in(bus: Bus, topology: Topology) -> None:
+    """Until the store has acknowledged every message: published is not yet counted."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages:
+            await asyncio.sleep(0.02)
+
+
 async def test_killed_store_comes_back_to_the_same_books(
     store: tuple[Killable, TrajectoryStoreClient], bus: Bus, topology: Topology
 ) -> None:
@@ -158,6 +165,7 @@ async def test_killed_store_comes_back_to_the_same_books(
         process.start()
     await publishing
     num_updates = await training
+    await until_taken_in(bus, topology)
     assert num_updates == NUM_TRAJECTORIES // BATCH_SIZE
     counted = await accepted(client)
     assert (counted.trained, counted.rows()) == (NUM_TRAJECTORIES, NUM_TRAJECTORIES)
@@ -178,7 +186,7 @@ async def test_killed_broker_costs_a_pause_and_no_trajectory(
     await until_rows(client, NUM_TRAJECTORIES // 3)
     await nats.restart(down_s=0.5)
     await publishing
-    await until_rows(client, NUM_TRAJECTORIES)
+    await until_taken_in(bus, topology)
     counted = await accepted(client)
     assert (counted.rows(), counted.available) == (NUM_TRAJECTORIES, NUM_TRAJECTORIES)
 
