@@ -7,12 +7,12 @@ of them that were never made.
 """
 
 from tidegate.actor.running import GivenUp
-from tidegate.core.errors import TidegateError
 from tidegate.core.ids import trajectory_id
 from tidegate.core.labels import Labels
 from tidegate.core.lengths import length_bucket
 from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.settling import settle_dropped
 from tidegate.runtime.telemetry_names import (
     ATTR_ATTEMPT,
     ATTR_BIN,
@@ -24,9 +24,6 @@ from tidegate.runtime.telemetry_names import (
     SPAN_GENERATE,
 )
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
-
-BACKOFF_START_S = 0.1
-BACKOFF_MAX_S = 2.0
 
 
 class Settler:
@@ -49,19 +46,8 @@ class Settler:
             Dropped(trajectory_id(task.task_id, sample_index=index), given_up.reason, given_up.detail)
             for index in range(task.num_samples)
         ]
-        backoff_s = BACKOFF_START_S
-        while True:
-            try:
-                await self._store.settle(dropped)
-                break
-            except TidegateError as error:
-                if not error.retryable:
-                    raise
-                context.stats.add("settle_retries_total")
-                context.log.warning("settle_waits", task_id=task.task_id, error=str(error))
-            if await context.drain.sleep(backoff_s):
-                return False
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        if not await settle_dropped(context, self._store, dropped, task_id=task.task_id):
+            return False
         self._count(task, given_up)
         self._trace(task, given_up)
         return True

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tidegate.core.errors import BackpressureError, PayloadTooLargeError, RecordError, TidegateError
-from tidegate.core.ids import TrajectoryId
+from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, Trajectory
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.scoring import Scorer
@@ -24,6 +24,7 @@ from tidegate.environment.state import (
 from tidegate.environment.tasks.port import Score
 from tidegate.runtime.consumer import Delivery
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.settling import settle_dropped
 from tidegate.runtime.telemetry_names import (
     ATTR_ENV,
     ATTR_RUN,
@@ -235,19 +236,9 @@ class ScoreLoop:
         """Make trajectories terminal, however long the store is away; false when draining came first."""
         context = self._context
         dropped = [Dropped(trajectory_id, reason, detail) for trajectory_id in ids]
-        backoff_s = BACKOFF_START_S
-        while dropped:
-            try:
-                await self._store.settle(dropped)
-                break
-            except TidegateError as error:
-                if not error.retryable:
-                    raise
-                context.stats.add("settle_retries_total")
-                context.log.warning("settle_waits", error=str(error))
-            if await context.drain.sleep(backoff_s):
-                return False
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        about = task_of(ids[0]) if ids else ""
+        if not await settle_dropped(context, self._store, dropped, task_id=about):
+            return False
         context.stats.add(f"dropped_{reason}_total", len(dropped))
         return True
 
