@@ -1,0 +1,296 @@
+"""How many actors a run needs, from how busy both sides are: what the learner asks for against what actors make.
+
+Never from how many tasks wait: that queue is kept full on purpose, and who scales on it ends at the most there may be.
+With ``N`` actors that work a share ``u`` of their time, while the learner works a share ``w`` of its own, as many as
+
+    needed = N u / w
+
+keep both at work all of it: N u is the work that goes in, and a learner that never waits takes 1 / w times as much. It
+is an absolute number, the same from whatever N it is measured at, which is why the steps towards it do not swing. Out
+only where the diagnosis blames actors and the data is not at the edge of its budget already; in only where it blames
+nobody or the learner, and then with room left.
+
+A person's scale is a fact and not a disturbance: it is held for a while, and after that the next step starts from it.
+"""
+
+import math
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from tidegate.core.balance import Bottleneck, Signals, actors_idle_ratio
+
+Mode: TypeAlias = Literal["observe", "advise", "external", "controller"]
+
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)]
+# A learner that hardly ever works says no more about the need than that it is large; the steps say how fast.
+LEARNER_BUSY_MIN = 0.02
+# Looks are kept as the means of this many parts of the longer window: a mean, because the largest of three hundred
+# noisy looks is never the number that is needed.
+SLOTS = 20
+# Of the pods that were asked for, this share must report before more are asked for: what does not come adds nothing.
+JOINED_SHARE = 0.9
+
+
+class ScalingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many actors there should be, and who sees to it.
+
+    ``mode``: ``observe`` says nothing and records who scaled; ``advise`` recommends (``tidegate explain``, statistics,
+    a metric); ``external`` also answers KEDA's external scaler on admission's port; ``controller`` patches the scale of
+    the actors' Deployment. The last needs Kubernetes access, the others work without.
+    ``min_replicas``, ``max_replicas`` (actors): nothing outside of them is ever recommended, but 0 while paused.
+    ``step_s`` (seconds), ``step_replicas`` (actors): at most one step in so long, of at most so many. Below the time an
+    actor takes to start, steps are taken for want of actors that are on their way.
+    ``stabilise_out_s``, ``stabilise_in_s`` (seconds): a need must have lasted so long; the smallest need of the first
+    window counts for scaling out, the largest of the second for scaling in. The second should be the longer one: an
+    actor too few costs the learner, one too many only itself.
+    ``settle_s`` (seconds): looks that count for nothing after the number of actors changed; above
+    ``admission.window_s``, or the ratios still speak of the number before.
+    ``actor_idle_share``: the share of their time that actors are left idle when scaling in, so that noise does not
+    bring them back.
+    ``lag_share_max``: above this share of the staleness budget (mean lag) nothing is scaled out: more data at once
+    would only be older data. Without effect where the budget is 0.
+    ``hold_s`` (seconds): how long a scale by somebody else is left alone.
+    ``zero_when_paused``: scale to 0 while the run is paused, and back after it.
+    ``deletion_cost``: rank pods by the work they hold (``controller.kubernetes.io/pod-deletion-cost``), so that
+    scaling in takes the least invested one; switch it off where something else owns that annotation.
+
+    Raises:
+        ValueError: the bounds or the windows are the wrong way around.
+    """
+
+    mode: Mode = "observe"
+    min_replicas: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 1
+    max_replicas: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 16
+    step_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 30.0
+    step_replicas: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 4
+    stabilise_out_s: Seconds = 30.0
+    stabilise_in_s: Seconds = 300.0
+    settle_s: Seconds = 15.0
+    actor_idle_share: Annotated[float, msgspec.Meta(ge=0.0, le=0.5)] = 0.10
+    lag_share_max: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.9
+    hold_s: Seconds = 900.0
+    zero_when_paused: bool = False
+    deletion_cost: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what no number of actors could satisfy, or what would swing."""
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}: swap them"
+            )
+        if self.stabilise_out_s > self.stabilise_in_s:
+            raise ValueError(
+                "stabilise_in_s must be at least stabilise_out_s: in is the step to be slow with"
+            )
+
+    def clamp(self, replicas: int) -> int:
+        """The nearest number of actors that may be recommended."""
+        return max(self.min_replicas, min(replicas, self.max_replicas))
+
+
+class ScalingView(msgspec.Struct, frozen=True):
+    """The moment a recommendation is made from.
+
+    ``replicas``: what the cluster was asked for; None where nobody can say, and those that report stand for it.
+    ``paused``: an operator stopped the run (a hard sync's pause is too short to scale by). ``scaled_by``: who else
+    scaled last, ``scaled_s_ago`` seconds ago; None when nobody did. ``zero_is_ours``: the 0 that stands was our step.
+    ``asked``: a number that somebody declared instead of having it measured.
+    """
+
+    signals: Signals
+    bottleneck: Bottleneck
+    replicas: int | None = None
+    paused: bool = False
+    scaled_by: str = ""
+    scaled_s_ago: float | None = None
+    zero_is_ours: bool = False
+    asked: int | None = None
+
+    def current(self) -> int:
+        """The actors that the next step starts from."""
+        return self.signals.num_actors if self.replicas is None else self.replicas
+
+
+class Recommendation(msgspec.Struct, frozen=True):
+    """``replicas`` to have now, the ``needed`` number the windows speak for (0 while unknown), and why, in a clause."""
+
+    replicas: int
+    reason: str
+    needed: int = 0
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The needs seen in one part of the window, which begins at ``from_s``."""
+
+    from_s: float
+    total: float
+    count: int = 1
+
+    def mean(self) -> float:
+        """Actors needed, not rounded."""
+        return self.total / self.count
+
+
+class ScalingState(msgspec.Struct, frozen=True):
+    """What one tick leaves to the next; a new process begins with an empty one and waits for whole windows again.
+
+    ``at_s``: when it was advanced last. ``changed_at_s``: of the last step. ``since_s``: since when ``looks`` have no
+    gap. ``num_actors``, ``joined_at_s``: how many reported, and since when. ``working``: the last number that was not
+    0, to come back to after a pause. ``steps`` counts. Times on a monotonic clock.
+    """
+
+    recommendation: Recommendation | None = None
+    at_s: float = 0.0
+    changed_at_s: float | None = None
+    looks: tuple[Look, ...] = ()
+    since_s: float | None = None
+    num_actors: int = -1
+    joined_at_s: float = 0.0
+    working: int = 0
+    steps: int = 0
+
+
+def advance(state: ScalingState, view: ScalingView, config: ScalingConfig, *, now_s: float) -> ScalingState:
+    """The state after one tick; its recommendation is what holds now."""
+    replace = msgspec.structs.replace
+    if now_s < state.at_s:
+        # A clock set back: no time of before means anything.
+        state = ScalingState(recommendation=state.recommendation, working=state.working, steps=state.steps)
+    if view.signals.num_actors != state.num_actors:
+        state = replace(state, num_actors=view.signals.num_actors, joined_at_s=now_s)
+    state = _looked(replace(state, at_s=now_s), view, config, now_s=now_s)
+    made = _recommend(state, view, config, now_s=now_s)
+    before = state.recommendation
+    # What was put upon us (a hold, a person's number) is no step of ours.
+    stepped = before is not None and made.replicas not in (before.replicas, view.current())
+    return replace(
+        state,
+        recommendation=made,
+        changed_at_s=now_s if stepped else state.changed_at_s,
+        working=made.replicas or state.working,
+        steps=state.steps + int(stepped),
+    )
+
+
+def needed_replicas(view: ScalingView, config: ScalingConfig) -> float | None:
+    """Actors that the rates of this moment speak for, inside the bounds; None when they speak of nothing."""
+    signals = view.signals
+    if signals.paused or not signals.num_actors or not signals.num_learners or not signals.num_stores:
+        return None
+    if view.bottleneck == "idle" or signals.learner_samples_per_s <= 0.0:
+        return None
+    at_work = signals.num_actors * (1.0 - actors_idle_ratio(signals))
+    needed = at_work / max(LEARNER_BUSY_MIN, 1.0 - signals.learner_idle_ratio)
+    stay = signals.num_actors
+    match view.bottleneck:
+        case "actor" if needed > stay and _has_headroom(signals, config):
+            return min(needed, config.max_replicas)
+        case "learner" | "balanced" if needed < stay:
+            return max(config.min_replicas, min(stay, needed / (1.0 - config.actor_idle_share)))
+        case _:
+            return stay
+
+
+def _recommend(
+    state: ScalingState, view: ScalingView, config: ScalingConfig, *, now_s: float
+) -> Recommendation:
+    current, signals = view.current(), view.signals
+    if view.scaled_s_ago is not None and view.scaled_s_ago < config.hold_s:
+        left_s = config.hold_s - max(0.0, view.scaled_s_ago)
+        return Recommendation(
+            current, f"{view.scaled_by or 'somebody'} scaled to {current}; held for {left_s:.0f} s more"
+        )
+    if view.paused:
+        if config.zero_when_paused:
+            return Recommendation(0, "the run is paused and zero_when_paused is on")
+        if current:
+            return Recommendation(current, "the run is paused")
+    if view.asked is not None:
+        asked = config.clamp(view.asked) if view.asked else 0
+        return Recommendation(asked, f"{view.asked} replicas were asked for", asked)
+    if current == 0 and view.replicas == 0 and not view.zero_is_ours:
+        return Recommendation(0, "somebody scaled to 0, which is a pause: scale to 1 or more to go on")
+    if current == 0:
+        start = config.clamp(state.working or max(1, config.min_replicas))
+        return Recommendation(start, "no actor reports: as many as there were last, or the fewest")
+    if config.clamp(current) != current:
+        target, why, needed = config.clamp(current), f"{current} is out of bounds", 0
+    else:
+        target, why, needed = _target(state, view, config, now_s=now_s)
+    since_step_s = math.inf if state.changed_at_s is None else now_s - state.changed_at_s
+    if since_step_s < config.step_s and state.recommendation is not None:
+        waits = f"the last step was {since_step_s:.0f} s ago, one in {config.step_s:.0f} s"
+        return Recommendation(config.clamp(state.recommendation.replicas), waits, needed)
+    if target > current and signals.num_actors < JOINED_SHARE * current:
+        return Recommendation(
+            current, f"waits for the actors asked for: {signals.num_actors} of {current} report", needed
+        )
+    step = max(-config.step_replicas, min(target - current, config.step_replicas))
+    return Recommendation(current + step, why, needed)
+
+
+def _target(
+    state: ScalingState, view: ScalingView, config: ScalingConfig, *, now_s: float
+) -> tuple[int, str, int]:
+    """Where to go, why, and the need that is seen; a need counts once its window is whole."""
+    current, signals = view.current(), view.signals
+    measured_s = 0.0 if state.since_s is None else now_s - state.since_s
+    if not state.looks or state.since_s is None:
+        return current, "nothing is measured yet", 0
+    rates = (
+        f"actors idle {actors_idle_ratio(signals):.0%}, the learner {signals.learner_idle_ratio:.0%} of its time,"
+        f" lag {signals.lag_mean:.1f} of {signals.max_lag}"
+    )
+    least = min(look.mean() for look in _within(state, config.stabilise_out_s, now_s=now_s))
+    most = max(look.mean() for look in _within(state, config.stabilise_in_s, now_s=now_s))
+    out, inwards = (config.clamp(max(1, _ceil(needed))) for needed in (least, most))
+    if out > current:
+        if measured_s >= config.stabilise_out_s:
+            return out, f"actor-bound: {rates}", out
+        return current, f"actor-bound for {measured_s:.0f} of {config.stabilise_out_s:.0f} s: {rates}", out
+    if inwards < current:
+        if measured_s >= config.stabilise_in_s:
+            return inwards, f"more than the learner takes: {rates}", inwards
+        lasted = f"{measured_s:.0f} of {config.stabilise_in_s:.0f} s"
+        return current, f"more than the learner takes, for {lasted}: {rates}", inwards
+    if view.bottleneck == "actor" and not _has_headroom(signals, config):
+        return current, f"actor-bound, but lag is near its budget: {rates}", current
+    return current, f"{view.bottleneck}-bound: {rates}" if view.bottleneck != "balanced" else rates, current
+
+
+def _looked(state: ScalingState, view: ScalingView, config: ScalingConfig, *, now_s: float) -> ScalingState:
+    """Take in one look; what cannot be measured leaves a gap, and a gap starts the windows anew.
+
+    A hard sync is no gap: it is over in seconds, and comes back every few versions.
+    """
+    replace = msgspec.structs.replace
+    held_by_platform = view.signals.paused and not view.paused
+    if now_s - state.joined_at_s < config.settle_s or held_by_platform:
+        return state
+    needed = needed_replicas(view, config)
+    if needed is None:
+        return replace(state, looks=(), since_s=None)
+    slot_s = max(1.0, config.stabilise_in_s / SLOTS)
+    newest = state.looks[-1] if state.looks else None
+    if newest is not None and now_s - newest.from_s < slot_s:
+        merged = Look(newest.from_s, newest.total + needed, newest.count + 1)
+        return replace(state, looks=(*state.looks[:-1], merged))
+    looks = (*state.looks, Look(now_s, needed))
+    since_s = now_s if state.since_s is None else state.since_s
+    return replace(state, looks=looks[-SLOTS - 1 :], since_s=since_s)
+
+
+def _within(state: ScalingState, window_s: float, *, now_s: float) -> list[Look]:
+    """The looks of the newest part of the window, its edge included; never none of some."""
+    slots = [index for index, look in enumerate(state.looks) if look.from_s <= now_s - window_s]
+    return list(state.looks[slots[-1] if slots else 0 :])
+
+
+def _has_headroom(signals: Signals, config: ScalingConfig) -> bool:
+    return signals.max_lag == 0 or signals.lag_mean <= config.lag_share_max * signals.max_lag
+
+
+def _ceil(number: float) -> int:
+    """The next whole number; what is whole but for rounding stays."""
+    return math.ceil(number - 1e-6)
