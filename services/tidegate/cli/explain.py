@@ -1,6 +1,5 @@
 """``tidegate explain``."""
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,17 +11,17 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.folder import find_folder, is_running, read_plan, read_record
+from tidegate.cli.asking import ask_admission
+from tidegate.cli.folder import find_folder, read_plan
 from tidegate.cli.life import read_life, sentence
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import promise, read_verdicts
 from tidegate.core.balance import Signals, diagnose
-from tidegate.core.errors import NotFoundError, UnavailableError
+from tidegate.core.errors import NotFoundError
 from tidegate.core.fixes import Advice, Fix, advise, gain_of
 from tidegate.core.prices import dollars
 from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import REMEDIES
-from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.admission import AdmissionClient, Diagnosis
 
 # Signals worth a line, in the order of the loop; the others are in --json.
@@ -61,7 +60,7 @@ def explain(
         answer: dict[str, Any] = {**msgspec.to_builtins(life), "sentence": sentence(life)}
         _tell(answer, Text(answer["sentence"]), json=json)
         return
-    diagnosis = asyncio.run(_ask(where)) if is_running(where) else diagnosis_of_samples(where)
+    diagnosis = ask_admission(where, AdmissionClient.diagnose, otherwise=diagnosis_of_samples)
     broken = broken_objectives(where)
     advice = advise(signals_of(diagnosis.signals), prices=read_plan(where)[1].file.prices)
     answer = {
@@ -77,18 +76,6 @@ def _tell(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     else:
         Console().print(text, highlight=False, soft_wrap=True)
-
-
-async def _ask(folder: Path) -> Diagnosis:
-    channel = open_channel(read_record(folder).addresses["admission"][0])
-    try:
-        return await AdmissionClient(channel).diagnose()
-    except UnavailableError:
-        return diagnosis_of_samples(
-            folder
-        )  # admission is being restarted: what it wrote a moment ago still stands
-    finally:
-        await channel.close()
 
 
 class BrokenObjective(msgspec.Struct, frozen=True):

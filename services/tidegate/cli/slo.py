@@ -1,6 +1,5 @@
 """``tidegate slo``: the run's objectives, their error budgets, and who was to blame when one last broke."""
 
-import asyncio
 import sys
 import time
 from pathlib import Path
@@ -13,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
+from tidegate.cli.asking import ask_admission
 from tidegate.cli.folder import find_folder, is_running, read_record
 from tidegate.cli.up.chart import bar
-from tidegate.core.errors import NotFoundError, UnavailableError
+from tidegate.core.errors import NotFoundError
 from tidegate.core.slo import Condition, Slo, Verdict, headline
-from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.admission import AdmissionClient
 
 STYLES: dict[Condition, str] = {
@@ -67,17 +66,7 @@ def read_verdicts(folder: Path) -> list[Verdict]:
     Raises:
         NotFoundError: admission never wrote any.
     """
-    return asyncio.run(_ask(folder)) if is_running(folder) else slos_of_file(folder)
-
-
-async def _ask(folder: Path) -> list[Verdict]:
-    channel = open_channel(read_record(folder).addresses["admission"][0])
-    try:
-        return await AdmissionClient(channel).slos()
-    except UnavailableError:
-        return slos_of_file(folder)  # admission is being restarted: what it wrote a moment ago still stands
-    finally:
-        await channel.close()
+    return ask_admission(folder, AdmissionClient.slos, otherwise=slos_of_file)
 
 
 def slos_of_file(folder: Path) -> list[Verdict]:

@@ -1,0 +1,41 @@
+"""Asking admission of a run that may be over, or whose admission may be away for a moment."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tidegate.cli.folder import is_running, read_record
+from tidegate.core.errors import UnavailableError
+from tidegate.runtime.rpc import open_channel
+from tidegate.wire.clients.admission import AdmissionClient
+
+AnswerT = TypeVar("AnswerT")
+
+
+def ask_admission(
+    folder: Path,
+    question: Callable[[AdmissionClient], Awaitable[AnswerT]],
+    *,
+    otherwise: Callable[[Path], AnswerT],
+) -> AnswerT:
+    """What admission answers while the run runs; ``otherwise`` reads from the folder what it wrote last.
+
+    Raises:
+        TidegateError: admission refused the question, or ``otherwise`` found nothing.
+    """
+    return asyncio.run(_ask(folder, question, otherwise)) if is_running(folder) else otherwise(folder)
+
+
+async def _ask(
+    folder: Path,
+    question: Callable[[AdmissionClient], Awaitable[AnswerT]],
+    otherwise: Callable[[Path], AnswerT],
+) -> AnswerT:
+    channel = open_channel(read_record(folder).addresses["admission"][0])
+    try:
+        return await question(AdmissionClient(channel))
+    except UnavailableError:
+        return otherwise(folder)  # admission is being restarted: what it wrote a moment ago still stands
+    finally:
+        await channel.close()
