@@ -103,15 +103,17 @@ class Admission:
         while not self.context.drain.requested:
             self._asked.clear()
             await self._look_at_streams()
-            self._steering.tick(self._seen, self.flow(), now_s=self._now_s())
+            flow = self.flow()
+            self._steering.tick(self._seen, flow, now_s=self._now_s())
+            decision = self.decision()
             try:
-                await self._act(self.decision())
+                await self._act(decision)
             except TidegateError as error:
                 if not error.retryable:
                     raise
                 self.context.stats.add("publish_failures_total")
                 self.context.log.warning("limits_not_published", error=str(error))
-            await self._record()
+            await self._record(decision.limits, flow)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), timeout=self._config.tick_s)
         self._pause_file.clear()
@@ -136,9 +138,12 @@ class Admission:
 
     def diagnosis(self) -> tuple[Diagnosis, Signals]:
         """Who is the bottleneck of the last window, and the signals it was read from."""
+        return self._diagnose(self.decision().limits)
+
+    def _diagnose(self, limits: Limits) -> tuple[Diagnosis, Signals]:
         signals = signals_of(
             self._seen,
-            self.decision().limits,
+            limits,
             mean_backlog(self._backlogs),
             group_size=self._group_size,
             now_s=self._now_s(),
@@ -218,17 +223,16 @@ class Admission:
             return
         self._backlogs.append(Backlog(tasks.messages, rollouts.messages, trajectories.messages))
 
-    async def _record(self) -> None:
+    async def _record(self, limits: Limits, flow: Flow) -> None:
         """The objectives, the sample of this tick, the stats, and the diagnosis as labels for whoever looks on."""
         context = self.context
-        diagnosis, signals = self.diagnosis()
-        decision, flow = self.decision(), self.flow()
+        diagnosis, signals = self._diagnose(limits)
         stats = context.stats
         stats.add("decisions_total")
-        stats.set("max_running", decision.limits.max_running)
-        stats.set("max_lag", decision.limits.max_lag)
-        stats.set("capacity", capacity(decision.limits, flow))
-        stats.set("paused", float(decision.limits.paused))
+        stats.set("max_running", limits.max_running)
+        stats.set("max_lag", limits.max_lag)
+        stats.set("capacity", capacity(limits, flow))
+        stats.set("paused", float(limits.paused))
         for name, value in self._steering.statistics().items():
             stats.set(name, value)
         backlog = self._backlogs[-1] if self._backlogs else Backlog()
@@ -236,8 +240,8 @@ class Admission:
         stats.label("bottleneck", diagnosis.bottleneck)
         stats.label("bottleneck_sentence", diagnosis.sentence)
         stats.label("bottleneck_fix", diagnosis.fix)
-        context.telemetry.observe(METRIC_ADMISSION_LIMIT, decision.limits.max_running)
-        await self._slos.tick(self._seen, diagnosis, paused=decision.limits.paused, now_s=self._now_s())
+        context.telemetry.observe(METRIC_ADMISSION_LIMIT, limits.max_running)
+        await self._slos.tick(self._seen, diagnosis, paused=limits.paused, now_s=self._now_s())
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
         self._samples.append(Sample(context.clock.now_s(), diagnosis.bottleneck, signals, values))

@@ -53,8 +53,8 @@ class Steering:
             batch_size=self._batch_size,
             now_s=now_s,
         )
-        measured = self._measure(learner, now_s=now_s)
         if self._config.goodput.enabled:
+            measured = self._measure(learner, now_s=now_s)
             self.goodput = goodput.advance(
                 self.goodput,
                 # While admission is stopped throughput says nothing of the budget.
