@@ -1,0 +1,117 @@
+{{/*
+Who may say what at the broker, by user; a user is a component. Subjects and streams are those of wire/subjects.py, which
+a test holds against a real server. publish, follow: subjects below `tg.<run>.`. read: streams whose last message is
+asked for. consume: the stream whose durable consumer it shares. tune: the stream whose consumer it changes, unread.
+What everybody may: its statistics, events and quarantine; seeing that the streams are there, or making them.
+What nobody may: delete or purge.
+*/}}
+{{- define "tidegate.brokerUsers" -}}
+task-queue: {publish: ["task.*"], follow: ["ver.*", "ctl.task_queue"], read: [CONTROL, POLICY]}
+actor: {publish: ["roll.*", "traj.*"], follow: ["ver.*"], read: [POLICY], consume: TASKS}
+environment: {publish: ["traj.*"], consume: ROLLOUTS}
+trajectory-store: {follow: ["ver.*"], read: [POLICY], consume: TRAJECTORIES}
+learner: {follow: ["ver.*"], read: [POLICY]}
+weight-distribution: {publish: ["ver.*"], follow: ["ver.*"], read: [POLICY]}
+admission: {publish: ["ctl.*"], follow: ["ver.*"], read: [CONTROL, POLICY], tune: TASKS}
+{{- end -}}
+
+{{- define "tidegate.streams" -}}
+[TASKS, ROLLOUTS, TRAJECTORIES, POLICY, CONTROL, EVENTS, QUARANTINE]
+{{- end -}}
+
+{{/* Everybody with a password: the components, people and `helm test` (operator), the server's own account (system), and
+the routes between servers. */}}
+{{- define "tidegate.brokerKeys" -}}
+{{- join " " (concat (keys (include "tidegate.brokerUsers" . | fromYaml) | sortAlpha) (list "operator" "routes" "system")) -}}
+{{- end -}}
+
+{{/* The variable that a password reaches the server by: a configuration file without secrets. */}}
+{{- define "tidegate.brokerVariable" -}}
+TG_{{ . | upper | replace "-" "_" }}
+{{- end -}}
+
+{{- define "tidegate.brokerConfig" -}}
+{{- $root := . -}}
+{{- $run := include "tidegate.runId" . -}}
+{{- $nats := .Values.nats -}}
+{{- $name := include "tidegate.name" (list . "nats") -}}
+server_name: $POD_NAME
+listen: "0.0.0.0:4222"
+http: "0.0.0.0:8222"
+pid_file: "/tmp/nats.pid"
+max_payload: 2097152
+lame_duck_grace_period: "5s"
+lame_duck_duration: "30s"
+
+jetstream {
+  store_dir: "/data"
+  max_file_store: {{ $nats.fileStoreMax }}
+  max_memory_store: 64Mi
+  {{- if eq $nats.durability "power" }}
+  sync_interval: always
+  {{- else }}
+  sync_interval: "2m"
+  {{- end }}
+}
+{{- if gt (int $nats.replicas) 1 }}
+
+cluster {
+  name: {{ $name | quote }}
+  listen: "0.0.0.0:6222"
+  authorization { user: routes, password: $TG_ROUTES }
+  routes: [
+    {{- range $index := until (int $nats.replicas) }}
+    "nats://routes:$TG_ROUTES@{{ $name }}-{{ $index }}.{{ $name }}-peers:6222"
+    {{- end }}
+  ]
+}
+{{- end }}
+
+system_account: SYSTEM
+accounts {
+  SYSTEM { users: [{ user: system, password: $TG_SYSTEM }] }
+  TIDEGATE {
+    jetstream: enabled
+    users: [
+      { user: operator, password: $TG_OPERATOR }
+      {{- range $user, $may := include "tidegate.brokerUsers" . | fromYaml }}
+      {
+        user: {{ $user }}, password: ${{ include "tidegate.brokerVariable" $user }}
+        permissions {
+          publish: { allow: [
+            {{- range concat ($may.publish | default list) (list "stats.*" "evt.*" "bad.*") }}
+            "tg.{{ $run }}.{{ . }}"
+            {{- end }}
+            "$JS.API.INFO"
+            {{- range $stream := include "tidegate.streams" $root | fromYamlArray }}
+            "$JS.API.STREAM.INFO.{{ $stream }}-{{ $run }}"
+            "$JS.API.STREAM.CREATE.{{ $stream }}-{{ $run }}"
+            "$JS.API.STREAM.UPDATE.{{ $stream }}-{{ $run }}"
+            {{- end }}
+            {{- range $may.read }}
+            "$JS.API.DIRECT.GET.{{ . }}-{{ $run }}.>"
+            "$JS.API.STREAM.MSG.GET.{{ . }}-{{ $run }}"
+            {{- end }}
+            {{- with coalesce $may.consume $may.tune }}
+            "$JS.API.CONSUMER.INFO.{{ . }}-{{ $run }}.*"
+            "$JS.API.CONSUMER.CREATE.{{ . }}-{{ $run }}.>"
+            "$JS.API.CONSUMER.DURABLE.CREATE.{{ . }}-{{ $run }}.*"
+            {{- end }}
+            {{- with $may.consume }}
+            "$JS.API.CONSUMER.MSG.NEXT.{{ . }}-{{ $run }}.*"
+            "$JS.ACK.{{ . }}-{{ $run }}.>"
+            {{- end }}
+          ] }
+          subscribe: { allow: [
+            "_INBOX.>"
+            {{- range concat ($may.follow | default list) (list "stats.*" "evt.*") }}
+            "tg.{{ $run }}.{{ . }}"
+            {{- end }}
+          ] }
+        }
+      }
+      {{- end }}
+    ]
+  }
+}
+{{- end -}}

@@ -1,0 +1,150 @@
+{{/* First part of every object's name: room for the longest component and a StatefulSet's suffix within 63. */}}
+{{- define "tidegate.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Name of a component's objects: (list root "task-queue") */}}
+{{- define "tidegate.name" -}}
+{{- $root := index . 0 -}}
+{{- printf "%s-%s" (include "tidegate.fullname" $root) (index . 1) -}}
+{{- end -}}
+
+{{- define "tidegate.runId" -}}
+{{- $given := printf "%s-%s" .Values.run.run .Release.Name | lower | replace "." "-" | trunc 48 | trimSuffix "-" -}}
+{{- .Values.runId | default $given -}}
+{{- end -}}
+
+{{/* What never changes for the life of an object: (list root component) */}}
+{{- define "tidegate.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: tidegate
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{/* All labels of an object: (list root component) */}}
+{{- define "tidegate.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "tidegate.selector" . }}
+app.kubernetes.io/part-of: tidegate
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The metadata of an object: (list root component name [annotations]) */}}
+{{- define "tidegate.metadata" -}}
+{{- $root := index . 0 -}}
+{{- $annotations := dict -}}
+{{- if gt (len .) 3 }}{{ $annotations = index . 3 }}{{ end -}}
+{{- $annotations = merge (deepCopy $annotations) $root.Values.commonAnnotations -}}
+name: {{ index . 2 }}
+namespace: {{ $root.Release.Namespace }}
+labels:
+  {{- include "tidegate.labels" (list $root (index . 1)) | nindent 2 }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* registry/repository:tag@digest: (list root image defaultTag) */}}
+{{- define "tidegate.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- with $root.Values.global.imageRegistry }}{{ . | trimSuffix "/" }}/{{ end -}}
+{{- $image.repository -}}:{{ $image.tag | default (index . 2) }}
+{{- with $image.digest }}@{{ . }}{{ end -}}
+{{- end -}}
+
+{{/* One of Tidegate's own images by its key under `images`: (list root "light") */}}
+{{- define "tidegate.ownImage" -}}
+{{- $root := index . 0 -}}
+{{- $tag := $root.Values.images.tag | default $root.Chart.AppVersion -}}
+{{- include "tidegate.image" (list $root (index $root.Values.images (index . 1)) $tag) -}}
+{{- end -}}
+
+{{- define "tidegate.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* PodSecurity "restricted", and a file system that nobody can change. */}}
+{{- define "tidegate.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "tidegate.containerSecurity" -}}
+allowPrivilegeEscalation: false
+privileged: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "tidegate.drainTimeoutSeconds" -}}
+{{- /* The run file's own default; a test holds the two together. */ -}}
+{{- .Values.run.drain_timeout_s | default 10 | float64 | ceil | int -}}
+{{- end -}}
+
+{{- define "tidegate.brokerUrl" -}}
+{{- if eq .Values.nats.mode "external" -}}
+{{- required "nats.mode is external: set nats.url to nats://host:4222" .Values.nats.url -}}
+{{- else -}}
+nats://{{ include "tidegate.name" (list . "nats") }}:4222
+{{- end -}}
+{{- end -}}
+
+{{- define "tidegate.brokerSecret" -}}
+{{- if and (eq .Values.nats.mode "external") (not .Values.nats.auth.existingSecret) -}}
+{{- fail "nats.mode is external: set nats.auth.existingSecret to a Secret with the passwords" -}}
+{{- end -}}
+{{- .Values.nats.auth.existingSecret | default (include "tidegate.name" (list . "nats-auth")) -}}
+{{- end -}}
+
+{{/* host:port of the OTLP receiver, or nothing. */}}
+{{- define "tidegate.otlpEndpoint" -}}
+{{- if eq .Values.collector.mode "builtin" -}}
+{{ include "tidegate.name" (list . "collector") }}:4317
+{{- else if eq .Values.collector.mode "external" -}}
+{{- required "collector.mode is external: set collector.endpoint to host:port" .Values.collector.endpoint -}}
+{{- end -}}
+{{- end -}}
+
+{{/* JSON is YAML, and keeps what Helm's YAML does not: 1073741824 stays an integer. */}}
+{{- define "tidegate.document" -}}
+{{- . | toPrettyJson | replace "\\u003e" ">" | replace "\\u003c" "<" | replace "\\u0026" "&" -}}
+{{- end -}}
+
+{{- define "tidegate.runDocument" -}}
+{{- $run := deepCopy .Values.run -}}
+{{- $endpoint := include "tidegate.otlpEndpoint" . -}}
+{{- if $endpoint -}}
+{{- $telemetry := $run.telemetry | default dict -}}
+{{- if not $telemetry.otlp_endpoint -}}
+{{- $_ := set $run "telemetry" (merge (dict "otlp_endpoint" $endpoint) $telemetry) -}}
+{{- end -}}
+{{- end -}}
+{{- include "tidegate.document" $run -}}
+{{- end -}}
+
+{{- define "tidegate.clusterDocument" -}}
+{{- $root := . -}}
+{{- $addresses := dict -}}
+{{- range $service, $row := include "tidegate.services" . | fromYaml -}}
+{{- if $row.called -}}
+{{- $_ := set $addresses $service (list (printf "%s:7700" (include "tidegate.name" (list $root $row.name)))) -}}
+{{- end -}}
+{{- end -}}
+{{- include "tidegate.document" (dict "run_id" (include "tidegate.runId" .) "broker_url" (include "tidegate.brokerUrl" .) "addresses" $addresses) -}}
+{{- end -}}

@@ -1,0 +1,32 @@
+{{/*
+The seven services. An eighth is one row here, one section of values, and one line in services.yaml.
+values: its section of values.yaml. name: its component. scalable: a Deployment whose replicas are not ours to set; the
+others are StatefulSets with a volume. called: others reach it by gRPC. priority: its PriorityClass.
+broker: its user at the broker, with the permissions in _nats_permissions.tpl.
+*/}}
+{{- define "tidegate.services" -}}
+task_queue: {values: taskQueue, name: task-queue, scalable: false, called: true, priority: control}
+actor: {values: actor, name: actor, scalable: true, called: false, priority: actor}
+environment: {values: environment, name: environment, scalable: true, called: true, priority: environment}
+trajectory_store: {values: trajectoryStore, name: trajectory-store, scalable: false, called: true, priority: control}
+learner: {values: learner, name: learner, scalable: false, called: true, priority: learner}
+weight_distribution: {values: weightDistribution, name: weight-distribution, scalable: false, called: true, priority: control}
+admission: {values: admission, name: admission, scalable: false, called: true, priority: control}
+{{- end -}}
+
+{{/* A service's section of the values over what holds for all: (list root row) */}}
+{{- define "tidegate.pod" -}}
+{{- $root := index . 0 -}}
+{{- mergeOverwrite (deepCopy $root.Values.podDefaults) (index $root.Values (index . 1).values) | toYaml -}}
+{{- end -}}
+
+{{/* Which key of `images` a service runs: (list root service pod) */}}
+{{- define "tidegate.imageKey" -}}
+{{- $root := index . 0 -}}{{- $service := index . 1 -}}{{- $pod := index . 2 -}}
+{{- if ne ($pod.image | default "auto") "auto" -}}{{ $pod.image }}
+{{- else if eq $service "learner" -}}{{ ternary "learnerGpu" "cpu" (gt (int $pod.gpu) 0) }}
+{{- else if gt (int $pod.gpu) 0 -}}actorGpu
+{{- else if and (eq $service "actor") (ne $root.Values.run.policy.kind "mlp_actor_critic") -}}cpu
+{{- else -}}light
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,345 @@
+{{/* Everything one service needs: its account, Service, workload and disruption budget: (list root "task_queue") */}}
+{{- define "tidegate.service" -}}
+{{- $root := index . 0 -}}
+{{- $service := index . 1 -}}
+{{- $row := index (include "tidegate.services" $root | fromYaml) $service -}}
+{{- $pod := include "tidegate.pod" (list $root $row) | fromYaml -}}
+{{- $name := include "tidegate.name" (list $root $row.name) -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "tidegate.metadata" (list $root $row.name $name ($pod.serviceAccountAnnotations | default dict)) | nindent 2 }}
+automountServiceAccountToken: false
+{{- if $row.called }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  {{- include "tidegate.metadata" (list $root $row.name $name) | nindent 2 }}
+spec:
+  type: ClusterIP
+  {{- if $row.scalable }}
+  clusterIP: None # its pods are balanced by the callers: one connection would stay with one pod
+  {{- end }}
+  selector:
+    {{- include "tidegate.selector" (list $root $row.name) | nindent 4 }}
+    {{- if eq $service "learner" }}
+    statefulset.kubernetes.io/pod-name: {{ $name }}-0 # the rank that serves
+    {{- end }}
+  ports:
+    - {name: grpc, port: 7700, targetPort: grpc, appProtocol: grpc}
+{{- end }}
+{{- if eq $service "learner" }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  {{- include "tidegate.metadata" (list $root $row.name (printf "%s-ranks" $name)) | nindent 2 }}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true # ranks find each other before any of them is ready
+  selector:
+    {{- include "tidegate.selector" (list $root $row.name) | nindent 4 }}
+  ports:
+    - {name: rendezvous, port: 29400, targetPort: rendezvous}
+{{- end }}
+---
+{{ include "tidegate.workload" (dict "root" $root "service" $service "row" $row "pod" $pod "name" $name "pool" "main") }}
+{{- $pools := $pod.pools | default dict }}
+{{- range $pool, $overrides := $pools }}
+---
+{{ include "tidegate.workload" (dict "root" $root "service" $service "row" $row "pod" (mergeOverwrite (deepCopy $pod) $overrides) "name" (printf "%s-%s" $name $pool) "pool" $pool) }}
+{{- end }}
+{{- if ($pod.pdb | default dict).enabled }}
+---
+{{ include "tidegate.pdb" (list $root $row.name $name $pod.pdb) }}
+{{- end }}
+{{- end -}}
+
+{{- define "tidegate.pdb" -}}
+{{- $root := index . 0 -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "tidegate.metadata" (list $root (index . 1) (index . 2)) | nindent 2 }}
+spec:
+  maxUnavailable: {{ (index . 3).maxUnavailable }}
+  unhealthyPodEvictionPolicy: AlwaysAllow # a pod that never gets ready must not hold a node
+  selector:
+    matchLabels:
+      {{- include "tidegate.selector" (list $root (index . 1)) | nindent 6 }}
+{{- end -}}
+
+{{/* One Deployment or StatefulSet: (dict "root" "service" "row" "pod" "name" "pool") */}}
+{{- define "tidegate.workload" -}}
+{{- $root := .root -}}{{- $row := .row -}}{{- $pod := .pod -}}{{- $service := .service -}}
+{{- $ranks := 1 -}}
+{{- if eq $service "learner" }}{{ $ranks = int $pod.ranks }}{{ end -}}
+apiVersion: apps/v1
+kind: {{ ternary "Deployment" "StatefulSet" $row.scalable }}
+metadata:
+  {{- include "tidegate.metadata" (list $root $row.name .name) | nindent 2 }}
+spec:
+  {{- if $row.scalable }}
+  {{- if not (kindIs "invalid" $pod.replicas) }}
+  replicas: {{ int $pod.replicas }}
+  {{- end }}
+  strategy:
+    {{- toYaml $pod.strategy | nindent 4 }}
+  {{- else }}
+  replicas: {{ $ranks }}
+  serviceName: {{ ternary (printf "%s-ranks" .name) .name (eq $service "learner") }}
+  {{- if gt $ranks 1 }}
+  podManagementPolicy: Parallel # no rank is ready before all of them are there
+  {{- end }}
+  updateStrategy: {type: RollingUpdate}
+  {{- if $pod.persistence.enabled }}
+  persistentVolumeClaimRetentionPolicy:
+    whenDeleted: {{ ternary "Retain" "Delete" $pod.persistence.retain }}
+    whenScaled: Retain
+  {{- end }}
+  {{- end }}
+  revisionHistoryLimit: 5
+  selector:
+    matchLabels:
+      {{- include "tidegate.selector" (list $root $row.name) | nindent 6 }}
+      {{- if eq $service "actor" }}
+      tidegate.dev/pool: {{ .pool }}
+      {{- end }}
+  template:
+    {{- include "tidegate.podTemplate" . | nindent 4 }}
+  {{- if and (not $row.scalable) $pod.persistence.enabled }}
+  volumeClaimTemplates:
+    - {{ include "tidegate.claim" (list $root $row.name $pod.persistence) | nindent 6 | trim }}
+  {{- end }}
+{{- end -}}
+
+{{/* A volume claim named data: (list root component persistence) */}}
+{{- define "tidegate.claim" -}}
+{{- $root := index . 0 -}}{{- $persistence := index . 2 -}}
+metadata:
+  name: data
+  labels:
+    {{- include "tidegate.selector" (list $root (index . 1)) | nindent 4 }}
+spec:
+  accessModes:
+    {{- toYaml $persistence.accessModes | nindent 4 }}
+  {{- with $persistence.storageClass }}
+  storageClassName: {{ . }}
+  {{- end }}
+  resources:
+    requests:
+      storage: {{ $persistence.size }}
+{{- end -}}
+
+{{- define "tidegate.podTemplate" -}}
+{{- $root := .root -}}{{- $row := .row -}}{{- $pod := .pod -}}{{- $service := .service -}}
+{{- $ranks := 1 -}}
+{{- if eq $service "learner" }}{{ $ranks = int $pod.ranks }}{{ end -}}
+{{- $gpu := int $pod.gpu -}}
+{{- $kubernetes := and (eq $service "admission") $root.Values.admission.kubernetes.enabled -}}
+{{- $learner := include "tidegate.name" (list $root "learner") -}}
+{{- $documents := printf "%s\n%s" (include "tidegate.runDocument" $root) (include "tidegate.clusterDocument" $root) -}}
+metadata:
+  labels:
+    {{- include "tidegate.labels" (list $root $row.name) | nindent 4 }}
+    {{- if eq $service "actor" }}
+    tidegate.dev/pool: {{ .pool }}
+    {{- end }}
+    {{- if and $root.Values.kueue.queueName (has $service (list "actor" "learner")) }}
+    kueue.x-k8s.io/queue-name: {{ $root.Values.kueue.queueName }}
+    {{- end }}
+    {{- with $pod.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    kubectl.kubernetes.io/default-container: {{ $row.name }}
+    checksum/config: {{ sha256sum $documents }}
+    {{- with $pod.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "tidegate.name" (list $root $row.name) }}
+  automountServiceAccountToken: {{ $kubernetes }}
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ add (include "tidegate.drainTimeoutSeconds" $root) 20 $pod.preStopSleepSeconds }}
+  securityContext:
+    {{- include "tidegate.podSecurity" $root | nindent 4 }}
+  {{- include "tidegate.pullSecrets" $root | nindent 2 }}
+  {{- include "tidegate.placement" (list $root $row $pod) | nindent 2 }}
+  {{- with $pod.resourceClaims }}
+  resourceClaims:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: {{ $row.name }}
+      image: {{ include "tidegate.ownImage" (list $root (include "tidegate.imageKey" (list $root $service $pod))) }}
+      imagePullPolicy: {{ $root.Values.images.pullPolicy }}
+      {{- if gt $ranks 1 }}
+      command:
+        - torchrun
+        - --nnodes={{ $ranks }}
+        - --nproc-per-node=1
+        - --rdzv-backend=c10d
+        - --rdzv-id={{ include "tidegate.runId" $root }}
+        - --rdzv-endpoint={{ $learner }}-0.{{ $learner }}-ranks:29400
+        - -m
+        - tidegate.cli.main
+      {{- end }}
+      args: [serve, {{ $service }}, --cluster, /etc/tidegate, --data-dir, /data]
+      env:
+        {{- include "tidegate.env" (list $root $service) | nindent 8 }}
+        {{- if $kubernetes }}
+        - {name: TIDEGATE_KUBERNETES, value: "1"}
+        - {name: TIDEGATE_RELEASE, value: {{ $root.Release.Name }}}
+        - {name: TIDEGATE_LEASE, value: {{ include "tidegate.name" (list $root "admission") }}}
+        {{- if $root.Values.crd.enabled }}
+        - {name: TIDEGATE_CRD, value: "1"}
+        - {name: TIDEGATE_TRAINING_RUN, value: {{ include "tidegate.fullname" $root }}}
+        {{- end }}
+        - name: TIDEGATE_ACTOR_DEPLOYMENTS
+          value: {{ include "tidegate.actorDeployments" $root }}
+        {{- end }}
+        {{- if eq $gpu 0 }}
+        - {name: NVIDIA_VISIBLE_DEVICES, value: void}
+        {{- end }}
+        {{- with concat $root.Values.commonEnv $pod.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      ports:
+        - {name: grpc, containerPort: 7700}
+        {{- if eq $service "learner" }}
+        - {name: rendezvous, containerPort: 29400}
+        {{- end }}
+      startupProbe:
+        grpc: {port: 7700, service: startup}
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: {{ max 1 (div $pod.startupBudgetSeconds 5) }}
+      readinessProbe:
+        grpc: {port: 7700, service: readiness}
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: 2
+      livenessProbe:
+        grpc: {port: 7700, service: liveness}
+        periodSeconds: 20
+        timeoutSeconds: 10
+        failureThreshold: 6
+      {{- if $pod.preStopSleepSeconds }}
+      lifecycle:
+        preStop: {sleep: {seconds: {{ $pod.preStopSleepSeconds }}}}
+      {{- end }}
+      resources:
+        {{- include "tidegate.resources" $pod | nindent 8 }}
+      securityContext:
+        {{- include "tidegate.containerSecurity" $root | nindent 8 }}
+      terminationMessagePolicy: FallbackToLogsOnError
+      workingDir: /data
+      volumeMounts:
+        - {name: config, mountPath: /etc/tidegate, readOnly: true}
+        - {name: data, mountPath: /data}
+        - {name: tmp, mountPath: /tmp}
+        {{- if and (eq $root.Values.nats.mode "external") $root.Values.nats.tls.existingSecret }}
+        - {name: broker-ca, mountPath: /etc/tidegate-broker, readOnly: true}
+        {{- end }}
+        {{- if eq $service "learner" }}
+        - {name: shm, mountPath: /dev/shm}
+        {{- end }}
+        {{- with $pod.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+  volumes:
+    - {name: config, configMap: {name: {{ include "tidegate.name" (list $root "run") }}}}
+    - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
+    {{- if and (eq $root.Values.nats.mode "external") $root.Values.nats.tls.existingSecret }}
+    - {name: broker-ca, secret: {secretName: {{ $root.Values.nats.tls.existingSecret }}, items: [{key: ca.crt, path: ca.crt}]}}
+    {{- end }}
+    {{- if $row.scalable }}
+    - {name: data, emptyDir: {sizeLimit: {{ $pod.scratch.size }}}}
+    {{- else if not $pod.persistence.enabled }}
+    - {name: data, emptyDir: {sizeLimit: {{ $pod.persistence.size }}}}
+    {{- end }}
+    {{- if eq $service "learner" }}
+    - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pod.sharedMemory }}}}
+    {{- end }}
+    {{- with $pod.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{/* What a container of Tidegate knows of itself and the broker: (list root service) */}}
+{{- define "tidegate.env" -}}
+{{- $root := index . 0 -}}
+{{- $user := $root.Values.nats.auth.user | default (index . 1 | replace "_" "-") -}}
+{{- $key := ternary $root.Values.nats.auth.passwordKey $user (ne $root.Values.nats.auth.user "") -}}
+- {name: TIDEGATE_CLUSTER, value: /etc/tidegate}
+- {name: TIDEGATE_POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: TIDEGATE_POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+- {name: TIDEGATE_NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+- {name: TIDEGATE_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+- {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.namespace.name=$(TIDEGATE_NAMESPACE),k8s.pod.name=$(TIDEGATE_POD_NAME),k8s.pod.uid=$(TIDEGATE_POD_UID),k8s.node.name=$(TIDEGATE_NODE_NAME)"}
+- {name: TIDEGATE_BROKER_USER, value: {{ $user }}}
+- {name: TIDEGATE_BROKER_PASSWORD, valueFrom: {secretKeyRef: {name: {{ include "tidegate.brokerSecret" $root }}, key: {{ $key }}}}}
+{{- if and (eq $root.Values.nats.mode "external") $root.Values.nats.tls.existingSecret }}
+- {name: SSL_CERT_FILE, value: /etc/tidegate-broker/ca.crt}
+{{- end }}
+{{- end -}}
+
+{{/* The Deployments that admission may see and scale, comma-separated. */}}
+{{- define "tidegate.actorDeployments" -}}
+{{- $name := include "tidegate.name" (list . "actor") -}}
+{{- $names := list $name -}}
+{{- range $pool, $_ := .Values.actor.pools }}{{ $names = append $names (printf "%s-%s" $name $pool) }}{{ end -}}
+{{- join "," $names -}}
+{{- end -}}
+
+{{- define "tidegate.resources" -}}
+{{- $resources := deepCopy .resources -}}
+{{- if gt (int .gpu) 0 -}}
+{{- $_ := set $resources "limits" (merge (dict "nvidia.com/gpu" (int .gpu)) ($resources.limits | default dict)) -}}
+{{- end -}}
+{{- if .resourceClaims -}}
+{{- $claims := list -}}
+{{- range .resourceClaims }}{{ $claims = append $claims (dict "name" .name) }}{{ end -}}
+{{- $_ := set $resources "claims" $claims -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{/* Where a pod may run and who goes first: (list root row pod) */}}
+{{- define "tidegate.placement" -}}
+{{- $root := index . 0 -}}{{- $row := index . 1 -}}{{- $pod := index . 2 -}}
+{{- if $pod.priorityClassName }}
+priorityClassName: {{ $pod.priorityClassName }}
+{{- else if $root.Values.priorityClasses.create }}
+priorityClassName: {{ include "tidegate.priorityClass" (list $root $row.priority) }}
+{{- end }}
+{{- with $pod.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with $pod.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pod.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pod.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pod.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{ mergeOverwrite (dict "labelSelector" (dict "matchLabels" (include "tidegate.selector" (list $root $row.name) | fromYaml))) . | toYaml | nindent 4 | trim }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Cluster-wide, hence with the namespace: (list root "control") */}}
+{{- define "tidegate.priorityClass" -}}
+{{- $root := index . 0 -}}
+{{- printf "%s-%s-%s" $root.Release.Namespace (include "tidegate.fullname" $root) (index . 1) | trunc 63 -}}
+{{- end -}}
