@@ -1,21 +1,30 @@
 """The two books of a run read side by side: the task queue's journal and the trajectory store's ledger.
 
-Both are opened read-only, beside the services or after them. The ledger is read first: whatever it holds by then was
-admitted before, so the journal, read later, must know it.
+Both are opened read-only, beside the services or after them; those of a cluster are asked for. The ledger is read
+first: whatever it holds by then was admitted before, so the journal, read later, must know it.
 """
 
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from tidegate.cli.folder import read_record
+from tidegate.cli.run_record import RunRecord
 from tidegate.core.audit import Audit, JournalTotals, LedgerTotals, reconcile
 from tidegate.core.errors import NotFoundError
-from tidegate.task_queue.journal import read_journal
+from tidegate.core.ids import TrajectoryId
+from tidegate.runtime.rpc import open_channel
+from tidegate.task_queue.journal import moment as read_journal_moment
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
-from tidegate.trajectory_store.counts import count_rows, recount_trained_twice
-from tidegate.trajectory_store.memory import load_tree
-from tidegate.trajectory_store.schema import LEDGER_FILE, reading
+from tidegate.trajectory_store import reading
+from tidegate.trajectory_store.schema import LEDGER_FILE
+from tidegate.wire.clients.task_queue import TaskQueueClient
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+
+TotalsT = TypeVar("TotalsT", JournalTotals, LedgerTotals)
 
 
 class Books(msgspec.Struct, frozen=True):
@@ -37,31 +46,49 @@ def journal_path(folder: Path) -> Path:
 
 
 def read_books(folder: Path) -> Books:
-    """Audit a run folder, live or stopped.
+    """Audit a run: of a folder, live or stopped, or of a cluster.
 
     Raises:
         NotFoundError: the run never came so far as to write its books.
         CorruptionError: one of them cannot be read.
         StaleFolderError: one of them was written by an incompatible version.
+        UnavailableError: a service of the cluster does not answer.
     """
     record = read_record(folder)
-    for path in (ledger_path(folder), journal_path(folder)):
-        if not path.is_file():
-            raise NotFoundError(
-                f"Run {record.run_id} has no {path.name} yet",
-                why="its services never came so far as to write one",
-                fix="see logs/ in the run folder",
-            )
-    with reading(ledger_path(folder)) as db:
-        ledger = count_rows(db).totals(trained_twice=recount_trained_twice(db, load_tree(db)))
-        in_ledger = {
-            trajectory_id for (trajectory_id,) in db.execute("SELECT trajectory_id FROM trajectories")
-        }
-    with read_journal(journal_path(folder)) as reader:
-        journal = reader.totals()
-        awaiting = sum(1 for trajectory_id in reader.admitted_ids() if trajectory_id not in in_ledger)
-    found = journal.admitted - awaiting
+    if record.cluster:
+        (ledger, in_ledger), (journal, admitted) = asyncio.run(_ask(record))
+    else:
+        ledger, in_ledger = _read_file(record, ledger_path(folder), reading.moment)
+        journal, admitted = _read_file(record, journal_path(folder), read_journal_moment)
     audit = reconcile(
-        journal, ledger, unknown=len(in_ledger) - found, awaiting=awaiting, max_lag=record.max_lag_ever
+        journal,
+        ledger,
+        unknown=len(in_ledger - admitted),
+        awaiting=len(admitted - in_ledger),
+        max_lag=record.max_lag_ever,
     )
     return Books(journal=journal, ledger=ledger, audit=audit)
+
+
+async def _ask(record: RunRecord) -> tuple[tuple[LedgerTotals, set[str]], tuple[JournalTotals, set[str]]]:
+    channels = [open_channel(record.addresses[service][0]) for service in ("trajectory_store", "task_queue")]
+    try:
+        ledger = await TrajectoryStoreClient(channels[0]).read_ledger()
+        return ledger, await TaskQueueClient(channels[1]).read_journal()
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+def _read_file(
+    record: RunRecord, path: Path, moment: Callable[[Path], Iterator[TotalsT | list[TrajectoryId]]]
+) -> tuple[TotalsT, set[str]]:
+    if not path.is_file():
+        raise NotFoundError(
+            f"Run {record.run_id} has no {path.name} yet",
+            why="its services never came so far as to write one",
+            fix="see logs/ in the run folder",
+        )
+    totals, *lists = moment(path)
+    assert not isinstance(totals, list), "the totals come first"
+    return totals, {trajectory_id for some in lists if isinstance(some, list) for trajectory_id in some}

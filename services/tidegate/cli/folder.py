@@ -9,12 +9,19 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from tidegate.cli.cluster import (
+    BROKER_WAIT_S,
+    cluster_folder,
+    is_cluster,
+    read_cluster,
+)
 from tidegate.cli.registry import SERVICES, instances
 from tidegate.cli.run_plan import RunFile, RunPlan, parse_plan
+from tidegate.cli.run_record import FORMAT, RunRecord
 from tidegate.cli.up.broker import Broker, new_token
 from tidegate.cli.up.ports import LOOPBACK, is_free, pick_ports, require_free
 from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError
@@ -22,7 +29,6 @@ from tidegate.core.ids import RunId
 from tidegate.runtime.config import Settings
 
 RUNS = Path(".tidegate") / "runs"
-FORMAT = 1
 RUN_JSON = "run.json"
 PROCESSES_JSON = "processes.json"
 REPORT_HTML = "report.html"
@@ -30,21 +36,6 @@ REPORT_HTML = "report.html"
 FIXED_SECTIONS = ("workload", "policy")
 
 ValueT = TypeVar("ValueT")
-
-
-class RunRecord(msgspec.Struct, frozen=True):
-    """``run.json``: the resolved run file, the run's id, and where everybody listens.
-
-    ``max_lag_ever`` is the widest budget this folder was ever run with: what the audit holds every gradient against.
-    """
-
-    format: int
-    run_id: str
-    created_at_s: float
-    run_file: dict[str, Any]
-    broker: Broker
-    addresses: dict[str, list[str]]
-    max_lag_ever: int
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
@@ -128,8 +119,8 @@ def _addresses(plan: RunPlan, ports: list[int]) -> dict[str, list[str]]:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a run wrote there."""
-    return (folder / RUN_JSON).is_file()
+    """Whether a run wrote there, or the files of one in a cluster are mounted there."""
+    return (folder / RUN_JSON).is_file() or is_cluster(folder)
 
 
 def default_folder(plan: RunPlan) -> Path:
@@ -157,13 +148,13 @@ def newest_folder() -> Path:
 
 
 def find_folder(folder: Path | None) -> Path:
-    """``folder``, or the newest run's.
+    """``folder``, or inside of a pod its run's, or the newest run's.
 
     Raises:
         NotFoundError: no run wrote there.
     """
     if folder is None:
-        return newest_folder()
+        return cluster_folder() or newest_folder()
     if not is_run_folder(folder):
         raise NotFoundError(
             f"{folder} is no run folder", why=f"it holds no {RUN_JSON}", fix="name one that `up` made"
@@ -172,12 +163,15 @@ def find_folder(folder: Path | None) -> Path:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """``run.json`` of a folder.
+    """``run.json`` of a folder, or what stands for it in a cluster.
 
     Raises:
         NotFoundError: there is none.
         StaleFolderError: it was written by an incompatible version, or was damaged.
+        ConfigError: the files of a cluster do not say what they must.
     """
+    if is_cluster(folder):
+        return read_cluster(folder)
     record = _read(folder / RUN_JSON, RunRecord)
     if record is None:
         raise NotFoundError(f"{folder} is no run folder", why=f"it holds no {RUN_JSON}")
@@ -201,7 +195,7 @@ def read_plan(folder: Path) -> tuple[RunRecord, RunPlan]:
 
 def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
     """What a service process of this folder gets besides its own section."""
-    return Settings(
+    settings = Settings(
         run=RunId(record.run_id),
         seed=file.seed,
         staleness=file.staleness,
@@ -216,9 +210,12 @@ def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
         drain_timeout_s=file.drain_timeout_s,
         broker_url=record.broker.url,
         broker_token=record.broker.token,
+        broker_user=record.broker.user,
+        broker_password=record.broker.password,
         addresses=record.addresses,
         data_dir=str(folder.resolve()),
     )
+    return msgspec.structs.replace(settings, broker_wait_s=BROKER_WAIT_S) if record.cluster else settings
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
@@ -237,7 +234,9 @@ def read_processes(folder: Path) -> ProcessesRecord | None:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether the supervisor of this folder is alive."""
+    """Whether the supervisor of this folder is alive; the pods of a cluster are taken to be."""
+    if is_cluster(folder):
+        return True
     record = read_processes(folder)
     if record is None or record.ended:
         return False

@@ -1,5 +1,6 @@
 """The life of one trajectory, from the books of a run folder: what ``trace`` prints and ``explain`` says."""
 
+import asyncio
 import time
 from contextlib import closing
 from pathlib import Path
@@ -7,12 +8,15 @@ from pathlib import Path
 import msgspec
 
 from tidegate.cli.books import journal_path, ledger_path
+from tidegate.cli.folder import read_record
+from tidegate.cli.run_record import RunRecord
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, VersionSpan
+from tidegate.runtime.rpc import open_channel
 from tidegate.task_queue.journal_file import connect_reader
 from tidegate.trajectory_store import reading
-from tidegate.wire.clients.trajectory_store import TrajectoryStatus
+from tidegate.wire.clients.trajectory_store import TrajectoryStatus, TrajectoryStoreClient
 
 WHAT_DROPPED_MEANS: dict[DropReason, str] = {
     "stale": "its oldest version was further behind the learner than the staleness budget allows",
@@ -62,6 +66,9 @@ def read_life(folder: Path, trajectory_id: str) -> Life:
     Raises:
         NotFoundError: neither book has it.
     """
+    record = read_record(folder)
+    if record.cluster:
+        return _life(asyncio.run(_ask(record, trajectory_id)), admitted_at_s=None)
     admitted = _read_admission(folder, trajectory_id)
     try:
         status = reading.trajectory(ledger_path(folder), trajectory_id)
@@ -80,6 +87,15 @@ def read_life(folder: Path, trajectory_id: str) -> Life:
             age_s=time.time() - admitted_at_s, admitted_at_s=admitted_at_s, stages=(),
         )  # fmt: skip
     return _life(status, admitted_at_s=admitted[0] if admitted is not None else None)
+
+
+async def _ask(record: RunRecord, trajectory_id: str) -> TrajectoryStatus:
+    """What the store of a cluster knows of it; what it never heard of is not found there."""
+    channel = open_channel(record.addresses["trajectory_store"][0])
+    try:
+        return await TrajectoryStoreClient(channel).trajectory(trajectory_id)
+    finally:
+        await channel.close()
 
 
 def _life(status: TrajectoryStatus, *, admitted_at_s: float | None) -> Life:

@@ -49,6 +49,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "report": CommandEntry(
         "tidegate.cli.report.command:report", "Write the report of a run as one HTML file."
     ),
+    "await": CommandEntry(
+        "tidegate.cli.waiting:wait", "Wait until a running platform is ready, trains, or reaches a target."
+    ),
     "plan": CommandEntry(
         "tidegate.cli.plan.command:plan", "Who would bind, what it would cost, and whether asynchrony pays."
     ),
@@ -57,6 +60,10 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "drill": CommandEntry(
         "tidegate.cli.drill:drill", "Make one service of a local run slow for a while, on purpose."
+    ),
+    "credentials": CommandEntry(
+        "tidegate.cli.credentials:credentials",
+        "Fill a Secret with the broker's passwords, inside of a cluster.",
     ),
     "bench": CommandEntry("tidegate.cli.bench.command:bench", "Measure the platform beside plain peers."),
 }

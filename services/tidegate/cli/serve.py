@@ -1,22 +1,28 @@
-"""``tidegate serve``: one service of a run folder, in this process, in the foreground.
+"""``tidegate serve``: one service of a run, in this process, in the foreground.
 
 The supervisor starts it for every instance; a person may start it by hand to debug one. It reads ``run.json``, so it
-needs nothing but the folder.
+needs nothing but the folder. In a pod it reads the files that stand for it (``--cluster``), keeps its own in
+``--data-dir``, and is named after the pod where there are several of its kind.
 """
 
 import argparse
 import gc
 import logging
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+import msgspec
+
+from tidegate.cli.cluster import LISTEN, POD_NAME_VARIABLE, RUN_FILE, pod_index
 from tidegate.cli.folder import RUN_JSON, read_record, settings_of
 from tidegate.cli.registry import SERVICES, load
 from tidegate.cli.run_plan import parse_section, parse_shared
 from tidegate.cli.up.leash import tie_to_supervisor
 from tidegate.core.errors import ConfigError, TidegateError
+from tidegate.runtime.config import Settings
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -30,10 +36,21 @@ def main(arguments: list[str]) -> int:
     sys.modules.setdefault("rich", cast("ModuleType", None))
     parser = argparse.ArgumentParser(prog="tidegate serve", description="Run one service of a run folder.")
     parser.add_argument("service", choices=list(SERVICES), metavar="SERVICE", help=", ".join(SERVICES))
-    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="a folder that `up` made")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--run-dir", type=Path, metavar="DIR", help="a folder that `up` made")
+    place.add_argument(
+        "--cluster", type=Path, metavar="DIR", help="where run.yaml and cluster.yaml are mounted"
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="with --cluster: where this service keeps its files"
+    )
     parser.add_argument("--index", type=int, default=0, metavar="N", help="which instance, from 0")
     chosen = parser.parse_args(arguments)
+    if (chosen.cluster is None) != (chosen.data_dir is None):
+        parser.error("--cluster and --data-dir go together")
     try:
+        if chosen.cluster is not None:
+            return serve_pod(chosen.service, cluster=chosen.cluster, data_dir=chosen.data_dir)
         return serve(chosen.service, run_dir=chosen.run_dir, index=chosen.index)
     except TidegateError as error:
         sys.stderr.write(f"tidegate serve {chosen.service}: {error}\n")
@@ -58,6 +75,28 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
             if SERVICES[service].scalable
             else "leave --index out",
         )
+    return _run(service, config, settings_of(run_dir, record, file), index=index)
+
+
+def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
+    """Run the instance of a service that this pod is; returns the exit code.
+
+    Raises:
+        TidegateError: the files of the cluster do not describe a run.
+    """
+    record = read_record(cluster)
+    source = str(cluster / RUN_FILE)
+    file = parse_shared(record.run_file, source=source)
+    config, _ = parse_section(record.run_file, service, source=source)
+    settings = msgspec.structs.replace(
+        settings_of(data_dir, record, file),
+        listen=LISTEN,
+        instance=os.environ.get(POD_NAME_VARIABLE, "") if SERVICES[service].scalable else "",
+    )
+    return _run(service, config, settings, index=pod_index() if SERVICES[service].scalable else 0)
+
+
+def _run(service: str, config: object, settings: Settings, *, index: int) -> int:
     _log_plain_lines()
     # Only here does anything heavy load: the settings were right. What a module defines stays for good: looking for
     # garbage among it while it loads is wasted.
@@ -65,7 +104,7 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
     run_service = load("tidegate.runtime.service:run_service")
     spec = load(f"{SERVICES[service].room}.main:SPEC")
     gc.enable()
-    return run_service(spec, config, settings_of(run_dir, record, file), index=index)
+    return run_service(spec, config, settings, index=index)
 
 
 def _log_plain_lines() -> None:

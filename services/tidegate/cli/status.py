@@ -97,9 +97,11 @@ def _scene(folder: Path, board: Board) -> Scene:
 
 
 def _target(folder: Path) -> Target:
-    """What ``up`` was told to reach, which may not be what the run file says."""
+    """What ``up`` was told to reach, which may not be what the run file says; in a cluster it is that."""
     processes = read_processes(folder)
-    return parse_target(processes.target if processes is not None else "")
+    if processes is None:
+        return parse_target(read_plan(folder)[1].file.until)
+    return parse_target(processes.target)
 
 
 async def _gather(folder: Path) -> Scene:

@@ -100,9 +100,11 @@ class Bus:
         name: str,
         topology: Topology,
         clock: Clock,
+        user: str = "",
+        password: str = "",
         timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> "Bus":
-        """Connect, waiting for a broker that is still starting.
+        """Connect, by token or by user and password, waiting for a broker that is still starting.
 
         Raises:
             UnavailableError: no broker answered within ``timeout_s``.
@@ -125,6 +127,8 @@ class Bus:
                 await client.connect(
                     servers=[url],
                     token=token or None,
+                    user=user or None,
+                    password=password or None,
                     name=name,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=reconnect_wait,

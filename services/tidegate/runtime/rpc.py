@@ -18,6 +18,8 @@ from tidegate.wire.subjects import HEADER_TRACE_PARENT
 
 # A chunk is 1 MiB; control messages stay far below.
 HEALTH_NAME = "grpc.health.v1.Health"
+# What a kubelet asks under these names: has it ever been ready, does it answer at all, is it ready now.
+HEALTH_STARTUP, HEALTH_LIVENESS, HEALTH_READINESS = "startup", "liveness", "readiness"
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 # Trace context of the call being served, or to be sent with the next call.
 trace_context: contextvars.ContextVar[str] = contextvars.ContextVar("trace_context", default="")
@@ -140,7 +142,11 @@ def register(server: grpc.aio.Server, registration: Registration) -> None:
 
 
 class RpcServer:
-    """A gRPC server with health and reflection; SERVING only while ``set_serving`` says so."""
+    """A gRPC server with health and reflection; SERVING only while ``set_serving`` says so.
+
+    Three names of the health service never depend on another service: ``liveness`` is SERVING as long as the server
+    answers, ``startup`` from the first time it was ready, ``readiness`` while it is.
+    """
 
     def __init__(self, registrations: Sequence[Registration]) -> None:
         """Register everything; nothing listens yet."""
@@ -174,6 +180,8 @@ class RpcServer:
                 fix="stop what uses the port, or choose another one",
             )
         await self.set_serving(serving=False)
+        await self._health.set(HEALTH_STARTUP, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._health.set(HEALTH_LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
 
     async def set_serving(self, *, serving: bool) -> None:
@@ -181,8 +189,10 @@ class RpcServer:
         state = (
             health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         )
-        for name in ("", *self._names):
+        for name in ("", HEALTH_READINESS, *self._names):
             await self._health.set(name, state)
+        if serving:
+            await self._health.set(HEALTH_STARTUP, state)
 
     async def stop(self, *, grace_s: float) -> None:
         """Refuse new calls, give the running ones ``grace_s``, then end them."""
@@ -205,3 +215,14 @@ class _TraceMetadata(grpc.aio.UnaryUnaryClientInterceptor):
 def open_channel(address: str) -> grpc.aio.Channel:
     """A persistent channel that finds a restarted peer again within a second."""
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS, interceptors=[_TraceMetadata()])
+
+
+async def ask_health(channel: grpc.aio.Channel, name: str, *, timeout_s: float) -> str:
+    """What a server's health service says of one of its names: empty when it is serving, else why not."""
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # ships without types
+    try:
+        response = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout_s)
+    except grpc.aio.AioRpcError as error:
+        return error.details() or error.code().name
+    serving = response.status == health_pb2.HealthCheckResponse.SERVING
+    return "" if serving else f"{name or 'the server'} is not serving"

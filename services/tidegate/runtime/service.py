@@ -131,7 +131,7 @@ class _Life:
         self._config = config
         self._settings = settings
         self._index = index
-        self._instance = instance_name(spec.name, index)
+        self._instance = settings.instance or instance_name(spec.name, index)
         self._clock = SystemClock()
         self._drain = Drain()
         self._failed = False
@@ -153,9 +153,12 @@ class _Life:
         bus = await Bus.connect(
             settings.broker_url,
             token=settings.broker_token,
+            user=settings.broker_user,
+            password=settings.broker_password,
             name=self._instance,
             topology=topology,
             clock=self._clock,
+            timeout_s=settings.broker_wait_s,
         )
         context = ServiceContext(
             service=self._spec.name,
@@ -190,7 +193,7 @@ class _Life:
         parts = await self._spec.build(context, self._config)
         lifecycle = LifecycleServicer(context.stats, self._drain, self._clock)
         server = RpcServer([*parts.servicers, lifecycle.registration()])
-        address = self._settings.addresses[self._spec.name][self._index]
+        address = self._settings.listen or self._settings.addresses[self._spec.name][self._index]
         try:
             await server.start(address)
             tasks = {name: asyncio.create_task(self._guard(name, loop)) for name, loop in parts.loops.items()}

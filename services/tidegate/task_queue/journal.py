@@ -8,6 +8,7 @@ side of the audit, which opens the same file read-only, beside a live queue or a
 import sqlite3
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,9 @@ from tidegate.task_queue.state import (
 )
 from tidegate.wire.clients.trajectory_store import Outcome
 from tidegate.wire.convert import task_to_bytes
+
+# Ids an answer: well below a megabyte.
+IDS_AT_ONCE = 10_000
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -339,6 +343,19 @@ class JournalReader:
             "SELECT seq, sample_index FROM trajectories ORDER BY seq, sample_index"
         ):
             yield trajectory_at(seq, sample_index)
+
+
+def moment(path: Path) -> Iterator[JournalTotals | list[TrajectoryId]]:
+    """One consistent moment for an audit: the totals, counted from the rows, then every admitted id in lists.
+
+    Raises:
+        NotFoundError, CorruptionError: as ``read_journal``.
+    """
+    with read_journal(path) as journal:
+        yield journal.totals()
+        ids = journal.admitted_ids()
+        while some := list(islice(ids, IDS_AT_ONCE)):
+            yield some
 
 
 @contextmanager

@@ -45,7 +45,8 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     if config.evaluation_every_versions:
         _check_held_out(data / HELD_OUT_FILE, workload)
 
-    journal = open_journal(context.data_dir / FILE_NAME, run_id=settings.run)
+    path = context.data_dir / FILE_NAME
+    journal = open_journal(path, run_id=settings.run)
     journal.keep_dataset_size(len(prompts))
     journal.set_retired(retired=False)
     policy = PolicyWatch(context)
@@ -74,9 +75,8 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     async def close() -> None:
         journal.close()
 
-    return ServiceParts(
-        loops=loops, servicers=[TaskQueueServicer(journal, sweep).registration()], close=close
-    )
+    servicer = TaskQueueServicer(journal, sweep, path=path)
+    return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 
 
 def _workload(settings: Settings) -> Workload:

@@ -1,11 +1,16 @@
 """The gRPC face of the task queue: the journal's totals, open work, and retirement."""
 
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
 
+from tidegate.core.audit import JournalTotals
 from tidegate.runtime.rpc import Registration
-from tidegate.task_queue.journal import Journal
+from tidegate.runtime.threads import iterate_in_thread
+from tidegate.task_queue.journal import Journal, moment
 from tidegate.task_queue.sweep import Sweep
 from tidegate.v1 import task_queue_service_pb2 as pb
 from tidegate.v1 import task_queue_service_pb2_grpc as pb_grpc
@@ -20,22 +25,25 @@ Call = grpc.aio.ServicerContext[Any, Any]
 class TaskQueueServicer(pb_grpc.TaskQueueServiceServicer):
     """Answers from the journal."""
 
-    def __init__(self, journal: Journal, sweep: Sweep) -> None:
-        """``sweep`` is who settles."""
+    def __init__(self, journal: Journal, sweep: Sweep, *, path: Path) -> None:
+        """``sweep`` is who settles; ``path`` is the journal's file."""
+        self._path = path
         self._journal = journal
         self._sweep = sweep
 
     async def GetJournal(self, request: pb.GetJournalRequest, context: Call) -> pb.GetJournalResponse:
         """The totals: the left-hand side of the audit."""
-        totals = self._journal.totals()
-        return pb.GetJournalResponse(
-            admitted_trajectories=totals.admitted,
-            open_trajectories=totals.open,
-            published_tasks=totals.published_tasks,
-            epoch=totals.epoch,
-            position=totals.position,
-            retired=totals.retired,
-        )
+        return _totals(self._journal.totals())
+
+    async def ReadJournal(
+        self, request: pb.ReadJournalRequest, context: Call
+    ) -> AsyncIterator[pb.ReadJournalResponse]:
+        """One moment of the file, read beside the writer."""
+        async for part in iterate_in_thread(partial(moment, self._path)):
+            if isinstance(part, JournalTotals):
+                yield pb.ReadJournalResponse(totals=_totals(part))
+            else:
+                yield pb.ReadJournalResponse(trajectory_ids=part)
 
     async def ListOpen(self, request: pb.ListOpenRequest, context: Call) -> pb.ListOpenResponse:
         """Trajectories without a terminal outcome, oldest first; a limit of 0 asks for as many as fit."""
@@ -54,3 +62,14 @@ class TaskQueueServicer(pb_grpc.TaskQueueServiceServicer):
     def registration(self) -> Registration:
         """How the server of this service adds it."""
         return Registration(pb_grpc.add_TaskQueueServiceServicer_to_server, self, NAME)
+
+
+def _totals(totals: JournalTotals) -> pb.GetJournalResponse:
+    return pb.GetJournalResponse(
+        admitted_trajectories=totals.admitted,
+        open_trajectories=totals.open,
+        published_tasks=totals.published_tasks,
+        epoch=totals.epoch,
+        position=totals.position,
+        retired=totals.retired,
+    )

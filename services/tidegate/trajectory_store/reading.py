@@ -20,10 +20,12 @@ from tidegate.trajectory_store.schema import LEDGER_FILE, reading
 from tidegate.wire.clients.trajectory_store import TrajectoryStatus
 from tidegate.wire.frame import decode_provenance
 
-__all__ = ["LEDGER_FILE", "LedgerRow", "ids", "rows", "status_of", "totals", "trajectory"]
+__all__ = ["LEDGER_FILE", "LedgerRow", "ids", "moment", "rows", "status_of", "totals", "trajectory"]
 
 STORE_STAGE = "store.append"
 CONSUME_STAGE = "trajectory.consume"
+# Ids an answer: well below a megabyte.
+IDS_AT_ONCE = 10_000
 
 
 class LedgerRow(msgspec.Struct, frozen=True):
@@ -62,6 +64,19 @@ def totals(path: Path) -> LedgerTotals:
     """
     with reading(path) as db:
         return counts.count_rows(db).totals(trained_twice=counts.recount_trained_twice(db, load_tree(db)))
+
+
+def moment(path: Path) -> Iterator[LedgerTotals | list[TrajectoryId]]:
+    """One consistent moment for an audit: the totals, counted from the rows, then every trajectory id in lists.
+
+    Raises:
+        NotFoundError, StaleFolderError, CorruptionError: as ``totals``.
+    """
+    with reading(path) as db:
+        yield counts.count_rows(db).totals(trained_twice=counts.recount_trained_twice(db, load_tree(db)))
+        found = db.execute("SELECT trajectory_id FROM trajectories")
+        while rows_read := found.fetchmany(IDS_AT_ONCE):
+            yield [TrajectoryId(trajectory_id) for (trajectory_id,) in rows_read]
 
 
 def ids(path: Path) -> Iterator[TrajectoryId]:

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from grpc import aio
 
+from tidegate.core.audit import LedgerTotals
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import DropReason
 from tidegate.core.staleness import Fresh, StalenessLimits
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.rpc import Registration
+from tidegate.runtime.threads import iterate_in_thread
+from tidegate.trajectory_store.reading import moment
 from tidegate.trajectory_store.store import Batch, Store
 from tidegate.trajectory_store.wake import woken
 from tidegate.v1 import trajectory_store_service_pb2 as pb
@@ -171,7 +175,19 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
 
     async def GetLedger(self, request: pb.GetLedgerRequest, context: _Context) -> pb.GetLedgerResponse:
         """The counts."""
-        totals = self._store.totals()
+        return self._ledger(self._store.totals())
+
+    async def ReadLedger(
+        self, request: pb.ReadLedgerRequest, context: _Context
+    ) -> AsyncIterator[pb.ReadLedgerResponse]:
+        """One moment of the file, read beside the writer."""
+        async for part in iterate_in_thread(partial(moment, self._store.ledger_path)):
+            if isinstance(part, LedgerTotals):
+                yield pb.ReadLedgerResponse(totals=self._ledger(part))
+            else:
+                yield pb.ReadLedgerResponse(trajectory_ids=part)
+
+    def _ledger(self, totals: LedgerTotals) -> pb.GetLedgerResponse:
         head = self._store.ledger.head
         return pb.GetLedgerResponse(
             available=totals.available,

@@ -68,9 +68,10 @@ class Store:
         """
         self._run_id = run_id
         self._config = config
+        self.ledger_path = folder / LEDGER_FILE
         with ExitStack() as opened:
             opened.callback(os.close, _lock(folder))
-            self.ledger = Ledger.open(folder / LEDGER_FILE, run_id=run_id, durability=config.durability)
+            self.ledger = Ledger.open(self.ledger_path, run_id=run_id, durability=config.durability)
             opened.callback(self.ledger.close)
             self._segments = Segments(
                 folder / "segments",

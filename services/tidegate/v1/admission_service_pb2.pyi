@@ -170,10 +170,13 @@ class DiagnoseResponse(_message.Message):
     SENTENCE_FIELD_NUMBER: _builtins.int
     FIX_FIELD_NUMBER: _builtins.int
     SIGNALS_FIELD_NUMBER: _builtins.int
+    RECOMMENDATION_FIELD_NUMBER: _builtins.int
     bottleneck: _builtins.str
     """actor, learner, environment, weights, store or balanced."""
     sentence: _builtins.str
     fix: _builtins.str
+    recommendation: _builtins.str
+    """How many actors there should be, in a sentence; empty in the scaling mode observe, and before anything was measured."""
     @_builtins.property
     def signals(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     def __init__(
@@ -183,10 +186,11 @@ class DiagnoseResponse(_message.Message):
         sentence: _builtins.str = ...,
         fix: _builtins.str = ...,
         signals: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        recommendation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bottleneck", b"bottleneck", "fix", b"fix", "sentence", b"sentence", "signals", b"signals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bottleneck", b"bottleneck", "fix", b"fix", "recommendation", b"recommendation", "sentence", b"sentence", "signals", b"signals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

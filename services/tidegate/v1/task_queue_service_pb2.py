@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$tidegate/v1/task_queue_service.proto\x12\x0btidegate.v1\"\x13\n\x11GetJournalRequest\"\x99\x01\n\x12GetJournalResponse\x12\x1d\n\x15\x61\x64mitted_trajectories\x18\x01 \x01(\x03\x12\x19\n\x11open_trajectories\x18\x02 \x01(\x03\x12\x17\n\x0fpublished_tasks\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x10\n\x08position\x18\x05 \x01(\x03\x12\x0f\n\x07retired\x18\x06 \x01(\x08\" \n\x0fListOpenRequest\x12\r\n\x05limit\x18\x01 \x01(\x05\"H\n\x10ListOpenResponse\x12\x16\n\x0etrajectory_ids\x18\x01 \x03(\t\x12\x1c\n\x14oldest_admitted_at_s\x18\x02 \x01(\x01\"\x1f\n\rRetireRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x10\n\x0eRetireResponse2\xed\x01\n\x10TaskQueueService\x12M\n\nGetJournal\x12\x1e.tidegate.v1.GetJournalRequest\x1a\x1f.tidegate.v1.GetJournalResponse\x12G\n\x08ListOpen\x12\x1c.tidegate.v1.ListOpenRequest\x1a\x1d.tidegate.v1.ListOpenResponse\x12\x41\n\x06Retire\x12\x1a.tidegate.v1.RetireRequest\x1a\x1b.tidegate.v1.RetireResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$tidegate/v1/task_queue_service.proto\x12\x0btidegate.v1\"\x13\n\x11GetJournalRequest\"\x99\x01\n\x12GetJournalResponse\x12\x1d\n\x15\x61\x64mitted_trajectories\x18\x01 \x01(\x03\x12\x19\n\x11open_trajectories\x18\x02 \x01(\x03\x12\x17\n\x0fpublished_tasks\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x10\n\x08position\x18\x05 \x01(\x03\x12\x0f\n\x07retired\x18\x06 \x01(\x08\"\x14\n\x12ReadJournalRequest\"^\n\x13ReadJournalResponse\x12/\n\x06totals\x18\x01 \x01(\x0b\x32\x1f.tidegate.v1.GetJournalResponse\x12\x16\n\x0etrajectory_ids\x18\x02 \x03(\t\" \n\x0fListOpenRequest\x12\r\n\x05limit\x18\x01 \x01(\x05\"H\n\x10ListOpenResponse\x12\x16\n\x0etrajectory_ids\x18\x01 \x03(\t\x12\x1c\n\x14oldest_admitted_at_s\x18\x02 \x01(\x01\"\x1f\n\rRetireRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x10\n\x0eRetireResponse2\xc1\x02\n\x10TaskQueueService\x12M\n\nGetJournal\x12\x1e.tidegate.v1.GetJournalRequest\x1a\x1f.tidegate.v1.GetJournalResponse\x12R\n\x0bReadJournal\x12\x1f.tidegate.v1.ReadJournalRequest\x1a .tidegate.v1.ReadJournalResponse0\x01\x12G\n\x08ListOpen\x12\x1c.tidegate.v1.ListOpenRequest\x1a\x1d.tidegate.v1.ListOpenResponse\x12\x41\n\x06Retire\x12\x1a.tidegate.v1.RetireRequest\x1a\x1b.tidegate.v1.RetireResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,14 +35,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETJOURNALREQUEST']._serialized_end=72
   _globals['_GETJOURNALRESPONSE']._serialized_start=75
   _globals['_GETJOURNALRESPONSE']._serialized_end=228
-  _globals['_LISTOPENREQUEST']._serialized_start=230
-  _globals['_LISTOPENREQUEST']._serialized_end=262
-  _globals['_LISTOPENRESPONSE']._serialized_start=264
-  _globals['_LISTOPENRESPONSE']._serialized_end=336
-  _globals['_RETIREREQUEST']._serialized_start=338
-  _globals['_RETIREREQUEST']._serialized_end=369
-  _globals['_RETIRERESPONSE']._serialized_start=371
-  _globals['_RETIRERESPONSE']._serialized_end=387
-  _globals['_TASKQUEUESERVICE']._serialized_start=390
-  _globals['_TASKQUEUESERVICE']._serialized_end=627
+  _globals['_READJOURNALREQUEST']._serialized_start=230
+  _globals['_READJOURNALREQUEST']._serialized_end=250
+  _globals['_READJOURNALRESPONSE']._serialized_start=252
+  _globals['_READJOURNALRESPONSE']._serialized_end=346
+  _globals['_LISTOPENREQUEST']._serialized_start=348
+  _globals['_LISTOPENREQUEST']._serialized_end=380
+  _globals['_LISTOPENRESPONSE']._serialized_start=382
+  _globals['_LISTOPENRESPONSE']._serialized_end=454
+  _globals['_RETIREREQUEST']._serialized_start=456
+  _globals['_RETIREREQUEST']._serialized_end=487
+  _globals['_RETIRERESPONSE']._serialized_start=489
+  _globals['_RETIRERESPONSE']._serialized_end=505
+  _globals['_TASKQUEUESERVICE']._serialized_start=508
+  _globals['_TASKQUEUESERVICE']._serialized_end=829
 # @@protoc_insertion_point(module_scope)

@@ -68,6 +68,47 @@ class GetJournalResponse(_message.Message):
 Global___GetJournalResponse: _TypeAlias = GetJournalResponse  # noqa: Y015
 
 @_typing.final
+class ReadJournalRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadJournalRequest: _TypeAlias = ReadJournalRequest  # noqa: Y015
+
+@_typing.final
+class ReadJournalResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTALS_FIELD_NUMBER: _builtins.int
+    TRAJECTORY_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def totals(self) -> Global___GetJournalResponse:
+        """Set on the first message only."""
+
+    @_builtins.property
+    def trajectory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        totals: Global___GetJournalResponse | None = ...,
+        trajectory_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals", "trajectory_ids", b"trajectory_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadJournalResponse: _TypeAlias = ReadJournalResponse  # noqa: Y015
+
+@_typing.final
 class ListOpenRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -40,6 +40,11 @@ class TaskQueueServiceStub:
                 request_serializer=tidegate_dot_v1_dot_task__queue__service__pb2.GetJournalRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_task__queue__service__pb2.GetJournalResponse.FromString,
                 _registered_method=True)
+        self.ReadJournal = channel.unary_stream(
+                '/tidegate.v1.TaskQueueService/ReadJournal',
+                request_serializer=tidegate_dot_v1_dot_task__queue__service__pb2.ReadJournalRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_task__queue__service__pb2.ReadJournalResponse.FromString,
+                _registered_method=True)
         self.ListOpen = channel.unary_unary(
                 '/tidegate.v1.TaskQueueService/ListOpen',
                 request_serializer=tidegate_dot_v1_dot_task__queue__service__pb2.ListOpenRequest.SerializeToString,
@@ -58,6 +63,13 @@ class TaskQueueServiceServicer:
 
     def GetJournal(self, request, context):
         """The journal's totals: the left-hand side of the audit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadJournal(self, request, context):
+        """One moment of the journal for an audit: totals counted from every row, then every admitted trajectory id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +96,11 @@ def add_TaskQueueServiceServicer_to_server(servicer, server):
                     servicer.GetJournal,
                     request_deserializer=tidegate_dot_v1_dot_task__queue__service__pb2.GetJournalRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_task__queue__service__pb2.GetJournalResponse.SerializeToString,
+            ),
+            'ReadJournal': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadJournal,
+                    request_deserializer=tidegate_dot_v1_dot_task__queue__service__pb2.ReadJournalRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_task__queue__service__pb2.ReadJournalResponse.SerializeToString,
             ),
             'ListOpen': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOpen,
@@ -124,6 +141,33 @@ class TaskQueueService:
             '/tidegate.v1.TaskQueueService/GetJournal',
             tidegate_dot_v1_dot_task__queue__service__pb2.GetJournalRequest.SerializeToString,
             tidegate_dot_v1_dot_task__queue__service__pb2.GetJournalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadJournal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tidegate.v1.TaskQueueService/ReadJournal',
+            tidegate_dot_v1_dot_task__queue__service__pb2.ReadJournalRequest.SerializeToString,
+            tidegate_dot_v1_dot_task__queue__service__pb2.ReadJournalResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,6 +18,8 @@ class TaskQueueServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetJournal: _aio.UnaryUnaryMultiCallable[_task_queue_service_pb2.GetJournalRequest, _task_queue_service_pb2.GetJournalResponse]
     """The journal's totals: the left-hand side of the audit."""
+    ReadJournal: _aio.UnaryStreamMultiCallable[_task_queue_service_pb2.ReadJournalRequest, _task_queue_service_pb2.ReadJournalResponse]
+    """One moment of the journal for an audit: totals counted from every row, then every admitted trajectory id."""
     ListOpen: _aio.UnaryUnaryMultiCallable[_task_queue_service_pb2.ListOpenRequest, _task_queue_service_pb2.ListOpenResponse]
     """Trajectory ids that were admitted and have no known outcome yet."""
     Retire: _aio.UnaryUnaryMultiCallable[_task_queue_service_pb2.RetireRequest, _task_queue_service_pb2.RetireResponse]
@@ -33,6 +35,14 @@ class TaskQueueServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_task_queue_service_pb2.GetJournalRequest, _abc.Awaitable[_task_queue_service_pb2.GetJournalResponse]],
     ) -> _abc.Awaitable[_task_queue_service_pb2.GetJournalResponse]:
         """The journal's totals: the left-hand side of the audit."""
+
+    @_abc_1.abstractmethod
+    def ReadJournal(
+        self,
+        request: _task_queue_service_pb2.ReadJournalRequest,
+        context: _aio.ServicerContext[_task_queue_service_pb2.ReadJournalRequest, _abc.AsyncIterator[_task_queue_service_pb2.ReadJournalResponse]],
+    ) -> _abc.AsyncIterator[_task_queue_service_pb2.ReadJournalResponse]:
+        """One moment of the journal for an audit: totals counted from every row, then every admitted trajectory id."""
 
     @_abc_1.abstractmethod
     def ListOpen(

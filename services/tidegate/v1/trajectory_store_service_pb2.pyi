@@ -581,6 +581,47 @@ class GetLedgerResponse(_message.Message):
 Global___GetLedgerResponse: _TypeAlias = GetLedgerResponse  # noqa: Y015
 
 @_typing.final
+class ReadLedgerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLedgerRequest: _TypeAlias = ReadLedgerRequest  # noqa: Y015
+
+@_typing.final
+class ReadLedgerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTALS_FIELD_NUMBER: _builtins.int
+    TRAJECTORY_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def totals(self) -> Global___GetLedgerResponse:
+        """Set on the first message only."""
+
+    @_builtins.property
+    def trajectory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        totals: Global___GetLedgerResponse | None = ...,
+        trajectory_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals", "trajectory_ids", b"trajectory_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLedgerResponse: _TypeAlias = ReadLedgerResponse  # noqa: Y015
+
+@_typing.final
 class GetTrajectoryRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -75,6 +75,11 @@ class TrajectoryStoreServiceStub:
                 request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.GetLedgerRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.GetLedgerResponse.FromString,
                 _registered_method=True)
+        self.ReadLedger = channel.unary_stream(
+                '/tidegate.v1.TrajectoryStoreService/ReadLedger',
+                request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerResponse.FromString,
+                _registered_method=True)
         self.GetTrajectory = channel.unary_unary(
                 '/tidegate.v1.TrajectoryStoreService/GetTrajectory',
                 request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.GetTrajectoryRequest.SerializeToString,
@@ -147,6 +152,13 @@ class TrajectoryStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLedger(self, request, context):
+        """One moment of the ledger for an audit: totals counted from every row, then every trajectory id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetTrajectory(self, request, context):
         """One trajectory's row and provenance.
         """
@@ -203,6 +215,11 @@ def add_TrajectoryStoreServiceServicer_to_server(servicer, server):
                     servicer.GetLedger,
                     request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.GetLedgerRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.GetLedgerResponse.SerializeToString,
+            ),
+            'ReadLedger': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadLedger,
+                    request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerResponse.SerializeToString,
             ),
             'GetTrajectory': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTrajectory,
@@ -432,6 +449,33 @@ class TrajectoryStoreService:
             '/tidegate.v1.TrajectoryStoreService/GetLedger',
             tidegate_dot_v1_dot_trajectory__store__service__pb2.GetLedgerRequest.SerializeToString,
             tidegate_dot_v1_dot_trajectory__store__service__pb2.GetLedgerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tidegate.v1.TrajectoryStoreService/ReadLedger',
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerRequest.SerializeToString,
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerResponse.FromString,
             options,
             channel_credentials,
             insecure,

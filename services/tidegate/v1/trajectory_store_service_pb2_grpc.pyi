@@ -32,6 +32,8 @@ class TrajectoryStoreServiceStub:
     """Drops trajectories that no actor will finish, by id; ids that already have an outcome keep it."""
     GetLedger: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.GetLedgerRequest, _trajectory_store_service_pb2.GetLedgerResponse]
     """Counts by state, reason, lag and use: the right-hand side of the audit."""
+    ReadLedger: _aio.UnaryStreamMultiCallable[_trajectory_store_service_pb2.ReadLedgerRequest, _trajectory_store_service_pb2.ReadLedgerResponse]
+    """One moment of the ledger for an audit: totals counted from every row, then every trajectory id."""
     GetTrajectory: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.GetTrajectoryRequest, _trajectory_store_service_pb2.GetTrajectoryResponse]
     """One trajectory's row and provenance."""
     UploadPayload: _aio.StreamUnaryMultiCallable[_trajectory_store_service_pb2.UploadPayloadRequest, _trajectory_store_service_pb2.UploadPayloadResponse]
@@ -103,6 +105,14 @@ class TrajectoryStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_trajectory_store_service_pb2.GetLedgerRequest, _abc.Awaitable[_trajectory_store_service_pb2.GetLedgerResponse]],
     ) -> _abc.Awaitable[_trajectory_store_service_pb2.GetLedgerResponse]:
         """Counts by state, reason, lag and use: the right-hand side of the audit."""
+
+    @_abc_1.abstractmethod
+    def ReadLedger(
+        self,
+        request: _trajectory_store_service_pb2.ReadLedgerRequest,
+        context: _aio.ServicerContext[_trajectory_store_service_pb2.ReadLedgerRequest, _abc.AsyncIterator[_trajectory_store_service_pb2.ReadLedgerResponse]],
+    ) -> _abc.AsyncIterator[_trajectory_store_service_pb2.ReadLedgerResponse]:
+        """One moment of the ledger for an audit: totals counted from every row, then every trajectory id."""
 
     @_abc_1.abstractmethod
     def GetTrajectory(

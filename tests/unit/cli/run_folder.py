@@ -7,8 +7,9 @@ import msgspec
 import numpy as np
 
 from tidegate.cli.books import journal_path, ledger_path
-from tidegate.cli.folder import RunRecord, new_record, write_record
+from tidegate.cli.folder import new_record, write_record
 from tidegate.cli.run_file import read_run_file
+from tidegate.cli.run_record import RunRecord
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
 from tidegate.core.records import EpisodeEnd, StageTiming, Task, Trajectory, VersionSpan

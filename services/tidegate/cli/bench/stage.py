@@ -10,8 +10,9 @@ from pathlib import Path
 import grpc
 
 from tidegate.cli.bench.training_run import THREADS
-from tidegate.cli.folder import RunRecord, new_record, write_record
+from tidegate.cli.folder import new_record, write_record
 from tidegate.cli.run_file import RunPlan, read_run_file
+from tidegate.cli.run_record import RunRecord
 from tidegate.cli.up import broker as nats
 from tidegate.cli.up.supervisor import ProcessSpec, Supervisor
 from tidegate.core.errors import TidegateError, UnavailableError

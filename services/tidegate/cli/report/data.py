@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from tidegate.cli.books import Books, journal_path, ledger_path, read_books
-from tidegate.cli.folder import RunRecord, read_plan
+from tidegate.cli.folder import read_plan
 from tidegate.cli.run_plan import RunPlan
+from tidegate.cli.run_record import RunRecord
 from tidegate.cli.samples import numbers, read_samples
 from tidegate.cli.up.event_log import read_events
 from tidegate.cli.up.history import read_steps

@@ -23,15 +23,21 @@ MEMORY_STORE_BYTES_MAX = 64 << 20
 
 
 class Broker(msgspec.Struct, frozen=True):
-    """Where the broker listens and what it asks of a client."""
+    """Where the broker listens and what it asks of a client.
+
+    ``elsewhere`` is the URL of one that is not of this machine; it asks for a user and a password.
+    """
 
     port: int
     token: str
+    elsewhere: str = ""
+    user: str = ""
+    password: str = ""
 
     @property
     def url(self) -> str:
         """As clients take it."""
-        return f"nats://{LOOPBACK}:{self.port}"
+        return self.elsewhere or f"nats://{LOOPBACK}:{self.port}"
 
 
 def new_token() -> str:

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from tidegate.cli.folder import RunRecord
+from tidegate.cli.run_record import RunRecord
 from tidegate.cli.up.board import Board
 from tidegate.core.admission import RUN_ENDS
 from tidegate.core.errors import TidegateError

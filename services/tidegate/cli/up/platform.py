@@ -9,9 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from tidegate.cli.folder import ProcessesRecord, ProcessRecord, RunRecord, write_processes, write_record
+from tidegate.cli.folder import ProcessesRecord, ProcessRecord, write_processes, write_record
 from tidegate.cli.registry import SERVICES, instances
 from tidegate.cli.run_plan import RunPlan
+from tidegate.cli.run_record import RunRecord
 from tidegate.cli.up import broker as nats
 from tidegate.cli.up import usage
 from tidegate.cli.up.board import Board

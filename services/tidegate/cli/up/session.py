@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from tidegate.cli.folder import RunRecord
 from tidegate.cli.run_plan import RunPlan
+from tidegate.cli.run_record import RunRecord
 from tidegate.cli.up.board import Board
 from tidegate.cli.up.ending import wind_down
 from tidegate.cli.up.event_log import EventLog

@@ -38,6 +38,8 @@ class StatsWatch:
             self._bus = await Bus.connect(
                 self._broker.url,
                 token=self._broker.token,
+                user=self._broker.user,
+                password=self._broker.password,
                 name="tidegate-cli",
                 topology=self._topology,
                 clock=SystemClock(),

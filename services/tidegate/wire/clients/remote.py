@@ -8,6 +8,8 @@ import grpc
 from tidegate.core import errors
 
 DEADLINE_S = 10.0
+# Reading a whole book: a million rows take a few seconds.
+AUDIT_DEADLINE_S = 120.0
 # Added to a long poll's own wait before the call's deadline ends it.
 POLL_GRACE_S = 5.0
 

@@ -14,7 +14,7 @@ from tidegate.v1 import trajectory_pb2
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import TrajectoryStoreServiceStub
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
-from tidegate.wire.clients.remote import DEADLINE_S, POLL_GRACE_S, remote_errors
+from tidegate.wire.clients.remote import AUDIT_DEADLINE_S, DEADLINE_S, POLL_GRACE_S, remote_errors
 from tidegate.wire.convert import (
     envelope_from_proto,
     lineage_to_proto,
@@ -243,19 +243,20 @@ class TrajectoryStoreClient:
         """Counts by state, and the newest version the store heard of."""
         with remote_errors(SERVICE):
             response = await self._stub.GetLedger(pb.GetLedgerRequest(), timeout=DEADLINE_S)
-        totals = LedgerTotals(
-            available=response.available,
-            leased=response.leased,
-            trained=response.trained,
-            dropped=dict(response.dropped),  # pyright: ignore[reportArgumentType]  # keys are drop reasons
-            duplicates=response.duplicates,
-            quarantined=response.quarantined,
-            trained_twice=response.trained_twice,
-            max_lag_trained=response.max_lag_trained,
-            trained_by_lag=dict(response.trained_by_lag),
-            revived=response.revived,
-        )
-        return totals, version_from_proto(response.head) if response.HasField("head") else None
+        return _totals(response), version_from_proto(response.head) if response.HasField("head") else None
+
+    async def read_ledger(self) -> tuple[LedgerTotals, set[str]]:
+        """One moment of the ledger: totals counted from every row, and every trajectory id."""
+        totals: LedgerTotals | None = None
+        ids: set[str] = set()
+        with remote_errors(SERVICE):
+            async for response in self._stub.ReadLedger(pb.ReadLedgerRequest(), timeout=AUDIT_DEADLINE_S):
+                if response.HasField("totals"):
+                    totals = _totals(response.totals)
+                ids.update(response.trajectory_ids)
+        if totals is None:
+            raise RecordError("The trajectory store sent no totals", why="it is of another version")
+        return totals, ids
 
     async def trajectory(self, trajectory_id: str) -> TrajectoryStatus:
         """One trajectory's row.
@@ -308,3 +309,18 @@ def _frames(head: pb.LeaseBatchResponse, chunks: list[memoryview]) -> list[Traje
         trajectories.extend(trajectory for trajectory in frame if trajectory.trajectory_id in wanted)
         start += size
     return trajectories
+
+
+def _totals(response: pb.GetLedgerResponse) -> LedgerTotals:
+    return LedgerTotals(
+        available=response.available,
+        leased=response.leased,
+        trained=response.trained,
+        dropped=dict(response.dropped),  # pyright: ignore[reportArgumentType]  # keys are drop reasons
+        duplicates=response.duplicates,
+        quarantined=response.quarantined,
+        trained_twice=response.trained_twice,
+        max_lag_trained=response.max_lag_trained,
+        trained_by_lag=dict(response.trained_by_lag),
+        revived=response.revived,
+    )
