@@ -1,7 +1,8 @@
 """Generate services/tidegate/v1 from protos/, or check that it is what protos/ generates.
 
 Usage: .venv/bin/python tools/generate.py [--check]. The pinned grpcio-tools and mypy-protobuf of locks/dev.txt
-write messages, gRPC stubs and their types; a file in v1 that no proto generates is removed. With --check nothing
+write messages, gRPC stubs and their types; a file in v1 that no proto generates is removed. Interfaces of others keep
+their own package on the wire (protos/<package>/), and their code lies beside ours. With --check nothing
 is written and the exit code is 1 when a file is missing, differs or is left over.
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
 TARGET = ROOT / "services" / "tidegate" / "v1"
+OURS = PROTOS / "tidegate" / "v1"
 INIT = '"""Code generated from protos/tidegate/v1 by `make generate`; never edited by hand."""\n'
 
 
@@ -52,16 +54,24 @@ def generate() -> dict[str, bytes]:
     Raises:
         SystemExit: protoc refused a proto; it has said why and where.
     """
-    protos = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
+    paths = sorted(PROTOS.rglob("*.proto"))
+    # A proto's place decides where its code imports from: those of others are named as if they lay in tidegate/v1.
+    protos = [f"tidegate/v1/{path.name}" for path in paths]
+    theirs = sorted({path.parent for path in paths if path.parent != OURS})
     plugins = Path(sysconfig.get_path("scripts"))
     with tempfile.TemporaryDirectory() as out:
         messages = [f"--python_out={out}", f"--mypy_out=quiet:{out}"]
         # Every server and client here is grpc.aio, so the types need no synchronous twins.
         stubs = [f"--grpc_python_out={out}", f"--mypy_grpc_out=only_async,quiet:{out}"]
         protoc = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTOS}"]
+        protoc += [f"--proto_path=tidegate/v1={folder}" for folder in theirs]
         for name in ("mypy", "mypy_grpc"):
             protoc.append(f"--plugin=protoc-gen-{name}={plugins / f'protoc-gen-{name}'}")
-        services = [name for name in protos if name.endswith("_service.proto")]
+        services = [
+            name
+            for name, path in zip(protos, paths, strict=True)
+            if name.endswith("_service.proto") or path.parent != OURS
+        ]
         for command in ([*protoc, *messages, *protos], [*protoc, *stubs, *services]):
             if subprocess.run(command, check=False).returncode != 0:
                 sys.exit(1)

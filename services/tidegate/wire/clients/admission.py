@@ -14,12 +14,16 @@ SERVICE = "admission"
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """Who is the bottleneck, in a sentence, with the one fix and the signals it was read from."""
+    """Who is the bottleneck, in a sentence, with the one fix and the signals it was read from.
+
+    ``recommendation``: how many actors to run, and why; empty where admission recommends nothing.
+    """
 
     bottleneck: str
     sentence: str
     fix: str
     signals: dict[str, float]
+    recommendation: str = ""
 
 
 class AdmissionClient:
@@ -51,7 +55,13 @@ class AdmissionClient:
         """The answer of ``tidegate explain``."""
         with remote_errors(SERVICE):
             response = await self._stub.Diagnose(pb.DiagnoseRequest(), timeout=DEADLINE_S)
-        return Diagnosis(response.bottleneck, response.sentence, response.fix, dict(response.signals))
+        return Diagnosis(
+            response.bottleneck,
+            response.sentence,
+            response.fix,
+            dict(response.signals),
+            response.recommendation,
+        )
 
     async def slos(self) -> list[Verdict]:
         """The answer of ``tidegate slo``.
