@@ -16,6 +16,7 @@ import msgspec
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.observations import Observations
 from tidegate.admission.samples import LineFile, Sample
+from tidegate.admission.scaling import Scaling
 from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.state import Backlog, Decision, Pause, decide, flow_of, mean_backlog, signals_of
 from tidegate.admission.steering import Steering
@@ -72,6 +73,7 @@ class Admission:
         samples: LineFile,
         slos: SloWatch,
         steering: Steering,
+        scaling: Scaling,
     ) -> None:
         """``run_file``: the limits as configured, the widest that are ever asked for."""
         self.context = context
@@ -82,6 +84,7 @@ class Admission:
         self._samples = samples
         self._slos = slos
         self._steering = steering
+        self.scaling = scaling
         self._pause = pause_file.read()
         self._seen = Observations(window_s=config.window_s)
         # As many looks as the window has ticks.
@@ -121,15 +124,15 @@ class Admission:
     def decision(self) -> Decision:
         """What holds now."""
         resident = self._seen.latest("trajectory_store", now_s=self._now_s())
-        held = self._steering.held()
+        held, ask = self._steering.held(), self.scaling.cluster.ask
         return decide(
             self._run_file,
             self._pause,
             resident_bytes=sum(stats.values.get("resident_bytes", 0.0) for stats in resident),
             resident_bytes_high=self._config.resident_bytes_high,
             group_size=self._group_size,
-            budget=held.max_lag,
-            hold=held.pause,
+            budget=held.max_lag if ask.max_lag is None else min(held.max_lag, ask.max_lag),
+            hold=ask.pause or held.pause,
         )
 
     def flow(self) -> Flow:
@@ -237,6 +240,7 @@ class Admission:
             stats.set(name, value)
         backlog = self._backlogs[-1] if self._backlogs else Backlog()
         stats.set("tasks_waiting", backlog.tasks)
+        self._scale(signals, diagnosis)
         stats.label("bottleneck", diagnosis.bottleneck)
         stats.label("bottleneck_sentence", diagnosis.sentence)
         stats.label("bottleneck_fix", diagnosis.fix)
@@ -245,6 +249,21 @@ class Admission:
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
         self._samples.append(Sample(context.clock.now_s(), diagnosis.bottleneck, signals, values))
+
+    def _scale(self, signals: Signals, diagnosis: Diagnosis) -> None:
+        """How many actors there should be; what is done about it is the cluster's, KEDA's or a person's."""
+        scaling, stats = self.scaling, self.context.stats
+        scaling.tick(
+            signals,
+            diagnosis,
+            paused=self._pause.paused or bool(scaling.cluster.ask.pause),
+            now_s=self._now_s(),
+            wall_s=self.context.clock.now_s(),
+        )
+        for name, value in scaling.statistics().items():
+            stats.set(name, value)
+        for name, text in scaling.labels().items():
+            stats.label(name, text)
 
     async def _receive(self, data: bytes, _headers: dict[str, str]) -> None:
         try:

@@ -1,9 +1,11 @@
 """The entry point of admission: what is built before its loops run."""
 
 from tidegate.admission.config import AdmissionConfig
+from tidegate.admission.external_scaler import ExternalScaler
 from tidegate.admission.loops import Admission, PauseFile
 from tidegate.admission.samples import FILE_NAME, LineFile
-from tidegate.admission.servicer import AdmissionServicer
+from tidegate.admission.scaling import Scaling
+from tidegate.admission.servicer import AdmissionServicer, ExternalScalerServicer
 from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.steering import Steering
 from tidegate.core.admission import Limits
@@ -39,6 +41,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
             batch_size=settings.batch_size,
             now_s=context.clock.monotonic_s(),
         ),
+        scaling=Scaling(config.scaling),
     )
 
     async def close() -> None:
@@ -46,7 +49,10 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
 
     return ServiceParts(
         loops={"observe": admission.observe, "tick": admission.tick},
-        servicers=[AdmissionServicer(admission).registration()],
+        servicers=[
+            AdmissionServicer(admission).registration(),
+            ExternalScalerServicer(ExternalScaler(admission.scaling)).registration(),
+        ],
         close=close,
     )
 

@@ -1,17 +1,23 @@
-"""The gRPC face of admission: limits, a pause, objectives, and the answer to "why is it slow"."""
+"""The gRPC face of admission: limits, a pause, objectives, the answer to "why is it slow", and KEDA's questions."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 
+from tidegate.admission.external_scaler import METRIC, TARGET_PER_REPLICA, ExternalScaler
 from tidegate.admission.loops import Admission
 from tidegate.admission.state import Pause
 from tidegate.core.slo import Verdict
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import admission_service_pb2 as pb
 from tidegate.v1 import admission_service_pb2_grpc as pb_grpc
+from tidegate.v1 import externalscaler_pb2 as keda
+from tidegate.v1 import externalscaler_pb2_grpc as keda_grpc
 
 NAME = "tidegate.v1.AdmissionService"
+KEDA_NAME = "externalscaler.ExternalScaler"
 
 Call = grpc.aio.ServicerContext[Any, Any]
 
@@ -51,6 +57,7 @@ class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
             sentence=diagnosis.sentence,
             fix=diagnosis.fix,
             signals=signals.numbers(),
+            recommendation=self._admission.scaling.sentence(),
         )
 
     async def GetSlos(self, request: pb.GetSlosRequest, context: Call) -> pb.GetSlosResponse:
@@ -60,6 +67,43 @@ class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
     def registration(self) -> Registration:
         """How the server of this service adds it."""
         return Registration(pb_grpc.add_AdmissionServiceServicer_to_server, self, NAME)
+
+
+class ExternalScalerServicer(keda_grpc.ExternalScalerServicer):
+    """KEDA's questions; the ScaledObject that asks makes no difference."""
+
+    def __init__(self, scaler: ExternalScaler) -> None:
+        """``scaler`` has the answers."""
+        self._scaler = scaler
+
+    async def IsActive(self, request: keda.ScaledObjectRef, context: Call) -> keda.IsActiveResponse:
+        """Whether there should be any actor."""
+        return keda.IsActiveResponse(result=self._scaler.wanted() > 0)
+
+    async def StreamIsActive(
+        self, request: keda.ScaledObjectRef, context: Call
+    ) -> AsyncGenerator[keda.IsActiveResponse]:
+        """The same, whenever it changes, until the caller leaves."""
+        async with aclosing(self._scaler.activity()) as changes:
+            async for active in changes:
+                yield keda.IsActiveResponse(result=active)
+
+    async def GetMetricSpec(self, request: keda.ScaledObjectRef, context: Call) -> keda.GetMetricSpecResponse:
+        """The metric to follow; the same in every mode, so that a ScaledObject is valid before the mode is set."""
+        spec = keda.MetricSpec(
+            metricName=METRIC, targetSize=round(TARGET_PER_REPLICA), targetSizeFloat=TARGET_PER_REPLICA
+        )
+        return keda.GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def GetMetrics(self, request: keda.GetMetricsRequest, context: Call) -> keda.GetMetricsResponse:
+        """How many actors there should be."""
+        wanted = self._scaler.wanted()
+        value = keda.MetricValue(metricName=METRIC, metricValue=wanted, metricValueFloat=float(wanted))
+        return keda.GetMetricsResponse(metricValues=[value])
+
+    def registration(self) -> Registration:
+        """How the server of admission adds it."""
+        return Registration(keda_grpc.add_ExternalScalerServicer_to_server, self, KEDA_NAME)
 
 
 def _message_of(verdict: Verdict) -> pb.SloVerdict:

@@ -1,0 +1,157 @@
+"""Recommendations of a running admission, as a person, KEDA and an operator's client see them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import msgspec
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.room import make_context, running, until
+from tests.support.settings import make_settings
+from tidegate.admission.config import AdmissionConfig
+from tidegate.admission.main import build
+from tidegate.core.scaling import Mode, ScalingConfig
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.service import ServiceContext
+from tidegate.v1 import externalscaler_pb2 as pb
+from tidegate.v1.externalscaler_pb2_grpc import ExternalScalerStub
+from tidegate.wire.clients.admission import AdmissionClient
+from tidegate.wire.stats import ServiceStats, encode_stats
+
+pytestmark = pytest.mark.integration
+
+# No windows: what is seen holds at once.
+SCALING = ScalingConfig(
+    min_replicas=1,
+    max_replicas=9,
+    step_s=1.0,
+    step_replicas=9,
+    stabilise_out_s=0.0,
+    stabilise_in_s=0.0,
+    settle_s=0.0,
+)
+WHO = pb.ScaledObjectRef(name="actors", namespace="rl", scalerMetadata={"scalerAddress": "t-admission:7700"})
+
+
+@pytest.fixture
+def make(tmp_path: Path, nats: Broker, bus: Bus) -> Callable[[], ServiceContext]:
+    settings = make_settings(tmp_path, broker_url=nats.url, max_lag=1)
+    return lambda: make_context("admission", settings, bus=bus)
+
+
+def config(mode: Mode, scaling: ScalingConfig = SCALING) -> AdmissionConfig:
+    return AdmissionConfig(tick_s=0.05, window_s=2.0, scaling=msgspec.structs.replace(scaling, mode=mode))
+
+
+@asynccontextmanager
+async def starved_learner(context: ServiceContext) -> AsyncGenerator[None]:
+    """One actor without a pause, and a learner that waits half of its time."""
+
+    async def report() -> None:
+        at_s = 0.0
+        while True:
+            at_s += 0.1
+            for stats in (
+                ServiceStats(
+                    "actor", "actor-0", "ready", at_s, 0.0, {"steps_total": at_s, "busy_s_total": at_s}
+                ),
+                ServiceStats(
+                    "learner",
+                    "learner",
+                    "ready",
+                    at_s,
+                    0.0,
+                    {
+                        "wait_batch_s_total": 0.5 * at_s,
+                        "busy_s_total": 0.5 * at_s,
+                        "trained_trajectories_total": 10.0 * at_s,
+                    },
+                ),
+                ServiceStats("trajectory_store", "trajectory_store", "ready", at_s, 0.0, {}),
+            ):
+                await context.bus.publish_core(context.topology.stats(stats.instance), encode_stats(stats))
+            await asyncio.sleep(0.1)
+
+    task = asyncio.create_task(report())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def eventually(answer: Callable[[], Awaitable[float]], wanted: float) -> None:
+    async with asyncio.timeout(20.0):
+        while await answer() != wanted:
+            await asyncio.sleep(0.05)
+
+
+def keda(context: ServiceContext) -> ExternalScalerStub:
+    return ExternalScalerStub(context.channel("admission"))
+
+
+async def test_keda_is_told_the_recommended_number_as_a_metric_of_one_a_replica(
+    make: Callable[[], ServiceContext],
+) -> None:
+    async with running(build, config("external"), make()) as context, starved_learner(context):
+        scaler = keda(context)
+        await until(lambda: context.stats.value("decisions_total") > 0)
+        (spec,) = (await scaler.GetMetricSpec(WHO)).metricSpecs
+        assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == ("tidegate-actors-wanted", 1, 1.0)
+        assert (await scaler.IsActive(WHO)).result
+
+        async def wanted() -> float:
+            request = pb.GetMetricsRequest(scaledObjectRef=WHO, metricName=spec.metricName)
+            (value,) = (await scaler.GetMetrics(request)).metricValues
+            assert value.metricName == spec.metricName
+            assert value.metricValue == value.metricValueFloat
+            return value.metricValueFloat
+
+        await eventually(wanted, 2.0)
+        assert context.stats.value("scaling_recommended") == 2.0
+
+
+async def test_a_stream_of_activity_says_when_a_pause_that_scales_to_zero_begins_and_ends(
+    make: Callable[[], ServiceContext],
+) -> None:
+    scaling = msgspec.structs.replace(SCALING, zero_when_paused=True)
+    async with running(build, config("external", scaling), make()) as context:
+        stream = aiter(keda(context).StreamIsActive(WHO))
+        async with asyncio.timeout(20.0):
+            assert (await anext(stream)).result
+            await AdmissionClient(context.channel("admission")).set_paused(paused=True, reason="night")
+            assert not (await anext(stream)).result
+            assert not (await keda(context).IsActive(WHO)).result
+            await AdmissionClient(context.channel("admission")).set_paused(paused=False, reason="")
+            assert (await anext(stream)).result
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise", "controller"])
+async def test_keda_is_refused_in_other_modes_instead_of_told_zero(
+    make: Callable[[], ServiceContext], mode: Mode
+) -> None:
+    async with running(build, config(mode), make()) as context:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await keda(context).IsActive(WHO)
+        assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert mode in (refused.value.details() or "")
+        assert len((await keda(context).GetMetricSpec(WHO)).metricSpecs) == 1
+
+
+async def test_advice_is_a_sentence_of_the_diagnosis_and_observing_says_nothing(
+    make: Callable[[], ServiceContext],
+) -> None:
+    async with running(build, config("advise"), make()) as context, starved_learner(context):
+        client = AdmissionClient(context.channel("admission"))
+        async with asyncio.timeout(20.0):
+            while "run 2 actors instead of 1" not in (said := (await client.diagnose()).recommendation):
+                await asyncio.sleep(0.05)
+        assert "actor-bound: actors idle 0%, the learner 50%" in said
+    async with running(build, config("observe"), make()) as context, starved_learner(context):
+        client = AdmissionClient(context.channel("admission"))
+        await until(lambda: context.stats.value("scaling_current") == 1.0)
+        assert (await client.diagnose()).recommendation == ""
+        assert "scaling_recommended" not in context.stats.snapshot(at_s=0.0).values
