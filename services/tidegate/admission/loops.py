@@ -24,8 +24,8 @@ from tidegate.core.admission import Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.slo import Verdict
+from tidegate.runtime.files import replace_file
 from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry_names import METRIC_ADMISSION_LIMIT
 from tidegate.wire.stats import decode_stats
 
 POOL = "default"
@@ -50,9 +50,7 @@ class PauseFile:
 
     def write(self, pause: Pause) -> None:
         """Keep it."""
-        unfinished = self._path.with_suffix(".new")
-        unfinished.write_bytes(msgspec.json.encode(pause))
-        unfinished.replace(self._path)
+        replace_file(self._path, msgspec.json.encode(pause))
 
     def clear(self) -> None:
         """Forget it."""
@@ -244,7 +242,6 @@ class Admission:
         stats.label("bottleneck", diagnosis.bottleneck)
         stats.label("bottleneck_sentence", diagnosis.sentence)
         stats.label("bottleneck_fix", diagnosis.fix)
-        context.telemetry.observe(METRIC_ADMISSION_LIMIT, limits.max_running)
         await self._slos.tick(self._seen, diagnosis, paused=limits.paused, now_s=self._now_s())
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}

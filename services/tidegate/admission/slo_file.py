@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.core.slo import Change, Slo, SloState, Verdict, verdict
+from tidegate.runtime.files import replace_file
 
 STATE_FILE = "slos.json"
 EVENTS_FILE = "slo_events.jsonl"
@@ -56,9 +57,7 @@ def read_slos(path: Path) -> SloRecord | None:
 
 def write_slos(path: Path, record: SloRecord) -> None:
     """Replace the file at once."""
-    unfinished = path.with_suffix(".new")
-    unfinished.write_bytes(msgspec.json.encode(record))
-    unfinished.replace(path)
+    replace_file(path, msgspec.json.encode(record))
 
 
 def restored(

@@ -27,6 +27,7 @@ from tidegate.cli.up.ports import LOOPBACK, is_free, pick_ports, require_free
 from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError
 from tidegate.core.ids import RunId
 from tidegate.runtime.config import Settings
+from tidegate.runtime.files import replace_file
 
 RUNS = Path(".tidegate") / "runs"
 RUN_JSON = "run.json"
@@ -289,9 +290,5 @@ def _read(path: Path, kind: type[ValueT]) -> ValueT | None:
 
 
 def _write(path: Path, value: msgspec.Struct, *, mode: int) -> None:
-    """Replace the file at once, so that nobody reads half of it."""
-    temporary = path.with_name(f"{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-    temporary.replace(path)
+    """Indented: people read these too."""
+    replace_file(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", mode=mode)

@@ -1,6 +1,5 @@
 """The datasets of a run, written as JSON lines before the services start."""
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -9,6 +8,7 @@ from tidegate.cli.run_plan import RunPlan
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.environment.tasks.port import dataset_rows
 from tidegate.environment.tasks.registry import get_task
+from tidegate.runtime.files import replace_file
 
 # Enough for a few hundred batches of a warm-up to differ; a task with fewer problems repeats them.
 NUM_DEMONSTRATIONS = 8_192
@@ -34,8 +34,5 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
     rows_by_file = dataset_rows(task, seed=plan.file.seed, num_demonstrations=NUM_DEMONSTRATIONS)
     for name, rows in rows_by_file.items():
         path = folder / name
-        if path.exists():
-            continue
-        unfinished = path.with_name(f"{name}.new")
-        unfinished.write_bytes(encoder.encode_lines(rows))
-        os.replace(unfinished, path)
+        if not path.exists():
+            replace_file(path, encoder.encode_lines(rows))

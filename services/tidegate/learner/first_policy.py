@@ -21,6 +21,7 @@ from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.warmup import WarmupExample, WarmupProgress, WarmupResult, supervised_warmup
 from tidegate.runtime.config import Settings
+from tidegate.runtime.files import replace_file
 
 # Changes when the warm-up computes something else from the same inputs.
 FORMAT = 1
@@ -123,6 +124,4 @@ def _load(path: Path, log: structlog.stdlib.BoundLogger) -> dict[str, Array] | N
 def _save(path: Path, policy: dict[str, Array]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     body = cast("bytes", _safetensors.save(policy))
-    unfinished = path.with_name(f"{path.name}.new")
-    unfinished.write_bytes(body + hashlib.blake2b(body, digest_size=32).digest())
-    unfinished.replace(path)
+    replace_file(path, body + hashlib.blake2b(body, digest_size=32).digest())

@@ -9,6 +9,7 @@ import typer
 from tidegate.cli.folder import REPORT_HTML, find_folder
 from tidegate.cli.report.data import read_run
 from tidegate.cli.report.page import render_page
+from tidegate.runtime.files import replace_file
 
 
 def report(
@@ -27,7 +28,5 @@ def write_report(folder: Path) -> Path:
         NotFoundError: it is no run folder.
     """
     path = folder / REPORT_HTML
-    unfinished = path.with_name(f"{REPORT_HTML}.new")
-    unfinished.write_text(render_page(read_run(folder)), encoding="utf-8")
-    unfinished.replace(path)
+    replace_file(path, render_page(read_run(folder)).encode())
     return path

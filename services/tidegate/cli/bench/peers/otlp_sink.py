@@ -13,6 +13,8 @@ from typing import Any, cast
 import grpc
 import msgspec
 
+from tidegate.runtime.files import replace_file
+
 COUNTS_PERIOD_S = 0.5
 
 
@@ -61,16 +63,10 @@ def main(arguments: list[str]) -> int:
     server.start()
     path = Path(counts_file)
     while not stopped.wait(COUNTS_PERIOD_S):
-        _write(path, sink.counts)
+        replace_file(path, msgspec.json.encode(sink.counts))
     server.stop(grace=None)
-    _write(path, sink.counts)
+    replace_file(path, msgspec.json.encode(sink.counts))
     return 0
-
-
-def _write(path: Path, counts: Counts) -> None:
-    unfinished = path.with_suffix(".new")
-    unfinished.write_bytes(msgspec.json.encode(counts))
-    unfinished.replace(path)
 
 
 if __name__ == "__main__":
