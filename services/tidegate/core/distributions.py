@@ -22,6 +22,11 @@ _SHAPE_MAX = 100.0
 FORMS = "fixed:S, exp:MEAN_S or lognormal:MEAN_S:C"
 
 
+def log_sigma(c: float) -> float:
+    """Standard deviation of the logarithm of lognormal times, sqrt(ln(1 + c²)); ``c``: theirs over their mean."""
+    return math.sqrt(math.log1p(c * c))
+
+
 class Fixed(msgspec.Struct, frozen=True):
     """Always ``value_s``."""
 
@@ -64,8 +69,8 @@ class Lognormal(msgspec.Struct, frozen=True):
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the logarithm: sqrt(ln(1 + c²))."""
-        return math.sqrt(math.log1p(self.c * self.c))
+        """Standard deviation of the logarithm."""
+        return log_sigma(self.c)
 
     @property
     def mu(self) -> float:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from tidegate.core.distributions import log_sigma
 from tidegate.core.errors import ConfigError
 
 EULER_GAMMA = 0.5772156649015329
@@ -37,8 +38,8 @@ class Lognormal(msgspec.Struct, frozen=True, tag="lognormal"):
 
     @property
     def log_sd(self) -> float:
-        """Standard deviation of the logarithm, s = √ln(1 + c²)."""
-        return math.sqrt(math.log1p(self.cv * self.cv))
+        """Standard deviation s of the logarithm."""
+        return log_sigma(self.cv)
 
 
 class Measured(msgspec.Struct, frozen=True, tag="measured"):

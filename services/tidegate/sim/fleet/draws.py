@@ -1,6 +1,6 @@
 """Durations: what ``exp:0.040``, ``lognormal:60:1``, ``fixed:0.064`` and ``hist:FILE`` mean, and endless draws of them.
 
-``lognormal:MEAN:C`` has coefficient of variation ``C`` (sigma over mean), so its logarithm has variance ln(1 + C²).
+``lognormal:MEAN:C`` has coefficient of variation ``C`` (sigma over mean).
 A ``hist`` file holds ``{"edges_s": [...], "counts": [...]}`` (one more edge than counts): a bin is drawn by its count
 and a duration uniformly inside of it.
 """
@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from tidegate.core.distributions import log_sigma
 from tidegate.core.errors import ConfigError
 
 # Large enough that a draw costs as much as reading a list; small enough that a short run does not wait for it.
@@ -109,8 +110,8 @@ def _block(duration: Duration, rng: np.random.Generator) -> np.ndarray[tuple[int
         case "exp":
             return rng.exponential(duration.mean_s, BLOCK)
         case "lognormal":
-            variance = math.log(1 + duration.spread**2)
-            return rng.lognormal(math.log(duration.mean_s) - variance / 2, math.sqrt(variance), BLOCK)
+            sigma = log_sigma(duration.spread)
+            return rng.lognormal(math.log(duration.mean_s) - sigma**2 / 2, sigma, BLOCK)
         case "hist":
             assert duration.histogram is not None, "from_histogram makes them together"
             edges = np.asarray(duration.histogram.edges_s)
