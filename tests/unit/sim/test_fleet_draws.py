@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tidegate.core.errors import ConfigError
+from tidegate.core.planner.scaling import modelled_speedup
 from tidegate.sim.fleet.draws import draws, parse_duration
-from tidegate.sim.fleet.plan import REPLICAS_MAX, FleetPlan, check_plan, depths, efficiency
+from tidegate.sim.fleet.plan import REPLICAS_MAX, FleetPlan, check_plan, depths
 
 NUM_DRAWS = 200_000
 
@@ -74,8 +75,8 @@ def test_tree_of_relays_is_filled_level_by_level() -> None:
 
 
 def test_efficiency_of_replicas_falls_with_their_number() -> None:
-    assert [efficiency(count) for count in (1, 2, 4, 8)] == pytest.approx([1, 1.92, 3.52, 5.76])
-    assert efficiency(REPLICAS_MAX) == pytest.approx(1)
+    assert [modelled_speedup(count) for count in (1, 2, 4, 8)] == pytest.approx([1, 1.92, 3.52, 5.76])
+    assert modelled_speedup(REPLICAS_MAX) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,11 @@ def replicas_max(curve: ScalingCurve) -> int:
     return curve[-1][0] if curve else REPLICAS_MAX
 
 
+def modelled_speedup(replicas: int) -> float:
+    """The model, G(1 - 0.04(G - 1)), wherever it is asked; the caller bounds ``replicas``."""
+    return replicas * (1.0 - LOSS_PER_REPLICA * (replicas - 1))
+
+
 def speedup(replicas: int, *, curve: ScalingCurve = ()) -> float:
     """How many single replicas ``replicas`` of them are worth; between measured points on a straight line.
 
@@ -64,7 +69,7 @@ def speedup(replicas: int, *, curve: ScalingCurve = ()) -> float:
             fix=f"plan with 1 to {known}, or measure more: --speedup 1:1,2:1.9,16:11",
         )
     if not curve:
-        return replicas * (1.0 - LOSS_PER_REPLICA * (replicas - 1))
+        return modelled_speedup(replicas)
     index = bisect_left(curve, replicas, key=lambda point: point[0])
     upper = curve[index]
     if upper[0] == replicas:

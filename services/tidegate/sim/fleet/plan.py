@@ -4,13 +4,15 @@ import msgspec
 
 from tidegate.core.admission import Limits
 from tidegate.core.errors import ConfigError
+from tidegate.core.planner.scaling import modelled_speedup
 from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.config import ResponseConfig
 from tidegate.sim.fleet.draws import Duration, fixed
 
 # No budget at all: far beyond any version a run can reach, far below where sums stop being exact.
 NO_BOUND = 1 << 40
-# Where the formula of the efficiency says that 25 replicas are as fast as one.
+# There the model of the planner has them as fast as one again. It goes on past the planner's own bound, which is where
+# they are fastest: what more of them would do is simulated all the same.
 REPLICAS_MAX = 25
 
 
@@ -79,7 +81,7 @@ class FleetPlan(msgspec.Struct, frozen=True):
 
     def learner_speed(self) -> float:
         """How many times as fast as one replica all of them are."""
-        return efficiency(self.replicas)
+        return modelled_speedup(self.replicas)
 
 
 def depths(count: int, *, fan_out: int) -> list[int]:
@@ -92,11 +94,6 @@ def depths(count: int, *, fan_out: int) -> list[int]:
         levels.extend([depth] * min(width, count - len(levels)))
         width, depth = width * fan_out, depth + 1
     return levels
-
-
-def efficiency(replicas: int) -> float:
-    """Speed of G data-parallel replicas, in replicas: G(1 - 0.04(G - 1)). It is 1 again at ``REPLICAS_MAX``."""
-    return replicas * (1 - 0.04 * (replicas - 1))
 
 
 def check_plan(plan: FleetPlan) -> FleetPlan:
