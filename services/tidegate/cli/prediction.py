@@ -1,14 +1,13 @@
 """``tidegate sim --from-run``: what a run folder measured, and how the simulator would have had it."""
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.table import Table
 
 from tidegate.cli.books import ledger_path
 from tidegate.cli.folder import find_folder, read_plan
-from tidegate.cli.samples import numbers, read_samples
+from tidegate.cli.samples import numbers, read_samples, trains
 from tidegate.cli.up.history import read_steps
 from tidegate.sim.fleet.measured import (
     WARM_UP_SHARE,
@@ -63,7 +62,7 @@ def read_measured(folder: Path, *, actors: int | None, seed: int) -> Measured:
 
 def _shares(folder: Path) -> Shares:
     """Means over the samples in which something was trained, without the first of them."""
-    working = [numbers(sample) for sample in read_samples(folder) if _works(sample)]
+    working = [numbers(sample) for sample in read_samples(folder) if trains(sample)]
     steady = working[int(len(working) * WARM_UP_SHARE) :]
     if not steady:
         return Shares()
@@ -79,10 +78,6 @@ def _shares(folder: Path) -> Shares:
         environment_busy=mean("environment_busy_ratio"),
         scored_per_s=mean("scored_per_s"),
     )
-
-
-def _works(sample: dict[str, Any]) -> bool:
-    return not sample.get("paused") and float(sample.get("learner_samples_per_s") or 0.0) > 0
 
 
 def prediction_table(measured: Measured, prediction: Prediction) -> Table:

@@ -34,6 +34,11 @@ def last_working_sample(folder: Path) -> dict[str, Any] | None:
     return (working or samples or [None])[-1]
 
 
+def trains(sample: dict[str, Any]) -> bool:
+    """Whether the learner trained, and admission was not paused, when a sample was written."""
+    return not sample.get("paused") and float(sample.get("learner_samples_per_s") or 0.0) > 0.0
+
+
 def numbers(sample: dict[str, Any]) -> dict[str, float]:
     """All numbers of a sample by name, those of its sections as well; of two with one name the outer counts."""
     found: dict[str, float] = {}

@@ -11,7 +11,7 @@ import msgspec
 
 from tidegate.cli.books import ledger_path
 from tidegate.cli.folder import read_plan
-from tidegate.cli.samples import read_samples
+from tidegate.cli.samples import read_samples, trains
 from tidegate.core.errors import NotFoundError
 from tidegate.core.planner.tails import Measured, measured
 from tidegate.core.prices import Prices
@@ -65,7 +65,7 @@ def measure_run(folder: Path) -> MeasuredRun:
         StaleFolderError, CorruptionError: its files cannot be read.
     """
     record, plan = read_plan(folder)
-    working = [sample for sample in read_samples(folder) if _trains(sample)]
+    working = [sample for sample in read_samples(folder) if trains(sample)]
     if len(working) < 2:
         raise NotFoundError(
             f"There is nothing to measure in {folder} yet",
@@ -107,10 +107,6 @@ def measure_run(folder: Path) -> MeasuredRun:
         lengths=lengths,
         prices=plan.file.prices,
     )
-
-
-def _trains(sample: dict[str, Any]) -> bool:
-    return not sample.get("paused") and float(sample.get("learner_samples_per_s", 0.0)) > 0.0
 
 
 def _values(sample: dict[str, Any]) -> dict[str, float]:
