@@ -13,7 +13,14 @@ from tidegate.cli.bench.program import Program
 from tidegate.cli.bench.results import BenchResult, Goal, Row, Sample, row
 from tidegate.cli.bench.setting import BenchSetting, say
 from tidegate.cli.bench.steps_file import StepPoint, StepsFile
-from tidegate.cli.bench.training_run import STEPS_FILE, THREADS, remove_folder, settle, up_command
+from tidegate.cli.bench.training_run import (
+    STEPS_FILE,
+    THREADS,
+    remove_folder,
+    settle,
+    sleep_until,
+    up_command,
+)
 from tidegate.cli.books import Books, read_books
 from tidegate.cli.drill import pids_of, slow_down
 from tidegate.cli.samples import read_samples
@@ -92,13 +99,13 @@ def _measure(setting: BenchSetting, case: Case) -> Found:
     with Program(command, log=log, environment=THREADS) as program:
         settle(program, folder, after_s=SETTLE_S)
         began_s = program.moment().at_s
-        settle(program, folder, after_s=began_s - steps.look()[0].at_s + BASELINE_S)
+        sleep_until(program, began_s + BASELINE_S)
         books_before = read_books(folder)
         slowed_s = program.moment().at_s
         slow_down(lambda: pids_of(folder, case.service), factor=case.factor, duration_s=disturbed_s)
         freed_s = program.moment().at_s
         before_per_s = rate(steps.look(), began_s, slowed_s)
-        settle(program, folder, after_s=freed_s - steps.look()[0].at_s + RECOVERY_TIMEOUT_S)
+        sleep_until(program, freed_s + RECOVERY_TIMEOUT_S)
         books_after = read_books(folder)
         points = list(steps.look())
     books = read_books(folder)

@@ -13,7 +13,14 @@ from tidegate.cli.bench.program import Program
 from tidegate.cli.bench.results import BenchResult, Row, Sample, row
 from tidegate.cli.bench.setting import BenchSetting, say
 from tidegate.cli.bench.steps_file import StepPoint, StepsFile, first_reaching
-from tidegate.cli.bench.training_run import STEPS_FILE, THREADS, remove_folder, settle, up_command
+from tidegate.cli.bench.training_run import (
+    STEPS_FILE,
+    THREADS,
+    remove_folder,
+    settle,
+    sleep_until,
+    up_command,
+)
 from tidegate.cli.books import read_books
 
 NUM_ACTORS = 8
@@ -96,9 +103,9 @@ def _measure(setting: BenchSetting, tail: Tail, max_lag: int, seed: int) -> Tail
     )
     steps = StepsFile(folder / STEPS_FILE)
     with Program(command, log=log, environment=THREADS) as program:
-        settle(program, folder, after_s=0.0)
+        first_gradient_at_s = settle(program, folder, after_s=0.0)
         before = program.moment()
-        settle(program, folder, after_s=QUICK_RUN_S if setting.quick else RUN_S)
+        sleep_until(program, first_gradient_at_s + (QUICK_RUN_S if setting.quick else RUN_S))
         after = program.moment()
         points = list(steps.look())
     balanced = read_books(folder).audit.balanced

@@ -84,9 +84,9 @@ def measure_training(command: Sequence[str], *, folder: Path, length: Length) ->
         begun = program.moment()
         _wait_for_first_gradient(program, steps)
         first = steps.points[0]
-        _sleep_until(program, first.at_s + length.settle_s)
+        sleep_until(program, first.at_s + length.settle_s)
         steady_from, at_start, names_before = program.moment(), steps.look()[-1], _by_process(program, folder)
-        _sleep_until(program, steady_from.at_s + length.window_s)
+        sleep_until(program, steady_from.at_s + length.window_s)
         steady_to, at_end, names_after = program.moment(), steps.look()[-1], _by_process(program, folder)
         if length.target_return is not None:
             _wait_for_target(program, steps, length)
@@ -135,9 +135,9 @@ def measure_beside(
         for name, program in programs.items():
             _wait_for_first_gradient(program, steps[name])
         watched = next(iter(programs.values()))
-        _sleep_until(watched, time.time() + length.settle_s)
+        sleep_until(watched, time.time() + length.settle_s)
         before = {name: (program.moment(), steps[name].look()[-1]) for name, program in programs.items()}
-        _sleep_until(watched, time.time() + length.window_s)
+        sleep_until(watched, time.time() + length.window_s)
         after = {name: (program.moment(), steps[name].look()[-1]) for name, program in programs.items()}
     return {
         name: _window(before[name][0], after[name][0], before[name][1], after[name][1], {})
@@ -154,7 +154,7 @@ def settle(program: Program, folder: Path, *, after_s: float) -> float:
     steps = StepsFile(folder / STEPS_FILE)
     _wait_for_first_gradient(program, steps)
     first_at_s = steps.points[0].at_s
-    _sleep_until(program, first_at_s + after_s)
+    sleep_until(program, first_at_s + after_s)
     return first_at_s
 
 
@@ -180,7 +180,12 @@ def _wait_for_target(program: Program, steps: StepsFile, length: Length) -> None
         time.sleep(POLL_S)
 
 
-def _sleep_until(program: Program, at_s: float) -> None:
+def sleep_until(program: Program, at_s: float) -> None:
+    """Return at a moment, in seconds since the epoch.
+
+    Raises:
+        UnavailableError: the program ended by itself.
+    """
     while (left_s := at_s - time.time()) > 0:
         time.sleep(min(left_s, POLL_S * 5))
         program.require_alive()
