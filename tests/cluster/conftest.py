@@ -1,0 +1,69 @@
+"""What every test on a real cluster shares: skipped, with the reason, where there is none."""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.kube import CHART, ROOT, Namespace, run, why_no_cluster
+
+# Tags of the images in the cluster: the one that is installed, and the one that it is upgraded to.
+TAG = os.environ.get("TIDEGATE_E2E_TAG", "dev")
+NEXT_TAG = os.environ.get("TIDEGATE_E2E_NEXT_TAG", TAG)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    why = why_no_cluster()
+    for item in items:
+        if item.get_closest_marker("cluster") is not None and why:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(scope="module")
+def namespace() -> Iterator[str]:
+    """A namespace that enforces PodSecurity restricted; gone afterwards unless TIDEGATE_E2E_KEEP is set."""
+    name = f"tidegate-e2e-{uuid.uuid4().hex[:6]}"
+    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    run("kubectl", "create", "--filename", "-", given=json.dumps(manifest))
+    yield name
+    if not os.environ.get("TIDEGATE_E2E_KEEP"):
+        run("kubectl", "delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object]]:
+    """What was measured on the way, printed and kept at the end."""
+    found: dict[str, object] = {}
+    yield found
+    path = Path(os.environ.get("TIDEGATE_E2E_FIGURES", tmp_path_factory.mktemp("e2e") / "figures.json"))
+    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def cartpole_values(folder: Path) -> Path:
+    """runs/cartpole.yaml as values of the chart, without an end: it trains on after its target."""
+    document = yaml.safe_load((ROOT / "runs" / "cartpole.yaml").read_text(encoding="utf-8"))
+    document["until"] = ""
+    document.pop("actor")
+    path = folder / "run-values.yaml"
+    path.write_text(yaml.safe_dump({"run": document}), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def release(
+    namespace: str, tmp_path_factory: pytest.TempPathFactory, figures: dict[str, object]
+) -> Namespace:
+    """CartPole on one node without GPUs, installed and ready."""
+    house = Namespace(namespace, "t")
+    values = cartpole_values(tmp_path_factory.mktemp("values"))
+    said = house.helm(
+        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
+        "--set", f"images.tag={TAG}", "--wait", "--timeout", "10m",
+    )  # fmt: skip
+    figures["notes"] = said
+    return house

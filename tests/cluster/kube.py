@@ -1,0 +1,120 @@
+"""Talking to a cluster the way an operator does: kubectl and helm, their answers as Python values."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "tidegate"
+CALL_TIMEOUT_S = 120.0
+POLL_S = 0.5
+
+
+class CommandError(Exception):
+    """A command of kubectl or helm that failed, with what it said."""
+
+
+def why_no_cluster() -> str:
+    """What is missing to talk to a cluster; empty when nothing is."""
+    if not os.environ.get("KUBECONFIG"):
+        return "no cluster to test on: KUBECONFIG is not set"
+    missing = [program for program in ("kubectl", "helm") if shutil.which(program) is None]
+    return f"no cluster to test on: {' and '.join(missing)} not on the PATH" if missing else ""
+
+
+def run(*command: str, timeout_s: float = CALL_TIMEOUT_S, given: str = "") -> str:
+    """Run a command to its end; returns its standard output.
+
+    Raises:
+        CommandError: it failed.
+    """
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, input=given, check=False
+    )
+    if done.returncode != 0:
+        raise CommandError(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """One namespace and the release ``name`` in it."""
+
+    namespace: str
+    release: str
+
+    def kubectl(self, *arguments: str, timeout_s: float = CALL_TIMEOUT_S, given: str = "") -> str:
+        """Run kubectl in the namespace."""
+        return run("kubectl", "--namespace", self.namespace, *arguments, timeout_s=timeout_s, given=given)
+
+    def helm(self, verb: str, *arguments: str, timeout_s: float = 900.0) -> str:
+        """Run a verb of helm on the release."""
+        return run("helm", verb, self.release, *arguments, "--namespace", self.namespace, timeout_s=timeout_s)
+
+    def get(self, kind: str, name: str = "") -> Any:
+        """An object, or the items of a kind."""
+        found = json.loads(self.kubectl("get", kind, *([name] if name else []), "--output", "json"))
+        return found if name else found["items"]
+
+    def pods(self, component: str = "") -> list[Any]:
+        """Pods of the release that are not on their way out, of one component or of all."""
+        labels = f"app.kubernetes.io/instance={self.release}"
+        if component:
+            labels += f",app.kubernetes.io/component={component}"
+        found = json.loads(self.kubectl("get", "pods", "--selector", labels, "--output", "json"))["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def ready(self, component: str = "") -> list[str]:
+        """Names of the pods that are ready."""
+        return [
+            pod["metadata"]["name"]
+            for pod in self.pods(component)
+            if any(
+                each["type"] == "Ready" and each["status"] == "True"
+                for each in pod["status"].get("conditions", [])
+            )
+        ]
+
+    def tidegate(self, *arguments: str, component: str = "admission", timeout_s: float = 300.0) -> str:
+        """Run `tidegate` inside of a pod of the release, as NOTES.txt tells people to."""
+        kind = "deployment" if component in ("actor", "environment") else "statefulset"
+        where = f"{kind}/{self.release}-{component}"
+        return self.kubectl("exec", where, "--", "tidegate", *arguments, timeout_s=timeout_s)
+
+    def status(self) -> Any:
+        """``tidegate status --json``."""
+        return json.loads(self.tidegate("status", "--json"))
+
+    def audit(self) -> Any:
+        """``tidegate audit --json``, whatever it says."""
+        where = f"statefulset/{self.release}-admission"
+        done = subprocess.run(
+            ["kubectl", "--namespace", self.namespace, "exec", where, "--", "tidegate", "audit", "--json"],
+            capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        return json.loads(done.stdout)
+
+
+def until(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
+    """Look until something holds; returns the seconds it took. A command that fails meanwhile does not hold.
+
+    Raises:
+        AssertionError: it did not hold in time.
+    """
+    started_s = time.monotonic()
+    last = ""
+    while time.monotonic() - started_s < timeout_s:
+        try:
+            if holds():
+                return time.monotonic() - started_s
+            last = "it does not hold"
+        except (CommandError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+            last = str(error)
+        time.sleep(POLL_S)
+    raise AssertionError(f"{what}: not within {timeout_s:g} s; last: {last[-2000:]}")
