@@ -3,10 +3,11 @@
 import base64
 from pathlib import Path
 
-from tidegate.core.errors import CorruptionError, RecordError
+from tidegate.core.errors import CorruptionError
 from tidegate.weight_distribution.state import Manifest, Tensor
 from tidegate.weight_distribution.tensor_file import Extent, encode_header
 from tidegate.wire.digest import Digest
+from tidegate.wire.payload_cutter import PayloadCutter
 
 ANNOUNCEMENT_KEY = "tidegate.announcement"
 # A file below this is handed to the kernel in one write.
@@ -22,11 +23,18 @@ class Intake:
     def __init__(
         self, manifest: Manifest, announcement: bytes, *, path: Path, reused: dict[bytes, int]
     ) -> None:
-        """Open the partial file and write its header. Tensors in ``reused`` are checked and not written."""
+        """Open the partial file and write its header. Tensors in ``reused`` are checked and not written.
+
+        Raises:
+            CorruptionError: an empty tensor has the digest of something else.
+        """
         self.manifest = manifest
         self.announcement = announcement
         self.reused = reused
         self.path = path
+        self._cutter = PayloadCutter(
+            manifest.tensors, version=manifest.version, fix="publish the version again"
+        )
         written: dict[bytes, Tensor] = {}
         for tensor in manifest.tensors:
             if tensor.digest not in reused:
@@ -40,10 +48,6 @@ class Intake:
         }
         self._file = path.open("wb", buffering=WRITE_BUFFER_BYTES)
         self._file.write(header)
-        self._index = -1
-        self._left = 0
-        self._hash = Digest()
-        self._begin_tensor()
 
     def feed(self, chunk: bytes | memoryview) -> None:
         """The next bytes of the payload.
@@ -52,42 +56,9 @@ class Intake:
             CorruptionError: a tensor does not match its digest.
             RecordError: more bytes than the manifest promised.
         """
-        view = memoryview(chunk)
-        while len(view):
-            if self._index == len(self.manifest.tensors):
-                raise RecordError(
-                    f"Policy {self.manifest.version} came with more bytes than its manifest lists"
-                )
-            part = view[: self._left]
-            self._hash.update(part)
-            if self.manifest.tensors[self._index].name in self._written:
+        for tensor, _, part in self._cutter.cut(chunk):
+            if tensor.name in self._written:
                 self._file.write(part)
-            self._left -= len(part)
-            view = view[len(part) :]
-            if self._left == 0:
-                self._end_tensor()
-                self._begin_tensor()
-
-    def _begin_tensor(self) -> None:
-        """Move to the next tensor that has bytes."""
-        while True:
-            self._index += 1
-            if self._index == len(self.manifest.tensors):
-                return
-            self._hash = Digest()
-            self._left = self.manifest.tensors[self._index].size
-            if self._left > 0:
-                return
-            self._end_tensor()
-
-    def _end_tensor(self) -> None:
-        tensor = self.manifest.tensors[self._index]
-        if self._hash.digest() != tensor.digest:
-            raise CorruptionError(
-                f"Tensor {tensor.name!r} of policy {self.manifest.version} does not match its digest",
-                why="its bytes changed on the way",
-                fix="publish the version again",
-            )
 
     def finish(self) -> None:
         """Close the partial file.
@@ -96,8 +67,7 @@ class Intake:
             CorruptionError: the tensors are not those that the policy's own digest names.
             RecordError: the payload ended early.
         """
-        if self._index < len(self.manifest.tensors):
-            raise RecordError(f"Policy {self.manifest.version} ended inside of its tensors")
+        self._cutter.finish()
         whole = Digest()
         for tensor in self.manifest.tensors:
             whole.update(tensor.digest)

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import grpc
 import numpy as np
 
-from tidegate.core.errors import CorruptionError, RecordError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.staleness import LineageTree
@@ -16,7 +15,7 @@ from tidegate.wire.announcement import Announcement
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_from_proto, version_to_proto
-from tidegate.wire.digest import Digest
+from tidegate.wire.payload_cutter import PayloadCutter
 from tidegate.wire.policy_payload import announce, tensor_of
 from tidegate.wire.subjects import CHUNK_BYTES
 
@@ -83,7 +82,7 @@ class WeightDistributionClient:
             request = pb.PullPolicyRequest(
                 version=version_to_proto(announcement.version), tensors=[entry.name for entry in entries]
             )
-            receiving = _Receiving(entries)
+            receiving = _Receiving(entries, version=announcement.version)
             with remote_errors(SERVICE):
                 async for message in self._pull(request, timeout=TRANSFER_DEADLINE_S):
                     receiving.feed(message if isinstance(message, memoryview) else message.chunk)
@@ -103,72 +102,37 @@ class WeightDistributionClient:
 
 
 class _Receiving:
-    """Tensors on their way: each has a buffer of its own, and is hashed while its bytes are in the processor's cache.
+    """Tensors on their way, each in a buffer of its own.
 
-    A buffer each, so that a tensor is freed by itself when a later version replaces it. Holds one payload.
+    So a tensor is freed by itself when a later version replaces it. Holds one payload.
     """
 
-    def __init__(self, entries: Sequence[policy_pb2.TensorEntry]) -> None:
+    def __init__(self, entries: Sequence[policy_pb2.TensorEntry], *, version: PolicyVersion) -> None:
         self._entries = entries
-        self._tensors: dict[str, Array] = {}
-        self._next = -1
-        self._view = memoryview(b"")
-        self._filled = 0
-        self._hash = Digest()
-        self._begin_tensor()
+        self._cutter = PayloadCutter(entries, version=version, fix="pull it again")
+        # Not zeroed: bytearrays would cost as much as the transfer. What is not written to takes no memory yet.
+        self._buffers = {entry.name: np.empty(entry.size, dtype=np.uint8).data for entry in entries}
 
     def feed(self, chunk: bytes | memoryview) -> None:
         """The next bytes.
 
         Raises:
             CorruptionError: a tensor does not match its digest.
-            RecordError: more came than the manifest lists, or a tensor has a shape that its bytes cannot have.
+            RecordError: more came than the manifest lists.
         """
-        rest = memoryview(chunk)
-        while len(rest):
-            if self._next == len(self._entries):
-                raise RecordError("A policy came with more bytes than its manifest lists")
-            part = rest[: len(self._view) - self._filled]
-            place = self._view[self._filled : self._filled + len(part)]
-            place[:] = part
-            self._hash.update(place)
-            self._filled += len(part)
-            rest = rest[len(part) :]
-            if self._filled == len(self._view):
-                self._end_tensor()
-                self._begin_tensor()
-
-    def _begin_tensor(self) -> None:
-        """Move to the next tensor that has bytes."""
-        while True:
-            self._next += 1
-            if self._next == len(self._entries):
-                return
-            # Not zeroed: a bytearray would cost as much as the transfer.
-            self._view = np.empty(self._entries[self._next].size, dtype=np.uint8).data
-            self._filled = 0
-            self._hash = Digest()
-            if len(self._view):
-                return
-            self._end_tensor()
-
-    def _end_tensor(self) -> None:
-        entry = self._entries[self._next]
-        if self._hash.digest() != entry.digest:
-            raise CorruptionError(
-                f"Tensor {entry.name} of a policy does not match its digest", fix="pull it again"
-            )
-        self._tensors[entry.name] = tensor_of(entry, self._view.toreadonly())
+        for entry, offset, part in self._cutter.cut(chunk):
+            self._buffers[entry.name][offset : offset + len(part)] = part
 
     def tensors(self) -> dict[str, Array]:
         """All of them, verified.
 
         Raises:
-            RecordError: the payload ended early.
+            RecordError: the payload ended early, or a tensor has a shape that its bytes cannot have.
         """
-        if self._next < len(self._entries):
-            raise RecordError(f"A policy ended inside of tensor {self._entries[self._next].name}")
-        return self._tensors
+        self._cutter.finish()
+        return {
+            entry.name: tensor_of(entry, self._buffers[entry.name].toreadonly()) for entry in self._entries
+        }
 
 
 def _rechunk(tensors: list[bytes]) -> list[memoryview]:
