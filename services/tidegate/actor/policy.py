@@ -19,7 +19,7 @@ from tidegate.core.staleness import LineageTree
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry_names import (
-    METRIC_ACTOR_VERSION,
+    ATTR_VERSION,
     METRIC_WEIGHTS_LOAD,
     METRIC_WEIGHTS_PROPAGATION,
     SPAN_WEIGHTS_LOAD,
@@ -119,7 +119,6 @@ class PolicyLoop:
         context.stats.label("serving_version", str(snapshot.version))
         telemetry = context.telemetry
         if telemetry.enabled:
-            telemetry.observe(METRIC_ACTOR_VERSION, snapshot.version.step)
             telemetry.observe(METRIC_WEIGHTS_LOAD, now_s - started_at_s)
             telemetry.observe(METRIC_WEIGHTS_PROPAGATION, max(0.0, now_s - snapshot.published_at_s))
             telemetry.emit(
@@ -127,6 +126,7 @@ class PolicyLoop:
                 parent=announcement.message.trace_parent,
                 started_at_s=started_at_s,
                 finished_at_s=now_s,
+                attributes={ATTR_VERSION: str(snapshot.version)},
                 kind="consumer",
             )
 

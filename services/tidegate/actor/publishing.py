@@ -18,6 +18,7 @@ from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, record
 from tidegate.core.errors import BackpressureError, PayloadTooLargeError, TidegateError
 from tidegate.core.records import StageTiming, Task, Trajectory
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.runtime.telemetry_names import (
     ATTR_ATTEMPT,
     ATTR_ENV,
@@ -27,10 +28,11 @@ from tidegate.runtime.telemetry_names import (
     ATTR_TRAJECTORY,
     ATTR_VERSION_END,
     ATTR_VERSION_START,
-    METRIC_GENERATED,
     METRIC_STAGE_DURATION,
     METRIC_TOKENS,
     SPAN_GENERATE,
+    SPAN_SEND_ROLLOUTS,
+    SPAN_SEND_TRAJECTORIES,
     SPAN_TASK_LEASE,
 )
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
@@ -80,7 +82,9 @@ class Publisher:
         if isinstance(made, GivenUp):
             return await self._settler.settle(held.task, made)
         records = self._records(held, made)
+        sent_at_s = self._context.clock.now_s()
         await self._publish(held.task, records)
+        self._sent(held.task, records, sent_at_s=sent_at_s)
         stats.add("steps_total", sum(record.num_steps for record in records))
         stats.add("trajectories_total", len(records))
         return True
@@ -94,35 +98,59 @@ class Publisher:
         telemetry = self._context.telemetry
         if not telemetry.enabled:
             return records
-        labels = {ATTR_RUN: task.run_id, ATTR_ENV: task.env_id}
-        telemetry.count(METRIC_GENERATED, len(records), labels)
-        telemetry.observe(
-            METRIC_STAGE_DURATION,
-            rollouts.finished_at_s - rollouts.started_at_s,
-            {ATTR_RUN: task.run_id, ATTR_STAGE: STAGE_GENERATE},
-        )
+        took_s = rollouts.finished_at_s - rollouts.started_at_s
+        telemetry.observe(METRIC_STAGE_DURATION, took_s, {ATTR_STAGE: STAGE_GENERATE})
         if task.kind == "group":
-            telemetry.count(METRIC_TOKENS, sum(record.num_steps for record in records), labels)
+            num_tokens = sum(record.num_steps for record in records)
+            telemetry.count(METRIC_TOKENS, num_tokens, {ATTR_ENV: task.env_id})
         return [
-            msgspec.structs.replace(
-                record,
-                trace_parent=telemetry.emit(
-                    SPAN_GENERATE,
-                    parent=record.trace_parent,
-                    started_at_s=record.started_at_s,
-                    finished_at_s=record.finished_at_s,
-                    attributes={
-                        **labels,
-                        ATTR_TASK: task.task_id,
-                        ATTR_TRAJECTORY: record.trajectory_id,
-                        ATTR_ATTEMPT: task.attempt,
-                        ATTR_VERSION_START: str(record.spans[0].version),
-                        ATTR_VERSION_END: str(record.spans[-1].version),
-                    },
-                ),
-            )
-            for record in records
+            self._generated(record, task) if is_sampled(record.trace_parent) else record for record in records
         ]
+
+    def _generated(self, record: Trajectory, task: Task) -> Trajectory:
+        """A sampled record, with its generation as the newest span of its trace."""
+        trace_parent = self._context.telemetry.emit(
+            SPAN_GENERATE,
+            parent=record.trace_parent,
+            started_at_s=record.started_at_s,
+            finished_at_s=record.finished_at_s,
+            attributes={
+                ATTR_RUN: task.run_id,
+                ATTR_ENV: task.env_id,
+                ATTR_TASK: task.task_id,
+                ATTR_TRAJECTORY: record.trajectory_id,
+                ATTR_ATTEMPT: task.attempt,
+                ATTR_VERSION_START: str(record.spans[0].version),
+                ATTR_VERSION_END: str(record.spans[-1].version),
+                **(self._completion(record) if task.kind == "group" else {}),
+            },
+        )
+        return msgspec.structs.replace(record, trace_parent=trace_parent)
+
+    def _completion(self, record: Trajectory) -> dict[str, str | int]:
+        """What OpenTelemetry's generative AI conventions ask of a completion; never its text."""
+        return {
+            "gen_ai.operation.name": "text_completion",
+            "gen_ai.provider.name": "tidegate",
+            "gen_ai.request.model": self._context.settings.policy.kind,
+            "gen_ai.conversation.id": record.trajectory_id,
+            "gen_ai.usage.output_tokens": record.num_steps,
+            "gen_ai.response.finish_reasons": record.finish_reason,
+        }
+
+    def _sent(self, task: Task, records: Sequence[Trajectory], *, sent_at_s: float) -> None:
+        """One message carried all of them: each sampled trace says how long it was on its way out."""
+        stream = "TRAJECTORIES" if task.kind == "segment" else "ROLLOUTS"
+        for record in records:
+            if is_sampled(record.trace_parent):
+                self._context.telemetry.emit(
+                    SPAN_SEND_TRAJECTORIES if task.kind == "segment" else SPAN_SEND_ROLLOUTS,
+                    parent=record.trace_parent,
+                    started_at_s=sent_at_s,
+                    finished_at_s=self._context.clock.now_s(),
+                    attributes=messaging("send", stream, batch=len(records)),
+                    kind="producer",
+                )
 
     def _traces(self, held: Held, *, num_samples: int) -> list[str]:
         """One trace a trajectory: the first sample goes on in its task's, the others open their own and link to it."""

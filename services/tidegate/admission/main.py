@@ -1,5 +1,6 @@
 """The entry point of admission: what is built before its loops run."""
 
+from tidegate.admission.broker_watch import BrokerWatch
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
 from tidegate.admission.loops import Admission, PauseFile
@@ -48,7 +49,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         admission.close()
 
     return ServiceParts(
-        loops={"observe": admission.observe, "tick": admission.tick},
+        loops={"observe": admission.observe, "tick": admission.tick, "broker": BrokerWatch(context).run},
         servicers=[
             AdmissionServicer(admission).registration(),
             ExternalScalerServicer(ExternalScaler(admission.scaling)).registration(),

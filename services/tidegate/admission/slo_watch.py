@@ -23,10 +23,18 @@ from tidegate.admission.slo_file import (
     write_slos,
 )
 from tidegate.core.balance import Diagnosis
-from tidegate.core.slo import CONDITIONS, Verdict, count, headline, observe, settle, verdict
+from tidegate.core.slo import CONDITIONS, Verdict, count, coverage, headline, observe, settle, verdict
 from tidegate.core.slo_catalogue import declared
 from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry_names import ATTR_ENV, ATTR_SLO, ATTR_SLO_RESULT, METRIC_SLO_EVENTS
+from tidegate.runtime.telemetry_names import (
+    ATTR_ENV,
+    ATTR_SLO,
+    ATTR_SLO_RESULT,
+    METRIC_SLO_BOUND,
+    METRIC_SLO_COVERAGE,
+    METRIC_SLO_EVENTS,
+    METRIC_SLO_TARGET,
+)
 from tidegate.wire.stats import ServiceStats
 
 PROPAGATION = "version_propagation_s"
@@ -49,6 +57,7 @@ class SloWatch:
         self._slos = declared(
             settings.slos, max_lag=settings.staleness.max_lag, max_age_s=settings.staleness.max_age_s
         )
+        self._labels = {name: {ATTR_ENV: settings.workload.env, ATTR_SLO: name} for name in self._slos}
         self._group_size = settings.workload.num_samples if settings.workload.kind == "text" else 1
         self._path = context.data_dir / STATE_FILE
         clock = context.clock
@@ -62,8 +71,10 @@ class SloWatch:
         self._propagation = Propagation()
         self._arrived_s: list[float] = []
         self._saved_at_s = clock.monotonic_s()
-        for name in self._slos:
+        for name, slo in self._slos.items():
             self._count(name, good=0.0, bad=0.0)
+            context.telemetry.observe(METRIC_SLO_TARGET, slo.target, self._labels[name])
+            context.telemetry.observe(METRIC_SLO_BOUND, slo.bound, self._labels[name])
 
     def heard(self, stats: ServiceStats, seen: Observations, *, now_s: float) -> None:
         """One report came in and is part of ``seen``: propagation is followed from report to report, not by ticks."""
@@ -160,6 +171,10 @@ class SloWatch:
 
     def _show(self, *, now_s: float) -> None:
         verdicts = self.verdicts(now_s=now_s)
+        if self._context.telemetry.enabled:
+            for name, slo in self._slos.items():
+                seen = coverage(slo, self._states[name], now_s=now_s)
+                self._context.telemetry.observe(METRIC_SLO_COVERAGE, seen, self._labels[name])
         for condition in CONDITIONS:
             number = sum(each.condition == condition for each in verdicts)
             self._context.stats.set(f"slos_{condition}", float(number))
@@ -174,6 +189,6 @@ class SloWatch:
             self._context.log.warning("slos_not_saved", error=str(error))
 
     def _count(self, name: str, *, good: float, bad: float) -> None:
-        labels = {ATTR_ENV: self._context.settings.workload.env, ATTR_SLO: name}
+        labels = self._labels[name]
         self._context.telemetry.count(METRIC_SLO_EVENTS, good, {**labels, ATTR_SLO_RESULT: "good"})
         self._context.telemetry.count(METRIC_SLO_EVENTS, bad, {**labels, ATTR_SLO_RESULT: "bad"})

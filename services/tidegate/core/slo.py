@@ -184,6 +184,12 @@ def verdict(slo: Slo, state: SloState, *, now_s: float) -> Verdict:
     )
 
 
+def coverage(slo: Slo, state: SloState, *, now_s: float) -> float:
+    """Share of the window since the oldest observation in it, 0 before there is one; what budgets are scaled by."""
+    state = _advance(slo, state, at_s=now_s)
+    return _seen(slo, state, buckets=BUCKETS) / BUCKETS
+
+
 def settle(
     slo: Slo, state: SloState, *, now_s: float, cause: str, wall_s: float
 ) -> tuple[SloState, Change | None]:
@@ -276,12 +282,16 @@ def _sums(slo: Slo, state: SloState, *, buckets: int) -> tuple[float, float, flo
     )
 
 
+def _seen(slo: Slo, state: SloState, *, buckets: int) -> int:
+    """How many of the newest ``buckets`` buckets there have been since the oldest observation."""
+    first = next((bucket.index for bucket in state.buckets if bucket.good or bucket.bad), None)
+    return 0 if first is None else min(buckets, _index(slo, state.time_s) - first + 1)
+
+
 def _burn(slo: Slo, state: SloState, *, buckets: int) -> float:
     """How many times faster than sustainable the budget goes, over the newest ``buckets`` buckets."""
     good, bad, _ = _sums(slo, state, buckets=buckets)
     if bad <= 0:
         return 0.0
-    first = next(bucket.index for bucket in state.buckets if bucket.good or bucket.bad)
-    seen = min(buckets, _index(slo, state.time_s) - first + 1)
-    allowed = (1.0 - slo.target) * (good + bad) * buckets / seen
+    allowed = (1.0 - slo.target) * (good + bad) * buckets / _seen(slo, state, buckets=buckets)
     return BURN_MAX if bad >= BURN_MAX * allowed else bad / allowed

@@ -25,12 +25,13 @@ from tidegate.environment.tasks.port import Score
 from tidegate.runtime.consumer import Delivery
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.settling import settle_dropped
+from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.runtime.telemetry_names import (
     ATTR_ENV,
+    ATTR_REWARD,
     ATTR_RUN,
     ATTR_STAGE,
     ATTR_TRAJECTORY,
-    METRIC_REWARD,
     METRIC_STAGE_DURATION,
     SPAN_SCORE,
 )
@@ -160,21 +161,28 @@ class ScoreLoop:
         telemetry = self._context.telemetry
         if not telemetry.enabled:
             return records
-        labels = {ATTR_RUN: self._context.settings.run, ATTR_ENV: self._env_id}
         telemetry.observe(
             METRIC_STAGE_DURATION,
             stage.finished_at_s - stage.started_at_s,
-            {ATTR_RUN: self._context.settings.run, ATTR_STAGE: STAGE_SCORE},
+            {ATTR_STAGE: STAGE_SCORE},
         )
+        labels = {ATTR_RUN: self._context.settings.run, ATTR_ENV: self._env_id}
         traced: list[Trajectory] = []
         for record in records:
-            telemetry.observe(METRIC_REWARD, record.reward or 0.0, labels)
+            if not is_sampled(record.trace_parent):
+                traced.append(record)
+                continue
             trace_parent = telemetry.emit(
                 SPAN_SCORE,
                 parent=record.trace_parent,
                 started_at_s=stage.started_at_s,
                 finished_at_s=stage.finished_at_s,
-                attributes={**labels, ATTR_TRAJECTORY: record.trajectory_id, "reward": record.reward or 0.0},
+                attributes={
+                    **labels,
+                    **messaging("process", "ROLLOUTS", batch=len(records)),
+                    ATTR_TRAJECTORY: record.trajectory_id,
+                    ATTR_REWARD: record.reward or 0.0,
+                },
                 kind="consumer",
             )
             traced.append(with_trace(record, trace_parent))

@@ -151,7 +151,9 @@ class Learner:
             asked_at_s = clock.monotonic_s()
             batch = await batches.next(self.progress.version, self._tree)
             now_s = clock.monotonic_s()
-            self._reporter.waited(now_s - asked_at_s)
+            self._reporter.waited(
+                now_s - asked_at_s, cause="stale" if isinstance(batch, Outdated) else "empty"
+            )
             match batch:
                 case ReadyBatch() if drain.requested:
                     await batches.release(batch.batch_id)
@@ -196,6 +198,7 @@ class Learner:
         )
         self._reporter.trained(step)
         self._steps_since_checkpoint += 1
+        settled_at_s = context.clock.monotonic_s()
         await self._settling.begin(
             ConsumedBatch(
                 batch_id=batch.batch_id,
@@ -207,6 +210,7 @@ class Learner:
             trace_parent=step.trace_parent,
             done=partial(self._reporter.settled, step),
         )
+        self._reporter.waited(context.clock.monotonic_s() - settled_at_s, cause="weights")
         if self._steps_since_checkpoint >= self._config.checkpoint_every_steps:
             await self._write_checkpoint()
 

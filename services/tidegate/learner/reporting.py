@@ -6,6 +6,7 @@ step is a trace of its own, linked to all that it was trained on.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -22,37 +23,39 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
 from tidegate.runtime.telemetry_names import (
     ATTR_AGE,
+    ATTR_BATCH_COUNT,
+    ATTR_CAUSE,
     ATTR_ENV,
     ATTR_LAG,
-    ATTR_REASON,
+    ATTR_PHASE,
     ATTR_RESPONSE_TIER,
-    ATTR_SLO,
-    ATTR_SLO_RESULT,
     ATTR_SLO_VIOLATION,
+    ATTR_STAGE,
     ATTR_TRAJECTORY,
     ATTR_VERSION_END,
     ATTR_VERSION_LEARNER,
     ATTR_VERSION_START,
     METRIC_AGE,
     METRIC_CONSUMED,
-    METRIC_DROPPED,
     METRIC_LAG,
     METRIC_LAG_WINDOW_MAX,
-    METRIC_LEARNER_VERSION,
     METRIC_LEARNER_WAIT,
+    METRIC_PROVENANCE_INCOMPLETE,
     METRIC_REWARD,
-    METRIC_SLO_EVENTS,
     METRIC_STEP_DURATION,
     METRIC_VERSION_SPAN,
     SPAN_CONSUME,
+    SPAN_GENERATE,
     SPAN_LEARNER_STEP,
+    SPAN_TASK_LEASE,
 )
 
-SLO_LAG = "lag_bound"
-SLO_AGE = "age_bound"
+# Without these a trajectory's trace has a hole that nobody can fill any more (I5).
+STAGES_EXPECTED = (SPAN_TASK_LEASE, SPAN_GENERATE)
 # Objectives that are judged a trajectory at a time; admission adds up what is counted here.
 LAG_OBJECTIVES = ("lag_p95", "lag_max")
 AGE_OBJECTIVES = ("age_p95",)
+WaitCause: TypeAlias = Literal["empty", "stale", "weights"]
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
@@ -75,7 +78,7 @@ class Reporter:
     """Tells about steps, in their order."""
 
     def __init__(self, context: ServiceContext, log: StepsLog) -> None:
-        """Declares every SLO series, so that a first violation counts as an increase."""
+        """Declares every objective that is judged here, so that a first violation counts as an increase."""
         self._context = context
         self._log = log
         self._lags = LagWindow()
@@ -85,9 +88,10 @@ class Reporter:
         slos = declared(context.settings.slos, max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
         self._slos = [slo for name, slo in slos.items() if name in (*LAG_OBJECTIVES, *AGE_OBJECTIVES)]
         self._count_objectives([])
-        for slo in (SLO_LAG, SLO_AGE):
-            for result in ("good", "bad"):
-                self._count_slo(slo, result, 0)
+        for stage in STAGES_EXPECTED:
+            context.telemetry.count(METRIC_PROVENANCE_INCOMPLETE, 0, {**self._labels, ATTR_STAGE: stage})
+        for cause in ("empty", "stale", "weights"):
+            context.telemetry.count(METRIC_LEARNER_WAIT, 0, {**self._labels, ATTR_CAUSE: cause})
 
     def progress(self, progress: Progress) -> None:
         """Where training stands, also before the first step of this life."""
@@ -100,12 +104,12 @@ class Reporter:
         mean_return = progress.episodes.mean()
         if mean_return is not None:
             stats.set("mean_return", mean_return)
-        self._context.telemetry.observe(METRIC_LEARNER_VERSION, progress.version.step, self._labels)
 
-    def waited(self, seconds: float) -> None:
-        """The learner had nothing to train."""
-        self._context.stats.add("wait_batch_s_total", seconds)
-        self._context.telemetry.count(METRIC_LEARNER_WAIT, seconds, {**self._labels, "cause": "empty"})
+    def waited(self, seconds: float, *, cause: WaitCause = "empty") -> None:
+        """The learner trained nothing: no batch came, it was too old, or the version before was not out yet."""
+        if cause != "weights":
+            self._context.stats.add("wait_batch_s_total", seconds)
+        self._context.telemetry.count(METRIC_LEARNER_WAIT, seconds, {**self._labels, ATTR_CAUSE: cause})
 
     def outdated(self, item: Outdated) -> None:
         """A leased batch left the budget before the loss and was given back."""
@@ -113,8 +117,6 @@ class Reporter:
             "batch_outdated", trajectory=item.trajectory_id, reason=item.reason, detail=item.detail
         )
         self._context.stats.add("outdated_batches_total")
-        self._context.telemetry.count(METRIC_DROPPED, 1, {**self._labels, ATTR_REASON: item.reason})
-        self._count_slo(SLO_AGE if item.reason == "expired" else SLO_LAG, "bad", 1)
 
     def trained(self, step: Step) -> None:
         """An update was made; it is not acknowledged yet."""
@@ -184,21 +186,23 @@ class Reporter:
         labels = self._labels
         for trajectory, item in zip(step.batch.trajectories, step.batch.judged, strict=True):
             verdict = item.verdict
-            telemetry.observe(METRIC_LAG, verdict.lag, labels)
-            telemetry.observe(METRIC_AGE, verdict.age_s, labels)
+            violates = any(not _holds(slo, verdict) for slo in self._slos)
+            span = ""
+            if violates or is_sampled(trajectory.trace_parent):
+                span = self._emit_consume(step, trajectory, item, violates=violates)
+            telemetry.observe(METRIC_LAG, verdict.lag, labels, trace_parent=span)
+            telemetry.observe(METRIC_AGE, verdict.age_s, labels, trace_parent=span)
             telemetry.observe(METRIC_VERSION_SPAN, verdict.span, labels)
             if trajectory.reward is not None:
-                telemetry.observe(METRIC_REWARD, trajectory.reward, labels)
-            violates = any(not _holds(slo, verdict) for slo in self._slos)
-            if violates or is_sampled(trajectory.trace_parent):
-                self._emit_consume(step, trajectory, item, violates=violates)
+                telemetry.observe(METRIC_REWARD, trajectory.reward, labels, trace_parent=span)
+            known = [stage.stage for stage in trajectory.stages]
+            for stage in STAGES_EXPECTED:
+                if stage not in known:
+                    telemetry.count(METRIC_PROVENANCE_INCOMPLETE, 1, {**labels, ATTR_STAGE: stage})
         telemetry.count(METRIC_CONSUMED, len(lags), labels)
-        self._count_slo(SLO_LAG, "good", len(lags))
-        self._count_slo(SLO_AGE, "good", len(lags))
         telemetry.observe(METRIC_LAG_WINDOW_MAX, max(lags), labels)
-        telemetry.observe(
-            METRIC_STEP_DURATION, step.finished_at_s - step.started_at_s, {**labels, "phase": "update"}
-        )
+        took_s = step.finished_at_s - step.started_at_s
+        telemetry.observe(METRIC_STEP_DURATION, took_s, {**labels, ATTR_PHASE: "update"})
         telemetry.emit(
             SPAN_LEARNER_STEP,
             parent=step.trace_parent,
@@ -206,7 +210,7 @@ class Reporter:
             finished_at_s=step.finished_at_s,
             attributes={
                 ATTR_VERSION_LEARNER: str(step.progress.version),
-                "messaging.batch.message_count": len(lags),
+                ATTR_BATCH_COUNT: len(lags),
                 "tidegate.policy.lag.max": max(lags),
                 "loss": step.metrics.get("loss", 0.0),
                 ATTR_RESPONSE_TIER: step.response.tier,
@@ -218,10 +222,18 @@ class Reporter:
             as_root=True,
         )
 
-    def _emit_consume(self, step: Step, trajectory: Trajectory, item: Judged, *, violates: bool) -> None:
-        self._context.telemetry.emit(
+    def _emit_consume(self, step: Step, trajectory: Trajectory, item: Judged, *, violates: bool) -> str:
+        """The last span of a trajectory's trace; that of a late one is written whole although it was not sampled."""
+        telemetry, parent = self._context.telemetry, trajectory.trace_parent
+        deferred = violates and not is_sampled(parent)
+        if deferred:
+            if not telemetry.may_defer():
+                return ""
+            identity = {**self._labels, ATTR_TRAJECTORY: str(trajectory.trajectory_id)}
+            parent = telemetry.rebuild(trajectory.stages, parent=parent, attributes=identity)
+        return telemetry.emit(
             SPAN_CONSUME,
-            parent=trajectory.trace_parent,
+            parent=parent,
             started_at_s=step.started_at_s,
             finished_at_s=step.finished_at_s,
             attributes={
@@ -236,7 +248,7 @@ class Reporter:
             },
             links=[(step.trace_parent, {})],
             kind="consumer",
-            deferred=violates,
+            deferred=deferred,
         )
 
     def _count_objectives(self, verdicts: Sequence[Fresh]) -> None:
@@ -244,11 +256,6 @@ class Reporter:
             bad = sum(not _holds(slo, verdict) for verdict in verdicts)
             self._context.stats.add(f"slo_good.{slo.name}_total", len(verdicts) - bad)
             self._context.stats.add(f"slo_bad.{slo.name}_total", bad)
-
-    def _count_slo(self, slo: str, result: str, count: int) -> None:
-        self._context.telemetry.count(
-            METRIC_SLO_EVENTS, count, {**self._labels, ATTR_SLO: slo, ATTR_SLO_RESULT: result}
-        )
 
 
 def _holds(slo: Slo, verdict: Fresh) -> bool:

@@ -26,7 +26,7 @@ from tidegate.core.errors import (
 )
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.consumer import Consumer
-from tidegate.runtime.streams import Stored, Streams, StreamState
+from tidegate.runtime.streams import ConsumerState, Stored, Streams, StreamState
 from tidegate.wire.subjects import (
     HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE,
     HEADER_MESSAGE_ID,
@@ -189,6 +189,14 @@ class Bus:
             UnavailableError: JetStream did not answer.
         """
         return await self._streams.state(stream)
+
+    async def consumers(self, stream: str) -> list[ConsumerState]:
+        """What the durable consumers of a stream still have to deliver, and what their readers hold.
+
+        Raises:
+            UnavailableError: JetStream did not answer.
+        """
+        return await self._streams.consumers(stream)
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The newest message of a subject, None when there is none.

@@ -148,7 +148,11 @@ class _Life:
         data_dir = Path(settings.data_dir) / self._instance
         data_dir.mkdir(parents=True, exist_ok=True)
         telemetry = open_telemetry(
-            settings.telemetry, service=self._spec.name, instance=self._instance, run=settings.run
+            settings.telemetry,
+            service=self._spec.name,
+            instance=self._instance,
+            run=settings.run,
+            board=stats,
         )
         bus = await Bus.connect(
             settings.broker_url,

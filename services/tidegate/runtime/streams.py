@@ -38,6 +38,15 @@ class StreamState(msgspec.Struct, frozen=True):
     last_sequence: int
 
 
+class ConsumerState(msgspec.Struct, frozen=True):
+    """What a durable consumer still has to deliver, and what its readers hold."""
+
+    durable: str
+    pending: int
+    ack_pending: int
+    redelivered: int
+
+
 class Streams:
     """JetStream's management API, in Tidegate's words."""
 
@@ -143,6 +152,23 @@ class Streams:
         """
         state = (await self._ask(self._manager.stream_info(stream), what=f"Stream {stream}")).state
         return StreamState(messages=state.messages, bytes=state.bytes, last_sequence=state.last_seq)
+
+    async def consumers(self, stream: str) -> list[ConsumerState]:
+        """The durable consumers of a stream.
+
+        Raises:
+            UnavailableError: JetStream did not answer.
+        """
+        found = await self._ask(self._manager.consumers_info(stream), what=f"Consumers of {stream}")
+        return [
+            ConsumerState(
+                durable=each.name,
+                pending=each.num_pending or 0,
+                ack_pending=each.num_ack_pending or 0,
+                redelivered=each.num_redelivered or 0,
+            )
+            for each in found
+        ]
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The newest message of a subject, None when there is none.

@@ -1,8 +1,9 @@
 """Telemetry: one trace a trajectory, spans written after the fact, metrics from one catalogue.
 
 Spans are emitted when a piece of work is done, with the start and end it really had: no context managers around hot
-loops, and an unsampled trace costs one comparison. Nothing of the SDK is imported unless an endpoint is configured.
-Trace context is a W3C ``traceparent`` text; only its lowest flag bit is read.
+loops, and an unsampled trace costs one comparison. A share of the traces is sampled from the first span on; the trace
+of a trajectory that is dropped or late is rebuilt from its provenance when that turns out. Nothing of the SDK is
+imported unless an endpoint is configured. Trace context is a W3C ``traceparent`` text; only its lowest bit is read.
 """
 
 import os
@@ -10,13 +11,22 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from tidegate.core.records import StageTiming
 from tidegate.runtime.config import TelemetryConfig
-from tidegate.runtime.telemetry_names import ATTR_DEFERRED
+from tidegate.runtime.stats_board import StatsBoard
+from tidegate.runtime.telemetry_metrics import Value
+from tidegate.runtime.telemetry_names import (
+    ATTR_BATCH_COUNT,
+    ATTR_DEFERRED,
+    ATTR_STREAM,
+    ATTR_WORKER,
+    SPAN_TASK_LEASE,
+)
 
 if TYPE_CHECKING:
     from tidegate.runtime.telemetry_export import Exporter
 
-Attributes = Mapping[str, str | int | float | bool]
+Attributes = Mapping[str, Value]
 Link = tuple[str, Attributes]
 SpanKind = Literal["internal", "server", "client", "producer", "consumer"]
 
@@ -63,14 +73,14 @@ class Telemetry:
         """Write one finished span and return its context, to be the next span's parent.
 
         ``as_root`` makes the span carry the very ids of ``parent`` (the first span of a trace). ``deferred`` writes
-        it even though the trace was not sampled, because the trajectory turned out to matter; it is rate-limited.
+        it even though the trace was not sampled; ask ``may_defer`` first, once a trace.
         Returns ``parent`` when nothing was written.
         """
         exporter = self._exporter
-        if exporter is None or (not is_sampled(parent) and not (deferred and exporter.may_defer())):
+        if exporter is None or not (deferred or is_sampled(parent)):
             return parent
         extra: dict[str, Any] = dict(attributes or {})
-        if deferred and not is_sampled(parent):
+        if deferred:
             extra[ATTR_DEFERRED] = True
         return exporter.emit(
             name,
@@ -84,20 +94,55 @@ class Telemetry:
             as_root=as_root,
         )
 
+    def may_defer(self) -> bool:
+        """Whether one more unsampled trace may be written now; counted either way."""
+        return self._exporter is not None and self._exporter.may_defer()
+
+    def rebuild(self, stages: Sequence[StageTiming], *, parent: str, attributes: Attributes) -> str:
+        """Write the spans of an unsampled trace from the record of its stages; returns the last one's context."""
+        context = parent
+        for stage in stages:
+            context = self.emit(
+                stage.stage,
+                parent=context,
+                started_at_s=stage.started_at_s,
+                finished_at_s=stage.finished_at_s,
+                attributes={**attributes, ATTR_WORKER: stage.worker},
+                as_root=stage.stage == SPAN_TASK_LEASE,
+                deferred=True,
+            )
+        return context
+
     def count(self, name: str, value: float = 1, attributes: Attributes | None = None) -> None:
         """Add to a counter of the catalogue."""
         if self._exporter is not None:
             self._exporter.count(name, value, attributes or {})
 
-    def observe(self, name: str, value: float, attributes: Attributes | None = None) -> None:
-        """Record into a histogram or set a gauge of the catalogue."""
+    def observe(
+        self, name: str, value: float, attributes: Attributes | None = None, *, trace_parent: str = ""
+    ) -> None:
+        """Record into a histogram or set a gauge of the catalogue.
+
+        ``trace_parent``: the span that the value was observed in; when it was written, it becomes an exemplar.
+        """
         if self._exporter is not None:
-            self._exporter.observe(name, value, attributes or {})
+            self._exporter.observe(name, value, attributes or {}, trace_parent)
 
     def close(self) -> None:
         """Flush within the exporter's own deadline."""
         if self._exporter is not None:
             self._exporter.close()
+
+
+def messaging(operation: Literal["send", "process"], stream: str, *, batch: int = 1) -> Attributes:
+    """What OpenTelemetry's messaging conventions ask of a span that sends to a stream, or works off a message of it."""
+    return {
+        "messaging.system": "nats",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        ATTR_STREAM: stream,
+        ATTR_BATCH_COUNT: batch,
+    }
 
 
 def is_sampled(trace_parent: str) -> bool:
@@ -108,14 +153,24 @@ def is_sampled(trace_parent: str) -> bool:
         return False
 
 
-def open_telemetry(config: TelemetryConfig, *, service: str, instance: str, run: str) -> Telemetry:
-    """Telemetry as configured; an endpoint in ``OTEL_EXPORTER_OTLP_ENDPOINT`` counts when the run file has none."""
+def open_telemetry(
+    config: TelemetryConfig, *, service: str, instance: str, run: str, board: StatsBoard | None = None
+) -> Telemetry:
+    """Telemetry as configured; an endpoint in ``OTEL_EXPORTER_OTLP_ENDPOINT`` counts when the run file has none.
+
+    ``board``: statistics that are exported as metrics besides what is observed.
+    """
     endpoint = config.otlp_endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
     if not endpoint or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return Telemetry(config, exporter=None)
     from tidegate.runtime.telemetry_export import Exporter  # heavy, and only wanted with an endpoint
 
     exporter = Exporter(
-        endpoint, service=service, instance=instance, run=run, metric_period_s=config.metric_period_s
+        endpoint,
+        service=service,
+        instance=instance,
+        run=run,
+        metric_period_s=config.metric_period_s,
+        board=board,
     )
     return Telemetry(config, exporter=exporter)

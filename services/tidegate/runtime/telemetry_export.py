@@ -1,39 +1,62 @@
-"""The OpenTelemetry SDK behind ``Telemetry``: loaded only when an OTLP endpoint is configured."""
+"""Spans and metrics over OTLP/gRPC: the OpenTelemetry SDK, loaded only when an endpoint is configured."""
 
+import os
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
+from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.metrics.export import Metric as SdkMetric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import DEFERRED_PER_S_MAX, Attributes, Link
-from tidegate.runtime.telemetry_names import ATTR_RUN, INSTRUMENTS
-
-_Labels = tuple[tuple[str, str | int | float | bool], ...]
+from tidegate.runtime.telemetry_board import readings
+from tidegate.runtime.telemetry_metrics import Metric, MetricTable, Series
+from tidegate.runtime.telemetry_names import ATTR_RUN, METRIC_TRACE_DEFERRED, METRIC_TRACE_SUPPRESSED
 
 # The SDK's default of 128 links truncates a learner step's batch without a word.
 LINKS_MAX = 4096
 SPAN_QUEUE_MAX = 32_768
 EXPORT_TIMEOUT_S = 5
+CLOSE_TIMEOUT_MS = 3000
 _KINDS = {
     "internal": SpanKind.INTERNAL,
     "server": SpanKind.SERVER,
     "client": SpanKind.CLIENT,
     "producer": SpanKind.PRODUCER,
     "consumer": SpanKind.CONSUMER,
+}
+# What a pod is told about itself, by the resource attribute that says it.
+_POD = {
+    "k8s.pod.uid": "TIDEGATE_POD_UID",
+    "k8s.pod.name": "TIDEGATE_POD_NAME",
+    "k8s.node.name": "TIDEGATE_NODE_NAME",
+    "k8s.namespace.name": "TIDEGATE_NAMESPACE",
+    "k8s.cluster.name": "TIDEGATE_CLUSTER_NAME",
 }
 
 
@@ -56,22 +79,21 @@ class Exporter:
     """Spans and metrics over OTLP/gRPC. Queues are bounded; when the collector is away the oldest spans go first."""
 
     def __init__(
-        self, endpoint: str, *, service: str, instance: str, run: str, metric_period_s: float
+        self,
+        endpoint: str,
+        *,
+        service: str,
+        instance: str,
+        run: str,
+        metric_period_s: float,
+        board: StatsBoard | None,
     ) -> None:
         """Connect lazily: a missing collector costs retries in a background thread and nothing else."""
-        resource = Resource.create(
-            {
-                "service.namespace": "tidegate",
-                "service.name": f"tidegate-{service}",
-                "service.instance.id": instance,
-                ATTR_RUN: run,
-            }
-        )
+        self._resource = resource_of(service=service, instance=instance, run=run)
         insecure = not endpoint.startswith("https://")
-        self._run = run
         self._ids = _Ids()
         self._tracers = TracerProvider(
-            resource=resource,
+            resource=self._resource,
             sampler=ALWAYS_ON,
             id_generator=self._ids,
             span_limits=SpanLimits(max_links=LINKS_MAX),
@@ -84,44 +106,20 @@ class Exporter:
             )
         )
         self._tracer = self._tracers.get_tracer("tidegate")
-        reader = PeriodicExportingMetricReader(
+        self._table = MetricTable()
+        self._metrics = _MetricLoop(
             OTLPMetricExporter(endpoint=endpoint, insecure=insecure, timeout=EXPORT_TIMEOUT_S),
-            export_interval_millis=metric_period_s * 1000,
+            self._table,
+            resource=self._resource,
+            run=run,
+            period_s=metric_period_s,
+            board=board,
         )
-        views = [
-            View(instrument_name=name, aggregation=ExplicitBucketHistogramAggregation(instrument.bounds))
-            for name, instrument in INSTRUMENTS.items()
-            if instrument.bounds
-        ]
-        # Spans are written after the fact, so no span is current and an exemplar would never name one.
-        self._meters = MeterProvider(
-            metric_readers=[reader],
-            resource=resource,
-            views=views,
-            shutdown_on_exit=False,
-            exemplar_filter=AlwaysOffExemplarFilter(),
-        )
-        meter = self._meters.get_meter("tidegate")
-        # Sums and last values are kept here and read once an export: the SDK's own counter takes ten times as long to
-        # add to, and is added to for every message.
-        self._values: dict[str, dict[_Labels, float]] = {
-            name: {} for name, instrument in INSTRUMENTS.items() if instrument.kind != "histogram"
-        }
-        self._histograms = {
-            name: meter.create_histogram(name, unit=instrument.unit)
-            for name, instrument in INSTRUMENTS.items()
-            if instrument.kind == "histogram"
-        }
-        for name in self._values:
-            instrument = INSTRUMENTS[name]
-            create = (
-                meter.create_observable_gauge
-                if instrument.kind == "gauge"
-                else meter.create_observable_counter
-            )
-            create(name, callbacks=[self._reader_of(name)], unit=instrument.unit)
         self._tokens = DEFERRED_PER_S_MAX
         self._refilled_at_s = time.monotonic()
+        for name in (METRIC_TRACE_DEFERRED, METRIC_TRACE_SUPPRESSED):
+            self._table.add(name, 0.0, {})
+        self._metrics.start()
 
     def may_defer(self) -> bool:
         """Take a token of the deferred-trace bucket; it refills at ``DEFERRED_PER_S_MAX`` a second."""
@@ -130,8 +128,10 @@ class Exporter:
         self._tokens = min(DEFERRED_PER_S_MAX, self._tokens + refill)
         self._refilled_at_s = now_s
         if self._tokens < 1.0:
+            self._table.add(METRIC_TRACE_SUPPRESSED, 1.0, {})
             return False
         self._tokens -= 1.0
+        self._table.add(METRIC_TRACE_DEFERRED, 1.0, {})
         return True
 
     def emit(
@@ -170,33 +170,145 @@ class Exporter:
 
     def count(self, name: str, value: float, attributes: Attributes) -> None:
         """Add to a counter."""
-        series = self._values[name]
-        labels = self._labels(attributes)
-        series[labels] = series.get(labels, 0.0) + value
+        self._table.add(name, value, attributes)
 
-    def observe(self, name: str, value: float, attributes: Attributes) -> None:
+    def observe(self, name: str, value: float, attributes: Attributes, trace_parent: str) -> None:
         """Record into a histogram, or set a gauge."""
-        histogram = self._histograms.get(name)
-        if histogram is not None:
-            histogram.record(value, {ATTR_RUN: self._run, **attributes})
-        else:
-            self._values[name][self._labels(attributes)] = value
-
-    def _labels(self, attributes: Attributes) -> _Labels:
-        return tuple(sorted({ATTR_RUN: self._run, **attributes}.items()))
-
-    def _reader_of(self, name: str) -> Callable[[CallbackOptions], list[Observation]]:
-        def read(_options: CallbackOptions) -> list[Observation]:
-            return [Observation(value, dict(labels)) for labels, value in list(self._values[name].items())]
-
-        return read
+        self._table.put(name, value, attributes, trace_parent)
 
     def close(self) -> None:
         """Flush both pipelines, at most a few seconds each."""
-        self._tracers.force_flush(timeout_millis=3000)
+        self._tracers.force_flush(timeout_millis=CLOSE_TIMEOUT_MS)
         self._tracers.shutdown()
-        self._meters.force_flush(timeout_millis=3000)
-        self._meters.shutdown(timeout_millis=3000)
+        self._metrics.close()
+
+
+class _MetricLoop:
+    """Sends the whole table once a period, cumulative since the start of the process, from a thread of its own.
+
+    An export that fails is not repeated: the next one says all that it said.
+    """
+
+    def __init__(
+        self,
+        exporter: OTLPMetricExporter,
+        table: MetricTable,
+        *,
+        resource: Resource,
+        run: str,
+        period_s: float,
+        board: StatsBoard | None,
+    ) -> None:
+        self._exporter = exporter
+        self._table = table
+        self._board_table = MetricTable()
+        self._resource = resource
+        self._run = run
+        self._period_s = period_s
+        self._board = board
+        self._scope = InstrumentationScope("tidegate")
+        self._started_at_ns = time.time_ns()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first export comes after one period."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """One last export, and no more."""
+        self._closed.set()
+        self._thread.join(timeout=EXPORT_TIMEOUT_S)
+        cast("Any", self._exporter).shutdown(timeout_millis=CLOSE_TIMEOUT_MS)
+
+    def _work(self) -> None:
+        while not self._closed.wait(self._period_s):
+            self._export()
+        self._export()
+
+    def _export(self) -> None:
+        now_ns = time.time_ns()
+        if self._board is not None:
+            for reading in readings(self._board.snapshot(at_s=now_ns / 1e9)):
+                self._board_table.put(reading.metric, reading.value, reading.labels)
+        metrics = [
+            found
+            for table in (self._table, self._board_table)
+            for metric in table.metrics.values()
+            if metric.series and (found := self._of(metric, now_ns)) is not None
+        ]
+        cast("Any", self._exporter).export(  # its keyword arguments are untyped
+            MetricsData([ResourceMetrics(self._resource, [ScopeMetrics(self._scope, metrics, "")], "")])
+        )
+
+    def _of(self, metric: Metric, now_ns: int) -> SdkMetric | None:
+        instrument = metric.instrument
+        series = list(metric.series.values())
+        match instrument.kind:
+            case "histogram":
+                data: Histogram | Sum | Gauge = Histogram(
+                    [self._histogram_point(each, instrument.bounds, now_ns) for each in series],
+                    AggregationTemporality.CUMULATIVE,
+                )
+            case "counter":
+                data = Sum(
+                    [self._number_point(each, now_ns) for each in series],
+                    AggregationTemporality.CUMULATIVE,
+                    is_monotonic=True,
+                )
+            case "gauge":
+                data = Gauge([self._number_point(each, now_ns) for each in series])
+            case "window_max":
+                # The next window begins with its first observation; one without any says nothing.
+                fresh = [each for each in series if each.fresh]
+                if not fresh:
+                    return None
+                data = Gauge([self._number_point(each, now_ns) for each in fresh])
+                for each in fresh:
+                    each.fresh = False
+        return SdkMetric(metric.name, instrument.meaning, instrument.unit, data)
+
+    def _number_point(self, series: Series, now_ns: int) -> NumberDataPoint:
+        return NumberDataPoint(self._labels(series), self._started_at_ns, now_ns, series.value)
+
+    def _histogram_point(self, series: Series, bounds: tuple[float, ...], now_ns: int) -> HistogramDataPoint:
+        buckets = list(series.buckets)
+        # Each leads to a trace once: the next export has those of the next period.
+        exemplars, series.exemplars = series.exemplars, {}
+        return HistogramDataPoint(
+            attributes=self._labels(series),
+            start_time_unix_nano=self._started_at_ns,
+            time_unix_nano=now_ns,
+            count=sum(buckets),
+            sum=series.total,
+            bucket_counts=buckets,
+            explicit_bounds=bounds,
+            # Cumulative extremes say nothing of now, and Prometheus keeps none; None leaves them out.
+            min=cast("float", None),
+            max=cast("float", None),
+            exemplars=[
+                SdkExemplar({}, each.value, each.at_ns, each.span_id, each.trace_id)
+                for each in exemplars.values()
+            ],
+        )
+
+    def _labels(self, series: Series) -> dict[str, str | int | float | bool]:
+        return {ATTR_RUN: self._run, **dict(series.labels)}
+
+
+def resource_of(*, service: str, instance: str, run: str) -> Resource:
+    """Who speaks: the service, its instance (a pod's uid where there is one), and where it runs."""
+    pod = {key: os.environ[name] for key, name in _POD.items() if os.environ.get(name)}
+    return Resource.create(
+        {
+            "service.namespace": "tidegate",
+            "service.name": f"tidegate-{service}",
+            "service.version": version("tidegate"),
+            "service.instance.id": pod.get("k8s.pod.uid", instance),
+            ATTR_RUN: run,
+            **pod,
+        }
+    )
 
 
 def _span_context(trace_parent: str) -> SpanContext:

@@ -18,15 +18,19 @@ from tidegate.core.admission import Admit, Delay, Limits
 from tidegate.core.curriculum import Curriculum, CurriculumState
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Task
 from tidegate.core.staleness import LineageTree
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.runtime.telemetry_names import (
+    ATTR_ATTEMPT,
+    ATTR_CAUSE,
+    ATTR_DECISION,
     ATTR_ENV,
     ATTR_TASK,
     METRIC_ADMISSION_DECISIONS,
-    METRIC_INFLIGHT,
-    METRIC_QUEUE_DEPTH,
+    SPAN_SEND_TASKS,
     SPAN_TASK_LEASE,
 )
 from tidegate.task_queue.config import TaskQueueConfig
@@ -182,7 +186,7 @@ class TaskQueue:
         self._mix.admitted(tasks, first_seq=self.journal.next_seq)
         self.journal.admit(tasks, curriculum=curriculum)
         self.context.telemetry.count(
-            METRIC_ADMISSION_DECISIONS, len(tasks), {"decision": "admit", "reason": ""}
+            METRIC_ADMISSION_DECISIONS, len(tasks), {ATTR_DECISION: "admit", ATTR_CAUSE: ""}
         )
         self._show_counts()
 
@@ -211,6 +215,7 @@ class TaskQueue:
     async def _publish(self, unpublished: Unpublished) -> TidegateError | None:
         """Publish one task; returns why it could not be done now."""
         task = task_from_bytes(unpublished.spec)
+        sent_at_s = self.context.clock.now_s()
         try:
             await self.context.bus.publish(
                 self.context.topology.tasks(POOL),
@@ -223,16 +228,30 @@ class TaskQueue:
             if not error.retryable:
                 raise
             return error
-        self.context.telemetry.emit(
+        if is_sampled(task.trace_parent):
+            self._trace(task, sent_at_s=sent_at_s)
+        return None
+
+    def _trace(self, task: Task, *, sent_at_s: float) -> None:
+        """The first span of a trajectory's trace, and the message that carries the task to an actor."""
+        telemetry, now_s = self.context.telemetry, self.context.clock.now_s()
+        leased = telemetry.emit(
             SPAN_TASK_LEASE,
             parent=task.trace_parent,
             started_at_s=task.admitted_at_s,
-            finished_at_s=self.context.clock.now_s(),
-            attributes={ATTR_TASK: task.task_id, ATTR_ENV: task.env_id},
+            finished_at_s=now_s,
+            attributes={ATTR_TASK: task.task_id, ATTR_ENV: task.env_id, ATTR_ATTEMPT: task.attempt},
             kind="server",
             as_root=True,
         )
-        return None
+        telemetry.emit(
+            SPAN_SEND_TASKS,
+            parent=leased,
+            started_at_s=sent_at_s,
+            finished_at_s=now_s,
+            attributes=messaging("send", "TASKS"),
+            kind="producer",
+        )
 
     def _show_decision(self, decision: Admit | Delay) -> None:
         """What holds admission back, in stats; as a metric only when it changed."""
@@ -244,12 +263,12 @@ class TaskQueue:
         self._shown = shown
         stats.label("admission_state", shown)
         if isinstance(decision, Delay):
-            reason = {"decision": "delay", "reason": shown}
+            reason = {ATTR_DECISION: "delay", ATTR_CAUSE: shown}
             self.context.telemetry.count(METRIC_ADMISSION_DECISIONS, 1, reason)
 
     def _show_counts(self) -> None:
         """What is under way, in stats and metrics; after every change of the journal."""
-        stats, telemetry, snapshot = self.context.stats, self.context.telemetry, self.snapshot()
+        stats, snapshot = self.context.stats, self.snapshot()
         counts = snapshot.counts
         stats.set("admitted_total", counts.admitted)
         stats.set("open_trajectories", counts.in_flight)
@@ -257,8 +276,6 @@ class TaskQueue:
         stats.set("running_trajectories", counts.running)
         stats.set("unpublished_trajectories", snapshot.flow().unpublished)
         stats.set("behind_versions", snapshot.behind)
-        telemetry.observe(METRIC_INFLIGHT, counts.in_flight)
-        telemetry.observe(METRIC_QUEUE_DEPTH, counts.running // self.workload.group_size)
 
     # -- what wakes it ---------------------------------------------------------------------------------------------
 

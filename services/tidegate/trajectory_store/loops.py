@@ -11,22 +11,23 @@ from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.consumer import Consumer, Delivery
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry import is_sampled
+from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.runtime.telemetry_names import (
     ATTR_ENV,
+    ATTR_LAG_BUCKET,
     ATTR_REASON,
     ATTR_RUN,
     ATTR_STAGE,
     ATTR_TASK,
     ATTR_TRAJECTORY,
-    METRIC_APPENDED,
-    METRIC_DROPPED,
-    METRIC_QUEUE_DEPTH,
+    METRIC_QUEUE_OLDEST_AGE,
     METRIC_STAGE_DURATION,
+    METRIC_STORE_RESIDENT,
     SPAN_APPEND,
 )
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import Message, Refusal
+from tidegate.trajectory_store.residents import residents
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.store import Store
@@ -153,6 +154,8 @@ class IntakeLoop:
             )
         ]
         for trajectory_id, trace_parent in parents:
+            if not is_sampled(trace_parent):
+                continue
             context.telemetry.emit(
                 SPAN_APPEND,
                 parent=trace_parent,
@@ -162,13 +165,11 @@ class IntakeLoop:
                     ATTR_TRAJECTORY: trajectory_id,
                     ATTR_TASK: task_of(trajectory_id),
                     **self._shared_attributes,
+                    **messaging("process", "TRAJECTORIES", batch=len(parents)),
                 },
                 kind="consumer",
             )
-        context.telemetry.count(METRIC_APPENDED, len(parents), self._shared_attributes)
-        context.telemetry.observe(
-            METRIC_STAGE_DURATION, now_s - received_at_s, {**self._shared_attributes, ATTR_STAGE: SPAN_APPEND}
-        )
+        context.telemetry.observe(METRIC_STAGE_DURATION, now_s - received_at_s, {ATTR_STAGE: SPAN_APPEND})
 
 
 class ExpiryLoop:
@@ -203,10 +204,10 @@ class ReportLoop:
     """Puts the ledger's counts on the stats board, and traces what was dropped. Waits for time."""
 
     def __init__(self, context: ServiceContext, store: Store) -> None:
-        """Drops that happened before are not counted again."""
+        """Nothing was told yet."""
         self._context = context
         self._store = store
-        self._reported_drops = store.ledger.tally.dropped.copy()
+        self._looked_at_s = 0.0
         self._shared_attributes = {
             ATTR_RUN: str(context.settings.run),
             ATTR_ENV: context.settings.workload.env,
@@ -235,20 +236,23 @@ class ReportLoop:
         stats.set("resident_bytes", ledger.frames.num_bytes)
         stats.set("uploads_bytes", self._store.uploads.num_bytes)
         stats.label("head", str(ledger.head) if ledger.head is not None else "")
-        self._report_drops()
-
-    def _report_drops(self) -> None:
-        telemetry, tally = self._context.telemetry, self._store.ledger.tally
-        if telemetry.enabled:
-            for reason, count in tally.dropped.items():
-                new = count - self._reported_drops[reason]
-                if new > 0:
-                    telemetry.count(METRIC_DROPPED, new, {**self._shared_attributes, ATTR_REASON: reason})
-            telemetry.observe(METRIC_QUEUE_DEPTH, tally.available, self._shared_attributes)
+        if self._context.telemetry.enabled:
             for drop in self._store.recent_drops:
                 self._trace(drop)
-        self._reported_drops = tally.dropped.copy()
+            self._report_residents()
         self._store.recent_drops.clear()
+
+    def _report_residents(self) -> None:
+        """How far behind what waits already is, as often as it is exported."""
+        context, ledger = self._context, self._store.ledger
+        now_s = context.clock.now_s()
+        if ledger.head is None or now_s - self._looked_at_s < context.settings.telemetry.metric_period_s:
+            return
+        self._looked_at_s = now_s
+        waiting = residents(ledger.pool, head=ledger.head, tree=ledger.tree, now_s=now_s)
+        for bucket, number in waiting.by_lag.items():
+            context.telemetry.observe(METRIC_STORE_RESIDENT, number, {ATTR_LAG_BUCKET: bucket})
+        context.telemetry.observe(METRIC_QUEUE_OLDEST_AGE, waiting.oldest_age_s, {})
 
     def _trace(self, drop: Drop) -> None:
         """A dropped trajectory's trace is kept whole: what was not sampled is rebuilt from its provenance."""
@@ -260,16 +264,11 @@ class ReportLoop:
         parent = status.trajectory.trace_parent
         identity = {ATTR_TRAJECTORY: status.trajectory.trajectory_id, **self._shared_attributes}
         *earlier, append = status.stages
-        if not is_sampled(parent):
-            for stage in earlier:
-                telemetry.emit(
-                    stage.stage,
-                    parent=parent,
-                    started_at_s=stage.started_at_s,
-                    finished_at_s=stage.finished_at_s,
-                    attributes=identity,
-                    deferred=True,
-                )
+        deferred = not is_sampled(parent)
+        if deferred:
+            if not telemetry.may_defer():
+                return
+            parent = telemetry.rebuild(earlier, parent=parent, attributes=identity)
         telemetry.emit(
             append.stage,
             parent=parent,
@@ -277,7 +276,7 @@ class ReportLoop:
             finished_at_s=append.finished_at_s,
             attributes={**identity, ATTR_REASON: drop.reason},
             error=drop.detail,
-            deferred=True,
+            deferred=deferred,
         )
 
 

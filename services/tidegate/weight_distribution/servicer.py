@@ -9,7 +9,8 @@ from tidegate.core.errors import RecordError
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry_names import (
-    METRIC_WEIGHTS_BYTES,
+    ATTR_TRANSPORT,
+    ATTR_VERSION,
     METRIC_WEIGHTS_PUBLISH,
     SPAN_WEIGHTS_PUBLISH,
 )
@@ -97,7 +98,6 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
             yield chunk
         self._context.stats.add("pulled_total")
         self._context.stats.add("pulled_bytes_total", sent_bytes)
-        self._context.telemetry.count(METRIC_WEIGHTS_BYTES, sent_bytes, {"transport": "grpc"})
 
     async def GetHead(self, request: pb.GetHeadRequest, context: _Context) -> pb.GetHeadResponse:
         """The newest announcement, and the versions that can still be pulled."""
@@ -115,7 +115,7 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
         context.stats.add("published_total")
         context.stats.add("published_bytes_total", announcement.message.payload_size)
         context.telemetry.observe(
-            METRIC_WEIGHTS_PUBLISH, now_s - started_at_s, {"transport": "inline" if inline else "grpc"}
+            METRIC_WEIGHTS_PUBLISH, now_s - started_at_s, {ATTR_TRANSPORT: "inline" if inline else "grpc"}
         )
         context.telemetry.emit(
             SPAN_WEIGHTS_PUBLISH,
@@ -123,7 +123,7 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
             started_at_s=started_at_s,
             finished_at_s=now_s,
             attributes={
-                "tidegate.policy.version": str(announcement.version),
+                ATTR_VERSION: str(announcement.version),
                 "tidegate.weights.bytes": announcement.message.payload_size,
             },
             kind="producer",

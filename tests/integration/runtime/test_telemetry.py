@@ -2,19 +2,30 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
 from tests.support.otlp_sink import otlp_sink
+from tidegate.core.records import StageTiming
 from tidegate.runtime.config import TelemetryConfig
+from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import DEFERRED_PER_S_MAX, Telemetry, is_sampled, open_telemetry
-from tidegate.runtime.telemetry_names import METRIC_CONSUMED, METRIC_LAG, METRIC_LEARNER_VERSION
+from tidegate.runtime.telemetry_export import resource_of
+from tidegate.runtime.telemetry_names import (
+    METRIC_CONSUMED,
+    METRIC_LAG,
+    METRIC_LAG_WINDOW_MAX,
+    METRIC_LEARNER_VERSION,
+    METRIC_TRACE_DEFERRED,
+    METRIC_TRACE_SUPPRESSED,
+)
 
 pytestmark = pytest.mark.integration
 
 
-def opened(endpoint: str, *, ratio: float = 1.0) -> Telemetry:
-    config = TelemetryConfig(otlp_endpoint=endpoint, sample_ratio=ratio)
+def opened(endpoint: str, *, ratio: float = 1.0, period_s: float = 10.0) -> Telemetry:
+    config = TelemetryConfig(otlp_endpoint=endpoint, sample_ratio=ratio, metric_period_s=period_s)
     return open_telemetry(config, service="learner", instance="learner", run="test-run")
 
 
@@ -64,10 +75,100 @@ def test_an_unsampled_trace_is_written_only_when_it_turns_out_to_matter() -> Non
 def test_deferred_traces_are_rate_limited() -> None:
     with otlp_sink() as sink:
         telemetry = opened(sink.endpoint, ratio=0.0)
-        for _ in range(int(DEFERRED_PER_S_MAX) * 4):
-            telemetry.emit("dropped", parent=telemetry.root(), started_at_s=1, finished_at_s=2, deferred=True)
+        asked = int(DEFERRED_PER_S_MAX) * 4
+        allowed = sum(telemetry.may_defer() for _ in range(asked))
         telemetry.close()
-    assert DEFERRED_PER_S_MAX <= len(sink.spans) < DEFERRED_PER_S_MAX * 3
+    assert DEFERRED_PER_S_MAX <= allowed < DEFERRED_PER_S_MAX * 3
+    [deferred] = sink.metric(METRIC_TRACE_DEFERRED).sum.data_points
+    [suppressed] = sink.metric(METRIC_TRACE_SUPPRESSED).sum.data_points
+    assert (deferred.as_double, suppressed.as_double) == (allowed, asked - allowed)
+
+
+def test_an_unsampled_trace_is_rebuilt_whole_from_the_record_of_its_stages() -> None:
+    stages = (
+        StageTiming("task.lease", "task_queue", 1.0, 2.0),
+        StageTiming("trajectory.generate", "actor-0", 2.0, 3.0),
+    )
+    with otlp_sink() as sink:
+        telemetry = opened(sink.endpoint, ratio=0.0)
+        root = telemetry.root()
+        last = telemetry.rebuild(stages, parent=root, attributes={"tidegate.trajectory.id": "t-1"})
+        telemetry.close()
+    lease, generate = sink.span("task.lease"), sink.span("trajectory.generate")
+    assert (lease.trace_id.hex(), lease.span_id.hex()) == (root[3:35], root[36:52])
+    assert lease.parent_span_id == b""
+    assert generate.parent_span_id == lease.span_id
+    assert last == f"00-{generate.trace_id.hex()}-{generate.span_id.hex()}-01"
+    assert {"tidegate.worker", "tidegate.trace.deferred"} <= {item.key for item in generate.attributes}
+
+
+def test_an_exemplar_leads_to_the_span_it_was_observed_in_and_is_sent_once() -> None:
+    with otlp_sink() as sink:
+        telemetry = opened(sink.endpoint, period_s=0.1)
+        root = telemetry.root()
+        telemetry.observe(METRIC_LAG, 3, trace_parent=root)
+        telemetry.observe(METRIC_LAG, 3, trace_parent=root[:-1] + "0")
+        telemetry.observe(METRIC_LAG, 1)
+        while len([metric for metric in sink.metrics if metric.name == METRIC_LAG]) < 3:
+            time.sleep(0.05)
+        telemetry.close()
+    exports = [metric for metric in sink.metrics if metric.name == METRIC_LAG]
+    found = [
+        exemplar
+        for metric in exports
+        for point in metric.histogram.data_points
+        for exemplar in point.exemplars
+    ]
+    [exemplar] = found
+    assert (exemplar.as_double, exemplar.trace_id.hex(), exemplar.span_id.hex()) == (
+        3.0,
+        root[3:35],
+        root[36:52],
+    )
+    assert exports[-1].histogram.data_points[0].count == 3
+
+
+def test_the_largest_value_of_a_window_is_told_once() -> None:
+    with otlp_sink() as sink:
+        telemetry = opened(sink.endpoint, period_s=60.0)
+        for lag in (1, 4, 2):
+            telemetry.observe(METRIC_LAG_WINDOW_MAX, lag)
+        telemetry.close()
+    [point] = sink.metric(METRIC_LAG_WINDOW_MAX).gauge.data_points
+    assert point.as_double == 4
+
+
+def test_the_statistics_board_is_exported_as_metrics() -> None:
+    board = StatsBoard(service="trajectory_store", instance="trajectory_store", started_at_s=0.0)
+    board.set("accepted_total", 7)
+    board.set("dropped_total", 2)
+    board.set("dropped_stale_total", 2)
+    board.set("rss_mb", 3)
+    with otlp_sink() as sink:
+        telemetry = open_telemetry(
+            TelemetryConfig(otlp_endpoint=sink.endpoint),
+            service="trajectory_store",
+            instance="trajectory_store",
+            run="test-run",
+            board=board,
+        )
+        telemetry.close()
+    [appended] = sink.metric("tidegate.trajectory.appended").sum.data_points
+    [dropped] = sink.metric("tidegate.trajectory.dropped").sum.data_points
+    [memory] = sink.metric("process.memory.usage").gauge.data_points
+    assert (appended.as_double, dropped.as_double, memory.as_double) == (7, 2, 3e6)
+    labels = {item.key: item.value.string_value for item in dropped.attributes}
+    assert labels == {"tidegate.run.id": "test-run", "tidegate.drop.reason": "stale"}
+
+
+def test_a_pod_says_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_POD_UID", "0c5d")
+    monkeypatch.setenv("TIDEGATE_POD_NAME", "run-actor-7f9")
+    found = resource_of(service="actor", instance="actor-0", run="test-run").attributes
+    assert found["service.name"] == "tidegate-actor"
+    assert found["service.instance.id"] == "0c5d"
+    assert found["k8s.pod.name"] == "run-actor-7f9"
+    assert "k8s.node.name" not in found
 
 
 def test_counters_histograms_and_gauges_arrive_with_their_run() -> None:

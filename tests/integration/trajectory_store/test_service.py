@@ -24,13 +24,13 @@ from tidegate.core.errors import (
     StaleFolderError,
 )
 from tidegate.core.ids import LineageName, PolicyVersion
-from tidegate.core.records import Trajectory
+from tidegate.core.records import DROP_REASONS, Trajectory
 from tidegate.core.staleness import Fresh, Lineage
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import TelemetryConfig
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import open_telemetry
-from tidegate.runtime.telemetry_names import METRIC_DROPPED
+from tidegate.runtime.telemetry_names import ATTR_REASON, METRIC_DROPPED
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.main import build
 from tidegate.v1 import trajectory_pb2
@@ -324,13 +324,15 @@ async def test_full_store_leaves_messages_in_the_stream_until_a_gradient_makes_r
 async def test_trajectory_and_its_drop_are_seen_in_its_trace(nats: Broker, bus: Bus, tmp_path: Path) -> None:
     with otlp_sink() as sink:
         settings = make_settings(tmp_path / "run", broker_url=nats.url, max_lag=LIMITS.max_lag)
+        context = make_context("trajectory_store", settings, bus=bus)
         telemetry = open_telemetry(
             TelemetryConfig(otlp_endpoint=sink.endpoint, sample_ratio=1.0),
             service="trajectory_store",
             instance="trajectory_store",
             run="test-run",
+            board=context.stats,
         )
-        context = replace(make_context("trajectory_store", settings, bus=bus), telemetry=telemetry)
+        context = replace(context, telemetry=telemetry)
         sampled, unsampled = telemetry.root(), "00-" + "1" * 32 + "-" + "2" * 16 + "-00"
         async with running(build, TrajectoryStoreConfig(), context):
             peers = Peers(context)
@@ -346,7 +348,13 @@ async def test_trajectory_and_its_drop_are_seen_in_its_trace(nats: Broker, bus: 
     assert any("versions behind" in span.status.message for span in appended)
     generated = [span for span in sink.spans if span.name == "trajectory.generate"]
     assert [span.trace_id.hex() for span in generated] == ["1" * 32]
-    assert sink.metric(METRIC_DROPPED).sum.data_points[0].as_double == 2
+    dropped = {
+        item.value.string_value: point.as_double
+        for point in sink.metric(METRIC_DROPPED).sum.data_points
+        for item in point.attributes
+        if item.key == ATTR_REASON
+    }
+    assert dropped == {reason: 2.0 if reason == "stale" else 0.0 for reason in DROP_REASONS}
 
 
 async def test_draining_store_answers_its_long_polls(nats: Broker, bus: Bus, tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""What the broker holds, as metrics: the broker itself has no page that Prometheus could read.
+
+``BrokerWatch.run`` asks JetStream once an export period, and only while telemetry is on. Waits for time. Admission does
+it because it looks at the streams anyway, and because there is one of it.
+"""
+
+from tidegate.core.errors import UnavailableError
+from tidegate.runtime import telemetry_names as names
+from tidegate.runtime.service import ServiceContext, max_tasks
+from tidegate.runtime.streams import ConsumerState, StreamState
+from tidegate.wire.subjects import StreamSpec
+
+# Streams whose messages are work that waits before a stage.
+QUEUES = ("TASKS", "ROLLOUTS", "TRAJECTORIES")
+
+
+def fullness(spec: StreamSpec, state: StreamState) -> float:
+    """How near a stream is to its nearest limit: 1 refuses the next message, or forgets the oldest."""
+    by_messages = state.messages / spec.max_messages if spec.max_messages else 0.0
+    return max(by_messages, state.bytes / spec.max_bytes)
+
+
+class BrokerWatch:
+    """Looks at the streams of one run and their consumers."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        """Nothing is asked before ``run``."""
+        self._context = context
+        self._specs = context.topology.streams(max_tasks=max_tasks(context.settings))
+
+    async def run(self) -> None:
+        """Look once a period until draining."""
+        context = self._context
+        if not context.telemetry.enabled:
+            await context.drain.wait()
+            return
+        while not await context.drain.sleep(context.settings.telemetry.metric_period_s):
+            try:
+                await self.look()
+            except UnavailableError as error:
+                context.log.warning("broker_not_seen", error=str(error))
+
+    async def look(self) -> None:
+        """Every stream and consumer once.
+
+        Raises:
+            UnavailableError: JetStream did not answer.
+        """
+        bus = self._context.bus
+        for spec in self._specs:
+            self._show_stream(spec, await bus.stream_state(spec.name))
+            for consumer in await bus.consumers(spec.name):
+                self._show_consumer(self._kind(spec), consumer)
+
+    def _kind(self, spec: StreamSpec) -> str:
+        """A stream's name without the run id, which is a label of its own."""
+        return spec.name.removesuffix(f"-{self._context.settings.run}")
+
+    def _show_stream(self, spec: StreamSpec, state: StreamState) -> None:
+        telemetry, kind = self._context.telemetry, self._kind(spec)
+        labels = {names.ATTR_STREAM: kind}
+        telemetry.observe(names.METRIC_STREAM_MESSAGES, state.messages, labels)
+        telemetry.observe(names.METRIC_STREAM_BYTES, state.bytes, labels)
+        telemetry.observe(names.METRIC_STREAM_FULLNESS, fullness(spec, state), labels)
+        if kind in QUEUES:
+            telemetry.observe(names.METRIC_QUEUE_DEPTH, state.messages, {names.ATTR_QUEUE: kind.lower()})
+
+    def _show_consumer(self, kind: str, consumer: ConsumerState) -> None:
+        telemetry = self._context.telemetry
+        labels = {names.ATTR_STREAM: kind, names.ATTR_CONSUMER: consumer.durable}
+        telemetry.observe(names.METRIC_CONSUMER_PENDING, consumer.pending, labels)
+        telemetry.observe(names.METRIC_CONSUMER_ACK_PENDING, consumer.ack_pending, labels)
+        telemetry.observe(names.METRIC_CONSUMER_REDELIVERED, consumer.redelivered, labels)
