@@ -6,6 +6,7 @@ import random
 import msgspec
 import pytest
 
+from tests.simulation.reports import check
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.process import Process
 from tidegate.sim.rpc import Channel
@@ -42,9 +43,7 @@ def run(story: object, *, max_lag: int) -> Report:
     scenario = msgspec.structs.replace(
         draw_scenario(5, ticks=TICKS, max_lag=max_lag), num_actors=2, policy_delays_s=(0.0, 0.3)
     )
-    report = simulate(scenario, faults={story: 1})  # pyright: ignore[reportArgumentType]  # a Fault
-    assert report.passed, "\n".join([*report.story[-60:], *report.violations, report.replay])
-    return report
+    return check(simulate(scenario, faults={story: 1}))  # pyright: ignore[reportArgumentType]  # a Fault
 
 
 @pytest.mark.parametrize("max_lag", [0, 4])

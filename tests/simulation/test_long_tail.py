@@ -3,24 +3,18 @@
 import msgspec
 import pytest
 
+from tests.simulation.reports import check
 from tidegate.actor import tail
 from tidegate.core.lengths import SurvivalCurve
 from tidegate.core.long_tail import Continue, Cut, RolloutUnderWay, decide_rollout
 from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.config import LongTailConfig
 from tidegate.sim.scenario import Scenario, draw_scenario
-from tidegate.sim.simulation import Report, simulate
+from tidegate.sim.simulation import simulate
 
 pytestmark = pytest.mark.simulation
 
 TICKS = 1000
-STORY_LINES = 60
-
-
-def check(report: Report) -> Report:
-    story = "\n".join(report.story[-STORY_LINES:])
-    assert report.passed, f"{story}\n{report.violations}\nseed {report.replay}"
-    return report
 
 
 def groups(seed: int, *, long_tail: LongTailConfig, max_lag: int) -> Scenario:

@@ -8,6 +8,7 @@ from functools import cache
 import msgspec
 import pytest
 
+from tests.simulation.reports import check
 from tidegate.sim.scenario import MAX_LAGS, draw_scenario
 from tidegate.sim.simulation import Report, simulate
 
@@ -15,14 +16,6 @@ pytestmark = pytest.mark.simulation
 
 SHORT_TICKS = 1200
 LONG_TICKS = 10_000
-STORY_LINES = 60
-
-
-def check(report: Report) -> Report:
-    """Every invariant held, or a failure that says how to see it again."""
-    story = "\n".join(report.story[-STORY_LINES:])
-    assert report.passed, f"{story}\n{report.violations}\nreplay with: {report.replay}"
-    return report
 
 
 @pytest.mark.parametrize("max_lag", MAX_LAGS)

@@ -1,7 +1,6 @@
 """Slow rollouts on a real broker: their time, those that are cut, and groups that are settled early."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -45,22 +44,9 @@ CUT = LongTailConfig(policy="cut")
 FOREVER = "fixed:1000"
 
 
-async def serving(settings: Settings) -> AsyncIterator[FakeStore]:
-    store = FakeStore()
-    server = await store.serve(settings.addresses["trajectory_store"][0])
-    yield store
-    await server.stop(grace_s=0.0)
-
-
 @pytest.fixture
 def settings(tmp_path: Path, nats: Broker) -> Settings:
     return segments_settings(tmp_path, nats)
-
-
-@pytest.fixture
-async def store(settings: Settings) -> AsyncIterator[FakeStore]:
-    async for store in serving(settings):
-        yield store
 
 
 def slow(settings: Settings, latency: str, *, long_tail: LongTailConfig | None = None) -> Settings:

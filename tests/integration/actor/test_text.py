@@ -1,7 +1,6 @@
 """An actor of text on a real broker: whole groups, large groups, evaluations."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,6 @@ CONFIG = ActorConfig(slots=4, prefetch=4, ack_wait_s=1.0, retry_delay_s=0.2)
 @pytest.fixture
 def settings(tmp_path: Path, nats: Broker) -> Settings:
     return text_settings(tmp_path, nats)
-
-
-@pytest.fixture
-async def store(settings: Settings) -> AsyncIterator[FakeStore]:
-    store = FakeStore()
-    server = await store.serve(settings.addresses["trajectory_store"][0])
-    yield store
-    await server.stop(grace_s=0.0)
 
 
 async def test_groups_go_whole_and_unscored_to_the_environment_workers(

@@ -1,9 +1,11 @@
 """Stands in for the trajectory store: remembers what was settled and uploaded, and may be away."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tidegate.core.errors import UnavailableError
+from tidegate.runtime.config import Settings
 from tidegate.runtime.rpc import Registration, RpcServer
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import add_TrajectoryStoreServiceServicer_to_server
@@ -53,3 +55,12 @@ class FakeStore:
         )
         await server.start(address)
         return server
+
+
+@asynccontextmanager
+async def serving_store(settings: Settings) -> AsyncGenerator[FakeStore, None]:
+    """A store where the settings have it."""
+    store = FakeStore()
+    server = await store.serve(settings.addresses["trajectory_store"][0])
+    yield store
+    await server.stop(grace_s=0.0)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.integration.environment.store import FakeStore
+from tests.integration.environment.store import FakeStore, serving_store
 from tests.support.broker import Broker
 from tests.support.room import make_context, running, until
 from tests.support.settings import make_settings
@@ -48,10 +48,8 @@ def settings(tmp_path: Path, nats: Broker) -> Settings:
 
 @pytest.fixture
 async def store(settings: Settings) -> AsyncIterator[FakeStore]:
-    store = FakeStore()
-    server = await store.serve(settings.addresses["trajectory_store"][0])
-    yield store
-    await server.stop(grace_s=0.0)
+    async with serving_store(settings) as store:
+        yield store
 
 
 def group(task: str, *completions: str, log: str = "") -> list[Trajectory]:
