@@ -162,7 +162,7 @@ class TaskQueue:
                 self._journal_tasks(snapshot, count=decision.count)
                 continue
             # Also for a new head: an update that was just announced is unpublished no more.
-            self._show_counts()
+            self._show_counts(snapshot)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=TICK_S)
 
@@ -188,7 +188,7 @@ class TaskQueue:
         self.context.telemetry.count(
             METRIC_ADMISSION_DECISIONS, len(tasks), {ATTR_DECISION: "admit", ATTR_CAUSE: ""}
         )
-        self._show_counts()
+        self._show_counts(self.snapshot())
 
     async def _publish_journaled(self) -> bool:
         """Publish what TASKS has not acknowledged; the same message ids as before, so nothing is admitted twice.
@@ -266,9 +266,9 @@ class TaskQueue:
             reason = {ATTR_DECISION: "delay", ATTR_CAUSE: shown}
             self.context.telemetry.count(METRIC_ADMISSION_DECISIONS, 1, reason)
 
-    def _show_counts(self) -> None:
+    def _show_counts(self, snapshot: Snapshot) -> None:
         """What is under way, in stats and metrics; after every change of the journal."""
-        stats, snapshot = self.context.stats, self.snapshot()
+        stats = self.context.stats
         counts = snapshot.counts
         stats.set("admitted_total", counts.admitted)
         stats.set("open_trajectories", counts.in_flight)
@@ -324,7 +324,7 @@ class TaskQueue:
         if applied.unknown:
             self.context.log.warning("outcomes_of_unknown_trajectories", count=applied.unknown)
             self.context.stats.add("unknown_outcomes_total", applied.unknown)
-        self._show_counts()
+        self._show_counts(self.snapshot())
         self.wake()
 
     async def follow_policy(self) -> None:
