@@ -16,6 +16,10 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``cache_dir``: where warmed-up policies are kept across runs, relative to the working folder; empty keeps none.
     ``device``: ``auto`` takes CUDA when present. ``threads``: threads of one torch operation; more than the free cores
     makes everything slower.
+    ``ranks``: processes that train together, each on its share of every batch; `tidegate up` starts so many on this
+    machine, and in a cluster torchrun says how many there are. More ranks than groups in a minibatch (text) leave some
+    idle. ``rank_timeout_s``: how long ranks wait for one that hangs before they start again from the newest checkpoint
+    (one that dies is noticed at once); above the longest gradient step, and the time between their starts.
     ``checkpoint_every_steps``: what a crash can cost, in steps; the trajectory store keeps the payloads of as many.
     ``keep_checkpoints``: how many stay; with 1 a spoiled checkpoint ends the run.
     ``prefetch``: lease the next batch while one is trained (never at ``max_lag`` 0, where it cannot exist yet).
@@ -30,6 +34,8 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_dir: str = ".tidegate/cache"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    rank_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 60.0
     checkpoint_every_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
     keep_checkpoints: Annotated[int, msgspec.Meta(ge=1, le=100)] = 2
     prefetch: bool = True

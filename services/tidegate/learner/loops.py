@@ -64,6 +64,7 @@ class Learner:
         self._published_at_s = 0.0
         self._tiers = context.settings.response.tiers_in_force()
         self._steps_since_checkpoint = 0
+        self._updating = False
         self._checkpointing = Checkpointing(context, folder, self._store)
 
     @property
@@ -135,7 +136,8 @@ class Learner:
             await self._train(batches)
         finally:
             if self._context.drain.requested:
-                if self._steps_since_checkpoint or self._checkpointing.requested:
+                # An update that broke off left the trainer between two versions: the checkpoint before it holds.
+                if not self._updating and (self._steps_since_checkpoint or self._checkpointing.requested):
                     await self._write_checkpoint()
                 await self._checkpointing.wait()
         await self._settling.wait()
@@ -176,13 +178,16 @@ class Learner:
             batches.prefetch(next_version(before))
         response = respond(self._tiers, [item.verdict.lag for item in batch.judged])
         started_at_s = context.clock.now_s()
+        self._updating = True
         try:
             metrics, policy = await self._in_thread(
                 partial(self._update, batch.trajectories, number=before.step + 1, response=response)
             )
         except RecordError as error:
+            self._updating = False
             await self._refuse(batches, batch, error)
             return
+        self._updating = False
         finished_at_s = context.clock.now_s()
         self._progress = self.progress.after(batch.trajectories)
         self._policy, self._published_at_s = policy, finished_at_s

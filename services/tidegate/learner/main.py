@@ -1,8 +1,13 @@
-"""How the lifecycle builds the learner."""
+"""How the lifecycle builds the learner, alone or as rank 0 of several; and what the other ranks run instead."""
 
 import asyncio
-from collections.abc import Callable
+import dataclasses
+import os
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
+import msgspec
 import torch
 
 from tidegate.core.errors import UnavailableError
@@ -10,13 +15,21 @@ from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.loops import Learner
+from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.optim.registry import TRAINERS, choose_device
+from tidegate.learner.ranks.agreement import check_same_settings
+from tidegate.learner.ranks.following import Follower
+from tidegate.learner.ranks.group import RankGroup
+from tidegate.learner.ranks.leading import LeadingTrainer
+from tidegate.learner.ranks.membership import Membership, membership
+from tidegate.learner.ranks.port import ALONE
 from tidegate.learner.reporting import Reporter
 from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.steps_log import StepsLog
 from tidegate.learner.warmup import WarmupProgress
+from tidegate.runtime.config import Settings
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 
 
@@ -24,13 +37,22 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     """Fresh parameters from the run's seed; the loop restores a checkpoint over them if there is one."""
     settings = context.settings
     torch.set_num_threads(config.threads)
-    device = choose_device(config.device)
-    trainer = TRAINERS[settings.policy.kind](settings, config, device)
-    context.log.info("trainer_ready", policy=settings.policy.kind, device=str(device))
+    member = membership(os.environ)
+    group: RankGroup | None = None
+    if member is None:
+        local = TRAINERS[settings.policy.kind](settings, config, choose_device(config.device), ALONE)
+    else:
+        local, group = await asyncio.to_thread(join_ranks, member, config, settings)
+    leading = None if group is None else LeadingTrainer(local, group, stats=context.stats)
+    num_ranks = 1 if group is None else group.count
+    context.stats.set("replicas", num_ranks)
+    context.log.info("trainer_ready", policy=settings.policy.kind, ranks=num_ranks)
 
     def make_first_policy() -> None:
-        if isinstance(trainer, LanguageModelTrainer):
-            warm_up(trainer, settings, config, report=report_warmup, log=context.log)
+        if isinstance(local, LanguageModelTrainer):
+            warm_up(local, settings, config, report=report_warmup, log=context.log)
+        if leading is not None:
+            leading.share()
 
     def report_warmup(progress: WarmupProgress) -> None:
         if context.drain.requested:
@@ -45,9 +67,15 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     folder = await asyncio.to_thread(
         CheckpointFolder, context.data_dir / "checkpoints", keep=config.keep_checkpoints
     )
-    return assemble(
-        context, config, trainer=trainer, folder=folder, log=log, make_first_policy=make_first_policy
+    parts = assemble(
+        context,
+        config,
+        trainer=leading or local,
+        folder=folder,
+        log=log,
+        make_first_policy=make_first_policy,
     )
+    return parts if leading is None else _with_ranks(parts, leading, context)
 
 
 def assemble(
@@ -77,4 +105,56 @@ def assemble(
     )
 
 
-SPEC = ServiceSpec(name="learner", config_type=LearnerConfig, build=build)
+def _with_ranks(parts: ServiceParts, leading: LeadingTrainer, context: ServiceContext) -> ServiceParts:
+    """The parts of rank 0, which ends when another rank does and lets the others go at its own end."""
+
+    async def close() -> None:
+        await asyncio.to_thread(leading.stop)
+        if parts.close is not None:
+            await parts.close()
+
+    loops = {**parts.loops, "ranks": lambda: leading.watch(context.drain)}
+    return dataclasses.replace(parts, loops=loops, close=close)
+
+
+def join_ranks(
+    member: Membership, config: LearnerConfig, settings: Settings
+) -> tuple[ActorCriticTrainer | LanguageModelTrainer, RankGroup]:
+    """This rank's trainer and its place in the group, once all ranks are there and were told the same.
+
+    Raises:
+        RankLostError: not all came within ``rank_timeout_s``.
+        RankMismatchError: a rank has another run file, or another version of torch or of this program.
+        ConfigError: there is no device for this rank.
+    """
+    torch.set_num_threads(config.threads)
+    device = choose_device(config.device, local_rank=member.local_rank)
+    group = RankGroup(member, device=device, timeout_s=config.rank_timeout_s)
+    check_same_settings(
+        group,
+        msgspec.json.encode((settings.run, settings.seed, settings.policy, settings.workload.env)),
+        msgspec.json.encode(config),
+        str(torch.__version__).encode(),
+    )
+    return TRAINERS[settings.policy.kind](settings, config, device, group), group
+
+
+def follow_instead(config: LearnerConfig, settings: Settings) -> Coroutine[Any, Any, int] | None:
+    """The life of a rank behind the first; None when this process is the service.
+
+    Raises:
+        ConfigError: the environment names no rank of a group.
+    """
+    member = membership(os.environ)
+    if member is None or member.rank == 0:
+        return None
+    return Follower(
+        member,
+        partial(join_ranks, member, config, settings),
+        # One rank a pod answers for it; on one machine rank 0 has the address.
+        listen=settings.listen if member.local_rank == 0 else "",
+        drain_timeout_s=settings.drain_timeout_s,
+    ).run()
+
+
+SPEC = ServiceSpec(name="learner", config_type=LearnerConfig, build=build, instead=follow_instead)

@@ -61,7 +61,7 @@ async def start(
         restored_from, progress, consumed = None, None, ()
     else:
         await _tell(context, found)
-        trainer.restore(found.checkpoint.policy, found.checkpoint.trainer)
+        await asyncio.to_thread(trainer.restore, found.checkpoint.policy, found.checkpoint.trainer)
         progress, consumed = found.checkpoint.progress, found.checkpoint.consumed
         restored_from = progress.version
     lineage = lineage_to_open(restored_from, token=secrets.token_hex(TOKEN_BYTES))

@@ -10,7 +10,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,11 +100,16 @@ class ServiceParts:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """One service of the registry: its name, its section's type, and how it is built."""
+    """One service of the registry: its name, its section's type, and how it is built.
+
+    ``instead``: what this process is to run in place of the service, as its environment says; None if it is the
+    service. So the ranks of a learner that only compute are started like the one that is the learner.
+    """
 
     name: str
     config_type: type[Any]
     build: Callable[[ServiceContext, Any], Awaitable[ServiceParts]]
+    instead: Callable[[Any, Settings], Coroutine[Any, Any, int] | None] = lambda _config, _settings: None
 
 
 def instance_name(service: str, index: int) -> str:
@@ -119,8 +124,9 @@ def max_tasks(settings: Settings) -> int:
 
 def run_service(spec: ServiceSpec, config: object, settings: Settings, *, index: int = 0) -> int:
     """Run one service until it is told to stop; returns the exit code."""
+    instead = spec.instead(config, settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Life(spec, config, settings, index).run())
+        return runner.run(instead or _Life(spec, config, settings, index).run())
 
 
 class _Life:

@@ -1,7 +1,8 @@
 """Ties a process to its supervisor: the kernel ends it when the supervisor dies, however that died.
 
-As a program (``python -m tidegate.cli.up.leash PROGRAM ARGUMENTS``) it becomes PROGRAM, which keeps the tie. Linux
-only; elsewhere a supervisor that is killed outright leaves its children to the next ``up`` of the folder.
+As a program (``python -m tidegate.cli.up.leash PROGRAM ARGUMENTS``) it becomes PROGRAM, which keeps the tie, and to
+which the processes that PROGRAM starts are tied in turn. Linux only; elsewhere a supervisor that is killed outright
+leaves its children to the next ``up`` of the folder.
 """
 
 import os
@@ -31,4 +32,5 @@ def tie_to_supervisor() -> None:
 
 if __name__ == "__main__":
     tie_to_supervisor()
+    os.environ[SUPERVISOR_VARIABLE] = str(os.getpid())
     os.execv(sys.argv[1], sys.argv[1:])  # the supervisor names the program

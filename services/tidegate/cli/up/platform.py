@@ -7,6 +7,7 @@ the books when nobody writes to them any more; the broker last.
 import os
 import sys
 import time
+from math import ceil
 from pathlib import Path
 
 from tidegate.cli.folder import ProcessesRecord, ProcessRecord, write_processes, write_record
@@ -74,13 +75,29 @@ class Platform:
 
     def _service(self, service: str, index: int, instance: str) -> ProcessSpec:
         threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
-        command = [sys.executable, "-m", "tidegate.cli.main", "serve", service]
+        serve = ["-m", "tidegate.cli.main", "serve", service]
+        num_ranks = self.plan.services[service].ranks if service == "learner" else 1
         return ProcessSpec(
             name=instance,
-            command=[*command, "--run-dir", str(self.folder.resolve()), "--index", str(index)],
+            command=[
+                *(self._ranks_command(num_ranks) if num_ranks > 1 else [sys.executable]),
+                *(*serve, "--run-dir", str(self.folder.resolve()), "--index", str(index)),
+            ],
             log=self._log(instance),
             environment=threads,
         )
+
+    def _ranks_command(self, num_ranks: int) -> list[str]:
+        """How to start a program as so many ranks, which end together.
+
+        None is started again on its own: when one dies torchrun ends the others, and the supervisor starts all anew.
+        """
+        python, leash = sys.executable, "tidegate.cli.up.leash"
+        drain_s = ceil(self.plan.file.drain_timeout_s + STOP_GRACE_S)
+        return [
+            *(python, "-m", leash, python, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"),
+            *(f"--nproc-per-node={num_ranks}", f"--shutdown-timeout={drain_s}"),
+        ]
 
     def _log(self, instance: str) -> Path:
         return self.folder / "logs" / f"{instance}.log"

@@ -1,12 +1,18 @@
 """Segments to updates of ``models.mlp_actor_critic``; the maths is ``algorithms.objectives``."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from tidegate.algorithms.loss import Loss
 from tidegate.algorithms.objectives import (
     ActorCriticSettings,
+    Steps,
     actor_critic_loss,
     learning_rate_at,
     minibatch_indices,
@@ -17,15 +23,20 @@ from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.adam import AdamW
-from tidegate.learner.optim.gradients import gradient_step, mean_of
+from tidegate.learner.optim.gradients import mean_of, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
+    GENERATOR,
     generator_array,
     load_generator_array,
     load_optimizer_arrays,
     optimizer_arrays,
+    optimizer_tensors,
 )
 from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.ranks.port import ALONE, Packed, Ranks
+from tidegate.learner.ranks.share import rows_of, share_of_rows
 from tidegate.models.mlp_actor_critic import (
+    ArrayModule,
     MlpSpec,
     check_params,
     forward,
@@ -35,14 +46,23 @@ from tidegate.models.mlp_actor_critic import (
     trainable,
 )
 
+Network: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, ArrayModule], Tensor]
+
 
 class ActorCriticTrainer:
     """V-trace and its kin with Adam. The same seed and batches give the same parameters."""
 
     def __init__(
-        self, spec: MlpSpec, settings: ActorCriticSettings, *, seed: int, device: torch.device
+        self,
+        spec: MlpSpec,
+        settings: ActorCriticSettings,
+        *,
+        seed: int,
+        device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """Fresh parameters from ``seed``."""
+        """Fresh parameters from ``seed``; ``ranks`` make each update together."""
+        self._ranks = ranks
         self._spec = spec
         self._settings = settings
         self._device = device
@@ -76,27 +96,52 @@ class ActorCriticTrainer:
         settings = self._settings.under(response)
         learning_rate = learning_rate_at(settings, update=number)
         self._optimizer.learning_rate = learning_rate
-        with torch.no_grad():
-            logits_TNA = policy_logits(self._params, batch.observations_SNO[:-1], torch)
-            values_SN = state_values(self._params, batch.observations_SNO, torch)
         prepared = prepare_update(
             batch,
-            logits_TNA=logits_TNA,
-            values_SN=values_SN,
+            logits_TNA=self._outputs(policy_logits, batch.observations_SNO[:-1]),
+            values_SN=self._outputs(state_values, batch.observations_SNO),
             settings=settings,
             segment_weights=response.weights,
         )
         measured: list[dict[str, float]] = []
         for index_B in minibatch_indices(len(prepared.steps), settings, generator=self._generator):
             steps = prepared.steps.rows(index_B.to(self._device))
-            logits_BA, values_B = forward(self._params, steps.observations_BO, torch)
-            loss = actor_critic_loss(logits_BA, values_B, steps, settings)
-            measured.append(gradient_step(loss, self._optimizer, max_grad_norm=settings.max_grad_norm))
+            mine = self._share_of(len(steps))
+            logits_BA, values_B = forward(self._params, steps.observations_BO[mine], torch)
+            measured.append(
+                shared_gradient_step(
+                    torch.cat([logits_BA, values_B[:, None]], dim=1),
+                    partial(_loss_of, steps=steps, settings=settings),
+                    self._optimizer,
+                    rows_B=rows_of(mine, device=self._device),
+                    num_rows=len(steps),
+                    ranks=self._ranks,
+                    max_grad_norm=settings.max_grad_norm,
+                )
+            )
         return {**prepared.metrics, **mean_of(measured), "learning_rate": learning_rate}
 
     def policy(self) -> dict[str, Array]:
         """A copy of all parameters."""
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._params.items()}
+
+    def pack(self, batch: SegmentBatch) -> Packed:
+        """Take a prepared batch apart."""
+        return Packed(
+            tensors={field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}, values={}
+        )
+
+    def unpack(self, packed: Packed) -> SegmentBatch:
+        """What was packed."""
+        return SegmentBatch(**packed.tensors)
+
+    def live(self) -> dict[str, Tensor]:
+        """Parameters, moments and random state, not copied."""
+        return {
+            **self._params,
+            **optimizer_tensors(self._optimizer),
+            GENERATOR: self._generator.get_state(),
+        }
 
     def state(self) -> TrainerState:
         """A copy of Adam's moments and of the random state."""
@@ -122,3 +167,20 @@ class ActorCriticTrainer:
                 tensor.copy_(torch.tensor(policy[name]))
         load_optimizer_arrays(self._optimizer, state.tensors)
         load_generator_array(self._generator, state.tensors)
+
+    @torch.no_grad()
+    def _outputs(self, network: Network, observations: Tensor) -> Tensor:
+        """What ``network`` says to each of the observations (..., O); every rank computes its share of them."""
+        flat_BO = observations.flatten(0, -2)
+        mine = self._share_of(len(flat_BO))
+        part = network(self._params, flat_BO[mine], torch)
+        whole = self._ranks.gather(part, rows_of(mine, device=self._device), num_rows=len(flat_BO))
+        return whole.view(*observations.shape[:-1], *whole.shape[1:])
+
+    def _share_of(self, num_rows: int) -> slice:
+        return share_of_rows(num_rows, rank=self._ranks.rank, count=self._ranks.count)
+
+
+def _loss_of(outputs: Tensor, *, steps: Steps, settings: ActorCriticSettings) -> Loss:
+    """Of logits and, in the last column, values."""
+    return actor_critic_loss(outputs[:, :-1], outputs[:, -1], steps, settings)

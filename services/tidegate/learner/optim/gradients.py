@@ -1,15 +1,60 @@
-"""One gradient step, as every trainer makes it."""
+"""One gradient step, as every trainer makes it.
+
+Ranks share a step so: each computes the network's outputs for its rows, all gather them, and each takes the loss over
+the rows of all. The gradient of that loss by a rank's own outputs is then carried back through the network, and the
+ranks' gradients are added up. So an objective may look at a whole minibatch as it likes (denominators, masks, groups,
+sequence ratios) and never knows of ranks, and the sum is the gradient that one process would have found. It costs one
+more exchange of the outputs, a number or a few for each step or token, which is little beside the gradients.
+"""
+
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from tidegate.algorithms.loss import Loss
 from tidegate.learner.optim.adam import AdamW
+from tidegate.learner.ranks.port import Ranks
 
 
 def gradient_step(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> dict[str, float]:
     """Follow the gradient once, scaled down to ``max_grad_norm``; the loss' metrics, ``loss`` and ``grad_norm``."""
     optimizer.clear_gradients()
     loss.total.backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
+    return _follow(loss, optimizer, max_grad_norm=max_grad_norm)
+
+
+def shared_gradient_step(
+    outputs: Tensor,
+    loss_of: Callable[[Tensor], Loss],
+    optimizer: AdamW,
+    *,
+    rows_B: Tensor,
+    num_rows: int,
+    ranks: Ranks,
+    max_grad_norm: float,
+) -> dict[str, float]:
+    """Follow the gradient of ``loss_of`` the outputs of all ranks once, as ``gradient_step`` does.
+
+    ``outputs``: (B, ...) of this rank's rows, with their graph; ``rows_B``: which of the minibatch's ``num_rows`` they
+    are. A rank may have none.
+
+    Raises:
+        RankLostError: a rank is gone.
+    """
+    whole = ranks.gather(outputs, rows_B, num_rows=num_rows).requires_grad_()
+    loss = loss_of(whole)
+    (gradient,) = torch.autograd.grad(loss.total, [whole])
+    optimizer.clear_gradients()
+    if len(rows_B):
+        # The scalar whose gradient by the outputs is ``gradient``: a backward pass from anything else loads torch's
+        # symbolic shapes, and with them sympy.
+        (outputs * gradient[rows_B]).sum().backward()  # pyright: ignore[reportUnknownMemberType] (the same)
+    ranks.add_gradients(optimizer.parameters.values())
+    return _follow(loss, optimizer, max_grad_norm=max_grad_norm)
+
+
+def _follow(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> dict[str, float]:
     norm = torch.nn.utils.clip_grad_norm_(optimizer.parameters.values(), max_grad_norm)
     optimizer.step()
     return {"loss": float(loss.total.detach()), "grad_norm": float(norm), **loss.metrics}

@@ -3,11 +3,14 @@
 Shapes: B completions, T their tokens.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor
 
 from tidegate.algorithms.advantages import group_advantages
@@ -24,14 +27,18 @@ from tidegate.core.ids import GroupId
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.adam import AdamW
-from tidegate.learner.optim.gradients import gradient_step, mean_of
+from tidegate.learner.optim.gradients import mean_of, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
+    GENERATOR,
     generator_array,
     load_generator_array,
     load_optimizer_arrays,
     optimizer_arrays,
+    optimizer_tensors,
 )
 from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.ranks.port import ALONE, Packed, Ranks
+from tidegate.learner.ranks.share import share_of_groups
 from tidegate.models.char_lm import CharLm, CharLmSpec, check_arrays, load_arrays, to_arrays
 from tidegate.models.completion_batch import CompletionBatch, completion_logprobs, pack_completions
 
@@ -52,8 +59,20 @@ class ScoredCompletions:
 class LanguageModelTrainer:
     """GRPO and its kin with AdamW. The same seed and batches give the same parameters."""
 
-    def __init__(self, spec: CharLmSpec, settings: GrpoSettings, *, seed: int, device: torch.device) -> None:
-        """Fresh parameters from ``seed``; a warm-up may still replace them (``begin_from``)."""
+    def __init__(
+        self,
+        spec: CharLmSpec,
+        settings: GrpoSettings,
+        *,
+        seed: int,
+        device: torch.device,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """Fresh parameters from ``seed``; a warm-up may still replace them (``begin_from``).
+
+        ``ranks`` make each update together.
+        """
+        self._ranks = ranks
         self._settings = settings
         self._device = device
         self._generator = torch.Generator().manual_seed(seed)
@@ -136,14 +155,57 @@ class LanguageModelTrainer:
             completions.group_index_B, minibatches=settings.minibatches, generator=self._generator
         ):
             part = completions.rows(index_B)
-            logprobs_BT = completion_logprobs(self.model, part, temperature=batch.temperature)
-            loss = grpo_loss(logprobs_BT, inputs.rows(index_B, num_tokens=part.tokens_BT.shape[1]), settings)
-            measured.append(gradient_step(loss, self._optimizer, max_grad_norm=settings.max_grad_norm))
+            mine_B = self._share_of(part)
+            measured.append(
+                shared_gradient_step(
+                    _logprobs_of_rows(self.model, part, mine_B, temperature=batch.temperature),
+                    partial(
+                        grpo_loss,
+                        inputs=inputs.rows(index_B, num_tokens=part.tokens_BT.shape[1]),
+                        settings=settings,
+                    ),
+                    self._optimizer,
+                    rows_B=mine_B,
+                    num_rows=len(index_B),
+                    ranks=self._ranks,
+                    max_grad_norm=settings.max_grad_norm,
+                )
+            )
         return {**metrics, **mean_of(measured)}
 
     def policy(self) -> dict[str, Array]:
         """A copy of all parameters."""
         return to_arrays(self.model)
+
+    def pack(self, batch: ScoredCompletions) -> Packed:
+        """Take a prepared batch apart."""
+        completions = batch.completions
+        return Packed(
+            tensors={
+                **{field.name: getattr(completions, field.name) for field in dataclasses.fields(completions)},
+                "behavior_logprobs_BT": batch.behavior_logprobs_BT,
+                "rewards_B": batch.rewards_B,
+            },
+            values={"temperature": batch.temperature},
+        )
+
+    def unpack(self, packed: Packed) -> ScoredCompletions:
+        """What was packed."""
+        tensors = dict(packed.tensors)
+        return ScoredCompletions(
+            behavior_logprobs_BT=tensors.pop("behavior_logprobs_BT"),
+            rewards_B=tensors.pop("rewards_B"),
+            completions=CompletionBatch(**tensors),
+            temperature=packed.values["temperature"],
+        )
+
+    def live(self) -> dict[str, Tensor]:
+        """Parameters, moments and random state, not copied."""
+        return {
+            **self._optimizer.parameters,
+            **optimizer_tensors(self._optimizer),
+            GENERATOR: self._generator.get_state(),
+        }
 
     def state(self) -> TrainerState:
         """A copy of AdamW's moments, of the random state, and of the reference policy where there is one."""
@@ -187,13 +249,12 @@ class LanguageModelTrainer:
         )
         if response.weights:
             advantages_B = advantages_B * advantages_B.new_tensor(response.weights)
-        with torch.no_grad():
-            proximal_BT = completion_logprobs(self.model, completions, temperature=batch.temperature)
-            reference_BT = (
-                None
-                if self._reference is None
-                else completion_logprobs(self._reference, completions, temperature=batch.temperature)
-            )
+        proximal_BT = self._logprobs(self.model, completions, temperature=batch.temperature)
+        reference_BT = (
+            None
+            if self._reference is None
+            else self._logprobs(self._reference, completions, temperature=batch.temperature)
+        )
         num_tokens = completions.tokens_BT.shape[1]
         return GrpoInputs(
             mask_BT=completions.mask_BT,
@@ -203,11 +264,32 @@ class LanguageModelTrainer:
             reference_logprobs_BT=reference_BT,
         )
 
+    @torch.no_grad()
+    def _logprobs(self, model: CharLm, completions: CompletionBatch, *, temperature: float) -> Tensor:
+        """What ``model`` says to all completions; every rank computes its share of the groups."""
+        mine_B = self._share_of(completions)
+        part_BT = _logprobs_of_rows(model, completions, mine_B, temperature=temperature)
+        return self._ranks.gather(part_BT, mine_B, num_rows=len(completions.group_index_B))
+
+    def _share_of(self, completions: CompletionBatch) -> Tensor:
+        return share_of_groups(completions.group_index_B, rank=self._ranks.rank, count=self._ranks.count)
+
     def _note_reference(self, policy: Mapping[str, Array]) -> None:
         if self._settings.kl_weight <= 0.0:
             return
         self._reference = CharLm(self.model.spec).to(self._device)
         load_arrays(self._reference, policy)
+
+
+def _logprobs_of_rows(
+    model: CharLm, completions: CompletionBatch, rows_B: Tensor, *, temperature: float
+) -> Tensor:
+    """Logprobs of some of the completions, as wide as the longest of all of them."""
+    num_tokens = completions.tokens_BT.shape[1]
+    if not len(rows_B):
+        return next(model.parameters()).new_zeros(0, num_tokens)
+    part_BT = completion_logprobs(model, completions.rows(rows_B), temperature=temperature)
+    return F.pad(part_BT, (0, num_tokens - part_BT.shape[1]))
 
 
 def _check_completion(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> None:

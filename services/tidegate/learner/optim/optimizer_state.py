@@ -16,7 +16,7 @@ _MOMENT = "optimizer/"
 
 def optimizer_arrays(optimizer: AdamW) -> dict[str, Array]:
     """A copy of what the optimiser keeps of each parameter, by ``optimizer/<parameter>/<moment>``."""
-    return {name: tensor.cpu().numpy().copy() for name, tensor in _tensors(optimizer).items()}
+    return {name: tensor.cpu().numpy().copy() for name, tensor in optimizer_tensors(optimizer).items()}
 
 
 def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array]) -> None:
@@ -27,7 +27,7 @@ def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array]) -> None
     Raises:
         StaleFolderError: they belong to other parameters.
     """
-    tensors = _tensors(optimizer)
+    tensors = optimizer_tensors(optimizer)
     kept = {name: array for name, array in arrays.items() if name.startswith(_MOMENT)}
     for name, array in kept.items():
         if name not in tensors or array.shape != tuple(tensors[name].shape):
@@ -50,7 +50,8 @@ def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array]) -> None
             tensor.zero_()
 
 
-def _tensors(optimizer: AdamW) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: AdamW) -> dict[str, Tensor]:
+    """The moments themselves, by the names of ``optimizer_arrays``."""
     return {
         f"{_MOMENT}{name}/{field.name}": getattr(moments, field.name)
         for name, moments in optimizer.moments.items()

@@ -13,22 +13,27 @@ from tidegate.core.errors import ConfigError
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
+from tidegate.learner.ranks.port import ALONE, Ranks
 from tidegate.models.char_lm import CharLmSpec
 from tidegate.models.registry import mlp_spec
 from tidegate.runtime.config import Settings
 
 
-def actor_critic(settings: Settings, config: LearnerConfig, device: torch.device) -> ActorCriticTrainer:
+def actor_critic(
+    settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks = ALONE
+) -> ActorCriticTrainer:
     """The trainer of ``mlp_actor_critic``.
 
     Raises:
         ConfigError: no network is known for the environment.
     """
     spec = mlp_spec(settings.workload.env, hidden=settings.policy.hidden)
-    return ActorCriticTrainer(spec, config.actor_critic, seed=settings.seed, device=device)
+    return ActorCriticTrainer(spec, config.actor_critic, seed=settings.seed, device=device, ranks=ranks)
 
 
-def language_model(settings: Settings, config: LearnerConfig, device: torch.device) -> LanguageModelTrainer:
+def language_model(
+    settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks = ALONE
+) -> LanguageModelTrainer:
     """The trainer of ``char_lm``.
 
     Raises:
@@ -41,26 +46,37 @@ def language_model(settings: Settings, config: LearnerConfig, device: torch.devi
         num_heads=policy.num_heads,
         context_length=policy.context_length,
     )
-    return LanguageModelTrainer(spec, config.language_model, seed=settings.seed, device=device)
+    return LanguageModelTrainer(spec, config.language_model, seed=settings.seed, device=device, ranks=ranks)
 
 
 TRAINERS: dict[
-    str, Callable[[Settings, LearnerConfig, torch.device], ActorCriticTrainer | LanguageModelTrainer]
+    str, Callable[[Settings, LearnerConfig, torch.device, Ranks], ActorCriticTrainer | LanguageModelTrainer]
 ] = {
     "mlp_actor_critic": actor_critic,
     "char_lm": language_model,
 }
 
 
-def choose_device(wanted: str) -> torch.device:
-    """``auto`` takes CUDA where there is one.
+def choose_device(wanted: str, *, local_rank: int | None = None) -> torch.device:
+    """``auto`` takes CUDA where there is one; ``local_rank`` of several on one machine each takes one of its own.
 
     Raises:
-        ConfigError: CUDA was asked for by name and there is none.
+        ConfigError: CUDA was asked for by name and there is none, or not one for each rank.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "learner.device is cuda, and torch finds no CUDA device",
             fix="set learner.device to auto or cpu, or run the learner where there is one",
         )
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank is None:
+        return torch.device("cuda")
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"Rank {local_rank} of this machine finds {torch.cuda.device_count()} CUDA devices",
+            why="each rank computes on a device of its own",
+            fix="start as many ranks a machine as it has devices (--nproc-per-node)",
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)

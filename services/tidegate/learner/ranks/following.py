@@ -1,0 +1,147 @@
+"""Every other rank's side: a process that computes what rank 0 sends, and talks to no service.
+
+Consumes rank 0's commands; produces its part of each update; waits for a command; unblocked by rank 0, which says
+``Wait`` while there is nothing to do, or after ``rank_timeout_s`` by its silence. It answers health checks and
+statistics like a service, so that a pod of it can be watched like any other. Told to stop, it says so to rank 0, which
+drains for all of them; a rank that left on its own would cost the others the update they are in.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+
+import structlog
+import torch
+
+from tidegate.core.errors import TidegateError
+from tidegate.core.records import Array
+from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.ranks.agreement import check_same_state
+from tidegate.learner.ranks.group import RankGroup
+from tidegate.learner.ranks.membership import Membership
+from tidegate.learner.ranks.messages import POLICY, STATE, Restore, Stop, Update, Wait, receive
+from tidegate.learner.ranks.port import Packed, SharedTrainer
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.drain import Drain
+from tidegate.runtime.lifecycle_servicer import LifecycleServicer
+from tidegate.runtime.rpc import RpcServer
+from tidegate.runtime.stats_board import StatsBoard
+
+# Beyond the drain of rank 0, which has to hear of it first and to stop its servers last.
+LEAVE_GRACE_S = 10.0
+
+
+def follow(trainer: SharedTrainer, group: RankGroup, *, asked_to_stop: Callable[[], bool]) -> None:
+    """Do what rank 0 says until it says ``Stop``.
+
+    Raises:
+        RankLostError: rank 0 or another rank is gone.
+        RankMismatchError: the ranks hold different parameters.
+    """
+    while True:
+        command, tensors = receive(group)
+        match command:
+            case Update():
+                batch = trainer.unpack(Packed(tensors=tensors, values=command.values))
+                trainer.update(batch, number=command.number, response=command.response)
+                if command.check:
+                    check_same_state(group, trainer.live(), number=command.number)
+            case Restore():
+                arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+                state = TrainerState(tensors=_under(STATE, arrays), values=command.values)
+                trainer.restore(_under(POLICY, arrays), state)
+            case Wait():
+                pass
+            case Stop():
+                return
+        group.largest(torch.tensor([int(asked_to_stop())]))
+
+
+def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+class Follower:
+    """The life of one such process."""
+
+    def __init__(
+        self,
+        member: Membership,
+        join: Callable[[], tuple[SharedTrainer, RankGroup]],
+        *,
+        listen: str,
+        drain_timeout_s: float,
+    ) -> None:
+        """``join`` meets the other ranks. ``listen``: where health is answered; empty for nowhere."""
+        self._join = join
+        self._listen = listen
+        self._drain_timeout_s = drain_timeout_s
+        self._clock = SystemClock()
+        self._drain = Drain()
+        name = f"learner-rank-{member.rank}"
+        self._stats = StatsBoard(service="learner", instance=name, started_at_s=self._clock.now_s())
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger(name)
+
+    async def run(self) -> int:
+        """Follow until rank 0 stops, or is gone; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._drain.request)
+        lifecycle = LifecycleServicer(self._stats, self._drain, self._clock)
+        server = RpcServer([lifecycle.registration()])
+        try:
+            if self._listen:
+                await server.start(self._listen)
+            await self._follow(server)
+        except TidegateError as error:
+            self._log.error("rank_failed", error=str(error))
+            return 1
+        finally:
+            await server.stop(grace_s=0.5)
+        self._log.info("rank_stopped")
+        return 0
+
+    async def _follow(self, server: RpcServer) -> None:
+        loop = asyncio.get_running_loop()
+        joined, ended = asyncio.Event(), loop.create_future()
+
+        def work() -> None:
+            try:
+                trainer, group = self._join()
+                loop.call_soon_threadsafe(joined.set)
+                follow(trainer, group, asked_to_stop=lambda: self._drain.requested)
+                group.close()
+            except (
+                Exception
+            ) as error:  # whatever it was, the process must end with it and not go on without it
+                loop.call_soon_threadsafe(ended.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(ended.set_result, None)
+
+        # A daemon: it may be inside of an exchange that nobody answers, and must not keep a stopped process alive.
+        threading.Thread(target=work, name="rank", daemon=True).start()
+        becoming_ready = asyncio.create_task(self._become_ready(joined, server))
+        leaving = asyncio.create_task(self._drain.wait())
+        try:
+            await asyncio.wait([ended, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                self._stats.state = "draining"
+                self._log.info("rank_leaving")
+                await server.set_serving(serving=False)
+                await asyncio.wait([ended], timeout=self._drain_timeout_s + LEAVE_GRACE_S)
+            if not ended.done():
+                raise TidegateError(
+                    "Rank 0 did not end in time after this rank was told to stop",
+                    why="it hangs, or drains for longer than drain_timeout_s",
+                    fix="nothing: the ranks start again and go on from the newest checkpoint",
+                )
+            ended.result()
+        finally:
+            becoming_ready.cancel()
+            leaving.cancel()
+
+    async def _become_ready(self, joined: asyncio.Event, server: RpcServer) -> None:
+        await joined.wait()
+        self._stats.state = "ready"
+        self._log.info("rank_ready")
+        await server.set_serving(serving=True)

@@ -1,0 +1,149 @@
+"""The ranks as torch.distributed connects them: gloo between CPUs, NCCL between GPUs.
+
+Not DistributedDataParallel: it wants a module whose forward pass makes the gradients, and averages what each rank's
+own loss gave. Here the actor-critic is a function of a dict of tensors, the ranks' shares differ in size, and the loss
+is taken over the rows of all ranks, so gradients are added up and not averaged. What is given up is DDP's overlap of
+the exchange with the backward pass; buckets keep the exchange itself at the speed of the wire.
+
+A rank whose peer dies hears of it at once (the connection is closed); one whose peer hangs, or whose network is gone,
+after ``timeout_s``.
+"""
+
+import time
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tidegate.core.errors import TidegateError
+from tidegate.learner.ranks.membership import Membership
+
+# Large enough that the wire and not its latency decides, small enough that the copy of it is no burden.
+BUCKET_BYTES = 32 << 20
+
+
+class RankLostError(TidegateError):
+    """A rank is gone or hangs, so that no update can be made; the group starts again from the newest checkpoint."""
+
+    status = "UNAVAILABLE"
+
+
+class RankMismatchError(TidegateError):
+    """Ranks that must be the same are not."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class RankGroup:
+    """One process' place in the group. Used by one thread at a time; ``waited_s`` grows with every exchange."""
+
+    def __init__(self, member: Membership, *, device: torch.device, timeout_s: float) -> None:
+        """Meet the others; returns once all are there. ``timeout_s`` bounds this and every later exchange.
+
+        Raises:
+            RankLostError: not all came.
+        """
+        self.rank = member.rank
+        self.count = member.count
+        self.device = device
+        self.timeout_s = timeout_s
+        self.waited_s = 0.0
+        with self._exchange("the ranks meet"):
+            dist.init_process_group(
+                backend="cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                rank=member.rank,
+                world_size=member.count,
+                timeout=timedelta(seconds=timeout_s),
+            )
+
+    def gather(self, part: Tensor, rows_B: Tensor, *, num_rows: int) -> Tensor:
+        """See ``port.Ranks``. Each rank fills in its own rows and adds the others' to its zeros, which is exact."""
+        whole = torch.zeros((num_rows, *part.shape[1:]), dtype=part.dtype, device=part.device)
+        whole[rows_B] = part.detach()
+        self.add_up([whole])
+        return whole
+
+    def add_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """See ``port.Ranks``."""
+        for bucket in _buckets(parameters):
+            flat = torch.cat(
+                [
+                    (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).reshape(-1)
+                    for parameter in bucket
+                ]
+            )
+            self.add_up([flat])
+            offset = 0
+            for parameter in bucket:
+                parameter.grad = flat[offset : offset + parameter.numel()].view_as(parameter)
+                offset += parameter.numel()
+
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor by its sum over the ranks, in place; the same bits on all of them.
+
+        Raises:
+            RankLostError: a rank is gone.
+        """
+        with self._exchange("a sum over the ranks"):
+            for tensor in tensors:
+                dist.all_reduce(tensor)  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
+
+    def largest(self, values: Tensor) -> Tensor:
+        """The largest over the ranks, of each value.
+
+        Raises:
+            RankLostError: a rank is gone.
+        """
+        result = values.clone()
+        with self._exchange("a question to all ranks"):
+            dist.all_reduce(result, op=dist.ReduceOp.MAX)  # pyright: ignore[reportUnknownMemberType] (the same)
+        return result
+
+    def send_to_all(self, tensor: Tensor) -> None:
+        """Rank 0's tensor, in place, on every rank.
+
+        Raises:
+            RankLostError: a rank is gone.
+        """
+        with self._exchange("what rank 0 sends"):
+            dist.broadcast(tensor, src=0)
+
+    def close(self) -> None:
+        """Leave the group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    @contextmanager
+    def _exchange(self, what: str) -> Generator[None]:
+        started_s = time.perf_counter()
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:  # what torch.distributed raises, whatever the backend
+            raise RankLostError(
+                f"Rank {self.rank} of {self.count} lost another one",
+                why=f"{what} failed after {time.perf_counter() - started_s:.1f} s: {_first_line(error)}",
+                fix="nothing: the ranks start again and go on from the newest checkpoint; if it repeats, see the log "
+                "of the rank that went first, and learner.rank_timeout_s",
+            ) from error
+        finally:
+            self.waited_s += time.perf_counter() - started_s
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _buckets(parameters: Iterable[Tensor]) -> Generator[list[Tensor]]:
+    bucket: list[Tensor] = []
+    num_bytes = 0
+    for parameter in parameters:
+        bucket.append(parameter)
+        num_bytes += parameter.numel() * parameter.element_size()
+        if num_bytes >= BUCKET_BYTES:
+            yield bucket
+            bucket, num_bytes = [], 0
+    if bucket:
+        yield bucket

@@ -1,0 +1,185 @@
+"""Rank 0's side: a trainer whose every update all ranks make together, and the sign of life while there is none.
+
+Consumes what the learner's loop asks; produces commands to the other ranks; waits for their part of an update;
+unblocked by them, or after ``rank_timeout_s`` by their absence. While nothing is asked a thread says ``Wait`` several
+times per ``rank_timeout_s``, so that a long wait for a batch or a long warm-up looks unlike a death, and a death is
+noticed without an update.
+"""
+
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tidegate.core.errors import TidegateError
+from tidegate.core.records import Array, Trajectory
+from tidegate.core.response import FRESH, Response
+from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.ranks.agreement import CHECK_EVERY_UPDATES, check_same_state
+from tidegate.learner.ranks.group import RankGroup, RankLostError
+from tidegate.learner.ranks.messages import POLICY, STATE, Restore, Stop, Update, Wait, send
+from tidegate.learner.ranks.port import SharedTrainer
+from tidegate.runtime.drain import Drain
+from tidegate.runtime.stats_board import StatsBoard
+
+BEATS_PER_TIMEOUT = 8
+BEAT_S_MAX = 2.0
+WATCH_PERIOD_S = 0.25
+STOP_WAIT_S = 5.0
+
+
+class RankLeavingError(TidegateError):
+    """Another rank was told to stop, and without it there is no group."""
+
+    status = "UNAVAILABLE"
+
+
+class LeadingTrainer:
+    """The trainer that rank 0 gives to the learner's loop.
+
+    An exchange that failed leaves the ranks at different places, so nothing is tried after it: ``problem`` is raised
+    from then on, and the process ends.
+    """
+
+    def __init__(self, trainer: SharedTrainer, group: RankGroup, *, stats: StatsBoard) -> None:
+        """``trainer`` computes this rank's part; the sign of life begins now and ends with ``stop``."""
+        self._trainer = trainer
+        self._group = group
+        self._stats = stats
+        self._turn = threading.Lock()
+        self._ended = threading.Event()
+        self._checked = False
+        self.problem: TidegateError | None = None
+        self.leaving = False
+        self._beat_s = min(BEAT_S_MAX, group.timeout_s / BEATS_PER_TIMEOUT)
+        # A daemon: it may be inside of an exchange that nobody answers, and must not keep a failed process alive.
+        self._beating = threading.Thread(target=self._beat, name="ranks", daemon=True)
+        self._beating.start()
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> Any:
+        """See ``optim.port.Trainer``."""
+        return self._trainer.prepare(trajectories)
+
+    def update(self, batch: Any, *, number: int, response: Response = FRESH) -> dict[str, float]:
+        """See ``optim.port.Trainer``; adds the seconds it took to send the batch, to exchange and to compute.
+
+        Raises:
+            RankLostError: a rank is gone.
+            RankMismatchError: the ranks hold different parameters.
+        """
+        with self._exchange():
+            started_s = time.perf_counter()
+            packed = self._trainer.pack(batch)
+            check = not self._checked or number % CHECK_EVERY_UPDATES == 0
+            command = Update(number=number, response=response, values=dict(packed.values), check=check)
+            send(self._group, command, packed.tensors)
+            sent_s, waited_s = time.perf_counter(), self._group.waited_s
+            metrics = self._trainer.update(batch, number=number, response=response)
+            if check:
+                check_same_state(self._group, self._trainer.live(), number=number)
+                self._checked = True
+            self._hear()
+            reduce_s = self._group.waited_s - waited_s
+            compute_s = time.perf_counter() - sent_s - reduce_s
+        phases = {"send_s": sent_s - started_s, "reduce_s": reduce_s, "compute_s": compute_s}
+        for name, seconds in phases.items():
+            self._stats.add(f"{name}_total", seconds)
+        return {**metrics, **phases}
+
+    def policy(self) -> dict[str, Array]:
+        """See ``optim.port.Trainer``."""
+        return self._trainer.policy()
+
+    def state(self) -> TrainerState:
+        """See ``optim.port.Trainer``."""
+        return self._trainer.state()
+
+    def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
+        """Go on from a checkpoint, on every rank.
+
+        Raises:
+            StaleFolderError: it holds another network or another optimiser.
+            RankLostError: a rank is gone.
+        """
+        self._trainer.restore(policy, state)
+        self.share()
+
+    def share(self) -> None:
+        """Bring every rank to where this one is.
+
+        Raises:
+            RankLostError: a rank is gone.
+        """
+        policy, state = self.policy(), self.state()
+        tensors = {f"{POLICY}{name}": torch.tensor(array) for name, array in policy.items()}
+        tensors |= {f"{STATE}{name}": torch.tensor(array) for name, array in state.tensors.items()}
+        with self._exchange():
+            send(self._group, Restore(values=state.values), tensors)
+            self._hear()
+
+    async def watch(self, drain: Drain) -> None:
+        """Return once draining.
+
+        Raises:
+            RankLostError: a rank is gone.
+            RankLeavingError: another rank was told to stop. Rank 0 drains first, so nothing is lost.
+        """
+        while not await drain.sleep(WATCH_PERIOD_S):
+            if self.problem is not None:
+                raise self.problem
+            if self.leaving:
+                raise RankLeavingError(
+                    "Another rank was told to stop",
+                    why="its pod is being replaced or moved, or somebody stopped it",
+                    fix="nothing: a checkpoint is written, and the ranks go on from it once all are back",
+                )
+
+    def stop(self) -> None:
+        """Let the others end in good order, if they are still there; ends the sign of life."""
+        self._ended.set()
+        self._beating.join(timeout=STOP_WAIT_S)
+        if not self._turn.acquire(timeout=STOP_WAIT_S):
+            return  # an update that was given up is still under way; the others see this process end
+        try:
+            if self.problem is None:
+                send(self._group, Stop())
+                self._group.close()
+        except RankLostError as error:
+            self.problem = error
+        finally:
+            self._turn.release()
+
+    @contextmanager
+    def _exchange(self) -> Generator[None]:
+        with self._turn:
+            if self.problem is not None:
+                raise self.problem
+            try:
+                yield
+            except TidegateError as error:
+                self.problem = error
+                raise
+            except Exception as error:
+                self.problem = RankLostError("An update of several ranks failed half-way", why=str(error))
+                raise
+
+    def _hear(self) -> None:
+        """After each command every rank says whether it was told to stop."""
+        self.leaving = bool(self._group.largest(torch.tensor([int(self.leaving)])))
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._beat_s):
+            if not self._turn.acquire(blocking=False):
+                continue  # a command is under way: sign of life enough
+            try:
+                if self.problem is None:
+                    send(self._group, Wait())
+                    self._hear()
+            except RankLostError as error:
+                self.problem = error
+                return
+            finally:
+                self._turn.release()

@@ -1,0 +1,174 @@
+"""However many ranks share the updates, and however unevenly, they are those that one rank makes."""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.learner.ranks.threads import together
+from tests.unit.learner.trajectories import group, segment, segment_tensors, version
+from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
+from tidegate.algorithms.grpo_settings import GrpoSettings
+from tidegate.core.records import Trajectory
+from tidegate.core.response import Response
+from tidegate.learner.optim.actor_critic import ActorCriticTrainer
+from tidegate.learner.optim.language_model import LanguageModelTrainer
+from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
+from tidegate.models.char_lm import CharLmSpec
+from tidegate.models.registry import mlp_spec
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-6
+COUNTS = st.integers(2, 4)
+
+
+def actor_critic(ranks: Ranks, **changes: Any) -> ActorCriticTrainer:
+    chosen = ActorCriticSettings(epochs=2, minibatches=3, **changes)
+    return ActorCriticTrainer(mlp_spec("CartPole-v1", hidden=(8, 8)), chosen, seed=3, device=CPU, ranks=ranks)
+
+
+def language_model(ranks: Ranks, **changes: Any) -> LanguageModelTrainer:
+    spec = CharLmSpec(d_model=8, num_heads=2, num_layers=1, context_length=16)
+    chosen = GrpoSettings(minibatches=2, warmup_versions=0, **changes)
+    return LanguageModelTrainer(spec, chosen, seed=3, device=CPU, ranks=ranks)
+
+
+def segments(seed: int, *, num_segments: int) -> list[Trajectory]:
+    """Segments with episodes that end in them, so that not every row is a step."""
+    made: list[Trajectory] = []
+    for index in range(num_segments):
+        tensors = segment_tensors(100 * seed + index, num_steps=6, num_envs=3)
+        rng = np.random.default_rng(100 * seed + index)
+        tensors["terminated"] = (rng.random((6, 3)) < 0.15).astype(np.uint8)
+        tensors["valid"] = np.ones((6, 3), dtype=np.uint8)
+        tensors["valid"][1:][tensors["terminated"][:-1] == 1] = 0
+        tensors["rewards"] = rng.random((6, 3)).astype(np.float32)
+        made.append(segment(f"s{seed}-{index}", at=version(0), tensors=tensors))
+    return made
+
+
+def groups(seed: int, *, num_groups: int) -> list[Trajectory]:
+    """Groups of completions of unlike lengths; some groups' rewards are all the same."""
+    rng = np.random.default_rng(seed)
+    made: list[Trajectory] = []
+    for index in range(num_groups):
+        answers = [("7" * int(rng.integers(1, 5)), float(rng.integers(0, 2))) for _ in range(3)]
+        made += group(f"g{seed}-{index}", f"{index}+{seed % 10}=", answers, at=version(0))
+    return made
+
+
+def updated(
+    make: Callable[[Ranks], SharedTrainer],
+    batches: Sequence[Sequence[Trajectory]],
+    *,
+    count: int,
+    response: Response,
+) -> tuple[SharedTrainer, list[dict[str, float]], list[SharedTrainer], list[dict[str, float]]]:
+    """One rank's trainer and metrics, and those of ``count`` ranks, after an update from each of ``batches``."""
+
+    def train(ranks: Ranks) -> tuple[SharedTrainer, list[dict[str, float]]]:
+        made = make(ranks)
+        return made, [
+            made.update(made.prepare(batch), number=number, response=response)
+            for number, batch in enumerate(batches, start=1)
+        ]
+
+    alone, measured = train(ALONE)
+    ranks = together(count, train)
+    return alone, measured, [made for made, _ in ranks], ranks[0][1]
+
+
+def check_equal(
+    alone: SharedTrainer,
+    measured: list[dict[str, float]],
+    ranks: list[SharedTrainer],
+    measured_together: list[dict[str, float]],
+) -> None:
+    expected, first = alone.live(), ranks[0].live()
+    for name, tensor in first.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=TOLERANCE)
+    for other in ranks[1:]:
+        for name, tensor in other.live().items():
+            assert torch.equal(tensor, first[name]), f"{name} is not the same on all ranks"
+    for one, many in zip(measured, measured_together, strict=True):
+        assert many == pytest.approx(one, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["vtrace", "ppo", "none"])
+@given(count=COUNTS, num_segments=st.integers(1, 4), seed=st.integers(0, 50), weighted=st.booleans())
+@settings(max_examples=8)
+def test_ranks_update_an_actor_critic_as_one_does(
+    objective: str, count: int, num_segments: int, seed: int, weighted: bool
+) -> None:
+    weights = tuple(np.linspace(0.5, 1.5, num_segments).tolist()) if weighted else ()
+    check_equal(
+        *updated(
+            lambda ranks: actor_critic(ranks, objective=objective),
+            [segments(seed + number, num_segments=num_segments) for number in range(2)],
+            count=count,
+            response=Response(tier=6, weights=weights),
+        )
+    )
+
+
+@pytest.fixture
+def double_precision() -> Generator[None]:
+    """Float64, in which rounding is far below Adam's epsilon.
+
+    Adam divides by a gradient's own size. Where that is nothing but rounding (attention ignores the biases of its keys)
+    the sign of the rounding would decide, and no two ways to add up the same numbers agree.
+    """
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("objective", ["grpo", "tis", "decoupled_ppo", "gspo", "none"])
+@given(
+    count=COUNTS,
+    num_groups=st.integers(1, 6),
+    seed=st.integers(0, 50),
+    token_mean=st.booleans(),
+    kl_weight=st.sampled_from([0.0, 0.1]),
+)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_ranks_update_a_language_model_as_one_does(
+    objective: str, count: int, num_groups: int, seed: int, token_mean: bool, kl_weight: float
+) -> None:
+    check_equal(
+        *updated(
+            lambda ranks: language_model(
+                ranks, objective=objective, token_mean=token_mean, kl_weight=kl_weight
+            ),
+            [groups(seed + number, num_groups=num_groups) for number in range(2)],
+            count=count,
+            response=Response(),
+        )
+    )
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_more_ranks_than_there_is_work_for_change_nothing() -> None:
+    batch = groups(1, num_groups=1)
+    alone, measured, ranks, together_measured = updated(language_model, [batch], count=4, response=Response())
+    assert measured[0]["grad_norm"] > 0.0
+    check_equal(alone, measured, ranks, together_measured)
+
+
+@pytest.mark.parametrize(
+    ("make", "batch"),
+    [(actor_critic, segments(1, num_segments=2)), (language_model, groups(1, num_groups=2))],
+)
+def test_a_packed_batch_trains_like_the_one_it_was_made_of(
+    make: Callable[[Ranks], SharedTrainer], batch: list[Trajectory]
+) -> None:
+    given_whole, given_packed = make(ALONE), make(ALONE)
+    given_whole.update(given_whole.prepare(batch), number=1)
+    given_packed.update(given_packed.unpack(given_packed.pack(given_packed.prepare(batch))), number=1)
+    for name, tensor in given_whole.live().items():
+        assert torch.equal(tensor, given_packed.live()[name])
