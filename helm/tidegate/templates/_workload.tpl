@@ -89,9 +89,8 @@ spec:
   {{- else }}
   replicas: {{ $ranks }}
   serviceName: {{ ternary (printf "%s-ranks" .name) .name (eq $service "learner") }}
-  {{- if gt $ranks 1 }}
-  podManagementPolicy: Parallel # no rank is ready before all of them are there
-  {{- end }}
+  # No rank is ready before all of them are there; and in order, an upgrade would wait for ever for a pod that crashes.
+  podManagementPolicy: Parallel
   updateStrategy: {type: RollingUpdate}
   {{- if $pod.persistence.enabled }}
   persistentVolumeClaimRetentionPolicy:
