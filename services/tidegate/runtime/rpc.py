@@ -14,6 +14,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from tidegate.core.errors import ConfigError, TidegateError
+from tidegate.runtime import tls
 from tidegate.wire.subjects import HEADER_TRACE_PARENT
 
 # A chunk is 1 MiB; control messages stay far below.
@@ -151,6 +152,8 @@ class RpcServer:
     def __init__(self, registrations: Sequence[Registration]) -> None:
         """Register everything; nothing listens yet."""
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        # With TLS: what a kubelet asks, which has no certificate. It serves nothing else.
+        self._health_server: grpc.aio.Server | None = None
         self._health: Any = HealthServicer()  # ships without types
         self._names = [registration.name for registration in registrations]
         for registration in registrations:
@@ -161,24 +164,19 @@ class RpcServer:
         )
 
     async def start(self, address: str) -> None:
-        """Listen.
+        """Listen; where there are certificates with mutual TLS, and in plain text for health on the next port.
 
         Raises:
-            ConfigError: the port is taken or the address is not this machine's.
+            ConfigError: the port is taken, the address is not this machine's, or a certificate cannot be read.
         """
-        try:
-            port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            port = 0
-            reason = str(error)
-        else:
-            reason = "the port is taken"
-        if port == 0:
-            raise ConfigError(
-                f"Cannot listen on {address}",
-                why=reason,
-                fix="stop what uses the port, or choose another one",
-            )
+        certificates = tls.identity_folder()
+        _listen(self._server, address, tls.server_credentials(certificates) if certificates else None)
+        if certificates:
+            self._health_server = grpc.aio.server(options=_SERVER_OPTIONS)
+            cast("Any", health_pb2_grpc).add_HealthServicer_to_server(self._health, self._health_server)
+            host, _, port = address.rpartition(":")
+            _listen(self._health_server, f"{host}:{int(port) + 1}", None)
+            await self._health_server.start()
         await self.set_serving(serving=False)
         await self._health.set(HEALTH_STARTUP, health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._health.set(HEALTH_LIVENESS, health_pb2.HealthCheckResponse.SERVING)
@@ -197,6 +195,26 @@ class RpcServer:
     async def stop(self, *, grace_s: float) -> None:
         """Refuse new calls, give the running ones ``grace_s``, then end them."""
         await self._server.stop(grace_s)
+        if self._health_server is not None:
+            await self._health_server.stop(0.0)
+
+
+def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> None:
+    try:
+        port = (
+            server.add_insecure_port(address)
+            if credentials is None
+            else server.add_secure_port(address, credentials)
+        )
+    except RuntimeError as error:
+        port = 0
+        reason = str(error)
+    else:
+        reason = "the port is taken"
+    if port == 0:
+        raise ConfigError(
+            f"Cannot listen on {address}", why=reason, fix="stop what uses the port, or choose another one"
+        )
 
 
 class _TraceMetadata(grpc.aio.UnaryUnaryClientInterceptor):
@@ -213,7 +231,19 @@ class _TraceMetadata(grpc.aio.UnaryUnaryClientInterceptor):
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A persistent channel that finds a restarted peer again within a second."""
+    """A persistent channel that finds a restarted peer again within a second; with TLS where there are certificates.
+
+    Raises:
+        ConfigError: a certificate cannot be read.
+    """
+    certificates = tls.identity_folder()
+    if certificates:
+        return grpc.aio.secure_channel(
+            address,
+            tls.channel_credentials(certificates),
+            options=_CHANNEL_OPTIONS,
+            interceptors=[_TraceMetadata()],
+        )
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS, interceptors=[_TraceMetadata()])
 
 

@@ -1,0 +1,100 @@
+"""Mutual TLS: peers of one authority talk, strangers do not, and a kubelet without a certificate may ask for health."""
+
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.support.broker import free_port
+from tidegate.core.errors import ConfigError
+from tidegate.runtime.rpc import HEALTH_LIVENESS, HEALTH_READINESS, RpcServer, ask_health, open_channel
+from tidegate.runtime.tls import FOLDER_VARIABLE
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        shutil.which("openssl") is None, reason="certificates are made by openssl, which is not here"
+    ),
+]
+
+
+def openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+def make_identity(folder: Path) -> Path:
+    """An authority, and a certificate of it for this machine's loopback."""
+    folder.mkdir()
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
+    openssl("req", "-x509", *curve, "-subj", "/CN=authority", "-days", "2",
+            "-keyout", str(folder / "ca.key"), "-out", str(folder / "ca.crt"))  # fmt: skip
+    openssl("req", "-x509", *curve, "-subj", "/CN=tidegate", "-days", "1", "-addext", "subjectAltName=IP:127.0.0.1",
+            "-CA", str(folder / "ca.crt"), "-CAkey", str(folder / "ca.key"),
+            "-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt"))  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """A server that is ready and shows the certificate in ``own``."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(make_identity(tmp_path / "own")))
+    server = RpcServer([])
+    address = f"127.0.0.1:{free_port()}"
+    await server.start(address)
+    await server.set_serving(serving=True)
+    yield address
+    await server.stop(grace_s=0.0)
+
+
+async def ask(address: str, name: str = HEALTH_READINESS) -> str:
+    channel = open_channel(address)
+    try:
+        return await ask_health(channel, name, timeout_s=2.0)
+    finally:
+        await channel.close()
+
+
+async def test_peers_of_one_authority_talk(address: str) -> None:
+    assert await ask(address) == ""
+
+
+async def test_a_stranger_with_another_authority_is_refused(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(make_identity(tmp_path / "stranger")))
+    assert await ask(address) != ""
+
+
+async def test_a_caller_without_a_certificate_is_refused(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    assert await ask(address) != ""
+
+
+async def test_health_is_answered_in_plain_text_on_the_next_port(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    host, _, port = address.partition(":")
+    beside = f"{host}:{int(port) + 1}"
+    assert await ask(beside) == ""
+    assert await ask(beside, HEALTH_LIVENESS) == ""
+
+
+async def test_a_folder_without_certificates_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"tls\.crt"):
+        await RpcServer([]).start(f"127.0.0.1:{free_port()}")
+
+
+async def test_calls_of_the_generated_stubs_are_encrypted_as_well(address: str) -> None:
+    channel = open_channel(address)
+    await channel.channel_ready()
+    assert channel.get_state() is grpc.ChannelConnectivity.READY
+    await channel.close()
