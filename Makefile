@@ -4,6 +4,10 @@
 PYTHON ?= python3
 RUN ?= runs/cartpole.yaml
 ARGS ?=
+# For `make images`: the program that builds them, what stands before their names, and their tag.
+BUILDER ?= docker
+REGISTRY ?=
+TAG ?= 0.1.0
 BIN := .venv/bin
 PATHS := services tests tools
 STEP = @printf '\n== %s\n'
@@ -11,7 +15,7 @@ STEP = @printf '\n== %s\n'
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test install install-dev lint format types contracts generate drift pytest sim bench lock clean
+.PHONY: help run test install install-dev lint format types contracts generate drift pytest e2e images sim bench lock clean
 # The steps of `make test` share .venv, two cores and one terminal: one after the other reads best.
 .NOTPARALLEL:
 
@@ -61,6 +65,14 @@ drift: install-dev ## services/tidegate/v1 is what protos/ generates
 pytest: install-dev ## the tests alone: unit, property, simulation, integration, structure (ARGS="-k lag")
 	$(STEP) "tests: pytest"
 	@$(BIN)/python -m pytest $(ARGS)
+
+e2e: install-dev ## the platform on the cluster of KUBECONFIG, in namespaces of its own; its images must be there (TAG)
+	@$(BIN)/python tools/e2e.py "$(TAG)" $(ARGS)
+
+images: ## build the four images (BUILDER=docker REGISTRY=registry.example/rl/ TAG=0.1.0)
+	@set -e; for image in light:base cpu:cpu actor-gpu:actor-gpu learner-gpu:learner-gpu; do \
+	  $(BUILDER) build --file Containerfile --target $${image#*:} --tag $(REGISTRY)tidegate-$${image%%:*}:$(TAG) .; \
+	done
 
 sim: install ## replay a simulated run of the cluster: make sim SEED=7
 	@$(BIN)/tidegate sim $(if $(SEED),--seed $(SEED)) $(ARGS)
