@@ -32,12 +32,14 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the services of a run are.
 
     ``run_id``: names the run's streams; a name that was used before with another broker's data must not come again.
-    ``addresses``: host:port by service, of those that others call.
+    ``addresses``: host:port by service, of those that others call. ``stream_copies``: servers of the broker that keep
+    each message; 3 needs a broker of three.
     """
 
     run_id: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
     broker_url: str
     addresses: dict[str, list[str]]
+    stream_copies: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
 
 
 def is_cluster(folder: Path) -> bool:
@@ -83,6 +85,7 @@ def read_cluster(folder: Path) -> RunRecord:
         addresses=cluster.addresses,
         max_lag_ever=staleness.max_lag,
         cluster=True,
+        stream_copies=cluster.stream_copies,
     )
 
 

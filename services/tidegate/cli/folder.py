@@ -214,6 +214,7 @@ def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
         broker_user=record.broker.user,
         broker_password=record.broker.password,
         addresses=record.addresses,
+        stream_copies=record.stream_copies,
         data_dir=str(folder.resolve()),
     )
     return msgspec.structs.replace(settings, broker_wait_s=BROKER_WAIT_S) if record.cluster else settings

@@ -24,3 +24,4 @@ class RunRecord(msgspec.Struct, frozen=True):
     addresses: dict[str, list[str]]
     max_lag_ever: int
     cluster: bool = False
+    stream_copies: int = 1

@@ -172,15 +172,17 @@ class Bus:
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
-    async def bootstrap(self, specs: tuple[StreamSpec, ...]) -> None:
+    async def bootstrap(self, specs: tuple[StreamSpec, ...], *, copies: int = 1) -> None:
         """Create or verify every stream; any service may do it, in any order, at the same time as others.
+
+        ``copies``: servers of the broker that keep each message.
 
         Raises:
             StaleFolderError: a stream exists with a shape that would lose messages to change.
             UnavailableError: JetStream did not answer in time.
         """
         for spec in specs:
-            await self._streams.ensure_stream(spec)
+            await self._streams.ensure_stream(spec, copies=copies)
 
     async def stream_state(self, stream: str) -> StreamState:
         """How full a stream is.

@@ -186,7 +186,9 @@ class _Life:
             channels=Channels(settings.addresses),
         )
         try:
-            await bus.bootstrap(topology.streams(max_tasks=max_tasks(settings)))
+            await bus.bootstrap(
+                topology.streams(max_tasks=max_tasks(settings)), copies=settings.stream_copies
+            )
             await self._serve(context)
         except TidegateError as error:
             self._failed = True
@@ -202,7 +204,8 @@ class _Life:
     async def _serve(self, context: ServiceContext) -> None:
         parts = await self._spec.build(context, self._config)
         lifecycle = LifecycleServicer(context.stats, self._drain, self._clock)
-        server = RpcServer([*parts.servicers, lifecycle.registration()])
+        servicers = [*parts.servicers, lifecycle.registration()]
+        server = RpcServer(servicers, meter=context.telemetry.served)
         address = self._settings.listen or self._settings.addresses[self._spec.name][self._index]
         try:
             await server.start(address)

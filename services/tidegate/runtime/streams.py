@@ -56,14 +56,14 @@ class Streams:
         self._manager = cast("Any", client).jsm(timeout=REQUEST_TIMEOUT_S)
         self._clock = clock
 
-    async def ensure_stream(self, spec: StreamSpec) -> None:
-        """Create the stream, or verify that it is as it must be; limits are updated in place.
+    async def ensure_stream(self, spec: StreamSpec, *, copies: int) -> None:
+        """Create the stream, or verify that it is as it must be; limits and copies are updated in place.
 
         Raises:
             StaleFolderError: it exists with another retention, discard or subjects.
             UnavailableError: JetStream did not answer in time.
         """
-        await self._retry(lambda: self._ensure_stream(spec), what=f"Stream {spec.name}")
+        await self._retry(lambda: self._ensure_stream(spec, copies=copies), what=f"Stream {spec.name}")
 
     async def ensure_consumer(self, spec: ConsumerSpec) -> None:
         """Create the durable consumer unless it exists; what admission changed live is left alone.
@@ -86,8 +86,8 @@ class Streams:
                     raise UnavailableError(f"{what} cannot be created", why=f"JetStream: {error}") from error
                 await asyncio.sleep(RETRY_EVERY_S)
 
-    async def _ensure_stream(self, spec: StreamSpec) -> None:
-        wanted = _stream_config(spec)
+    async def _ensure_stream(self, spec: StreamSpec, *, copies: int) -> None:
+        wanted = _stream_config(spec, copies=copies)
         try:
             current: api.StreamConfig = (await self._manager.stream_info(spec.name)).config
         except nats.js.errors.NotFoundError:
@@ -193,7 +193,7 @@ class Streams:
             raise UnavailableError(f"{what} cannot be read from the broker", why=str(error)) from error
 
 
-def _stream_config(spec: StreamSpec) -> api.StreamConfig:
+def _stream_config(spec: StreamSpec, *, copies: int) -> api.StreamConfig:
     work_queue = spec.retention == "work_queue"
     return api.StreamConfig(
         name=spec.name,
@@ -207,10 +207,16 @@ def _stream_config(spec: StreamSpec) -> api.StreamConfig:
         max_age=spec.max_age_s,
         duplicate_window=spec.duplicate_window_s,
         storage=api.StorageType.FILE,
-        num_replicas=1,
+        num_replicas=copies,
         allow_direct=True,
     )
 
 
 def _limits(config: api.StreamConfig) -> tuple[int | None, ...]:
-    return (config.max_bytes, config.max_msgs, config.max_msgs_per_subject, config.max_msg_size)
+    return (
+        config.max_bytes,
+        config.max_msgs,
+        config.max_msgs_per_subject,
+        config.max_msg_size,
+        config.num_replicas,
+    )
