@@ -178,8 +178,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``batch_size``: trajectories a learner step, whole groups. ``max_running``: trajectories between admission and the
     store (C). ``addresses``: host:port of each instance by service name. ``data_dir``: the run folder.
     ``broker_user``, ``broker_password``: instead of a token. ``broker_wait_s``: seconds to wait for a broker that is
-    still starting. ``stream_copies``: servers of the broker that keep each message. ``listen``: host:port to listen on where that is not the address others know (a pod). ``instance``:
-    the name of this instance where a supervisor does not number them (a pod's name); empty takes the number.
+    still starting. ``stream_copies``: servers of the broker that keep each message. ``listen``: host:port to listen on
+    where that is not the address others know (a pod). ``instance``: the name of this instance where a supervisor does
+    not number them (a pod's name); empty takes the number.
     """
 
     run: RunId
