@@ -3,9 +3,10 @@
 from __future__ import annotations  # gRPC's classes are generic for the type checker only
 
 import contextvars
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import grpc
 import structlog
@@ -76,6 +77,18 @@ class _Capture:
         self.methods.update(methods)
 
 
+class CallMeter(Protocol):
+    """Told of each call that was served: its full method name, how long it took, and its status."""
+
+    def __call__(self, method: str, seconds: float, status: str) -> None:
+        """Take note; never raises."""
+        ...
+
+
+def _unmetered(method: str, seconds: float, status: str) -> None:
+    """Nobody wants to know."""
+
+
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: TidegateError) -> None:
     await context.abort(getattr(grpc.StatusCode, error.status), str(error))
 
@@ -87,39 +100,48 @@ def _enter(context: grpc.aio.ServicerContext[Any, Any]) -> None:
 
 
 def _translated_unary(
-    behaviour: Callable[[Any, Any], Awaitable[Any]],
+    behaviour: Callable[[Any, Any], Awaitable[Any]], method: str, meter: CallMeter
 ) -> Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Awaitable[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         _enter(context)
+        status, started_at_s = "OK", time.perf_counter()
         try:
             return await behaviour(request, context)
         except TidegateError as error:
+            status = error.status
             await _abort(context, error)
+        finally:
+            meter(method, time.perf_counter() - started_at_s, status)
 
     return call
 
 
 def _translated_stream(
-    behaviour: Callable[[Any, Any], AsyncIterator[Any]],
+    behaviour: Callable[[Any, Any], AsyncIterator[Any]], method: str, meter: CallMeter
 ) -> Callable[[Any, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         _enter(context)
+        status, started_at_s = "OK", time.perf_counter()
         try:
             async for response in behaviour(request, context):
                 yield response
         except TidegateError as error:
+            status = error.status
             await _abort(context, error)
+        finally:
+            meter(method, time.perf_counter() - started_at_s, status)
 
     return call
 
 
-def register(server: grpc.aio.Server, registration: Registration) -> None:
+def register(server: grpc.aio.Server, registration: Registration, *, meter: CallMeter = _unmetered) -> None:
     """Add a servicer whose ``TidegateError``s leave as status codes and whose raw methods skip protobuf."""
     capture = _Capture()
     registration.add(registration.servicer, cast("grpc.aio.Server", capture))
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method, handler in capture.methods.items():
         request_codec = registration.raw_requests.get(method, handler.request_deserializer)
+        full_name = f"{registration.name}/{method}"
         response_codec = registration.raw_responses.get(method, handler.response_serializer)
         make: Any
         if handler.response_streaming:
@@ -128,14 +150,16 @@ def register(server: grpc.aio.Server, registration: Registration) -> None:
                 if handler.request_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
-            behaviour: Any = _translated_stream(cast("Any", handler.stream_stream or handler.unary_stream))
+            served = cast("Any", handler.stream_stream or handler.unary_stream)
+            behaviour: Any = _translated_stream(served, full_name, meter)
         else:
             make = (
                 grpc.stream_unary_rpc_method_handler
                 if handler.request_streaming
                 else grpc.unary_unary_rpc_method_handler
             )
-            behaviour = _translated_unary(cast("Any", handler.stream_unary or handler.unary_unary))
+            served = cast("Any", handler.stream_unary or handler.unary_unary)
+            behaviour = _translated_unary(served, full_name, meter)
         handlers[method] = make(
             behaviour, request_deserializer=request_codec, response_serializer=response_codec
         )
@@ -149,7 +173,7 @@ class RpcServer:
     answers, ``startup`` from the first time it was ready, ``readiness`` while it is.
     """
 
-    def __init__(self, registrations: Sequence[Registration]) -> None:
+    def __init__(self, registrations: Sequence[Registration], *, meter: CallMeter = _unmetered) -> None:
         """Register everything; nothing listens yet."""
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
         # With TLS: what a kubelet asks, which has no certificate. It serves nothing else.
@@ -157,7 +181,7 @@ class RpcServer:
         self._health: Any = HealthServicer()  # ships without types
         self._names = [registration.name for registration in registrations]
         for registration in registrations:
-            register(self._server, registration)
+            register(self._server, registration, meter=meter)
         cast("Any", health_pb2_grpc).add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             [*self._names, HEALTH_NAME, reflection.SERVICE_NAME], self._server

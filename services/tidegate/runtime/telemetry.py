@@ -18,8 +18,11 @@ from tidegate.runtime.telemetry_metrics import Value
 from tidegate.runtime.telemetry_names import (
     ATTR_BATCH_COUNT,
     ATTR_DEFERRED,
+    ATTR_RPC_METHOD,
+    ATTR_RPC_STATUS,
     ATTR_STREAM,
     ATTR_WORKER,
+    METRIC_RPC_DURATION,
     SPAN_TASK_LEASE,
 )
 
@@ -127,6 +130,12 @@ class Telemetry:
         """
         if self._exporter is not None:
             self._exporter.observe(name, value, attributes or {}, trace_parent)
+
+    def served(self, method: str, seconds: float, status: str) -> None:
+        """One gRPC call was answered; long polls count for as long as they were held."""
+        if self._exporter is not None:
+            labels = {ATTR_RPC_METHOD: method, ATTR_RPC_STATUS: status}
+            self._exporter.observe(METRIC_RPC_DURATION, seconds, labels, "")
 
     def close(self) -> None:
         """Flush within the exporter's own deadline."""

@@ -193,12 +193,12 @@ INSTRUMENTS: dict[str, Instrument] = {
     METRIC_ADMISSION_LIMIT: Instrument("gauge", "{trajectory}", "Bound on what may be running."),
     METRIC_ADMISSION_MAX_LAG: Instrument("gauge", "{version}", "Staleness budget in force."),
     METRIC_ADMISSION_CAPACITY: Instrument("gauge", "{trajectory}", "What may be admitted now."),
-    METRIC_ADMISSION_PAUSED: Instrument("gauge", "1", "1 while an operator holds admission."),
-    METRIC_ADMISSION_MODE: Instrument("gauge", "1", "1 for the mode of scaling in force."),
+    METRIC_ADMISSION_PAUSED: Instrument("gauge", "", "1 while an operator holds admission."),
+    METRIC_ADMISSION_MODE: Instrument("gauge", "", "1 for the mode of scaling in force."),
     METRIC_ADMISSION_DECISIONS: Instrument(
         "counter", "{decision}", "Tasks admitted; and each time admission began to hold back, by reason."
     ),
-    METRIC_BOTTLENECK: Instrument("gauge", "1", "1 for who bounds the run, by the diagnosis."),
+    METRIC_BOTTLENECK: Instrument("gauge", "", "1 for who bounds the run, by the diagnosis."),
     METRIC_SLO_EVENTS: Instrument("counter", "{event}", "Good and bad observations of each objective."),
     METRIC_SLO_TARGET: Instrument("gauge", "1", "Share of observations that must be good."),
     METRIC_SLO_BOUND: Instrument(
