@@ -1,0 +1,44 @@
+"""What a dashboard is made of, in words; ``dashboards`` says them in Grafana's."""
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["timeseries", "stat", "heatmap", "timeline", "table", "bargauge"]
+
+
+class Query(msgspec.Struct, frozen=True):
+    """One query of a panel. ``exemplars``: show the observations that lead to traces."""
+
+    expr: str
+    legend: str = ""
+    exemplars: bool = False
+
+
+class Panel(msgspec.Struct, frozen=True):
+    """One panel. ``unit`` is Grafana's name of one; widths are of 24."""
+
+    title: str
+    queries: tuple[Query, ...]
+    unit: str = "short"
+    kind: Kind = "timeseries"
+    width: int = 8
+    height: int = 8
+    stacked: bool = False
+    says: str = ""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A titled row of panels."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+class Board(msgspec.Struct, frozen=True):
+    """One dashboard; ``uid`` is part of its address and never changes."""
+
+    uid: str
+    title: str
+    says: str
+    rows: tuple[Row, ...]

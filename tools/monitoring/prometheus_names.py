@@ -1,0 +1,40 @@
+"""How OpenTelemetry's names read in Prometheus, by the collector's translation."""
+
+from tidegate.runtime.telemetry_names import INSTRUMENTS, Instrument
+
+_UNITS = {"s": "seconds", "By": "bytes"}
+_HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
+
+
+def label(attribute: str) -> str:
+    """An attribute's name as a label."""
+    return attribute.replace(".", "_")
+
+
+def metric(name: str) -> str:
+    """A metric of the catalogue as Prometheus calls it; a histogram without its parts.
+
+    Raises:
+        KeyError: the catalogue has no such metric.
+    """
+    instrument = INSTRUMENTS[name]
+    words = [label(name)]
+    unit = _UNITS.get(instrument.unit, "")
+    if instrument.unit == "1" and instrument.kind == "gauge":
+        unit = "ratio"
+    if unit and not words[0].endswith(unit):
+        words.append(unit)
+    if instrument.kind == "counter":
+        words.append("total")
+    return "_".join(words)
+
+
+def series_names() -> frozenset[str]:
+    """Every name that a query may use of Tidegate's own metrics."""
+    return frozenset(
+        metric(name) + part for name, instrument in INSTRUMENTS.items() for part in _parts(instrument)
+    )
+
+
+def _parts(instrument: Instrument) -> tuple[str, ...]:
+    return _HISTOGRAM_PARTS if instrument.kind == "histogram" else ("",)

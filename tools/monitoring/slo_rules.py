@@ -1,0 +1,150 @@
+"""Recording rules and burn-rate alerts of every objective of the catalogue, in Sloth's naming.
+
+An objective is judged by admission, which counts its good and bad observations; rules only divide. Its target comes
+with the run (``tidegate.slo.target``), so a run that promises something else is alerted by what it promised. Windows
+and factors are those of a short period: a share of the budget within a share of the period (SRE workbook, ch. 5; 30
+days are a service's, a training run has a day).
+"""
+
+from typing import Any
+
+import msgspec
+
+from tidegate.core.slo import ALERT_BAD_MIN, BURN_MAX
+from tidegate.core.slo_catalogue import SlosConfig
+from tidegate.runtime import telemetry_names as names
+from tools.monitoring.prometheus_names import label, metric
+
+Rule = dict[str, Any]
+
+SLO_NAMES: tuple[str, ...] = tuple(field.name for field in msgspec.structs.fields(SlosConfig))
+RUN = label(names.ATTR_RUN)
+EVENTS = metric(names.METRIC_SLO_EVENTS)
+# A target of 1 leaves no budget; a budget of nothing cannot be divided by.
+BUDGET_MIN = 1e-9
+
+
+class BurnWindow(msgspec.Struct, frozen=True):
+    """An alert fires when both windows burn at ``factor``: the long one is enough budget, the short one is now."""
+
+    severity: str
+    factor: float
+    long_share: float
+    short_share: float
+
+
+# Shares of the period: 10 % of the budget in 1/48 of it, 25 % in 1/12, 50 % in a third. At the lowest target that a
+# run file may declare (0.7) a budget of 0.3 lets factors up to 3.3 fire; 4.8 fires for targets above 0.8.
+BURN_WINDOWS = (
+    BurnWindow("page", 4.8, 1 / 48, 1 / 480),
+    BurnWindow("page", 3.0, 1 / 12, 1 / 144),
+    BurnWindow("ticket", 1.5, 1 / 3, 1 / 36),
+)
+
+
+class Period(msgspec.Struct, frozen=True):
+    """Over what budgets count, and the shortest window that still holds a few samples. In seconds."""
+
+    period_s: float
+    window_min_s: float
+
+    def window(self, share: float) -> str:
+        """A share of the period as PromQL writes it."""
+        return duration(max(self.period_s * share, self.window_min_s))
+
+
+def duration(seconds: float) -> str:
+    """Whole hours, minutes or seconds, the largest that is exact."""
+    whole = round(seconds)
+    for size, unit in ((3600, "h"), (60, "m")):
+        if whole % size == 0:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def alert_name(slo: str) -> str:
+    """``lag_p95`` is alerted by ``TidegateLagP95Burn``."""
+    return "Tidegate" + "".join(word.capitalize() for word in slo.removesuffix("_s").split("_")) + "Burn"
+
+
+def recording_rules(slo: str, period: Period) -> list[Rule]:
+    """Error ratio over each window; objective, budget, what is left of it, and how fast it goes."""
+    labels = {"sloth_id": f"tidegate-{slo}", "sloth_service": "tidegate", "sloth_slo": slo}
+    shares = sorted({share for each in BURN_WINDOWS for share in (each.short_share, each.long_share)} | {1.0})
+    windows = list(dict.fromkeys(period.window(share) for share in shares))
+    rules: list[Rule] = [
+        {
+            "record": f"slo:sli_error:ratio_rate{window}",
+            "expr": error_ratio(slo, window),
+            "labels": {**labels, "sloth_window": window},
+        }
+        for window in windows
+    ]
+    target = f'max by ({RUN}) ({metric(names.METRIC_SLO_TARGET)}{{{label(names.ATTR_SLO)}="{slo}"}})'
+    seen = f'max by ({RUN}) ({metric(names.METRIC_SLO_COVERAGE)}{{{label(names.ATTR_SLO)}="{slo}"}})'
+    shortest, whole = windows[0], windows[-1]
+    budget = f'slo:error_budget:ratio{{sloth_slo="{slo}"}}'
+    burn = {
+        "slo:current_burn_rate:ratio": f'slo:sli_error:ratio_rate{shortest}{{sloth_slo="{slo}"}}',
+        "slo:period_burn_rate:ratio": f'slo:sli_error:ratio_rate{whole}{{sloth_slo="{slo}"}}',
+    }
+    rules += [
+        {"record": "slo:objective:ratio", "expr": target, "labels": labels},
+        {
+            "record": "slo:error_budget:ratio",
+            "expr": f"clamp_min(1 - {target}, {BUDGET_MIN})",
+            "labels": labels,
+        },
+        {
+            "record": "slo:time_period:days",
+            "expr": f"vector({period.period_s / 86400:.6g})",
+            "labels": labels,
+        },
+        *(
+            {
+                "record": record,
+                "expr": f"clamp_max({ratio} / on ({RUN}) group_left {budget}, {BURN_MAX:g})",
+                "labels": labels,
+            }
+            for record, ratio in burn.items()
+        ),
+        {
+            "record": "slo:period_error_budget_remaining:ratio",
+            "expr": f'1 - slo:period_burn_rate:ratio{{sloth_slo="{slo}"}}',
+            "labels": labels,
+        },
+        {
+            # As `tidegate slo` shows it: what was not observed yet counts as good, so the first bad second of a run
+            # is not a spent budget.
+            "record": "tidegate:slo_budget_left:ratio",
+            "expr": f'1 - clamp_max(slo:sli_error:ratio_rate{whole}{{sloth_slo="{slo}"}}'
+            f" / on ({RUN}) group_left {budget} * on ({RUN}) group_left {seen}, {BURN_MAX:g})",
+            "labels": labels,
+        },
+    ]
+    return rules
+
+
+def error_ratio(slo: str, window: str) -> str:
+    """Bad of all observations over a window; nothing where there was none, which is no good sign and no bad one."""
+    name = label(names.ATTR_SLO)
+    bad = f'{EVENTS}{{{name}="{slo}",{label(names.ATTR_SLO_RESULT)}="bad"}}'
+    return (
+        f"sum by ({RUN}) (rate({bad}[{window}]))"
+        f' / (sum by ({RUN}) (rate({EVENTS}{{{name}="{slo}"}}[{window}])) > 0)'
+    )
+
+
+def alert_expressions(slo: str, period: Period) -> dict[str, str]:
+    """What fires, by severity: both windows of a pair, and enough bad observations to be no accident."""
+    found: dict[str, list[str]] = {}
+    for each in BURN_WINDOWS:
+        long, short = period.window(each.long_share), period.window(each.short_share)
+        threshold = f'on ({RUN}) group_left () {each.factor:g} * slo:error_budget:ratio{{sloth_slo="{slo}"}}'
+        bad = f'{EVENTS}{{{label(names.ATTR_SLO)}="{slo}",{label(names.ATTR_SLO_RESULT)}="bad"}}'
+        found.setdefault(each.severity, []).append(
+            f'(max by ({RUN}) (slo:sli_error:ratio_rate{short}{{sloth_slo="{slo}"}} > {threshold})\n'
+            f'and max by ({RUN}) (slo:sli_error:ratio_rate{long}{{sloth_slo="{slo}"}} > {threshold})\n'
+            f"and sum by ({RUN}) (increase({bad}[{long}])) > {ALERT_BAD_MIN - 0.5:g})"
+        )
+    return {severity: "\nor\n".join(parts) for severity, parts in found.items()}
