@@ -1,0 +1,60 @@
+"""A learner of two ranks under torchrun: it trains as one, and either rank's death restarts both from the checkpoint."""
+
+import pytest
+
+from tests.cluster.conftest import TAG, cartpole_values
+from tests.cluster.kube import CHART, Namespace, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+RECOVERY_TIMEOUT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def pair(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
+    house = Namespace(namespace, "pair")
+    values = cartpole_values(tmp_path_factory.mktemp("values"))
+    house.helm(
+        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
+        "--set", f"images.tag={TAG}", "--set", "learner.ranks=2", "--set", "run.learner.rank_timeout_s=20",
+        "--wait", "--timeout", "10m",
+    )  # fmt: skip
+    return house
+
+
+def trains(house: Namespace, *, more: int = 5) -> float:
+    """Seconds until the learner made so many more updates."""
+    seen: list[float] = []
+
+    def grew() -> bool:
+        now = float(house.status()["values"]["version_step"])
+        if not seen or now < seen[0]:
+            seen[:] = [now]
+        return now >= seen[0] + more
+
+    return until(f"{more} more updates", grew, timeout_s=RECOVERY_TIMEOUT_S)
+
+
+def test_two_ranks_train_to_the_target(pair: Namespace) -> None:
+    assert len(pair.ready("learner")) == 2
+    pair.tidegate("await", "--until", "mean_return>=475", "--timeout", "8m", timeout_s=500)
+
+
+@pytest.mark.parametrize("rank", [1, 0])
+def test_the_death_of_a_rank_restarts_the_group_from_its_checkpoint(
+    pair: Namespace, rank: int, figures: dict[str, object]
+) -> None:
+    trains(pair)
+    lineage = pair.status()["version"].partition("@")[0]
+    pair.kubectl("delete", "pod", f"pair-learner-{rank}", "--grace-period=0", "--force")
+    until(
+        "a new lineage",
+        lambda: pair.status()["version"].partition("@")[0] not in ("", lineage),
+        timeout_s=RECOVERY_TIMEOUT_S,
+    )
+    figures[f"rank_{rank}_deleted_trains_again_s"] = trains(pair)
+    until("both ranks", lambda: len(pair.ready("learner")) == 2, timeout_s=RECOVERY_TIMEOUT_S)
+    audit = pair.audit()
+    assert audit["balanced"], audit["problems"]
+    assert audit["trained_twice"] == 0
+    assert audit["max_lag_trained"] <= 4
