@@ -1,10 +1,13 @@
 """How the actor is put together."""
 
+from functools import partial
+
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.desk import Desk
 from tidegate.actor.engines.port import Engine, Steering
 from tidegate.actor.engines.registry import EngineSetting, open_engine
 from tidegate.actor.evaluation import Evaluator
+from tidegate.actor.investment import report_investment
 from tidegate.actor.loops import WorkLoops
 from tidegate.actor.policy import PolicyHolder, PolicyLoop
 from tidegate.actor.predictions import Predictions
@@ -72,6 +75,7 @@ def assemble(
         "fetch": work.fetch,
         "generate": work.generate,
         "heartbeat": work.heartbeat,
+        "investment": partial(report_investment, context, desk),
     }
     if tail.wanted:
         loops["tail"] = tail.run

@@ -26,7 +26,7 @@ from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.slo import Verdict
 from tidegate.runtime.files import replace_file
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.stats import decode_stats
+from tidegate.wire.stats import ServiceStats, decode_stats
 
 POOL = "default"
 TASK_QUEUE = "task_queue"
@@ -150,6 +150,10 @@ class Admission:
             now_s=self._now_s(),
         )
         return diagnose(signals), signals
+
+    def reports(self, service: str) -> list[ServiceStats]:
+        """The newest report of each living instance of a service."""
+        return self._seen.latest(service, now_s=self._now_s())
 
     def slos(self) -> list[Verdict]:
         """How each objective of the run stands."""

@@ -3,6 +3,7 @@
 from tidegate.admission.broker_watch import BrokerWatch
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
+from tidegate.admission.kubernetes.main import open_cluster
 from tidegate.admission.loops import Admission, PauseFile
 from tidegate.admission.samples import FILE_NAME, LineFile
 from tidegate.admission.scaling import Scaling
@@ -10,7 +11,7 @@ from tidegate.admission.servicer import AdmissionServicer, ExternalScalerService
 from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.steering import Steering
 from tidegate.core.admission import Limits
-from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 
 PAUSE_FILE = "pause.json"
 
@@ -45,11 +46,18 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         scaling=Scaling(config.scaling),
     )
 
+    loops: dict[str, Loop] = {"observe": admission.observe, "tick": admission.tick}
+    cluster = await open_cluster(context, admission, config.kubernetes)
+    if cluster is not None:
+        loops["kubernetes"] = cluster[0].run
+
     async def close() -> None:
+        if cluster is not None:
+            await cluster[1].close()
         admission.close()
 
     return ServiceParts(
-        loops={"observe": admission.observe, "tick": admission.tick, "broker": BrokerWatch(context).run},
+        loops={**loops, "broker": BrokerWatch(context).run},
         servicers=[
             AdmissionServicer(admission).registration(),
             ExternalScalerServicer(ExternalScaler(admission.scaling)).registration(),

@@ -87,6 +87,11 @@ class Scaling:
         """What to have now; None in the mode observe, and before the first tick."""
         return None if self.config.mode == "observe" else self._state.recommendation
 
+    @property
+    def decided_at_s(self) -> float:
+        """When the recommendation was made, on the clock of the ticks."""
+        return self._state.at_s
+
     def tick(
         self, signals: Signals, diagnosis: Diagnosis, *, paused: bool, now_s: float, wall_s: float
     ) -> None:

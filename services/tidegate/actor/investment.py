@@ -1,0 +1,24 @@
+"""How much unfinished work an actor holds: what is lost, or done again elsewhere, if it goes now.
+
+Produces two statistics at the pace of the others; waits for time only. What ranks actors by it is admission.
+"""
+
+from tidegate.actor.desk import Desk
+from tidegate.runtime.service import ServiceContext
+
+
+async def report_investment(context: ServiceContext, desk: Desk) -> None:
+    """``busy_tasks``: tasks that were started and not answered; ``work_invested_s``: seconds since each, in sum."""
+    while True:
+        busy, seconds = invested(desk, now_s=context.clock.now_s())
+        context.stats.set("busy_tasks", float(busy))
+        context.stats.set("work_invested_s", seconds)
+        if await context.drain.sleep(context.settings.telemetry.stats_period_s):
+            return
+
+
+def invested(desk: Desk, *, now_s: float) -> tuple[int, float]:
+    """Tasks that were started, and the seconds since they were taken, in sum; a clock set back counts as none."""
+    waiting = {id(held) for held in desk.waiting}
+    started = [held for held in desk.held() if id(held) not in waiting]
+    return len(started), sum(max(0.0, now_s - held.taken_at_s) for held in started)

@@ -1,0 +1,58 @@
+"""Whether there is a cluster, and what in it belongs to this run: the environment of admission's pod."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+
+ENABLED = "TIDEGATE_KUBERNETES"
+
+
+class Access(msgspec.Struct, frozen=True):
+    """Names in the cluster. ``identity`` holds the Lease.
+
+    ``run`` is the TrainingRun's name, "" where none is looked for.
+    ``deployments``: of the actors; the first one is scaled, the others are counted. ``selector``: of the actors' pods.
+    """
+
+    namespace: str
+    identity: str
+    release: str
+    deployments: tuple[str, ...]
+    lease: str
+    selector: str
+    run: str = ""
+
+
+def access_from(environ: Mapping[str, str]) -> Access | None:
+    """The names as the chart sets them; None without Kubernetes access.
+
+    Raises:
+        ConfigError: access is asked for and a name is missing.
+    """
+    if environ.get(ENABLED, "") != "1":
+        return None
+    namespace, release = _named(environ, "TIDEGATE_NAMESPACE"), _named(environ, "TIDEGATE_RELEASE")
+    deployments = tuple(
+        name for part in _named(environ, "TIDEGATE_ACTOR_DEPLOYMENTS").split(",") if (name := part.strip())
+    )
+    selector = f"app.kubernetes.io/instance={release},app.kubernetes.io/component=actor"
+    return Access(
+        namespace=namespace,
+        identity=_named(environ, "TIDEGATE_POD_NAME"),
+        release=release,
+        deployments=deployments,
+        lease=environ.get("TIDEGATE_LEASE") or f"{release}-admission",
+        selector=environ.get("TIDEGATE_ACTOR_SELECTOR") or selector,
+        run=(environ.get("TIDEGATE_TRAINING_RUN") or release) if environ.get("TIDEGATE_CRD") == "1" else "",
+    )
+
+
+def _named(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise ConfigError(
+            f"{ENABLED} is 1 and {name} is not set", fix="install by the chart, which sets it, or unset both"
+        )
+    return value

@@ -1,0 +1,236 @@
+"""The Kubernetes API as a handful of typed requests: JSON in, structs out, each with a deadline.
+
+kubernetes-asyncio finds the server, trusts it and renews the token; its generated models are left out, since what is
+read here are few fields of few kinds, and a struct says which. It is imported only when a cluster is there.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+
+from tidegate.core.errors import ConfigError, ConflictError, NotFoundError, TidegateError, UnavailableError
+
+T = TypeVar("T")
+
+MERGE_PATCH = "application/merge-patch+json"
+PAGE_ITEMS = 500
+# 20 pages are ten thousand pods: beyond it ranks are not worth the reading.
+PAGES_MAX = 20
+FIELD_MANAGER = "tidegate-admission"
+
+
+class DeniedError(TidegateError):
+    """The cluster does not let this ServiceAccount do it."""
+
+    status = "PERMISSION_DENIED"
+
+
+class Sender(Protocol):
+    """What sends a request; kubernetes-asyncio's client or a test's."""
+
+    async def send(
+        self, method: str, path: str, query: Mapping[str, str], body: object, content_type: str
+    ) -> bytes:
+        """The body of a successful answer.
+
+        Raises:
+            TidegateError: any other answer, or none in time.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        ...
+
+
+class _Page(msgspec.Struct, frozen=True):
+    """One page of a list, its items still undecoded. ``metadata.continue`` names the next one."""
+
+    items: list[msgspec.Raw] = []
+    metadata: dict[str, Any] = {}
+
+
+class Api:
+    """Typed requests. Bounded: one at a time, since nobody but the one loop calls it."""
+
+    def __init__(self, sender: Sender) -> None:
+        """``sender`` is closed with this."""
+        self._sender = sender
+        self.num_requests = 0
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._sender.close()
+
+    async def get(self, path: str, kind: type[T]) -> T:
+        """One object.
+
+        Raises:
+            TidegateError: it is not there, is not ours to read, or nobody answered.
+        """
+        return _decoded(await self._send("GET", path), kind, path)
+
+    async def list_all(self, path: str, kind: type[T], *, selector: str = "") -> list[T]:
+        """Every object of a list, page by page, up to ``PAGES_MAX``.
+
+        Raises:
+            TidegateError: as ``get``.
+        """
+        query = {"limit": str(PAGE_ITEMS)} | ({"labelSelector": selector} if selector else {})
+        found: list[T] = []
+        for _ in range(PAGES_MAX):
+            page = _decoded(await self._send("GET", path, query), _Page, path)
+            found += [_decoded(bytes(item), kind, path) for item in page.items]
+            following = page.metadata.get("continue")
+            if not following:
+                break
+            query["continue"] = str(following)
+        return found
+
+    async def create(self, path: str, body: object, kind: type[T]) -> T:
+        """A new object.
+
+        Raises:
+            ConflictError: there is one of that name.
+            TidegateError: as ``get``.
+        """
+        return _decoded(await self._send("POST", path, _OWN, body), kind, path)
+
+    async def replace(self, path: str, body: object, kind: type[T]) -> T:
+        """The object anew; with a resourceVersion in it only if nobody else changed it since.
+
+        Raises:
+            ConflictError: somebody did.
+            TidegateError: as ``get``.
+        """
+        return _decoded(await self._send("PUT", path, _OWN, body), kind, path)
+
+    async def patch(self, path: str, body: object) -> None:
+        """Merge into the object.
+
+        Raises:
+            ConflictError: the body names a resourceVersion that is not the newest any more.
+            TidegateError: as ``get``.
+        """
+        await self._send("PATCH", path, _OWN, body, MERGE_PATCH)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        self.num_requests += 1
+        return await self._sender.send(method, path, query or {}, msgspec.to_builtins(body), content_type)
+
+
+_OWN = {"fieldManager": FIELD_MANAGER}
+
+
+class ClientSender:
+    """Sends through kubernetes-asyncio."""
+
+    def __init__(self, client: Any, *, deadline_s: float) -> None:
+        """``client`` is an ``ApiClient``; closed with this."""
+        self._client = client
+        self._deadline_s = deadline_s
+
+    async def send(
+        self, method: str, path: str, query: Mapping[str, str], body: object, content_type: str
+    ) -> bytes:
+        """See ``Sender``."""
+        from aiohttp import ClientError
+        from kubernetes_asyncio.client.exceptions import ApiException
+
+        client, parameters = self._client, list(query.items())
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        try:
+            await client.update_params_for_auth(headers, parameters, ["BearerToken"])
+            answer = await client.rest_client.request(
+                method,
+                client.configuration.host + path,
+                query_params=parameters,
+                headers=headers,
+                body=body,
+                _request_timeout=self._deadline_s,
+            )
+        except ApiException as error:
+            refused = cast("Any", error)
+            raise error_of(int(refused.status or 0), _message(refused.body), f"{method} {path}") from error
+        except (TimeoutError, ClientError, OSError) as error:
+            raise UnavailableError(
+                "The Kubernetes API does not answer", why=f"{method} {path}: {error or type(error).__name__}"
+            ) from error
+        return cast("bytes", answer.data)
+
+    async def close(self) -> None:
+        """See ``Sender``."""
+        await self._client.close()
+
+
+async def connect(*, deadline_s: float, in_cluster: bool, kubeconfig: str | None = None) -> Api:
+    """The API of the cluster that this pod runs in, or of a kubeconfig (None: where kubectl looks, too).
+
+    Raises:
+        ConfigError: kubernetes-asyncio is not installed, or no credentials are found.
+    """
+    try:
+        from kubernetes_asyncio import client, config
+        from kubernetes_asyncio.config import ConfigException
+    except ImportError as error:
+        raise ConfigError(
+            "Kubernetes access needs kubernetes-asyncio",
+            fix="install tidegate[cluster], or unset TIDEGATE_KUBERNETES",
+        ) from error
+    configuration = client.Configuration()
+    load = cast("Any", config)  # typed in part
+    try:
+        if in_cluster:
+            load.load_incluster_config(configuration)
+        else:
+            await load.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+    except (ConfigException, OSError) as error:
+        raise ConfigError("There are no credentials for the Kubernetes API", why=str(error)) from error
+    return Api(ClientSender(client.ApiClient(configuration), deadline_s=deadline_s))
+
+
+def error_of(status: int, message: str, what: str) -> TidegateError:
+    """What an answer other than success means here."""
+    match status:
+        case 401 | 403:
+            return DeniedError(
+                f"The cluster refuses {what}",
+                why=message,
+                fix="compare the Role with admission/kubernetes/rbac.py",
+            )
+        case 404:
+            return NotFoundError(f"The cluster has no {what}", why=message)
+        case 409:
+            return ConflictError(f"Somebody else was first: {what}", why=message)
+        case _ if 400 <= status < 500 and status != 429:
+            return ConfigError(f"The cluster does not take {what}", why=message)
+        case _:
+            return UnavailableError(f"The Kubernetes API answers {status} to {what}", why=message)
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """What the API answers beside success."""
+
+    message: str = ""
+
+
+def _message(body: object) -> str:
+    try:
+        return msgspec.json.decode(cast("bytes", body), type=_Status).message
+    except (msgspec.DecodeError, TypeError):
+        return ""
+
+
+def _decoded(data: bytes, kind: type[T], path: str) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise UnavailableError(f"The cluster's answer to {path} cannot be read", why=str(error)) from error

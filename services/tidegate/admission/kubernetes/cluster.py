@@ -1,0 +1,361 @@
+"""The loop between admission and the cluster: look, leave what was seen to the ticks, and act on what they decided.
+
+Consumes: Deployments, the TrainingRun and the Lease each ``sync_s``; pods and autoscalers each ``relist_s``. Produces:
+the view that scaling is decided from; as the leader also ranks of pods, the scale (mode controller), status, Events.
+Waits for: time, and the API server at most ``deadline_s`` a request. A request that fails is logged once until it works
+again, is counted, and costs nothing but what it was for: the loop never ends before the service drains.
+"""
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import msgspec
+
+from tidegate.admission.config import KubernetesConfig
+from tidegate.admission.kubernetes.access import Access
+from tidegate.admission.kubernetes.api import Api
+from tidegate.admission.kubernetes.events import EventWriter, Happened, Regarding
+from tidegate.admission.kubernetes.lease import Election
+from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
+from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
+from tidegate.admission.kubernetes.reporting import Reporter
+from tidegate.admission.kubernetes.scalers import Scaler, conflicting, last_scaler
+from tidegate.admission.kubernetes.training_run import Moment, TrainingRun, ask_of, is_completed
+from tidegate.admission.loops import Admission
+from tidegate.admission.scaling import ClusterView
+from tidegate.core.errors import ConflictError, NotFoundError, TidegateError, UnavailableError
+from tidegate.runtime.service import ServiceContext
+
+T = TypeVar("T")
+
+AUTOSCALERS = (
+    ("/apis/autoscaling/v2", "horizontalpodautoscalers"),
+    ("/apis/keda.sh/v1alpha1", "scaledobjects"),
+)
+# Ranks written in one round; the rest has its turn in the next.
+PATCHES_MAX = 50
+BACKOFF_DOUBLINGS_MAX = 10
+
+
+class Cluster:
+    """One round after the other; everything is decided from what this round saw."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        admission: Admission,
+        config: KubernetesConfig,
+        *,
+        access: Access,
+        api: Api,
+    ) -> None:
+        """``api`` is closed by whoever opened it."""
+        self._context, self._admission, self._config = context, admission, config
+        self._access, self._api = access, api
+        self._election = Election(api, access, lease_s=config.lease_s)
+        self._events = EventWriter(api, access)
+        self._reporter = Reporter(api, access, status_s=config.status_s)
+        self._troubles: dict[str, str] = {}
+        self._deployments: list[Deployment] = []
+        self._scaler: Scaler | None = None
+        self._run: TrainingRun | None = None
+        self._pods: list[Pod] = []
+        self._conflicts: tuple[str, ...] = ()
+        self._listed_at_s: float | None = None
+        self._patched_at_s: dict[str, float] = {}
+        self._led = False
+        self._unreachable = False
+
+    async def run(self) -> None:
+        """Rounds until draining; then the Lease is let go, so that the next admission need not wait for it."""
+        drain, config = self._context.drain, self._config
+        failures = 0
+        while not drain.requested:
+            failures = 0 if await self.round() else failures + 1
+            wait_s = config.sync_s * 2 ** min(failures, BACKOFF_DOUBLINGS_MAX)
+            if await drain.sleep(min(wait_s, max(config.sync_s, config.backoff_s_max))):
+                break
+        await self._attempt("release the Lease", self._election.release(wall_s=self._context.clock.now_s()))
+
+    async def round(self) -> bool:
+        """One look, and what follows from it; returns whether the API server answered."""
+        context = self._context
+        now_s, wall_s = self._now_s(), context.clock.now_s()
+        self._unreachable = False
+        await self._attempt("renew the Lease", self._election.renew(now_s=now_s, wall_s=wall_s))
+        if self._unreachable:
+            return self._settled(leads=False)  # one deadline is enough to know
+        leads = self._election.leads(now_s=self._now_s())
+        if leads:
+            await self._scale()  # from the last look, which the ticks have decided about since
+        if self._listed_at_s is None or now_s - self._listed_at_s >= self._config.relist_s:
+            self._listed_at_s = now_s
+            await self._relist(leads=leads)
+        await self._look()
+        if leads and not self._led:
+            await self._tell("LeaderElected", f"{self._access.identity} acts on the cluster for this release")
+        self._led = leads
+        if leads:
+            await self._report()
+            await self._attempt("count Events", self._events.flush(now_s=self._now_s(), wall_s=wall_s))
+        return self._settled(leads=leads)
+
+    def _settled(self, *, leads: bool) -> bool:
+        stats = self._context.stats
+        stats.set("kubernetes_leader", float(leads))
+        stats.set("kubernetes_requests_total", float(self._api.num_requests))
+        stats.set("kubernetes_events_dropped_total", float(self._events.num_dropped))
+        stats.label("kubernetes_troubles", "; ".join(sorted(self._troubles)))
+        return not self._unreachable
+
+    # -- look ------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Leave what is there for the ticks of admission; what cannot be read stays as it was seen last."""
+        admission, access = self._admission, self._access
+        found: list[Deployment] = []
+        for name in access.deployments:
+            deployment = await self._attempt(
+                f"read Deployment {name}", self._api.get(self._path_of(name), Deployment)
+            )
+            if deployment is not None:
+                found.append(deployment)
+        if access.run:
+            await self._look_at_run()
+        whole = len(found) == len(access.deployments)
+        learner = next(iter(admission.reports("learner")), None)
+        step = int(learner.values.get("version_step", 0.0)) if learner is not None else 0
+        seen = admission.scaling.cluster
+        ask = ask_of(self._run, version_step=step)
+        if not whole:
+            admission.scaling.cluster = msgspec.structs.replace(seen, ask=ask)
+            return
+        self._deployments = found
+        target, *others = found
+        scaler = last_scaler(target)
+        await self._note_scaler(scaler, target)
+        foreign = scaler if scaler is not None and not scaler.is_us else None
+        fixed = sum(deployment.spec.replicas for deployment in others)
+        admission.scaling.cluster = ClusterView(
+            seen_at_s=self._now_s(),
+            replicas=target.spec.replicas + fixed,
+            fixed=fixed,
+            scaled_by=foreign.manager if foreign is not None else "",
+            scaled_at_s=foreign.at_s if foreign is not None else None,
+            zero_is_ours=target.spec.replicas == 0 and scaler is not None and scaler.is_us,
+            ask=ask,
+        )
+
+    async def _look_at_run(self) -> None:
+        """A TrainingRun that was deleted asks for nothing any more; one that cannot be read goes on asking."""
+        try:
+            self._run = await self._api.get(self._reporter.path, TrainingRun)
+            self._troubles.pop("read the TrainingRun", None)
+        except NotFoundError:
+            self._run = None
+        except TidegateError as error:
+            self._trouble("read the TrainingRun", error)
+
+    async def _note_scaler(self, scaler: Scaler | None, target: Deployment) -> None:
+        """Say once that somebody else scaled; the one found at the start happened before our time."""
+        before, self._scaler = self._scaler, scaler
+        if scaler is None or scaler.is_us or scaler == before or not self._deployments:
+            return
+        self._context.stats.add("foreign_scales_total")
+        self._context.log.info("scaled_by_other", manager=scaler.manager, replicas=target.spec.replicas)
+        hold_s = self._admission.scaling.config.hold_s
+        note = (
+            f"{scaler.manager} scaled to {target.spec.replicas}; admission leaves it alone for {hold_s:.0f} s"
+        )
+        await self._tell("ExternalScaleDetected", note)
+
+    async def _relist(self, *, leads: bool) -> None:
+        """Pods, and in the mode controller autoscalers; then the ranks."""
+        access, scaling = self._access, self._admission.scaling
+        pods = await self._attempt(
+            "list pods", self._api.list_all(f"{self._core()}/pods", Pod, selector=access.selector)
+        )
+        if pods is not None:
+            self._pods = pods
+        self._conflicts = tuple(await self._autoscalers()) if scaling.config.mode == "controller" else ()
+        if leads and pods is not None and scaling.config.deletion_cost:
+            await self._rank()
+
+    async def _autoscalers(self) -> list[str]:
+        """Who else scales the same Deployments; a kind that the cluster does not know scales nothing."""
+        names: list[str] = []
+        for group, plural in AUTOSCALERS:
+            path = f"{group}/namespaces/{self._access.namespace}/{plural}"
+            what = f"list {plural}"
+            try:
+                found = await self._api.list_all(path, Autoscaler)
+                self._troubles.pop(what, None)
+            except NotFoundError:
+                continue
+            except TidegateError as error:
+                self._trouble(what, error)
+                continue
+            names += [f"{plural}/{name}" for name in conflicting(found, self._access.deployments)]
+        return names
+
+    # -- act -------------------------------------------------------------------------------------------------------
+
+    async def _rank(self) -> None:
+        """Write the ranks that changed. Without a single report it is us who do not hear, and every rank stays."""
+        admission, now_s = self._admission, self._now_s()
+        actors = {stats.instance: stats for stats in admission.reports("actor")}
+        if not actors:
+            return
+        learner = next(iter(admission.reports("learner")), None)
+        ranked = rank(
+            self._pods,
+            actors,
+            self._patched_at_s,
+            head_step=learner.values.get("version_step", 0.0) if learner is not None else 0.0,
+            max_lag=admission.decision().limits.max_lag,
+            period_s=self._config.pod_patch_s,
+            now_s=now_s,
+        )
+        present = {pod.metadata.name for pod in self._pods}
+        self._patched_at_s = {name: at_s for name, at_s in self._patched_at_s.items() if name in present}
+        self._context.stats.set("foreign_pod_costs", float(len(ranked.foreign)))
+        for patch in ranked.patches[:PATCHES_MAX]:
+            self._patched_at_s[patch.pod] = now_s
+            if await self._attempt("rank pods", self._write_cost(patch)) is None:
+                return
+
+    async def _scale(self) -> None:
+        """In the mode controller, bring the Deployment from what was seen to what a tick made of it.
+
+        A change by anybody between our look and our write is a conflict on the resourceVersion: theirs stays, and is
+        looked at first.
+        """
+        scaling, context = self._admission.scaling, self._context
+        made, config, cluster = scaling.recommendation, scaling.config, scaling.cluster
+        if config.mode != "controller" or made is None or self._conflicts or cluster.replicas is None:
+            return
+        old = self._now_s() - cluster.seen_at_s > self._config.sync_s + self._config.deadline_s
+        if not self._deployments or old or scaling.decided_at_s < cluster.seen_at_s:
+            return
+        held_s = context.clock.now_s() - (cluster.scaled_at_s or 0.0)
+        if cluster.scaled_by and held_s < config.hold_s:
+            return
+        target = self._deployments[0]
+        wanted = max(0, made.replicas - cluster.fixed)
+        if wanted == target.spec.replicas:
+            return
+        if wanted < target.spec.replicas and config.deletion_cost:
+            await self._rank()  # so that the least invested are those that go
+        name = target.metadata.name
+        body = {
+            "metadata": {"resourceVersion": target.metadata.resource_version},
+            "spec": {"replicas": wanted},
+        }
+        if (
+            await self._attempt("patch the scale", self._patched(f"{self._path_of(name)}/scale", body))
+            is None
+        ):
+            return
+        # Before the next look the ticks are to know of it.
+        scaling.cluster = msgspec.structs.replace(
+            cluster, replicas=wanted + cluster.fixed, scaled_by="", scaled_at_s=None, zero_is_ours=wanted == 0
+        )
+        context.log.info("scaled", deployment=name, replicas=wanted, reason=made.reason)
+        await self._tell("Scaled", f"{target.spec.replicas} to {wanted} actors: {made.reason}")
+
+    async def _write_cost(self, patch: CostPatch) -> bool:
+        try:
+            return await self._patched(f"{self._core()}/pods/{patch.pod}", patch.body())
+        except NotFoundError:
+            return True  # it went in the meantime
+
+    async def _patched(self, path: str, body: object) -> bool:
+        await self._api.patch(path, body)
+        self._context.stats.add("kubernetes_patches_total")
+        return True
+
+    async def _report(self) -> None:
+        """Conditions, what their changes are called, and the TrainingRun's status."""
+        moment = self._moment()
+        for reason, note, is_warning in self._reporter.changes(moment):
+            await self._tell(reason, note, is_warning=is_warning)
+        run, context = self._run, self._context
+        if run is not None and self._reporter.is_due(run, moment, now_s=self._now_s()):
+            written = self._reporter.write(run, moment, now_s=self._now_s(), wall_s=context.clock.now_s())
+            await self._attempt("write the status", written)
+
+    def _moment(self) -> Moment:
+        """The run now, as conditions and status are made from it."""
+        admission, scaling = self._admission, self._admission.scaling
+        diagnosis, signals = admission.diagnosis()
+        learner = next(iter(admission.reports("learner")), None)
+        values = learner.values if learner is not None else {}
+        labels = learner.labels if learner is not None else {}
+        step = int(values.get("version_step", 0.0))
+        run = self._run
+        return Moment(
+            signals=signals,
+            limits=admission.decision().limits,
+            verdicts=tuple(admission.slos()),
+            bottleneck=diagnosis.bottleneck,
+            version=labels.get("version", ""),
+            lag_p95=values.get("lag_p95", 0.0),
+            checkpoint=labels.get("checkpointed", ""),
+            replicas=scaling.cluster.replicas,
+            ready=sum(deployment.status.ready_replicas for deployment in self._deployments),
+            draining=sum(bool(pod.metadata.deletion_timestamp) for pod in self._pods),
+            selector=self._deployments[0].spec.selector.text() if self._deployments else "",
+            mode=scaling.config.mode,
+            recommendation=scaling.recommendation,
+            scale_owner=self._scaler.manager if self._scaler is not None else "",
+            conflicts=self._conflicts,
+            denied=self._troubles.get("patch the scale", ""),
+            completed=run is not None and is_completed(run, version_step=step),
+        )
+
+    # -- trouble ---------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, what: str, request: Awaitable[T]) -> T | None:
+        """The answer, or None and a note of why there is none."""
+        try:
+            answer = await request
+        except ConflictError:
+            self._context.stats.add("kubernetes_conflicts_total")
+            return None  # somebody was faster: the next round sees what they did
+        except TidegateError as error:
+            self._trouble(what, error)
+            return None
+        if self._troubles.pop(what, None) is not None:
+            self._context.log.info("kubernetes_recovered", what=what)
+        return answer
+
+    def _trouble(self, what: str, error: TidegateError) -> None:
+        self._context.stats.add("kubernetes_failures_total")
+        self._unreachable |= isinstance(error, UnavailableError)
+        if what not in self._troubles:
+            self._context.log.warning("kubernetes_failed", what=what, error=str(error))
+        self._troubles[what] = str(error)
+
+    async def _tell(self, reason: str, note: str, *, is_warning: bool = False) -> None:
+        """An Event about the TrainingRun, or about the Deployment where there is none."""
+        if not self._election.leads(now_s=self._now_s()):
+            return
+        happened = Happened(reason, note, self._regarding(), "Warning" if is_warning else "Normal")
+        wall_s = self._context.clock.now_s()
+        await self._attempt("write Events", self._events.write(happened, now_s=self._now_s(), wall_s=wall_s))
+
+    def _regarding(self) -> Regarding:
+        access = self._access
+        if self._run is not None:
+            return self._reporter.reference(self._run)
+        uid = self._deployments[0].metadata.uid if self._deployments else ""
+        return Regarding("apps/v1", "Deployment", access.deployments[0], access.namespace, uid)
+
+    def _path_of(self, deployment: str) -> str:
+        return f"/apis/apps/v1/namespaces/{self._access.namespace}/deployments/{deployment}"
+
+    def _core(self) -> str:
+        return f"/api/v1/namespaces/{self._access.namespace}"
+
+    def _now_s(self) -> float:
+        return self._context.clock.monotonic_s()

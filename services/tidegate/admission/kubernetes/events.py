@@ -1,0 +1,119 @@
+"""Events that people find with ``kubectl describe``: said once, counted when they come again, few at a time."""
+
+from collections import deque
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from tidegate.admission.kubernetes.access import Access
+from tidegate.admission.kubernetes.api import Api
+
+CONTROLLER = "tidegate.dev/admission"
+# The same reason about the same object within this time is one series; its count is written once in so long.
+SERIES_S = 600.0
+SERIES_WRITE_S = 60.0
+# New events in a minute, and series remembered: a storm tells nothing that its first events do not.
+PER_MINUTE_MAX = 10
+SERIES_MAX = 64
+NOTE_CHARS_MAX = 1000
+
+
+class Regarding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The object that an event is about."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str
+    uid: str = ""
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """Something that people should be able to find. ``reason`` in CamelCase, ``note`` a sentence."""
+
+    reason: str
+    note: str
+    regarding: Regarding
+    type: Literal["Normal", "Warning"] = "Normal"
+    action: str = "Reconcile"
+
+
+class _Series(msgspec.Struct):
+    """An event that was written, and how often it happened."""
+
+    name: str
+    first_at_s: float
+    written_at_s: float
+    count: int = 1
+    written: int = 1
+
+
+class EventWriter:
+    """Writes events; what is beyond the rate is dropped and counted, an outage loses them."""
+
+    def __init__(self, api: Api, access: Access) -> None:
+        """Nothing was written yet."""
+        self._api, self._access = api, access
+        self._folder = f"/apis/events.k8s.io/v1/namespaces/{access.namespace}/events"
+        self._series: dict[tuple[str, str, str], _Series] = {}
+        self._recent: deque[float] = deque(maxlen=PER_MINUTE_MAX)
+        self.num_dropped = 0
+
+    async def write(self, happened: Happened, *, now_s: float, wall_s: float) -> None:
+        """Write it, or count it into its series.
+
+        Raises:
+            TidegateError: the cluster did not take it.
+        """
+        key = (happened.reason, happened.regarding.kind, happened.regarding.name)
+        series = self._series.get(key)
+        if series is not None and now_s - series.first_at_s <= SERIES_S:
+            series.count += 1
+            if now_s - series.written_at_s >= SERIES_WRITE_S:
+                await self._write_series(series, now_s=now_s, wall_s=wall_s)
+            return
+        if len(self._recent) == PER_MINUTE_MAX and now_s - self._recent[0] < 60.0:
+            self.num_dropped += 1
+            return
+        self._recent.append(now_s)
+        if len(self._series) >= SERIES_MAX:
+            del self._series[next(iter(self._series))]
+        name = f"{happened.regarding.name}.{int(wall_s * 1e6):x}"
+        await self._api.create(self._folder, self._body(happened, name, wall_s=wall_s), dict)
+        self._series.pop(key, None)
+        self._series[key] = _Series(name, first_at_s=now_s, written_at_s=now_s)
+
+    async def flush(self, *, now_s: float, wall_s: float) -> None:
+        """Write counts that have waited long enough.
+
+        Raises:
+            TidegateError: the cluster did not take one.
+        """
+        for series in list(self._series.values()):
+            if series.count > series.written and now_s - series.written_at_s >= SERIES_WRITE_S:
+                await self._write_series(series, now_s=now_s, wall_s=wall_s)
+
+    async def _write_series(self, series: _Series, *, now_s: float, wall_s: float) -> None:
+        series.written_at_s, series.written = now_s, series.count
+        body = {"series": {"count": series.count, "lastObservedTime": _time(wall_s)}}
+        await self._api.patch(f"{self._folder}/{series.name}", body)
+
+    def _body(self, happened: Happened, name: str, *, wall_s: float) -> dict[str, object]:
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": self._access.namespace},
+            "eventTime": _time(wall_s),
+            "reportingController": CONTROLLER,
+            "reportingInstance": self._access.identity,
+            "reason": happened.reason,
+            "action": happened.action,
+            "type": happened.type,
+            "note": happened.note[:NOTE_CHARS_MAX],
+            "regarding": msgspec.to_builtins(happened.regarding),
+        }
+
+
+def _time(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,106 @@
+"""One admission acts on the cluster: whoever holds the Lease, renewed in time.
+
+The rules are those of client-go's leader election. Times of other machines are not compared with ours: a holder is gone
+when its Lease did not change for as long as it said it would hold, on our monotonic clock since we saw it change.
+"""
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from tidegate.admission.kubernetes.access import Access
+from tidegate.admission.kubernetes.api import Api
+from tidegate.admission.kubernetes.objects import Lease, LeaseMeta, LeaseSpec
+from tidegate.core.errors import ConflictError, NotFoundError
+
+# Of the Lease's time a leader may act without having renewed it: the rest is for requests on their way.
+ACT_SHARE = 0.6
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A Lease as it was last seen to change, on the monotonic clock."""
+
+    spec: LeaseSpec
+    at_s: float
+
+
+def may_take(seen: Seen, *, identity: str, now_s: float) -> bool:
+    """Whether a Lease is ours, nobody's, or that of a holder who has not renewed it for as long as it lasts."""
+    spec = seen.spec
+    if spec.holder_identity in ("", identity):
+        return True
+    return now_s - seen.at_s > spec.lease_duration_seconds
+
+
+class Election:
+    """Renews the Lease, or waits for it; ``leads`` ends by itself when renewing fails for too long."""
+
+    def __init__(self, api: Api, access: Access, *, lease_s: int) -> None:
+        """Nobody leads yet."""
+        self._api, self._access, self._lease_s = api, access, lease_s
+        self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{access.namespace}/leases"
+        self._seen: Seen | None = None
+        self._renewed_at_s: float | None = None
+
+    def leads(self, *, now_s: float) -> bool:
+        """Whether we may act on the cluster at this moment."""
+        return self._renewed_at_s is not None and now_s - self._renewed_at_s <= ACT_SHARE * self._lease_s
+
+    async def renew(self, *, now_s: float, wall_s: float) -> bool:
+        """Renew or take the Lease where it may be taken; returns whether we lead.
+
+        Raises:
+            TidegateError: the cluster did not answer; we lead until the Lease's share of time is over.
+        """
+        path = f"{self._folder}/{self._access.lease}"
+        try:
+            lease = await self._api.get(path, Lease)
+        except NotFoundError:
+            empty = Lease(LeaseMeta(self._access.lease, namespace=self._access.namespace))
+            return await self._write(empty, is_new=True, now_s=now_s, wall_s=wall_s)
+        if self._seen is None or self._seen.spec != lease.spec:
+            self._seen = Seen(lease.spec, now_s)
+        if not may_take(self._seen, identity=self._access.identity, now_s=now_s):
+            self._renewed_at_s = None
+            return False
+        return await self._write(lease, is_new=False, now_s=now_s, wall_s=wall_s)
+
+    async def release(self, *, wall_s: float) -> None:
+        """Let the next one take over at once.
+
+        Raises:
+            TidegateError: the cluster did not answer; the Lease ends by itself.
+        """
+        if self._renewed_at_s is None:
+            return
+        self._renewed_at_s = None
+        path = f"{self._folder}/{self._access.lease}"
+        lease = await self._api.get(path, Lease)
+        if lease.spec.holder_identity == self._access.identity:
+            spec = msgspec.structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
+            await self._api.replace(path, msgspec.structs.replace(lease, spec=spec), Lease)
+
+    async def _write(self, lease: Lease, *, is_new: bool, now_s: float, wall_s: float) -> bool:
+        time, mine = _micro_time(wall_s), lease.spec.holder_identity == self._access.identity
+        spec = LeaseSpec(
+            holder_identity=self._access.identity,
+            lease_duration_seconds=self._lease_s,
+            acquire_time=lease.spec.acquire_time if mine else time,
+            renew_time=time,
+            lease_transitions=lease.spec.lease_transitions + (0 if mine or is_new else 1),
+        )
+        wanted = msgspec.structs.replace(lease, spec=spec)
+        try:
+            if is_new:
+                written = await self._api.create(self._folder, wanted, Lease)
+            else:
+                written = await self._api.replace(f"{self._folder}/{self._access.lease}", wanted, Lease)
+        except ConflictError:
+            self._renewed_at_s = None  # another one took it between our look and our write
+            return False
+        self._seen, self._renewed_at_s = Seen(written.spec, now_s), now_s
+        return True
+
+
+def _micro_time(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,41 @@
+"""How the way to the cluster is opened, where there is one."""
+
+import os
+
+from tidegate.admission.config import KubernetesConfig
+from tidegate.admission.kubernetes.access import access_from
+from tidegate.admission.kubernetes.api import Api, connect
+from tidegate.admission.kubernetes.cluster import Cluster
+from tidegate.admission.loops import Admission
+from tidegate.core.errors import TidegateError
+from tidegate.runtime.service import ServiceContext
+
+# Every pod has it.
+IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+
+
+async def open_cluster(
+    context: ServiceContext, admission: Admission, config: KubernetesConfig
+) -> tuple[Cluster, Api] | None:
+    """The loop and the connections to close after it; None without Kubernetes access, or without the means to use it.
+
+    Raises:
+        ConfigError: access is asked for by an environment that names no release or no Deployment.
+    """
+    access = access_from(os.environ)
+    if access is None:
+        return None
+    try:
+        api = await connect(
+            deadline_s=config.deadline_s,
+            in_cluster=IN_CLUSTER in os.environ,
+            # The library would take what KUBECONFIG was when it was imported.
+            kubeconfig=os.environ.get("KUBECONFIG"),
+        )
+    except TidegateError as error:
+        # Capacity is then somebody else's; limits, pauses and tokens need no cluster.
+        context.log.warning("kubernetes_failed", what="connect", error=str(error))
+        context.stats.add("kubernetes_failures_total")
+        context.stats.label("kubernetes_troubles", "connect")
+        return None
+    return Cluster(context, admission, config, access=access, api=api), api

@@ -1,0 +1,112 @@
+"""The fields of the cluster's objects that are read here, and no others."""
+
+from typing import Any
+
+import msgspec
+
+
+class ManagedFields(msgspec.Struct, frozen=True, rename="camel"):
+    """Which fields one manager owns; ``fields_v1`` names them as ``f:spec`` within ``f:replicas``."""
+
+    manager: str = ""
+    operation: str = ""
+    subresource: str = ""
+    time: str = ""
+    fields_v1: dict[str, Any] = msgspec.field(name="fieldsV1", default={})
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    """Of any object."""
+
+    name: str = ""
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    annotations: dict[str, str] = {}
+    managed_fields: list[ManagedFields] = []
+    deletion_timestamp: str = ""
+
+
+class Selector(msgspec.Struct, frozen=True, rename="camel"):
+    """``match_labels`` only: the chart writes no expressions."""
+
+    match_labels: dict[str, str] = {}
+
+    def text(self) -> str:
+        """As a query and a scale subresource want it."""
+        return ",".join(f"{name}={value}" for name, value in sorted(self.match_labels.items()))
+
+
+class DeploymentSpec(msgspec.Struct, frozen=True):
+    """The API server fills in 1 where nobody said how many."""
+
+    replicas: int = 1
+    selector: Selector = Selector()
+
+
+class DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """``replicas`` that exist; the rest is absent while 0."""
+
+    replicas: int = 0
+    ready_replicas: int = 0
+
+
+class Deployment(msgspec.Struct, frozen=True):
+    """``apps/v1``."""
+
+    metadata: Meta
+    spec: DeploymentSpec
+    status: DeploymentStatus = DeploymentStatus()
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """``v1``."""
+
+    metadata: Meta
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What an autoscaler scales; KEDA leaves ``kind`` out where it is a Deployment."""
+
+    name: str = ""
+    kind: str = "Deployment"
+
+
+class AutoscalerSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """The one field that HorizontalPodAutoscalers and ScaledObjects share."""
+
+    scale_target_ref: Target = Target()
+
+
+class Autoscaler(msgspec.Struct, frozen=True):
+    """A HorizontalPodAutoscaler or a ScaledObject."""
+
+    metadata: Meta
+    spec: AutoscalerSpec
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Times are RFC 3339 with microseconds."""
+
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int = 0
+
+
+class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What is written back of a Lease."""
+
+    name: str
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True, rename="camel"):
+    """``coordination.k8s.io/v1``."""
+
+    metadata: LeaseMeta
+    spec: LeaseSpec = LeaseSpec()
+    api_version: str = "coordination.k8s.io/v1"
+    kind: str = "Lease"

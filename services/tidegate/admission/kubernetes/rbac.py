@@ -1,0 +1,47 @@
+"""What admission asks of the cluster: the Role that the chart must render, no less and no more.
+
+One namespace, no wildcards, no Secrets, no watches, nothing deleted. ``create`` cannot be bound to a name.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidegate.core.scaling import Mode
+
+
+class Rule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A PolicyRule of ``rbac.authorization.k8s.io/v1``."""
+
+    api_groups: tuple[str, ...]
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    resource_names: tuple[str, ...] = ()
+
+
+def rules(
+    *, mode: Mode, deletion_cost: bool, deployments: Sequence[str], lease: str, run: str = ""
+) -> list[Rule]:
+    """The rules of one installation. ``run``: the TrainingRun's name, "" without the CRD."""
+    named = tuple(deployments)
+    asked = [
+        Rule(("",), ("pods",), ("list",)),
+        Rule(("apps",), ("deployments",), ("get",), named),
+        Rule(("coordination.k8s.io",), ("leases",), ("create",)),
+        Rule(("coordination.k8s.io",), ("leases",), ("get", "update"), (lease,)),
+        Rule(("events.k8s.io",), ("events",), ("create", "patch")),
+    ]
+    if deletion_cost:
+        asked.append(Rule(("",), ("pods",), ("patch",)))
+    if mode == "controller":
+        asked += [
+            Rule(("apps",), ("deployments/scale",), ("patch",), named),
+            Rule(("autoscaling",), ("horizontalpodautoscalers",), ("list",)),
+            Rule(("keda.sh",), ("scaledobjects",), ("list",)),
+        ]
+    if run:
+        asked += [
+            Rule(("tidegate.dev",), ("trainingruns",), ("get",), (run,)),
+            Rule(("tidegate.dev",), ("trainingruns/status",), ("patch",), (run,)),
+        ]
+    return asked

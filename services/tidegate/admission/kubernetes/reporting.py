@@ -1,0 +1,94 @@
+"""Telling people: the TrainingRun's status, and what a change of a condition is called as an Event."""
+
+from collections.abc import Iterator
+
+from tidegate.admission.kubernetes.access import Access
+from tidegate.admission.kubernetes.api import Api
+from tidegate.admission.kubernetes.events import Regarding
+from tidegate.admission.kubernetes.training_run import (
+    GROUP,
+    KIND,
+    PLURAL,
+    VERSION,
+    Condition,
+    Moment,
+    TrainingRun,
+    conditions_of,
+    status_of,
+)
+
+# What it is called when a condition becomes this, and whether it is a warning. A condition that was never seen before
+# has not changed.
+NAMED: dict[tuple[str, str], tuple[str, bool]] = {
+    ("StalenessWithinSLO", "False"): ("StalenessSLOBreached", True),
+    ("StalenessWithinSLO", "True"): ("StalenessSLORecovered", False),
+    ("LearnerAvailable", "False"): ("LearnerUnavailable", True),
+    ("LearnerAvailable", "True"): ("LearnerAvailable", False),
+    ("Backpressured", "True"): ("Backpressured", True),
+    ("WeightsCurrent", "False"): ("WeightSyncStalled", True),
+    ("Suspended", "True"): ("AdmissionPaused", False),
+    ("Suspended", "False"): ("AdmissionResumed", False),
+    ("Completed", "True"): ("Completed", False),
+}
+
+
+class Reporter:
+    """Remembers what was said last, so that only changes are Events and the status is not written for nothing."""
+
+    def __init__(self, api: Api, access: Access, *, status_s: float) -> None:
+        """Nothing was said yet."""
+        self._api, self._access, self._status_s = api, access, status_s
+        self._said: dict[str, Condition] = {}
+        self._written: dict[str, str] = {}
+        self._written_at_s: float | None = None
+        folder = f"/apis/{GROUP}/{VERSION}/namespaces/{access.namespace}/{PLURAL}"
+        self.path = f"{folder}/{access.run}"
+
+    def changes(self, moment: Moment) -> Iterator[tuple[str, str, bool]]:
+        """Reason, note and whether it is a warning, of every change since the last call that has a name."""
+        before, self._said = self._said, {condition.type: condition for condition in conditions_of(moment)}
+        for name, condition in self._said.items():
+            known = before.get(name)
+            if known is None:
+                continue
+            conflict = condition.reason == "ConflictingScaler" != known.reason
+            if conflict:
+                yield condition.reason, condition.message, True
+            elif condition.status != known.status and known.status != "Unknown":
+                named = NAMED.get((name, condition.status))
+                if named is not None:
+                    yield (
+                        named[0],
+                        condition.message or f"{name} is {condition.status}: {condition.reason}",
+                        named[1],
+                    )
+
+    def is_due(self, run: TrainingRun, moment: Moment, *, now_s: float) -> bool:
+        """Whether the status is to be written: at once when a condition or the spec changed, else not so soon again."""
+        if self._written_at_s is None or self._states(run, moment) != self._written:
+            return True
+        return now_s - self._written_at_s >= self._status_s
+
+    async def write(self, run: TrainingRun, moment: Moment, *, now_s: float, wall_s: float) -> bool:
+        """Write the status.
+
+        Raises:
+            TidegateError: the cluster did not take it; it is due again at the next round.
+        """
+        status = status_of(run, moment, conditions_of(moment), wall_s=wall_s)
+        await self._api.patch(f"{self.path}/status", {"status": status})
+        self._written, self._written_at_s = self._states(run, moment), now_s
+        return True
+
+    def reference(self, run: TrainingRun) -> Regarding:
+        """As an Event names it."""
+        return Regarding(
+            f"{GROUP}/{VERSION}", KIND, run.metadata.name, self._access.namespace, run.metadata.uid
+        )
+
+    @staticmethod
+    def _states(run: TrainingRun, moment: Moment) -> dict[str, str]:
+        states = {
+            condition.type: f"{condition.status} {condition.reason}" for condition in conditions_of(moment)
+        }
+        return {**states, "generation": str(run.metadata.generation)}

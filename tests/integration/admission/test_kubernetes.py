@@ -1,0 +1,361 @@
+"""Admission with access to a cluster: a fake API server over HTTP, everything else as its process runs it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.kubernetes import APPS, AUTOSCALERS, LEASES, RUNS, FakeApi
+from tests.support.room import make_context, running, until
+from tests.support.settings import make_settings
+from tidegate.admission.config import AdmissionConfig, KubernetesConfig
+from tidegate.admission.main import build
+from tidegate.core.scaling import Mode, ScalingConfig
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.admission import AdmissionClient
+from tidegate.wire.stats import ServiceStats, encode_stats
+
+pytestmark = pytest.mark.integration
+
+ACTORS = "t-actor"
+COST = "controller.kubernetes.io/pod-deletion-cost"
+# No windows: what is seen holds at once.
+SCALING = ScalingConfig(
+    max_replicas=9, step_s=1.0, step_replicas=9, stabilise_out_s=0.0, stabilise_in_s=0.0, settle_s=0.0
+)
+CLUSTER = KubernetesConfig(sync_s=0.05, relist_s=0.1, deadline_s=1.0, backoff_s_max=0.2, status_s=0.2)
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: fake
+clusters: [{{name: fake, cluster: {{server: "{server}"}}}}]
+users: [{{name: fake, user: {{token: none}}}}]
+contexts: [{{name: fake, context: {{cluster: fake, user: fake}}}}]
+"""
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    api = FakeApi()
+    api.deployment(ACTORS, 1)
+    return api
+
+
+@pytest.fixture
+def make(
+    tmp_path: Path, nats: Broker, bus: Bus, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], ServiceContext]:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG.format(server=f"http://127.0.0.1:{api.port}"))
+    for name, value in {
+        "TIDEGATE_KUBERNETES": "1",
+        "TIDEGATE_NAMESPACE": "rl",
+        "TIDEGATE_RELEASE": "t",
+        "TIDEGATE_POD_NAME": "t-admission-0",
+        "TIDEGATE_ACTOR_DEPLOYMENTS": ACTORS,
+        "TIDEGATE_CRD": "1",
+        "KUBECONFIG": str(kubeconfig),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    settings = make_settings(tmp_path, broker_url=nats.url, max_lag=2)
+    return lambda: make_context("admission", settings, bus=bus)
+
+
+def config(mode: Mode = "observe", **scaling: Any) -> AdmissionConfig:
+    chosen = msgspec.structs.replace(SCALING, mode=mode, **scaling)
+    return AdmissionConfig(tick_s=0.05, window_s=2.0, scaling=chosen, kubernetes=CLUSTER)
+
+
+class Services:
+    """What the other services report, until it is changed: actors by pod name, and a learner that waits half."""
+
+    def __init__(self) -> None:
+        self.actors: dict[str, dict[str, float]] = {}
+        self.version = 10.0
+
+    @asynccontextmanager
+    async def reporting(self, context: ServiceContext) -> AsyncGenerator[None]:
+        async def report() -> None:
+            at_s = 0.0
+            while True:
+                at_s += 0.1
+                learner = {
+                    "wait_batch_s_total": 0.5 * at_s,
+                    "busy_s_total": 0.5 * at_s,
+                    "trained_trajectories_total": 10.0 * at_s,
+                    "version_step": self.version,
+                    "lag_p95": 1.0,
+                }
+                labels = {"version": f"main@{self.version:.0f}"}
+                every = [
+                    ServiceStats("learner", "learner", "ready", at_s, 0.0, learner, labels),
+                    ServiceStats("trajectory_store", "trajectory_store", "ready", at_s, 0.0, {}),
+                ]
+                every += [
+                    ServiceStats("actor", name, "ready", at_s, 0.0, {"busy_s_total": at_s, **values})
+                    for name, values in self.actors.items()
+                ]
+                for stats in every:
+                    await context.bus.publish_core(
+                        context.topology.stats(stats.instance), encode_stats(stats)
+                    )
+                await asyncio.sleep(0.1)
+
+        task = asyncio.create_task(report())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+@pytest.fixture
+def services() -> Services:
+    services = Services()
+    services.actors["a-0"] = {"serving_step": 10.0}
+    return services
+
+
+@asynccontextmanager
+async def admission(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services, config: AdmissionConfig
+) -> AsyncGenerator[ServiceContext]:
+    async with api.serving(), running(build, config, make()) as context, services.reporting(context):
+        yield context
+
+
+def condition(api: FakeApi, kind: str) -> tuple[str, str] | None:
+    return api.conditions("t").get(kind)
+
+
+async def test_pods_are_ranked_by_the_work_they_hold_and_others_ranks_are_left_alone(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    services.actors = {
+        "idle": {"serving_step": 9.0},
+        "stale": {"serving_step": 7.0, "busy_tasks": 1.0, "work_invested_s": 500.0},
+        "busy": {"serving_step": 10.0, "busy_tasks": 2.0, "work_invested_s": 1.0},
+        "deep": {"serving_step": 10.0, "busy_tasks": 2.0, "work_invested_s": 500.0},
+        "karpenter": {"serving_step": 10.0},
+    }
+    async with admission(make, api, services, config()) as context:
+        await until(lambda: context.stats.value("kubernetes_leader") == 1.0)
+        await asyncio.sleep(0.5)
+        for name in (*services.actors, "silent"):
+            api.pod(name, **({COST: "7"} if name == "karpenter" else {}))
+        await until(lambda: COST in api.annotations("deep"))
+        await until(lambda: COST in api.annotations("silent"))
+        costs = {name: api.annotations(name).get(COST) for name in (*services.actors, "silent")}
+        assert costs == {
+            "idle": "0",
+            "stale": "-100",
+            "busy": "10",
+            "deep": "40",
+            "karpenter": "7",
+            "silent": "-100",
+        }
+        services.actors["idle"] = {"serving_step": 10.0, "busy_tasks": 1.0, "work_invested_s": 50.0}
+        looks = len(api.requests)
+        await until(lambda: len(api.requests) > looks + 25)
+        assert len(api.patches("/pods/idle")) == 1, "one patch a minute"
+        assert context.stats.value("foreign_pod_costs") == 1.0
+
+
+async def test_the_controller_scales_to_what_is_recommended_and_signs_it(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    async with admission(make, api, services, config("controller")) as context:
+        await until(lambda: api.replicas(ACTORS) == 2)
+        (fields,) = api.objects[f"{APPS}/{ACTORS}"]["metadata"]["managedFields"]
+        assert (fields["manager"], fields["subresource"]) == ("tidegate-admission", "scale")
+        await until(lambda: "Scaled" in api.reasons())
+        assert {"LeaderElected", "Scaled"} <= set(api.reasons())
+        assert context.stats.value("foreign_scales_total") == 0.0
+
+
+async def test_a_persons_scale_is_recorded_held_and_never_reverted(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    async with admission(make, api, services, config("controller")) as context:
+        await until(lambda: api.replicas(ACTORS) == 2)
+        api.scale(ACTORS, 7, manager="kubectl")
+        await until(lambda: "ExternalScaleDetected" in api.reasons())
+        patched = len(api.patches("/scale"))
+        looks = len(api.requests)
+        await until(lambda: len(api.requests) > looks + 25)
+        assert api.replicas(ACTORS) == 7
+        assert len(api.patches("/scale")) == patched
+        assert "held" in (await AdmissionClient(context.channel("admission")).diagnose()).recommendation
+        assert context.stats.snapshot(at_s=0.0).labels["scaling_owner"] == "kubectl"
+        api.scale(ACTORS, 1, manager="kubectl", seconds_ago=2 * SCALING.hold_s)
+        await until(lambda: api.replicas(ACTORS) == 2)
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise", "external"])
+async def test_nothing_is_scaled_in_the_other_modes(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services, mode: Mode
+) -> None:
+    async with admission(make, api, services, config(mode)) as context:
+        api.scale(ACTORS, 3, manager="kubectl")
+        await until(lambda: context.stats.value("scaling_current") == 3.0)
+        looks = len(api.requests)
+        await until(lambda: len(api.requests) > looks + 25)
+        assert api.patches("/scale") == []
+        assert context.stats.snapshot(at_s=0.0).labels["scaling_owner"] == "kubectl"
+
+
+async def test_an_autoscaler_of_the_same_deployment_is_a_conflict_and_goes_first(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    api.training_run("t")
+    api.autoscaler("theirs", target=ACTORS)
+    api.autoscaler("other", target="unrelated")
+    async with admission(make, api, services, config("controller")):
+        await until(lambda: condition(api, "ScalingActive") == ("False", "ConflictingScaler"))
+        assert api.patches("/scale") == []
+        del api.objects[f"{AUTOSCALERS}/theirs"]
+        await until(lambda: api.replicas(ACTORS) == 2)
+        await until(lambda: condition(api, "ScalingActive") == ("True", "Controlling"))
+
+
+async def test_zero_while_paused_is_taken_back_after_it(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    async with admission(make, api, services, config("controller", zero_when_paused=True)) as context:
+        await until(lambda: api.replicas(ACTORS) == 2)
+        client = AdmissionClient(context.channel("admission"))
+        await client.set_paused(paused=True, reason="night")
+        await until(lambda: api.replicas(ACTORS) == 0)
+        services.actors.clear()
+        await client.set_paused(paused=False, reason="")
+        await until(lambda: api.replicas(ACTORS) == 2)
+
+
+@pytest.mark.parametrize("fault", ["denied", "hangs", "away"])
+async def test_admission_works_on_without_access_and_says_once_what_it_lacks(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services, fault: str
+) -> None:
+    api.denied = {"/api"} if fault == "denied" else set()
+    api.hangs = fault == "hangs"
+
+    async def work(context: ServiceContext) -> None:
+        await until(lambda: context.stats.value("kubernetes_failures_total") >= 2)
+        ticks = context.stats.value("decisions_total")
+        await until(lambda: context.stats.value("decisions_total") > ticks + 5)
+        client = AdmissionClient(context.channel("admission"))
+        await client.set_paused(paused=True, reason="still possible")
+        assert (await client.limits())[0].paused
+        assert context.stats.value("kubernetes_leader") == 0.0
+        assert "renew the Lease" in context.stats.snapshot(at_s=0.0).labels["kubernetes_troubles"]
+
+    if fault == "away":
+        async with running(build, config("controller"), make()) as context, services.reporting(context):
+            await work(context)
+    else:
+        async with admission(make, api, services, config("controller")) as context:
+            await work(context)
+
+
+async def test_access_that_is_taken_away_and_given_back_is_picked_up_where_it_was(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    async with admission(make, api, services, config("controller")) as context:
+        await until(lambda: api.replicas(ACTORS) == 2)
+        api.denied = {"/apis/apps", "/api/v1"}
+        await until(
+            lambda: "read Deployment" in context.stats.snapshot(at_s=0.0).labels["kubernetes_troubles"]
+        )
+        api.scale(ACTORS, 1, manager="kubectl", seconds_ago=2 * SCALING.hold_s)
+        api.denied = set()
+        await until(lambda: api.replicas(ACTORS) == 2)
+        await until(lambda: context.stats.snapshot(at_s=0.0).labels["kubernetes_troubles"] == "")
+
+
+async def test_without_the_right_to_scale_a_condition_says_so(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    api.training_run("t")
+    api.denied = {f"{APPS}/{ACTORS}/scale"}
+    async with admission(make, api, services, config("controller")):
+        await until(lambda: condition(api, "ScalingActive") == ("False", "AccessDenied"))
+        assert api.replicas(ACTORS) == 1
+
+
+async def test_a_training_run_suspends_narrows_and_lets_go(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    api.training_run("t", suspend=True, objective={"maxStalenessVersions": 1}, actors={"max": 3})
+    async with admission(make, api, services, config("controller")) as context:
+        client = AdmissionClient(context.channel("admission"))
+
+        async def eventually(*, paused: bool, max_lag: int) -> str:
+            async with asyncio.timeout(20.0):
+                while True:
+                    limits, _ = await client.limits()
+                    if (limits.paused, limits.max_lag) == (paused, max_lag):
+                        return limits.reason
+                    await asyncio.sleep(0.05)
+
+        assert "spec.suspend" in await eventually(paused=True, max_lag=1)
+        await until(lambda: condition(api, "Suspended") == ("True", "Paused"))
+        assert api.status("t")["phase"] == "Suspended"
+        assert api.replicas(ACTORS) == 1, "suspended without zero_when_paused: the actors stay"
+        api.training_run("t", objective={"maxStalenessVersions": 99}, actors={"replicas": 8, "max": 3})
+        await eventually(paused=False, max_lag=2)
+        await until(lambda: api.replicas(ACTORS) == 3)
+        await until(lambda: api.status("t")["phase"] == "Running")
+        await until(lambda: api.status("t")["actors"]["recommended"] == 3)
+        status = api.status("t")
+        assert status["policyVersion"] == "main@10"
+        assert status["staleness"]["budget"] == 2
+        assert status["actors"]["selector"].startswith("app.kubernetes.io/component=actor")
+        assert api.conditions("t")["LearnerAvailable"] == ("True", "Reporting")
+        await until(lambda: {"AdmissionResumed", "Scaled"} <= set(api.reasons()))
+        api.training_run("t", stop={"maxVersions": 10})
+        assert "complete" in await eventually(paused=True, max_lag=2)
+        await until(lambda: api.status("t").get("phase") == "Completed")
+        del api.objects[f"{RUNS}/t"]
+        await eventually(paused=False, max_lag=2)
+
+
+async def test_a_status_is_written_on_a_change_and_otherwise_not_often(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    api.training_run("t")
+    slow = msgspec.structs.replace(config(), kubernetes=msgspec.structs.replace(CLUSTER, status_s=600.0))
+    async with admission(make, api, services, slow):
+        await until(lambda: condition(api, "LearnerAvailable") == ("True", "Reporting"))
+        await until(lambda: condition(api, "ActorsAvailable") == ("True", "Reporting"))
+        looks, written = len(api.requests), len(api.patches("/status"))
+        await until(lambda: len(api.requests) > looks + 25)
+        assert len(api.patches("/status")) <= written + 2
+        services.actors.clear()
+        await until(lambda: condition(api, "ActorsAvailable") == ("False", "NotReporting"))
+
+
+async def test_only_the_holder_of_the_lease_acts_and_an_orderly_end_hands_it_over(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    holder = {"holderIdentity": "t-admission-other", "leaseDurationSeconds": 600}
+    api.put(f"{LEASES}/t-admission", {"metadata": {"name": "t-admission"}, "spec": dict(holder)})
+    async with admission(make, api, services, config("controller")) as context:
+        api.pod("a-0")
+        await until(lambda: context.stats.value("scaling_current") == 1.0)
+        looks = len(api.requests)
+        await until(lambda: len(api.requests) > looks + 25)
+        assert api.replicas(ACTORS) == 1
+        assert COST not in api.annotations("a-0")
+        api.put(
+            f"{LEASES}/t-admission", {"metadata": {"name": "t-admission"}, "spec": {"holderIdentity": ""}}
+        )
+        await until(lambda: api.replicas(ACTORS) == 2)
+        await until(lambda: COST in api.annotations("a-0"))
+        context.drain.request()
+        await until(lambda: api.objects[f"{LEASES}/t-admission"]["spec"].get("holderIdentity", "") == "")

@@ -1,0 +1,184 @@
+"""A Kubernetes API server of a few paths: objects in a dict, resource versions, managed fields, and faults.
+
+What admission sends is kept in ``requests``. ``deny`` answers 403 to what begins with a path, ``hang`` never answers.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from aiohttp import web
+
+from tests.support.broker import free_port
+
+Json = dict[str, Any]
+NAMESPACE = "rl"
+APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
+AUTOSCALERS = f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers"
+SCALED_OBJECTS = f"/apis/keda.sh/v1alpha1/namespaces/{NAMESPACE}/scaledobjects"
+RUNS = f"/apis/tidegate.dev/v1alpha1/namespaces/{NAMESPACE}/trainingruns"
+LABELS = {"app.kubernetes.io/instance": "t", "app.kubernetes.io/component": "actor"}
+
+
+class FakeApi:
+    """The server and its objects by path."""
+
+    def __init__(self) -> None:
+        """An empty namespace that knows no KEDA and no TrainingRuns."""
+        self.objects: dict[str, Json] = {}
+        self.lists = {PODS, APPS, LEASES, EVENTS, AUTOSCALERS}
+        self.requests: list[tuple[str, str, Json]] = []
+        self.denied: set[str] = set()
+        self.hangs = False
+        self.port = free_port()
+        self._version = 0
+
+    # -- what a test says ------------------------------------------------------------------------------------------
+
+    def deployment(self, name: str, replicas: int) -> None:
+        self.put(
+            f"{APPS}/{name}",
+            {
+                "metadata": {"name": name, "uid": f"uid-{name}", "managedFields": []},
+                "spec": {"replicas": replicas, "selector": {"matchLabels": LABELS}},
+                "status": {"replicas": replicas, "readyReplicas": replicas},
+            },
+        )
+
+    def pod(self, name: str, **annotations: str) -> None:
+        self.put(f"{PODS}/{name}", {"metadata": {"name": name, "labels": LABELS, "annotations": annotations}})
+
+    def autoscaler(self, name: str, *, target: str) -> None:
+        reference = {"kind": "Deployment", "name": target}
+        self.put(f"{AUTOSCALERS}/{name}", {"metadata": {"name": name}, "spec": {"scaleTargetRef": reference}})
+
+    def training_run(self, name: str, **spec: object) -> None:
+        self.lists.add(RUNS)
+        self.put(
+            f"{RUNS}/{name}", {"metadata": {"name": name, "generation": 1, "uid": "uid-run"}, "spec": spec}
+        )
+
+    def scale(self, name: str, replicas: int, *, manager: str, seconds_ago: float = 0.0) -> None:
+        """As ``kubectl scale`` or an autoscaler does it."""
+        at = datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds_ago, UTC)
+        found = self.objects[f"{APPS}/{name}"]
+        found["spec"]["replicas"] = replicas
+        found["metadata"]["managedFields"] = [
+            {
+                "manager": manager,
+                "operation": "Update",
+                "subresource": "scale",
+                "time": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "fieldsV1": {"f:spec": {"f:replicas": {}}},
+            }
+        ]
+        self.put(f"{APPS}/{name}", found)
+
+    def put(self, path: str, body: Json) -> None:
+        self._version += 1
+        body["metadata"]["resourceVersion"] = str(self._version)
+        self.objects[path] = body
+
+    # -- what a test asks ------------------------------------------------------------------------------------------
+
+    def replicas(self, name: str) -> int:
+        return self.objects[f"{APPS}/{name}"]["spec"]["replicas"]
+
+    def annotations(self, pod: str) -> dict[str, str]:
+        return self.objects[f"{PODS}/{pod}"]["metadata"]["annotations"]
+
+    def patches(self, end: str) -> list[Json]:
+        return [body for method, path, body in self.requests if method == "PATCH" and path.endswith(end)]
+
+    def reasons(self) -> list[str]:
+        return [event["reason"] for path, event in self.objects.items() if path.startswith(EVENTS)]
+
+    def status(self, run: str) -> Json:
+        return self.objects[f"{RUNS}/{run}"].get("status", {})
+
+    def conditions(self, run: str) -> dict[str, tuple[str, str]]:
+        found = cast("list[Json]", self.status(run).get("conditions", []))
+        return {condition["type"]: (condition["status"], condition["reason"]) for condition in found}
+
+    # -- the server ------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: web.Request) -> web.Response:
+        text = await request.text()
+        body: Json = json.loads(text) if text and text != "null" else {}
+        path = request.path
+        self.requests.append((request.method, path, body))
+        if self.hangs:
+            await asyncio.Event().wait()
+        if any(path.startswith(denied) for denied in self.denied):
+            return self._failure(403, f"{path} is forbidden")
+        match request.method:
+            case "GET" if path in self.lists:
+                inside = [found for name, found in self.objects.items() if name.rpartition("/")[0] == path]
+                return web.json_response({"items": inside, "metadata": {}})
+            case "GET" if path in self.objects:
+                return web.json_response(self.objects[path])
+            case "POST" if path in self.lists:
+                name = f"{path}/{body['metadata']['name']}"
+                if name in self.objects:
+                    return self._failure(409, "it exists")
+                self.put(name, body)
+                return web.json_response(body, status=201)
+            case "PUT" if path in self.objects:
+                return self._changed(path, body, body)
+            case "PATCH" if path.endswith("/scale") and path.removesuffix("/scale") in self.objects:
+                return self._scaled(path.removesuffix("/scale"), body, request.query["fieldManager"])
+            case "PATCH" if path.removesuffix("/status") in self.objects:
+                path = path.removesuffix("/status")
+                return self._changed(path, body, merged(self.objects[path], body))
+            case _:
+                return self._failure(404, f"{path} is not here")
+
+    def _scaled(self, path: str, body: Json, manager: str) -> web.Response:
+        answer = self._changed(path, body, self.objects[path])
+        if answer.status == 200:
+            self.scale(path.rpartition("/")[2], body["spec"]["replicas"], manager=manager)
+        return answer
+
+    def _changed(self, path: str, sent: Json, wanted: Json) -> web.Response:
+        version = sent.get("metadata", {}).get("resourceVersion")
+        if version is not None and version != self.objects[path]["metadata"]["resourceVersion"]:
+            return self._failure(409, "the object has been modified")
+        self.put(path, wanted)
+        return web.json_response(wanted)
+
+    @staticmethod
+    def _failure(code: int, message: str) -> web.Response:
+        return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator[str]:
+        """Its address, while it serves."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self.answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.port).start()
+        try:
+            yield f"http://127.0.0.1:{self.port}"
+        finally:
+            await runner.cleanup()
+
+
+def merged(into: Json, patch: Json) -> Json:
+    """A JSON merge patch."""
+    result = dict(into)
+    for key, value in patch.items():
+        before: object = result.get(key)
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(before, dict):
+            result[key] = merged(cast("Json", before), cast("Json", value))
+        else:
+            result[key] = value
+    return result
