@@ -7,6 +7,7 @@ import msgspec
 
 from tests.unit.actor.support import segment_task
 from tidegate.actor.desk import Desk, Held
+from tidegate.actor.investment import invested
 from tidegate.runtime.consumer import Delivery
 
 
@@ -59,3 +60,17 @@ async def test_bell_rings_for_a_task_and_room_for_one_that_left() -> None:
     desk.stop_running(task)
     await waiting
     await desk.wait_for_room(timeout_s=60.0)
+
+
+def test_work_is_invested_in_what_was_started_until_it_is_answered() -> None:
+    desk = Desk(capacity=3, finished_max=1)
+    first, second, third = (held(number) for number in range(3))
+    for task in (first, second, third):
+        desk.take(task)
+    assert invested(desk, now_s=5.0) == (0, 0.0)
+    desk.start([0, 1])
+    desk.stop_running(first)
+    assert invested(desk, now_s=5.0) == (2, 8.0)
+    desk.answered(first)
+    assert invested(desk, now_s=5.0) == (1, 4.0)
+    assert invested(desk, now_s=0.0) == (1, 0.0)

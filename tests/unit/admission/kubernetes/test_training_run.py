@@ -1,0 +1,204 @@
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import yaml
+
+from tidegate.admission.kubernetes.objects import Meta
+from tidegate.admission.kubernetes.training_run import (
+    ActorsSpec,
+    Condition,
+    Moment,
+    Objective,
+    RunSpec,
+    RunStatus,
+    ScalingSpec,
+    Stop,
+    TrainingRun,
+    ask_of,
+    conditions_of,
+    phase_of,
+    status_of,
+)
+from tidegate.admission.scaling import Ask, ClusterView, Scaling
+from tidegate.core.admission import Limits
+from tidegate.core.balance import Signals
+from tidegate.core.scaling import Recommendation, ScalingConfig
+from tidegate.core.slo import Slo, Verdict
+
+ROOT = Path(__file__).parents[4]
+LIMITS = Limits(max_lag=4, batch_size=2, max_running=8)
+WORKING = Moment(
+    signals=Signals(num_actors=2, num_learners=1, running=3.0, lag_mean=1.25, lag_max=3.0),
+    limits=LIMITS,
+    version="main@7",
+    replicas=2,
+    ready=2,
+    selector="app=actor",
+    mode="controller",
+    recommendation=Recommendation(3, "actor-bound", 3),
+)
+
+
+def states(moment: Moment) -> dict[str, str]:
+    return {condition.type: condition.status for condition in conditions_of(moment)}
+
+
+def reason(moment: Moment, kind: str) -> str:
+    return next(condition.reason for condition in conditions_of(moment) if condition.type == kind)
+
+
+def verdict(name: str, condition: str, budget_left: float = 0.5) -> Verdict:
+    return Verdict(
+        slo=Slo(name, bound=4.0, target=0.95, window_s=600.0),
+        condition=condition,  # pyright: ignore[reportArgumentType] -- parametrised by name
+        value=1.0,
+        good=1.0,
+        bad=0.0,
+        missing=0.0,
+        budget_left=budget_left,
+        burn_long=0.0,
+        burn_short=0.0,
+    )
+
+
+def test_no_training_run_asks_for_nothing() -> None:
+    assert ask_of(None, version_step=3) == Ask()
+    assert ask_of(TrainingRun(Meta(name="t")), version_step=3) == Ask()
+
+
+def test_a_spec_becomes_what_is_asked() -> None:
+    spec = RunSpec(
+        suspend=True,
+        objective=Objective(2),
+        actors=ActorsSpec(replicas=5, min=1, max=6, scaling=ScalingSpec("controller")),
+    )
+    ask = ask_of(TrainingRun(Meta(name="t"), spec), version_step=3)
+    assert "t is suspended" in ask.pause
+    asked = (ask.max_lag, ask.replicas, ask.min_replicas, ask.max_replicas, ask.mode)
+    assert asked == (2, 5, 1, 6, "controller")
+
+
+def test_a_run_is_complete_with_the_last_version_asked_for() -> None:
+    run = TrainingRun(Meta(name="t"), RunSpec(stop=Stop(10)))
+    assert ask_of(run, version_step=9).pause == ""
+    assert "complete" in ask_of(run, version_step=10).pause
+
+
+@pytest.mark.parametrize(
+    ("ask", "bounds"),
+    [
+        (Ask(), (2, 8)),
+        (Ask(min_replicas=4, max_replicas=6), (4, 6)),
+        (Ask(max_replicas=99), (2, 8)),
+        (Ask(min_replicas=20), (8, 8)),
+        (Ask(max_replicas=1), (1, 1)),
+    ],
+)
+def test_declared_bounds_stay_inside_the_run_files(ask: Ask, bounds: tuple[int, int]) -> None:
+    scaling = Scaling(ScalingConfig(min_replicas=2, max_replicas=8))
+    scaling.cluster = ClusterView(ask=ask)
+    assert (scaling.config.min_replicas, scaling.config.max_replicas) == bounds
+
+
+def test_a_working_run_is_ready_and_says_so() -> None:
+    found = states(WORKING)
+    assert found["Ready"] == found["LearnerAvailable"] == found["ActorsAvailable"] == "True"
+    assert found["WeightsCurrent"] == found["ScalingActive"] == "True"
+    assert (
+        found["Suspended"] == found["Suspending"] == found["Backpressured"] == found["Completed"] == "False"
+    )
+    assert found["StalenessWithinSLO"] == "Unknown"
+    assert phase_of(WORKING) == "Running"
+
+
+def test_zero_actors_is_no_failure_and_is_called_so() -> None:
+    none = msgspec.structs.replace(
+        WORKING, replicas=0, signals=msgspec.structs.replace(WORKING.signals, num_actors=0)
+    )
+    assert reason(none, "ActorsAvailable") == "NoActors"
+    assert states(none)["WeightsCurrent"] == "Unknown"
+    assert reason(msgspec.structs.replace(none, replicas=2), "ActorsAvailable") == "NotReporting"
+
+
+def test_suspending_ends_when_nothing_is_under_way() -> None:
+    paused = msgspec.structs.replace(
+        WORKING, limits=msgspec.structs.replace(LIMITS, paused=True, reason="night")
+    )
+    assert (phase_of(paused), states(paused)["Suspending"], states(paused)["Suspended"]) == (
+        "Suspending",
+        "True",
+        "False",
+    )
+    at_rest = msgspec.structs.replace(paused, signals=msgspec.structs.replace(WORKING.signals, running=0.0))
+    assert (phase_of(at_rest), states(at_rest)["Suspending"], states(at_rest)["Suspended"]) == (
+        "Suspended",
+        "False",
+        "True",
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "status"),
+    [("ok", "True"), ("burning", "False"), ("breached", "False"), ("no_data", "Unknown")],
+)
+def test_staleness_is_within_its_objective_as_the_objectives_say(condition: str, status: str) -> None:
+    moment = msgspec.structs.replace(
+        WORKING, verdicts=(verdict("lag_p95", condition), verdict("waste_ratio", "breached"))
+    )
+    assert states(moment)["StalenessWithinSLO"] == status
+
+
+def test_scaling_is_not_active_beside_another_autoscaler_or_without_the_right_to() -> None:
+    assert (
+        reason(msgspec.structs.replace(WORKING, conflicts=("hpa/x",)), "ScalingActive") == "ConflictingScaler"
+    )
+    assert reason(msgspec.structs.replace(WORKING, denied="403"), "ScalingActive") == "AccessDenied"
+    assert reason(msgspec.structs.replace(WORKING, mode="observe"), "ScalingActive") == "Observing"
+    external = msgspec.structs.replace(WORKING, mode="external", conflicts=("hpa/keda",))
+    assert reason(external, "ScalingActive") == "ExternalScaler"
+
+
+def test_a_condition_keeps_its_time_until_it_changes() -> None:
+    ready = Condition("Ready", "True", "Working", last_transition_time="2020-01-01T00:00:00Z")
+    learner = Condition(
+        "LearnerAvailable", "False", "NotReporting", last_transition_time="2020-01-01T00:00:00Z"
+    )
+    run = TrainingRun(Meta(name="t", generation=3), status=RunStatus([ready, learner]))
+    status = cast("Any", status_of(run, WORKING, conditions_of(WORKING), wall_s=1_700_000_000.0))
+    times = {condition["type"]: condition["lastTransitionTime"] for condition in status["conditions"]}
+    assert times["Ready"] == "2020-01-01T00:00:00Z"
+    assert times["LearnerAvailable"] == "2023-11-14T22:13:20Z"
+    assert {condition["observedGeneration"] for condition in status["conditions"]} == {3}
+
+
+def test_what_is_written_is_what_the_definition_knows() -> None:
+    text = (ROOT / "helm/tidegate/crds/trainingruns.yaml").read_text(encoding="utf-8")
+    (version,) = yaml.safe_load(text)["spec"]["versions"]
+    known = version["schema"]["openAPIV3Schema"]["properties"]
+    moment = msgspec.structs.replace(WORKING, verdicts=(verdict("lag_max", "ok"),))
+    written = status_of(TrainingRun(Meta(name="t")), moment, conditions_of(moment), wall_s=0.0)
+    _check(json.loads(json.dumps(written)), known["status"], "status")
+    spec = RunSpec(actors=ActorsSpec(replicas=1, min=1, max=2), objective=Objective(1), stop=Stop(1))
+    _check(msgspec.to_builtins(spec), known["spec"], "spec")
+    named = {column["name"] for column in version["additionalPrinterColumns"]}
+    assert named == {"Phase", "Version", "P95Stale", "Budget", "Ready", "Desired", "Owner", "Age"}
+
+
+def _check(value: Any, schema: dict[str, Any], where: str) -> None:
+    """Every field has a place in the schema, of its type."""
+    match schema["type"]:
+        case "object":
+            for name, inner in value.items():
+                assert name in schema["properties"], f"{where}.{name}"
+                if inner is not None:
+                    _check(inner, schema["properties"][name], f"{where}.{name}")
+        case "array":
+            for item in value:
+                _check(item, schema["items"], where)
+        case kind:
+            python = {"string": str, "integer": int, "boolean": bool}[kind]
+            assert isinstance(value, python), f"{where}: {value!r}"
+            assert value in schema.get("enum", [value]), f"{where}: {value!r}"
