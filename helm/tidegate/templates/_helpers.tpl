@@ -1,6 +1,7 @@
-{{/* First part of every object's name: room for the longest component and a StatefulSet's suffix within 63. */}}
+{{/* First part of every object's name: room for the longest component and the hash
+in the label of a StatefulSet's pods within 63. */}}
 {{- define "tidegate.fullname" -}}
-{{- .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 32 | trimSuffix "-" -}}
 {{- end -}}
 
 {{/* Name of a component's objects: (list root "task-queue") */}}
@@ -18,7 +19,7 @@
 {{- define "tidegate.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: tidegate
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 

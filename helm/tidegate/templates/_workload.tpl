@@ -190,7 +190,7 @@ spec:
         {{- include "tidegate.env" (list $root $service) | nindent 8 }}
         {{- if $kubernetes }}
         - {name: TIDEGATE_KUBERNETES, value: "1"}
-        - {name: TIDEGATE_RELEASE, value: {{ $root.Release.Name }}}
+        - {name: TIDEGATE_RELEASE, value: {{ $root.Release.Name | quote }}}
         - {name: TIDEGATE_LEASE, value: {{ include "tidegate.name" (list $root "admission") }}}
         {{- if $root.Values.crd.enabled }}
         - {name: TIDEGATE_CRD, value: "1"}

@@ -1,0 +1,140 @@
+"""Renders of the chart, as Kubernetes objects, and the cluster to try them on."""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "tidegate"
+PRESETS = sorted(path.stem for path in (CHART / "presets").glob("*.yaml"))
+CRD_APIS = ("monitoring.coreos.com/v1", "keda.sh/v1alpha1")
+SERVICES = (
+    "task-queue",
+    "actor",
+    "environment",
+    "trajectory-store",
+    "learner",
+    "weight-distribution",
+    "admission",
+)
+
+Manifest = dict[str, Any]
+
+needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm on the PATH")
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl on the PATH")
+needs_cluster = pytest.mark.skipif(
+    shutil.which("kubectl") is None or not os.environ.get("KUBECONFIG"),
+    reason="needs a cluster: set KUBECONFIG, and have kubectl on the PATH",
+)
+
+
+def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; its exit code is the caller's to judge."""
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=90)
+
+
+def helm_arguments(
+    *, preset: str = "", values: str = "{}", release: str = "t", namespace: str = "space"
+) -> list[str]:
+    """What `helm template`, `lint` and `install` have in common; ``values`` is JSON, given last."""
+    arguments = [release, str(CHART), "--namespace", namespace]
+    if preset:
+        arguments += ["--values", str(CHART / "presets" / f"{preset}.yaml")]
+    for key, value in cast("Manifest", json.loads(values)).items():
+        arguments += ["--set-json", f"{key}={json.dumps(value)}"]
+    return arguments
+
+
+@functools.cache
+def _text(preset: str, values: str, release: str, namespace: str) -> str:
+    arguments = helm_arguments(preset=preset, values=values, release=release, namespace=namespace)
+    apis = [part for api in CRD_APIS for part in ("--api-versions", api)]
+    done = run("helm", "template", *arguments, *apis)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def render_text(
+    preset: str = "",
+    values: Mapping[str, Any] | None = None,
+    *,
+    release: str = "t",
+    namespace: str = "space",
+) -> str:
+    """What Helm would send, as text."""
+    return _text(preset, json.dumps(values or {}, sort_keys=True), release, namespace)
+
+
+def render(
+    preset: str = "",
+    values: Mapping[str, Any] | None = None,
+    *,
+    release: str = "t",
+    namespace: str = "space",
+) -> list[Manifest]:
+    """The same as objects, anew for every caller."""
+    return documents(render_text(preset, values, release=release, namespace=namespace))
+
+
+def documents(text: str) -> list[Manifest]:
+    """The objects of a YAML stream."""
+    # CSafeLoader: a render with dashboards is a megabyte.
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+
+
+def refusal(values: Mapping[str, Any], *, preset: str = "") -> str:
+    """What Helm says about values that it must refuse."""
+    done = run("helm", "template", *helm_arguments(preset=preset, values=json.dumps(values)))
+    assert done.returncode != 0, "it was accepted"
+    return done.stderr
+
+
+def of_kind(objects: list[Manifest], *kinds: str) -> list[Manifest]:
+    """Those of some kinds."""
+    return [each for each in objects if each["kind"] in kinds]
+
+
+def named(objects: list[Manifest], kind: str, name: str) -> Manifest:
+    """The one of a kind and name."""
+    (found,) = (each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name)
+    return found
+
+
+def component(thing: Manifest) -> str:
+    """The component an object belongs to."""
+    return str(thing["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def workloads(objects: list[Manifest]) -> list[Manifest]:
+    """What has pods and stays."""
+    return of_kind(objects, "Deployment", "StatefulSet")
+
+
+def pods(objects: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """Every pod that these objects make, by the object's kind and name, as a pod of its own."""
+    for each in objects:
+        name = f"{each['kind']}/{each['metadata']['name']}"
+        if each["kind"] == "Pod":
+            yield name, each
+        elif each["kind"] in ("Deployment", "StatefulSet", "Job"):
+            template = each["spec"]["template"]
+            metadata = {**template["metadata"], "name": f"of-{each['metadata']['name']}"[:63]}
+            yield name, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def containers(pod: Manifest) -> list[Manifest]:
+    """All containers of a pod."""
+    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+
+
+def run_values(path: Path) -> dict[str, Any]:
+    """A run file as values of the chart."""
+    return {"run": yaml.safe_load(path.read_text(encoding="utf-8"))}

@@ -1,0 +1,135 @@
+"""What is refused before anything is installed: typos, wrong types and wrong places, in the run file and around it."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import yaml
+
+from tests.chart.rendering import (
+    CHART,
+    PRESETS,
+    ROOT,
+    helm_arguments,
+    named,
+    needs_helm,
+    refusal,
+    render,
+    run,
+    run_values,
+)
+from tidegate.cli.registry import SERVICES
+from tidegate.cli.run_plan import RunFile, parse_plan
+from tools import chart_schema
+
+pytestmark = [pytest.mark.chart, needs_helm]
+RUN_FILES = sorted((ROOT / "runs").glob("*.yaml"))
+
+
+def test_schema_is_what_the_types_of_the_run_file_say() -> None:
+    assert chart_schema.SCHEMA.read_text(encoding="utf-8") == chart_schema.text(), "run `make chart`"
+
+
+def test_every_object_with_properties_is_closed() -> None:
+    opened: list[str] = []
+
+    def look(node: object, path: str) -> None:
+        if isinstance(node, dict):
+            schema = cast("dict[str, Any]", node)
+            holds_names = "properties" in schema and schema.get("type") == "object"
+            if holds_names and schema.get("additionalProperties") is not False:
+                opened.append(path)
+            for key, value in schema.items():
+                look(value, f"{path}/{key}")
+        elif isinstance(node, list):
+            for index, value in enumerate(cast("list[object]", node)):
+                look(value, f"{path}/{index}")
+
+    look(json.loads(chart_schema.SCHEMA.read_text(encoding="utf-8")), "")
+    assert opened == ["/properties/global"]  # shared with charts around this one
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"run.stalenes": {"max_lag": 1}}, "'stalenes' not allowed"),
+        ({"run.staleness.maxlag": 1}, "'maxlag' not allowed"),
+        ({"run.staleness.max_lag": -1}, "/run/staleness/max_lag"),
+        ({"run.staleness.max_lag": "four"}, "/run/staleness/max_lag"),
+        ({"run.actor.slotz": 2}, "'slotz' not allowed"),
+        ({"run.learner.actor_critic.gama": 0.9}, "'gama' not allowed"),
+        ({"run.workload.kind": "txt"}, "/run/workload/kind"),
+        ({"run.run": "Upper Case"}, "/run/run"),
+        ({"run.batch_size": None}, "batch_size"),
+        ({"actor.gpus": 1}, "'gpus' not allowed"),
+        ({"actor.resources.request": {}}, "'request' not allowed"),
+        ({"actor.resources.limits": {"memory": "1 gig"}}, "/actor/resources/limits/memory"),
+        ({"actor.pools.spot.nodeSelectr": {}}, "'nodeSelectr' not allowed"),
+        ({"taskQueue.replicas": 2}, "'replicas' not allowed"),
+        ({"task_queue": {}}, "'task_queue' not allowed"),
+        ({"images.tag": "latest"}, "/images/tag"),
+        ({"nats.replicas": 2}, "/nats/replicas"),
+        ({"nats.durability": "none"}, "/nats/durability"),
+        ({"nats.url": "nats.example:4222"}, "/nats/url"),
+        ({"nats.auth.password": "in a file"}, "'password' not allowed"),
+        ({"collector.endpoint": "no-port"}, "/collector/endpoint"),
+        ({"networkPolicies": {"enabled": False}}, "'networkPolicies' not allowed"),
+    ],
+    ids=str,
+)
+def test_typo_is_named(values: dict[str, Any], place: str) -> None:
+    assert place in refusal(values)
+
+
+def test_lint_and_install_refuse_what_template_refuses() -> None:
+    typo = ["--set-json", "run.stalenes={}"]
+    assert "'stalenes' not allowed" in run("helm", "lint", str(CHART), *typo).stdout
+    dry = run("helm", "install", *helm_arguments(), "--dry-run=client", *typo)
+    assert dry.returncode != 0
+    assert "'stalenes' not allowed" in dry.stderr
+
+
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+def test_lint_finds_nothing(preset: str) -> None:
+    chosen = ["--values", str(CHART / "presets" / f"{preset}.yaml")] if preset else []
+    done = run("helm", "lint", "--strict", "--quiet", str(CHART), *chosen)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", RUN_FILES, ids=lambda path: path.stem)
+def test_run_file_of_a_laptop_is_the_run_file_of_a_pod(path: Path) -> None:
+    values = run_values(path)
+    mounted = yaml.safe_load(named(render(values=values), "ConfigMap", "t-run")["data"]["run.yaml"])
+    assert mounted == values["run"]
+    on_laptop, in_pod = (parse_plan(raw, source="run.yaml") for raw in (values["run"], mounted))
+    assert in_pod == on_laptop
+
+
+def test_default_run_leaves_nothing_behind_in_a_run_of_ones_own() -> None:
+    ours = cast("dict[str, Any]", yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")))["run"]
+    required = {field.name for field in msgspec.structs.fields(RunFile) if field.required}
+    assert set(ours) == required  # and so every run file replaces all of it
+    assert set(ours["workload"]) == {"kind", "env"}
+    assert set(ours["policy"]) == {"kind"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_run_of_every_preset_holds_together(preset: str) -> None:
+    mounted = named(render(preset), "ConfigMap", "t-run")["data"]["run.yaml"]
+    assert set(parse_plan(yaml.safe_load(mounted), source="run.yaml").services) == set(SERVICES)
+
+
+def test_large_integers_of_a_run_file_stay_integers() -> None:
+    # Helm's own YAML would write 1.073741824e+09, which is no integer to whoever reads it.
+    values = {"run.trajectory_store.max_resident_bytes": 1 << 30}
+    mounted = named(render(values=values), "ConfigMap", "t-run")["data"]["run.yaml"]
+    assert yaml.safe_load(mounted)["trajectory_store"]["max_resident_bytes"] == 1 << 30
+
+
+def test_comparison_in_a_target_survives() -> None:
+    values = {"run.until": "mean_return>=475 & more<1"}
+    mounted = named(render(values=values), "ConfigMap", "t-run")["data"]["run.yaml"]
+    assert yaml.safe_load(mounted)["until"] == "mean_return>=475 & more<1"
+    assert "mean_return>=475" in mounted

@@ -1,0 +1,466 @@
+"""The pods of the chart: who sets their number, how they start, drain and stop, and what they may do on a node."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from tests.chart.rendering import (
+    PRESETS,
+    SERVICES,
+    Manifest,
+    component,
+    containers,
+    documents,
+    named,
+    needs_helm,
+    of_kind,
+    pods,
+    refusal,
+    render,
+    render_text,
+    workloads,
+)
+from tidegate.cli.run_plan import RunFile
+
+pytestmark = [pytest.mark.chart, needs_helm]
+
+SCALABLE = ("t-actor", "t-environment")
+GRACE_BEYOND_DRAIN_S = 20
+EVERYTHING: dict[str, Any] = {
+    "collector.mode": "builtin",
+    "collector.tracesEndpoint": "tempo.tracing:4317",
+    "actor.pools.spot.nodeSelector": {"pool": "spot"},
+    "learner.ranks": 2,
+    "nats.replicas": 3,
+    "crd.enabled": True,
+    "keda.enabled": True,
+    "priorityClasses.create": True,
+    "metrics.serviceMonitor.enabled": True,
+}
+
+
+def drain_timeout_of(objects: list[Manifest]) -> float:
+    mounted = yaml.safe_load(named(objects, "ConfigMap", "t-run")["data"]["run.yaml"])
+    defaults = {field.name: field.default for field in msgspec.structs.fields(RunFile)}
+    return float(mounted.get("drain_timeout_s", defaults["drain_timeout_s"]))
+
+
+def own_pods(objects: list[Manifest]) -> dict[str, Manifest]:
+    """The services' pods by component; of several pools the last."""
+    return {component(pod): pod for _, pod in pods(objects) if component(pod) in SERVICES}
+
+
+def environment(pod: Manifest) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in containers(pod)[0]["env"]}
+
+
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+def test_nobody_but_kubectl_and_autoscalers_sets_the_number_of_actors(preset: str) -> None:
+    rendered = {each["metadata"]["name"]: each for each in workloads(render(preset))}
+    for name in SCALABLE:
+        assert rendered[name]["kind"] == "Deployment"
+        assert "replicas" not in rendered[name]["spec"]
+
+
+def test_number_of_actors_is_helms_only_when_asked_for() -> None:
+    assert named(render(values={"actor.replicas": 0}), "Deployment", "t-actor")["spec"]["replicas"] == 0
+    assert (
+        "replicas" not in named(render(values={"actor.replicas": 0}), "Deployment", "t-environment")["spec"]
+    )
+
+
+def test_all_other_services_are_stateful_and_one_each() -> None:
+    rendered = {each["metadata"]["name"]: each for each in workloads(render())}
+    for name in {f"t-{service}" for service in SERVICES} - set(SCALABLE):
+        assert rendered[name]["kind"] == "StatefulSet"
+        assert rendered[name]["spec"]["replicas"] == 1
+        assert rendered[name]["spec"]["podManagementPolicy"] == "Parallel"
+        assert len(rendered[name]["spec"]["volumeClaimTemplates"]) == 1
+
+
+@pytest.mark.parametrize("drain_timeout_s", [None, 0.5, 10, 45.5, 100])
+def test_grace_period_outlasts_the_drain(drain_timeout_s: float | None) -> None:
+    objects = render(values={} if drain_timeout_s is None else {"run.drain_timeout_s": drain_timeout_s})
+    drain_s = drain_timeout_of(objects)
+    for pod in own_pods(objects).values():
+        assert pod["spec"]["terminationGracePeriodSeconds"] == -(-drain_s // 1) + GRACE_BEYOND_DRAIN_S
+
+
+def test_pause_before_the_signal_is_added_to_the_grace_period() -> None:
+    pod = own_pods(render(values={"podDefaults.preStopSleepSeconds": 5}))["actor"]
+    assert containers(pod)[0]["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 10 + GRACE_BEYOND_DRAIN_S + 5
+
+
+def test_every_service_is_asked_three_questions_by_name() -> None:
+    for pod in own_pods(render()).values():
+        (container,) = containers(pod)
+        for probe in ("startup", "readiness", "liveness"):
+            assert container[f"{probe}Probe"]["grpc"] == {"port": 7700, "service": probe}
+
+
+def test_startup_may_take_three_quarters_of_an_hour_or_what_is_set() -> None:
+    def budget_s(values: dict[str, Any], service: str) -> int:
+        probe = containers(own_pods(render(values=values))[service])[0]["startupProbe"]
+        return probe["periodSeconds"] * probe["failureThreshold"]
+
+    assert budget_s({}, "learner") == 45 * 60
+    assert budget_s({"learner.startupBudgetSeconds": 7200}, "learner") == 7200
+    assert budget_s({"learner.startupBudgetSeconds": 7200}, "actor") == 45 * 60
+
+
+def test_every_pod_is_restricted_and_its_file_system_read_only() -> None:
+    for name, pod in pods(render(values=EVERYTHING)):
+        security = pod["spec"]["securityContext"]
+        assert security["runAsNonRoot"] is True, name
+        assert (security["runAsUser"], security["fsGroup"]) == (10001, 10001), name
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in containers(pod):
+            own = container["securityContext"]
+            assert own["allowPrivilegeEscalation"] is False, name
+            assert own["readOnlyRootFilesystem"] is True, name
+            assert own["capabilities"] == {"drop": ["ALL"]}, name
+            assert container["terminationMessagePolicy"] == "FallbackToLogsOnError", name
+            scratch = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
+            assert "/tmp" in scratch, name
+            assert not any("sleep" in str(word) for word in container.get("command", [])), name
+
+
+def test_every_container_asks_for_something_and_has_a_memory_limit() -> None:
+    for name, pod in pods(render(values=EVERYTHING)):
+        for container in containers(pod):
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
+            assert "memory" in container["resources"]["limits"], name
+
+
+def test_only_admission_and_the_credentials_job_see_the_api_server() -> None:
+    mounting = {component(pod) for _, pod in pods(render()) if pod["spec"]["automountServiceAccountToken"]}
+    assert mounting == {"admission", "credentials"}
+    apart = {"admission.kubernetes.enabled": False}
+    assert "TIDEGATE_KUBERNETES" not in environment(own_pods(render(values=apart))["admission"])
+    mounting = {
+        component(pod) for _, pod in pods(render(values=apart)) if pod["spec"]["automountServiceAccountToken"]
+    }
+    assert mounting == {"credentials"}
+
+
+def test_every_component_has_an_account_of_its_own() -> None:
+    objects = render(values=EVERYTHING)
+    accounts = {each["metadata"]["name"] for each in of_kind(objects, "ServiceAccount")}
+    used: dict[str, set[str]] = {}
+    for _, pod in pods(objects):
+        if component(pod) != "test":
+            used.setdefault(pod["spec"]["serviceAccountName"], set()).add(component(pod))
+    assert set(used) == accounts
+    assert all(len(components) == 1 for components in used.values())
+    for each in of_kind(objects, "ServiceAccount"):
+        assert each["automountServiceAccountToken"] is False
+
+
+def test_graphics_card_is_a_limit_and_hidden_from_who_has_none() -> None:
+    rendered = own_pods(render("single-gpu"))
+    learner = containers(rendered["learner"])[0]
+    assert learner["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert learner["image"] == "tidegate-learner-gpu:0.1.0"
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment(rendered["learner"])
+    for service in set(SERVICES) - {"learner"}:
+        assert "nvidia.com/gpu" not in containers(rendered[service])[0]["resources"]["limits"]
+        assert environment(rendered[service])["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_resource_claims_stand_in_for_a_device_plugin() -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    values = {"learner.resourceClaims": claims, "learner.image": "learnerGpu"}
+    learner = own_pods(render(values=values))["learner"]
+    assert learner["spec"]["resourceClaims"] == claims
+    assert containers(learner)[0]["resources"]["claims"] == [{"name": "gpu"}]
+
+
+def test_actors_are_light_unless_their_policy_or_a_card_says_otherwise() -> None:
+    def image(values: dict[str, Any]) -> str:
+        return str(containers(own_pods(render(values=values))["actor"])[0]["image"]).split(":")[0]
+
+    assert image({}) == "tidegate-light"
+    assert image({"run.policy.kind": "char_lm"}) == "tidegate-cpu"
+    assert image({"actor.gpu": 1}) == "tidegate-actor-gpu"
+    assert image({"actor.image": "cpu"}) == "tidegate-cpu"
+
+
+def test_images_come_from_one_registry_by_tag_and_digest() -> None:
+    digest = "sha256:" + "0" * 64
+    values = {
+        **EVERYTHING,
+        "global.imageRegistry": "registry.internal/mirror/",
+        "images.light.digest": digest,
+    }
+    seen = {container["image"] for _, pod in pods(render(values=values)) for container in containers(pod)}
+    assert all(image.startswith("registry.internal/mirror/") for image in seen)
+    assert f"registry.internal/mirror/tidegate-light:0.1.0@{digest}" in seen
+    assert not any(image.endswith((":latest", ":")) for image in seen)
+
+
+def test_learner_of_several_ranks_meets_over_a_headless_service() -> None:
+    objects = render(values={"learner.ranks": 3})
+    learner = named(objects, "StatefulSet", "t-learner")
+    ranks = named(objects, "Service", "t-learner-ranks")
+    assert learner["spec"]["replicas"] == 3
+    assert learner["spec"]["serviceName"] == "t-learner-ranks"
+    assert ranks["spec"]["clusterIP"] == "None"
+    assert ranks["spec"]["publishNotReadyAddresses"] is True
+    assert learner["spec"]["template"]["spec"]["containers"][0]["command"] == [
+        "torchrun",
+        "--nnodes=3",
+        "--nproc-per-node=1",
+        "--rdzv-backend=c10d",
+        "--rdzv-id=cartpole-t",
+        "--rdzv-endpoint=t-learner-0.t-learner-ranks:29400",
+        "-m",
+        "tidegate.cli.main",
+    ]
+    calls = named(objects, "Service", "t-learner")["spec"]["selector"]
+    assert calls["statefulset.kubernetes.io/pod-name"] == "t-learner-0"
+
+
+def test_learner_has_shared_memory_of_its_size() -> None:
+    learner = own_pods(render(values={"learner.sharedMemory": "3Gi"}))["learner"]
+    (volume,) = (each for each in learner["spec"]["volumes"] if each["name"] == "shm")
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "3Gi"}
+    assert {"name": "shm", "mountPath": "/dev/shm"} in containers(learner)[0]["volumeMounts"]
+
+
+def test_spot_actors_are_a_deployment_beside_the_main_one() -> None:
+    objects = render("spot")
+    main, spot = (named(objects, "Deployment", name)["spec"] for name in ("t-actor", "t-actor-spot"))
+    assert "replicas" not in spot
+    assert main["selector"]["matchLabels"] != spot["selector"]["matchLabels"]
+    assert spot["template"]["spec"]["nodeSelector"] == {"tidegate.dev/capacity": "spot"}
+    assert "nodeSelector" not in main["template"]["spec"]
+    seen = environment(own_pods(objects)["admission"])["TIDEGATE_ACTOR_DEPLOYMENTS"]
+    assert seen == "t-actor,t-actor-spot"
+    # What counts and ranks actors finds those of every pool.
+    label = {"app.kubernetes.io/instance": "t", "app.kubernetes.io/component": "actor"}
+    for deployment in (main, spot):
+        assert label.items() <= deployment["template"]["metadata"]["labels"].items()
+
+
+def test_actors_are_replaced_without_a_spare_card() -> None:
+    rolling = named(render(), "Deployment", "t-actor")["spec"]["strategy"]["rollingUpdate"]
+    assert rolling == {"maxSurge": 0, "maxUnavailable": "25%"}
+
+
+def test_settings_for_all_pods_yield_to_a_services_own() -> None:
+    values = {
+        "podDefaults.nodeSelector": {"pool": "cpu"},
+        "learner.nodeSelector": {"pool": "gpu"},
+        "learner.tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "admission.priorityClassName": "mine",
+        "commonEnv": [{"name": "A", "value": "1"}],
+        "commonLabels": {"team": "rl"},
+        "podDefaults.topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
+    }
+    rendered = own_pods(render(values=values))
+    assert rendered["learner"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+    assert rendered["actor"]["spec"]["nodeSelector"] == {"pool": "cpu"}
+    assert rendered["learner"]["spec"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert rendered["admission"]["spec"]["priorityClassName"] == "mine"
+    for service, pod in rendered.items():
+        assert environment(pod)["A"] == "1"
+        assert pod["metadata"]["labels"]["team"] == "rl"
+        (constraint,) = pod["spec"]["topologySpreadConstraints"]
+        assert constraint["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == service
+
+
+def test_priorities_are_in_the_order_of_what_their_loss_costs() -> None:
+    objects = render(values={"priorityClasses.create": True})
+    values = {
+        each["metadata"]["name"].removeprefix("space-t-"): each for each in of_kind(objects, "PriorityClass")
+    }
+    ranked = sorted(values, key=lambda name: -values[name]["value"])
+    assert ranked == ["control", "learner", "actor", "environment"]
+    assert all(each["preemptionPolicy"] == "Never" for each in values.values())
+    used = {service: pod["spec"]["priorityClassName"] for service, pod in own_pods(objects).items()}
+    assert used["learner"] == "space-t-learner"
+    assert used["admission"] == used["trajectory-store"] == "space-t-control"
+
+
+def test_broker_and_learner_of_production_are_guaranteed_their_resources() -> None:
+    for name, pod in pods(render("production-ha")):
+        if component(pod) in ("nats", "learner"):
+            resources = containers(pod)[0]["resources"]
+            assert resources["requests"] == resources["limits"], name
+
+
+def test_pods_change_when_the_run_changes_and_only_then() -> None:
+    def checksums(values: dict[str, Any]) -> dict[str, str]:
+        rendered = own_pods(render(values=values))
+        return {name: pod["metadata"]["annotations"]["checksum/config"] for name, pod in rendered.items()}
+
+    before, same = checksums({}), checksums({"actor.resources.requests.cpu": "1"})
+    after = checksums({"run.staleness.max_lag": 1})
+    assert before == same
+    assert all(before[service] != after[service] for service in SERVICES)
+
+
+def test_volumes_outlive_the_release_unless_told_otherwise() -> None:
+    def kept(values: dict[str, Any]) -> set[str]:
+        sets = of_kind(render(values=values), "StatefulSet")
+        return {each["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] for each in sets}
+
+    assert kept({}) == {"Retain"}
+    assert "Delete" in kept({"learner.persistence.retain": False})
+    off = {f"{service}.persistence.enabled": False for service in ("taskQueue", "nats")}
+    for name in ("t-task-queue", "t-nats"):
+        spec = named(render(values=off), "StatefulSet", name)["spec"]
+        assert "volumeClaimTemplates" not in spec
+        assert any(each["name"] == "data" for each in spec["template"]["spec"]["volumes"])
+
+
+def test_disruption_budgets_hold_no_node_for_ever() -> None:
+    budgets = {each["metadata"]["name"]: each["spec"] for each in of_kind(render(), "PodDisruptionBudget")}
+    assert {name: each["maxUnavailable"] for name, each in budgets.items()} == {
+        "t-nats": 1,
+        "t-actor": "25%",
+        "t-environment": "25%",
+    }
+    assert all(each["unhealthyPodEvictionPolicy"] == "AlwaysAllow" for each in budgets.values())
+    asked = render(values={"learner.pdb.enabled": True})
+    assert named(asked, "PodDisruptionBudget", "t-learner")["spec"]["maxUnavailable"] == 0
+
+
+def test_autoscaler_asks_admission_and_never_shares_the_actors() -> None:
+    scaled = named(render(values={"keda.enabled": True}), "ScaledObject", "t-actor")["spec"]
+    assert scaled["triggers"][0]["metadata"]["scalerAddress"] == "t-admission.space:7700"
+    assert "fallback" not in scaled  # while admission is away the number stays
+    metrics = [{"type": "External", "external": {"metric": {"name": "tidegate_actors_wanted"}}}]
+    hpa = {"hpa.enabled": True, "hpa.metrics": metrics}
+    target = named(render(values=hpa), "HorizontalPodAutoscaler", "t-actor")["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", "t-actor")
+    apis = {"keda.enabled": True, "hpa.enabled": True, "hpa.metrics": metrics}
+    assert "two autoscalers" in refusal(apis)
+    assert "actor.replicas is set" in refusal({**hpa, "actor.replicas": 2})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"keda.enabled": True}, {"rules.enabled": True}, {"metrics.serviceMonitor.enabled": True}],
+    ids=str,
+)
+def test_missing_api_is_named_with_what_to_do(values: dict[str, Any]) -> None:
+    said = refusal(values)
+    assert "this cluster has no " in said
+    assert "--api-versions" in said
+
+
+def test_queue_label_reaches_who_needs_quota() -> None:
+    labelled = {
+        service
+        for service, pod in own_pods(render(values={"kueue.queueName": "team"})).items()
+        if pod["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") == "team"
+    }
+    assert labelled == {"actor", "learner"}
+
+
+def test_extra_objects_are_templates() -> None:
+    extra = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-mine"}}
+    assert named(render(values={"extraObjects": [extra]}), "ConfigMap", "t-mine")
+
+
+def test_render_is_the_same_every_time() -> None:
+    first = render_text(values=EVERYTHING)
+    render_text.__globals__["_text"].cache_clear()
+    assert render_text(values=EVERYTHING) == first
+    assert documents(first)
+
+
+def test_two_releases_of_one_namespace_share_no_name() -> None:
+    def names(release: str) -> set[str]:
+        objects = render(values=EVERYTHING, release=release)
+        return {f"{each['kind']}/{each['metadata']['name']}" for each in objects}
+
+    assert names("a") & names("b") == set()
+
+
+def test_names_fit_however_long_the_release_is() -> None:
+    release = "r" * 53  # Helm's own limit
+    objects = render(values=EVERYTHING, release=release)
+    for each in objects:
+        name = each["metadata"]["name"]
+        assert len(name) <= 63, name
+        # A StatefulSet's pods add a number and a revision's hash in a label.
+        if each["kind"] == "StatefulSet":
+            assert len(name) <= 52, name
+        for value in each["metadata"].get("labels", {}).values():
+            assert len(value) <= 63, value
+    cluster = json.loads(named(objects, "ConfigMap", f"{release[:32]}-run")["data"]["cluster.yaml"])
+    assert len(cluster["run_id"]) <= 48
+
+
+def test_everything_is_in_the_namespace_and_labelled() -> None:
+    wanted = {"name", "instance", "component", "part-of", "managed-by", "version"}
+    for each in render(values=EVERYTHING):
+        metadata = each["metadata"]
+        if each["kind"] != "PriorityClass":
+            assert metadata["namespace"] == "space", metadata["name"]
+        assert {f"app.kubernetes.io/{key}" for key in wanted} <= set(metadata["labels"])
+        assert metadata["labels"]["helm.sh/chart"] == "tidegate-0.1.0"
+
+
+def test_selectors_hold_only_what_never_changes() -> None:
+    for each in workloads(render(values=EVERYTHING)):
+        keys = {key.rpartition("/")[2] for key in each["spec"]["selector"]["matchLabels"]}
+        assert keys - {"pool"} == {"name", "instance", "component"}
+
+
+def test_pods_are_told_where_everybody_is(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.cli.cluster import read_cluster
+
+    data = named(render(release="Big.Run".lower()), "ConfigMap", "big.run-run")["data"]
+    for name, text in data.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setenv("TIDEGATE_BROKER_USER", "actor")
+    record = read_cluster(tmp_path)
+    assert record.run_id == "cartpole-big-run"
+    assert record.broker.url == "nats://big.run-nats:4222"
+    assert record.addresses["trajectory_store"] == ["big.run-trajectory-store:7700"]
+    assert "actor" not in record.addresses
+
+
+def test_external_broker_and_collector_come_by_address_and_secret() -> None:
+    values = {
+        "nats.mode": "external",
+        "nats.url": "tls://nats.example:4222",
+        "nats.auth.existingSecret": "mine",
+        "nats.auth.user": "rl",
+        "nats.tls.existingSecret": "ca",
+        "collector.mode": "external",
+        "collector.endpoint": "otel.example:4317",
+    }
+    objects = render(values=values)
+    assert not [each for each in objects if component(each) in ("nats", "collector", "credentials")]
+    mounted = named(objects, "ConfigMap", "t-run")["data"]
+    assert json.loads(mounted["cluster.yaml"])["broker_url"] == "tls://nats.example:4222"
+    assert json.loads(mounted["run.yaml"])["telemetry"] == {"otlp_endpoint": "otel.example:4317"}
+    told = environment(own_pods(objects)["actor"])
+    assert told["TIDEGATE_BROKER_USER"] == "rl"
+    assert told["TIDEGATE_BROKER_PASSWORD"] == {"secretKeyRef": {"name": "mine", "key": "password"}}
+    assert told["SSL_CERT_FILE"] == "/etc/tidegate-broker/ca.crt"
+    assert "set nats.url" in refusal({"nats.mode": "external", "nats.auth.existingSecret": "mine"})
+    assert "set nats.auth.existingSecret" in refusal({"nats.mode": "external", "nats.url": "nats://a:1"})
+    assert "set collector.endpoint" in refusal({"collector.mode": "external"})
+
+
+def test_own_endpoint_of_a_run_wins_over_the_collectors() -> None:
+    values = {"collector.mode": "builtin", "run.telemetry.otlp_endpoint": "mine:4317"}
+    mounted = named(render(values=values), "ConfigMap", "t-run")["data"]["run.yaml"]
+    assert json.loads(mounted)["telemetry"]["otlp_endpoint"] == "mine:4317"
+
+
+def test_secret_is_rendered_without_a_secret() -> None:
+    (secret,) = of_kind(render(), "Secret")
+    assert set(secret) == {"apiVersion", "kind", "metadata", "type"}
+    assert not of_kind(render(values={"nats.auth.existingSecret": "mine"}), "Secret", "Job")
