@@ -7,7 +7,6 @@ needs nothing but the folder. In a pod it reads the files that stand for it (``-
 
 import argparse
 import gc
-import logging
 import os
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import msgspec
 
 from tidegate.cli.cluster import LISTEN, POD_NAME_VARIABLE, RUN_FILE, pod_index
 from tidegate.cli.folder import RUN_JSON, read_record, settings_of
+from tidegate.cli.log_lines import log_json_lines, log_plain_lines
 from tidegate.cli.registry import SERVICES, load
 from tidegate.cli.run_plan import parse_section, parse_shared
 from tidegate.cli.up.leash import tie_to_supervisor
@@ -75,6 +75,7 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
             if SERVICES[service].scalable
             else "leave --index out",
         )
+    log_plain_lines()
     return _run(service, config, settings_of(run_dir, record, file), index=index)
 
 
@@ -93,11 +94,11 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
         listen=LISTEN,
         instance=os.environ.get(POD_NAME_VARIABLE, "") if SERVICES[service].scalable else "",
     )
+    log_json_lines(service=service, instance=settings.instance or service, run=settings.run)
     return _run(service, config, settings, index=pod_index() if SERVICES[service].scalable else 0)
 
 
 def _run(service: str, config: object, settings: Settings, *, index: int) -> int:
-    _log_plain_lines()
     # Only here does anything heavy load: the settings were right. What a module defines stays for good: looking for
     # garbage among it while it loads is wasted.
     gc.disable()
@@ -105,21 +106,3 @@ def _run(service: str, config: object, settings: Settings, *, index: int) -> int
     spec = load(f"{SERVICES[service].room}.main:SPEC")
     gc.enable()
     return run_service(spec, config, settings, index=index)
-
-
-def _log_plain_lines() -> None:
-    """One event a line on standard output: ``2026-01-31T12:00:00Z info event key=value``."""
-    import structlog
-
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(
-                key_order=["timestamp", "level", "event"], bool_as_flag=False
-            ),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stdout),
-    )

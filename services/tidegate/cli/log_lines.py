@@ -1,0 +1,50 @@
+"""What a service's log looks like: a line an event, for a person's terminal or for a cluster's log store."""
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+
+def log_plain_lines() -> None:
+    """``timestamp=2026-01-31T12:00:00Z level=info event=service_ready key=value`` on standard output."""
+    import structlog
+
+    _configure(
+        structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False)
+    )
+
+
+def log_json_lines(*, service: str, instance: str, run: str) -> None:
+    """A JSON object a line, with who says it, and the trace of the call that it is said in."""
+    import structlog
+
+    from tidegate.runtime.rpc import trace_context
+
+    who = {"service": f"tidegate-{service}", "instance": instance, "run": run}
+
+    def add_origin(_logger: "WrappedLogger", _method: str, event: "EventDict") -> "EventDict":
+        event.update(who)
+        trace_parent = trace_context.get()
+        if trace_parent:
+            event["trace_id"] = trace_parent.split("-")[1]
+        return event
+
+    _configure(add_origin, structlog.processors.JSONRenderer())
+
+
+def _configure(*last: "Processor") -> None:
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            *last,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stdout),
+    )
