@@ -104,21 +104,21 @@ class LeadingTrainer:
             StaleFolderError: it holds another network or another optimiser.
             RankLostError: a rank is gone.
         """
+        # This rank first: a checkpoint that does not fit is refused before anybody else hears of it.
         self._trainer.restore(policy, state)
-        self.share()
-
-    def share(self) -> None:
-        """Bring every rank to where this one is.
-
-        Raises:
-            RankLostError: a rank is gone.
-        """
-        policy, state = self.policy(), self.state()
         tensors = {f"{POLICY}{name}": torch.tensor(array) for name, array in policy.items()}
         tensors |= {f"{STATE}{name}": torch.tensor(array) for name, array in state.tensors.items()}
         with self._exchange():
             send(self._group, Restore(values=state.values), tensors)
             self._hear()
+
+    def share(self) -> None:
+        """Bring every rank to where this one is; itself as well, so that what rounding leaves is the same on all.
+
+        Raises:
+            RankLostError: a rank is gone.
+        """
+        self.restore(self.policy(), self.state())
 
     async def watch(self, drain: Drain) -> None:
         """Return once draining.

@@ -108,10 +108,9 @@ def receive(group: RankGroup) -> tuple[Command, dict[str, Tensor]]:
     raw_header = torch.zeros(header_bytes, dtype=torch.uint8)
     group.send_to_all(raw_header)
     header = _decoder.decode(raw_header.numpy().tobytes())
-    if not num_bytes:
-        return header.command, {}
     block = torch.zeros(num_bytes, dtype=torch.uint8, device=group.device)
-    group.send_to_all(block)
+    if num_bytes:
+        group.send_to_all(block)
     offsets, _ = _offsets(header.tensors)
     return header.command, {
         kept.name: block[offset : offset + kept.num_bytes()].view(DTYPES[kept.dtype]).view(kept.shape)

@@ -1,0 +1,73 @@
+"""A learner of two ranks: when one goes both go, and the run goes on from the checkpoint with its books in order."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import Run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+
+RECOVERY_TIMEOUT_S = 150.0
+VERSIONS = 60
+EVERY = 5
+
+
+def rank_pid(run: Run, rank: int) -> int | None:
+    """The process of one rank, None while there is none."""
+    launcher = run.pid("learner")
+    if launcher is None:
+        return None
+    try:
+        for process in psutil.Process(launcher).children(recursive=True):
+            if process.environ().get("RANK") == str(rank):
+                return process.pid
+    except psutil.Error:
+        return None
+    return None
+
+
+def log_of(run: Run) -> str:
+    return (Path(run.folder) / "logs" / "learner.log").read_text()
+
+
+def trains_on(run: Run, *, after: str) -> None:
+    """A new lineage was opened and steps were made in it."""
+    seen, lineage = len(run.steps()), run.steps()[-1]["lineage"]
+
+    def goes_on() -> bool:
+        steps = run.steps()
+        return len(steps) >= seen + 3 and steps[-1]["lineage"] != lineage
+
+    run.until(goes_on, timeout_s=RECOVERY_TIMEOUT_S, what=f"training after {after}")
+
+
+def test_a_rank_that_is_stopped_or_killed_costs_no_trajectory(start: Callable[..., Run]) -> None:
+    target = f"restarts_total>=2 and version_step>={VERSIONS}"
+    run = start(
+        *("runs/cartpole.yaml", "--until", target, "--for", "500s"),
+        *("--set", "learner.ranks=2", "--set", f"learner.checkpoint_every_steps={EVERY}"),
+    )
+    run.until(lambda: len(run.steps()) >= 2 * EVERY, timeout_s=120, what="training")
+    pid = rank_pid(run, 1)
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    trains_on(run, after="rank 1 was told to stop")
+    log = log_of(run)
+    assert "rank_leaving" in log
+    assert "RankLostError" not in log, "rank 0 hears of it and ends in good order"
+    pid = rank_pid(run, 1)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    trains_on(run, after="rank 1 was killed")
+    assert "lost another one" in log_of(run)
+    code, summary = run.wait(timeout_s=400)
+    audit = summary["audit"]
+    assert code == 0, run.tail()
+    assert audit["balanced"], audit
+    assert audit["trained_twice"] == 0
+    assert summary["restarts"]["learner"] >= 2

@@ -1,0 +1,101 @@
+"""One rank of a group as a process of its own: ``python -m tests.integration.learner.rank_process SCENARIO KIND DIR``.
+
+Rank 0 leads through the scenario, the others follow. The last line of the output says how it ended.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tests.unit.learner.ranks.test_equality import actor_critic, groups, language_model, segments
+from tidegate.core.errors import TidegateError
+from tidegate.core.records import Trajectory
+from tidegate.learner.ranks.following import follow
+from tidegate.learner.ranks.group import RankGroup
+from tidegate.learner.ranks.leading import LeadingTrainer
+from tidegate.learner.ranks.membership import membership
+from tidegate.learner.ranks.port import Ranks, SharedTrainer
+from tidegate.runtime.stats_board import StatsBoard
+
+TIMEOUT_S = 5.0
+IDLE_S = 1.5 * TIMEOUT_S
+MEET_TIMEOUT_S = 60.0
+UPDATES = 3
+
+
+def make(kind: str, ranks: Ranks) -> SharedTrainer:
+    return actor_critic(ranks) if kind == "actor_critic" else language_model(ranks)
+
+
+def batch(kind: str, number: int) -> list[Trajectory]:
+    return segments(number, num_segments=2) if kind == "actor_critic" else groups(number, num_groups=5)
+
+
+def main(scenario: str, kind: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    if kind == "language_model":
+        torch.set_default_dtype(torch.float64)
+    member = membership(os.environ)
+    assert member is not None
+    # Importing torch takes seconds, more for one than for another: the short timeout begins when all are that far.
+    (folder / f"here-{member.rank}").touch()
+    deadline_s = time.monotonic() + MEET_TIMEOUT_S
+    while len(list(folder.glob("here-*"))) < member.count and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    group = RankGroup(member, device=torch.device("cpu"), timeout_s=TIMEOUT_S)
+    trainer = make(kind, group)
+    try:
+        if member.rank == 0:
+            lead(LeadingTrainer(trainer, group, stats=board()), scenario, kind, folder)
+        else:
+            stop = threading.Event()
+            signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+            if scenario == "mismatch":
+                spoil(trainer)
+            follow(trainer, group, asked_to_stop=stop.is_set)
+    except TidegateError as error:
+        say(f"{type(error).__name__}: {error}")
+        sys.exit(1)
+    say("ended in good order")
+
+
+def lead(leading: LeadingTrainer, scenario: str, kind: str, folder: Path) -> None:
+    if scenario != "mismatch":
+        leading.share()
+    for number in range(1, UPDATES + 1):
+        leading.update(leading.prepare(batch(kind, number)), number=number)
+        if scenario == "idle" and number == 1:
+            time.sleep(IDLE_S)
+    np.savez(folder / "policy.npz", allow_pickle=False, **leading.policy())
+    say("waiting")
+    while scenario in ("leave", "wait") and not leading.leaving:
+        if leading.problem is not None:
+            raise leading.problem
+        time.sleep(0.05)
+    leading.stop()
+
+
+def spoil(trainer: SharedTrainer) -> None:
+    """One number of one parameter, by less than an update changes it."""
+    with torch.no_grad():
+        parameter = trainer.live()["value.0.bias"]
+        parameter[0] += 1e-5
+
+
+def board() -> StatsBoard:
+    return StatsBoard(service="learner", instance="learner", started_at_s=0.0)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
