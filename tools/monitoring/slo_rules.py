@@ -85,8 +85,8 @@ def recording_rules(slo: str, period: Period) -> list[Rule]:
     shortest, whole = windows[0], windows[-1]
     budget = f'slo:error_budget:ratio{{sloth_slo="{slo}"}}'
     burn = {
-        "slo:current_burn_rate:ratio": f'slo:sli_error:ratio_rate{shortest}{{sloth_slo="{slo}"}}',
-        "slo:period_burn_rate:ratio": f'slo:sli_error:ratio_rate{whole}{{sloth_slo="{slo}"}}',
+        "slo:current_burn_rate:ratio": f'max by ({RUN}) (slo:sli_error:ratio_rate{shortest}{{sloth_slo="{slo}"}})',
+        "slo:period_burn_rate:ratio": f'max by ({RUN}) (slo:sli_error:ratio_rate{whole}{{sloth_slo="{slo}"}})',
     }
     rules += [
         {"record": "slo:objective:ratio", "expr": target, "labels": labels},
@@ -103,7 +103,7 @@ def recording_rules(slo: str, period: Period) -> list[Rule]:
         *(
             {
                 "record": record,
-                "expr": f"clamp_max({ratio} / on ({RUN}) group_left {budget}, {BURN_MAX:g})",
+                "expr": f"clamp_max({ratio} / on ({RUN}) {budget}, {BURN_MAX:g})",
                 "labels": labels,
             }
             for record, ratio in burn.items()
@@ -117,8 +117,8 @@ def recording_rules(slo: str, period: Period) -> list[Rule]:
             # As `tidegate slo` shows it: what was not observed yet counts as good, so the first bad second of a run
             # is not a spent budget.
             "record": "tidegate:slo_budget_left:ratio",
-            "expr": f'1 - clamp_max(slo:sli_error:ratio_rate{whole}{{sloth_slo="{slo}"}}'
-            f" / on ({RUN}) group_left {budget} * on ({RUN}) group_left {seen}, {BURN_MAX:g})",
+            "expr": f'1 - clamp_max(max by ({RUN}) (slo:sli_error:ratio_rate{whole}{{sloth_slo="{slo}"}})'
+            f" / on ({RUN}) {budget} * on ({RUN}) {seen}, {BURN_MAX:g})",
             "labels": labels,
         },
     ]

@@ -43,6 +43,7 @@ LINKS_MAX = 4096
 SPAN_QUEUE_MAX = 32_768
 EXPORT_TIMEOUT_S = 5
 CLOSE_TIMEOUT_MS = 3000
+FIRST_EXPORT_S = 1.0
 _KINDS = {
     "internal": SpanKind.INTERNAL,
     "server": SpanKind.SERVER,
@@ -212,7 +213,7 @@ class _MetricLoop:
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first export comes after one period."""
+        """Begin; the first export comes after a moment, the next ones once a period."""
         self._thread.start()
 
     def close(self) -> None:
@@ -222,8 +223,11 @@ class _MetricLoop:
         cast("Any", self._exporter).shutdown(timeout_millis=CLOSE_TIMEOUT_MS)
 
     def _work(self) -> None:
-        while not self._closed.wait(self._period_s):
+        # The first one soon: whoever counts increases must see where counting began.
+        wait_s = min(FIRST_EXPORT_S, self._period_s)
+        while not self._closed.wait(wait_s):
             self._export()
+            wait_s = self._period_s
         self._export()
 
     def _export(self) -> None:
