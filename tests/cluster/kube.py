@@ -107,7 +107,8 @@ class Namespace:
 
 
 def until(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
-    """Look until something holds; returns the seconds it took. A command that fails meanwhile does not hold.
+    """Look until something holds; returns the seconds it took. A command that fails meanwhile, or an answer that lacks
+    what is looked for, does not hold.
 
     Raises:
         AssertionError: it did not hold in time.
@@ -119,7 +120,7 @@ def until(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
             if holds():
                 return time.monotonic() - started_s
             last = "it does not hold"
-        except (CommandError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
-            last = str(error)
+        except (CommandError, subprocess.TimeoutExpired, json.JSONDecodeError, KeyError) as error:
+            last = repr(error)
         time.sleep(POLL_S)
     raise AssertionError(f"{what}: not within {timeout_s:g} s; last: {last[-2000:]}")

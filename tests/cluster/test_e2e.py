@@ -123,7 +123,8 @@ def test_any_pod_may_be_deleted(release: Namespace, component: str, figures: dic
     release.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
     took = figures.setdefault("deleted_pod_trains_again_s", {})
     assert isinstance(took, dict)
-    took[component] = seconds_until_it_trains(release)
+    # More than what is under way could give without the victim.
+    took[component] = seconds_until_it_trains(release, more=20)
     until(f"{component} is ready", lambda: bool(release.ready(component)), timeout_s=RECOVERY_TIMEOUT_S)
     assert_books_balance(release)
 
@@ -169,10 +170,14 @@ def test_the_books_balance_at_the_end(release: Namespace, figures: dict[str, obj
 
 def test_uninstalling_leaves_nothing_but_the_kept_volumes(release: Namespace) -> None:
     release.helm("uninstall", "--wait", "--timeout", "5m")
-    kinds = "deployments,statefulsets,pods,services,configmaps,serviceaccounts,roles,rolebindings,networkpolicies,jobs"
-    left = json.loads(
-        release.kubectl(
-            "get", kinds, "--selector", f"app.kubernetes.io/instance={release.release}", "-o", "json"
-        )
+    kinds = (
+        "deployments,statefulsets,pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,"
+        "networkpolicies,jobs"
     )
-    assert [f"{item['kind']}/{item['metadata']['name']}" for item in left["items"]] == []
+    of_release = f"app.kubernetes.io/instance={release.release}"
+
+    def left() -> list[str]:
+        return release.kubectl("get", kinds, "--selector", of_release, "--output", "name").split()
+
+    # Pods drain for as long as they may after Helm was told that their owners are gone.
+    until(f"nothing is left (last: {left()})", lambda: not left(), timeout_s=RECOVERY_TIMEOUT_S)
