@@ -107,8 +107,9 @@ class Namespace:
 
 
 def until(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
-    """Look until something holds; returns the seconds it took. A command that fails meanwhile, or an answer that lacks
-    what is looked for, does not hold.
+    """Look until something holds; returns the seconds it took.
+
+    A command that fails meanwhile, or an answer that lacks what is looked for, does not hold.
 
     Raises:
         AssertionError: it did not hold in time.
