@@ -13,7 +13,7 @@ pytestmark = pytest.mark.observability
 RULES = sorted((ROOT / "helm/tidegate/rules").glob("*.yaml"))
 CASES = sorted((Path(__file__).parent / "rules").glob("*.test.yaml"))
 # What each overlay needs to be told.
-OVERLAYS = {
+OVERLAYS: dict[tuple[str, ...], dict[str, str]] = {
     (): {},
     ("collector-traces.yaml",): {"TIDEGATE_TRACES_ENDPOINT": "tempo:4317"},
     ("collector-kubernetes.yaml",): {"TIDEGATE_NAMESPACE": "training"},

@@ -43,6 +43,7 @@ def _draw_board(
     panels = [panel for row in board.rows for panel in row.panels]
     rows = math.ceil(len(panels) / COLUMNS)
     plots: Any
+    figure: Any
     figure, plots = plt.subplots(rows, COLUMNS, figsize=(15, 2.7 * rows), squeeze=False)
     for plot in plots.flat:
         plot.set_axis_off()
@@ -61,8 +62,12 @@ def _draw_panel(
     plot.set_title(panel.title, fontsize=9)
     plot.tick_params(labelsize=7)
     plot.grid(visible=True, alpha=0.3)
+    if panel.kind == "heatmap":
+        expr = _filled(panel.queries[0].expr, run_id)
+        _draw_buckets(_range(prometheus, expr, start_s=start_s, end_s=end_s), plot, start_s=start_s)
+        return
     for query in panel.queries:
-        expr = query.expr.replace("$run", run_id).replace("$__rate_interval", RATE_WINDOW)
+        expr = _filled(query.expr, run_id)
         for series in _range(prometheus, expr, start_s=start_s, end_s=end_s)[:SERIES_MAX]:
             points = [(float(at) - start_s, float(value)) for at, value in series["values"]]
             plot.plot(
@@ -73,6 +78,33 @@ def _draw_panel(
             )
     if plot.get_legend_handles_labels()[0]:
         plot.legend(fontsize=6, loc="upper left", framealpha=0.6)
+
+
+def _filled(expr: str, run_id: str) -> str:
+    """A query with the dashboard's variables put in."""
+    return expr.replace("$run", run_id).replace("$__rate_interval", RATE_WINDOW)
+
+
+def _draw_buckets(series: list[dict[str, Any]], plot: Any, *, start_s: float) -> None:
+    """A histogram over time: how much fell into each bucket, darker for more."""
+    limits = sorted({float(each["metric"]["le"]) for each in series})
+    times = sorted({float(at) for each in series for at, _ in each["values"]})
+    if not limits or not times:
+        return
+    up_to = {
+        float(each["metric"]["le"]): {float(at): float(v) for at, v in each["values"]} for each in series
+    }
+    inside = [
+        [
+            up_to[limit].get(at, 0.0) - (up_to[below].get(at, 0.0) if below is not None else 0.0)
+            for at in times
+        ]
+        for below, limit in zip([None, *limits], limits, strict=False)
+    ]
+    plot.pcolormesh(
+        [at - start_s for at in times], range(len(limits)), inside, cmap="Blues", shading="nearest"
+    )
+    plot.set_yticks(range(len(limits)), [f"≤ {limit:g}" for limit in limits])
 
 
 def _range(prometheus: str, expr: str, *, start_s: float, end_s: float) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from tidegate.learner.settling import Settling
 from tidegate.learner.startup import start
 from tidegate.learner.state import Outdated, Progress, next_version
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry import is_sampled
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped, TrajectoryStoreClient
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 
@@ -199,7 +200,10 @@ class Learner:
             started_at_s=started_at_s,
             finished_at_s=finished_at_s,
             wait_s=wait_s,
-            trace_parent=context.telemetry.root(),
+            # Whoever follows a trajectory's trace finds the update it took part in.
+            trace_parent=context.telemetry.root(
+                wanted=any(is_sampled(trajectory.trace_parent) for trajectory in batch.trajectories)
+            ),
         )
         self._reporter.trained(step)
         self._steps_since_checkpoint += 1

@@ -54,9 +54,9 @@ class Telemetry:
         """Whether anything is exported."""
         return self._exporter is not None
 
-    def root(self) -> str:
-        """A new trace context; sampled with the configured ratio when telemetry is on."""
-        sampled = self.enabled and self._random.random() < self._config.sample_ratio
+    def root(self, *, wanted: bool = False) -> str:
+        """A new trace context; sampled with the configured ratio when telemetry is on, or because it is ``wanted``."""
+        sampled = self.enabled and (wanted or self._random.random() < self._config.sample_ratio)
         return f"00-{self._random.getrandbits(128) or 1:032x}-{self._random.getrandbits(64) or 1:016x}-0{int(sampled)}"
 
     def emit(

@@ -1,0 +1,52 @@
+"""How panels ask: PromQL from the catalogue's names, always of the chosen runs. ``$`` words are Grafana's."""
+
+from tidegate.runtime import telemetry_names as names
+from tools.monitoring.panels import Query
+from tools.monitoring.prometheus_names import label, metric
+from tools.monitoring.slo_rules import RUN
+
+RATE = "$__rate_interval"
+CAUSE, STAGE, STATE, REASON = (
+    label(each) for each in (names.ATTR_CAUSE, names.ATTR_STAGE, names.ATTR_STATE, names.ATTR_REASON)
+)
+QUEUE, STREAM, CONSUMER = (label(each) for each in (names.ATTR_QUEUE, names.ATTR_STREAM, names.ATTR_CONSUMER))
+JOB_OF = {service: f'job="tidegate/tidegate-{service}"' for service in ("actor", "learner")}
+
+
+def equal(name: str, value: str) -> str:
+    """A condition on a label."""
+    return f'{name}="{value}"'
+
+
+def one(name: str, *conditions: str) -> str:
+    """The series of a metric in the chosen runs."""
+    return metric(name) + "{" + ",".join([f'{RUN}=~"$run"', *conditions]) + "}"
+
+
+def rate(name: str, *conditions: str) -> str:
+    """A counter a second, in the chosen runs."""
+    return f"rate({one(name, *conditions)}[{RATE}])"
+
+
+def quantile(share: float, name: str, *by: str, conditions: tuple[str, ...] = ()) -> str:
+    """A quantile of a histogram in the chosen runs."""
+    selected = metric(name) + "_bucket{" + ",".join([f'{RUN}=~"$run"', *conditions]) + "}"
+    return f"histogram_quantile({share:g}, sum by ({', '.join(['le', *by])}) (rate({selected}[{RATE}])))"
+
+
+def buckets(name: str) -> str:
+    """A histogram's buckets over time, for a heatmap."""
+    return f'sum by (le) (rate({metric(name)}_bucket{{{RUN}=~"$run"}}[{RATE}]))'
+
+
+def quantiles(name: str, *, exemplars: bool = False) -> tuple[Query, ...]:
+    """Median, 95th and 99th percentile."""
+    return tuple(
+        Query(quantile(share, name), f"p{round(100 * share)}", exemplars and share == 0.95)
+        for share in (0.5, 0.95, 0.99)
+    )
+
+
+def of_slo(record: str) -> str:
+    """A recorded series of every objective in the chosen runs."""
+    return f'{record}{{{RUN}=~"$run"}}'
