@@ -125,7 +125,8 @@ def signals_of(
     return Signals(
         num_actors=seen.num_alive("actor", now_s=now_s),
         num_environments=seen.num_alive("environment", now_s=now_s),
-        num_learners=len(learner),
+        # One learner of several ranks reports for all of them.
+        num_learners=sum(int(stats.values.get("replicas", 1.0)) for stats in learner),
         num_stores=seen.num_alive("trajectory_store", now_s=now_s),
         actor_steps_per_s=rate("actor", "steps_total"),
         actor_busy_ratio=ratio("actor", "busy_s_total"),

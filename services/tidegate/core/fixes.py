@@ -4,7 +4,7 @@ The diagnosis says where the loop is held up; a fix is judged by what a million 
 that adds nothing to the bill (a bound of the run file, a disk to look at) and gains something is therefore first, and
 sending idle actors home competes with buying a faster learner for them; of two that cost the same, the one that
 brings more throughput is the better one. Gains are the diagnosis' first-order
-estimates; a second learner replica is taken to bring what the planner's model of data parallelism says.
+estimates; one learner replica more is taken to bring what the planner's model of data parallelism says.
 """
 
 from typing import assert_never
@@ -26,7 +26,7 @@ from tidegate.core.balance import (
     overlap_gain,
     publishing_ratio,
 )
-from tidegate.core.planner.scaling import speedup
+from tidegate.core.planner.scaling import replicas_max, speedup
 from tidegate.core.prices import EXAMPLE_PRICES, Prices, dollars, usd_per_million
 
 LEVERS: tuple[Lever, ...] = (
@@ -116,7 +116,7 @@ def _gains(signals: Signals, diagnosis: Diagnosis) -> dict[Lever, float]:
         case "learner":
             # A full store under actors that never wait: they are at least as fast, by the noise of the window.
             actors_room = 1.0 / max(0.01, 1.0 - max(actors_idle_ratio(signals), IDLE_RATIO_MAX))
-            return {"learner": min(_learner_speedup(), actors_room) - 1.0, "fewer_actors": 0.0}
+            return {"learner": min(_learner_speedup(signals), actors_room) - 1.0, "fewer_actors": 0.0}
         case "environment":
             workers = max(1, signals.num_environments)
             return {"environment": min((workers + 1) / workers, learner_room) - 1.0}
@@ -134,12 +134,14 @@ def _gains(signals: Signals, diagnosis: Diagnosis) -> dict[Lever, float]:
                 bound: Lever = "max_running" if signals.running >= signals.max_running else "max_lag"
                 gains[bound] = overlap_gain(signals)
                 learner_works = 1.0 - signals.learner_idle_ratio
-                gains["learner"] = 1.0 / (1.0 - learner_works * (1.0 - 1.0 / _learner_speedup())) - 1.0
+                gains["learner"] = 1.0 / (1.0 - learner_works * (1.0 - 1.0 / _learner_speedup(signals))) - 1.0
             return gains
 
 
-def _learner_speedup() -> float:
-    return speedup(2)
+def _learner_speedup(signals: Signals) -> float:
+    """What one replica more brings, over those that there are; nothing where the model knows of no more."""
+    replicas = max(1, signals.num_learners)
+    return speedup(replicas + 1) / speedup(replicas) if replicas < replicas_max(()) else 1.0
 
 
 def _priced(lever: Lever, gain: float, signals: Signals, prices: Prices, *, usd_per_h: float) -> Fix:

@@ -67,6 +67,13 @@ def report(instance: str, at_s: float, *, state: str = "ready", **values: float)
     return ServiceStats(instance.split("-")[0], instance, state, at_s, 0.0, values)
 
 
+def test_ranks_of_one_learner_count_as_learners() -> None:
+    seen = Observations(window_s=10.0)
+    seen.put(report("learner", 1.0, replicas=3.0), now_s=1.0)
+    signals = signals_of(seen, RUN_FILE, Backlog(), group_size=8, now_s=1.0)
+    assert signals.num_learners == 3
+
+
 def loop_at_work(*, seconds: int = 10) -> Observations:
     """Ten seconds of a loop whose actors work all the time and whose learner waits half of it."""
     seen = Observations(window_s=10.0)

@@ -61,6 +61,16 @@ def test_of_two_that_cost_the_same_the_one_that_brings_more_is_better() -> None:
     assert found.others[0].usd_per_million == pytest.approx(36.46, abs=0.01)
 
 
+@pytest.mark.parametrize(("replicas", "gain"), [(1, 0.92), (2, 0.4375), (13, 0.0)])
+def test_each_learner_replica_more_brings_less_and_costs_the_same(replicas: int, gain: float) -> None:
+    found = advise(
+        window(num_learners=replicas, num_actors=64, actor_wait_task_ratio=0.8),
+        prices=Prices(actor_usd_per_h=2.0, learner_usd_per_h=0.01),
+    )
+    gains = {fix.lever: fix.gain for fix in (found.best, *found.others) if fix is not None}
+    assert gains.get("learner", 0.0) == pytest.approx(gain)
+
+
 def test_learner_is_bought_where_it_is_cheap() -> None:
     cheap = Prices(actor_usd_per_h=2.0, learner_usd_per_h=0.5)
     found = advise(window(num_actors=8, actor_wait_task_ratio=0.45), prices=cheap)
