@@ -50,7 +50,7 @@ _EVERY_SERVICE = {
     "broker_reconnects_total": Shown(names.METRIC_RECONNECTS),
     "backpressure_total": Shown(names.METRIC_BACKPRESSURE),
 }
-_BOARDS: dict[str, dict[str, Shown]] = {
+BOARDS: dict[str, dict[str, Shown]] = {
     "task_queue": {
         "admitted_total": Shown(names.METRIC_TASKS_ADMITTED),
         "in_flight_trajectories": Shown(names.METRIC_INFLIGHT),
@@ -128,7 +128,7 @@ _FROM_ZERO = ("quarantined_total", "tasks_failed_total", "tasks_redelivered_tota
 
 def readings(stats: ServiceStats) -> Iterator[Reading]:
     """Everything on the board that has a metric."""
-    shown = {**_EVERY_SERVICE, **_BOARDS.get(stats.service, {})}
+    shown = {**_EVERY_SERVICE, **BOARDS.get(stats.service, {})}
     values: Mapping[str, float] = {**{name: 0.0 for name in _FROM_ZERO if name in shown}, **stats.values}
     for name, value in values.items():
         found = shown.get(name)

@@ -43,7 +43,7 @@ async def test_a_step_is_a_trace_of_its_own_linked_to_what_it_was_trained_on(
         names = {metric.name for metric in sink.metrics}
         assert names >= {
             "tidegate.trajectory.policy_lag",
-            "tidegate.slo.events",
+            "tidegate.provenance.incomplete",
             "tidegate.trajectory.consumed",
         }
         good = {

@@ -18,6 +18,7 @@ from tidegate.core.slo import (
     SloState,
     Verdict,
     count,
+    coverage,
     headline,
     observe,
     settle,
@@ -286,3 +287,24 @@ def test_headline_says_how_many_stand_where_and_names_those_in_trouble() -> None
     unseen = verdict(LAG, SloState(), now_s=0.0)
     assert headline([fine, burning, fine, unseen]) == "2 ok, 1 burning (lag_p95), 1 no data"
     assert headline([]) == "none declared"
+
+
+def test_coverage_is_the_part_of_the_window_since_the_oldest_observation() -> None:
+    slo = Slo("lag_p95", bound=4, target=0.95, window_s=BUCKETS * 1.0)
+    state = SloState()
+    assert coverage(slo, state, now_s=0.0) == 0.0
+    state = observe(slo, state, 1.0, at_s=0.0)
+    assert coverage(slo, state, now_s=BUCKETS / 2 - 1) == 0.5
+    assert coverage(slo, state, now_s=BUCKETS - 1) == 1.0
+
+
+def test_burn_over_the_window_is_the_error_ratio_by_the_budget_times_the_coverage() -> None:
+    """What PromQL divides, from counters and the coverage, is what is shown here."""
+    slo = Slo("lag_p95", bound=4, target=0.95, window_s=BUCKETS * 1.0)
+    state = SloState()
+    for second in range(60):
+        state = observe(slo, state, 9.0 if second % 10 == 0 else 1.0, at_s=float(second))
+    found = verdict(slo, state, now_s=59.0)
+    ratio = found.bad / (found.good + found.bad)
+    burned = ratio / (1.0 - slo.target) * coverage(slo, state, now_s=59.0)
+    assert found.budget_left == pytest.approx(1.0 - burned)

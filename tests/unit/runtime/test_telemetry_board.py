@@ -1,0 +1,59 @@
+from tidegate.runtime import telemetry_board
+from tidegate.runtime.telemetry_board import readings
+from tidegate.runtime.telemetry_names import INSTRUMENTS
+from tidegate.wire.stats import ServiceStats
+
+
+def stats(service: str, values: dict[str, float], labels: dict[str, str] | None = None) -> ServiceStats:
+    return ServiceStats(service, service, "ready", 0.0, 0.0, values, labels or {})
+
+
+def test_each_member_of_a_family_is_a_label_and_the_sum_of_them_is_left_out() -> None:
+    found = list(
+        readings(
+            stats(
+                "trajectory_store",
+                {"dropped_total": 3, "dropped_stale_total": 1, "dropped_expired_total": 2},
+            )
+        )
+    )
+    dropped = {
+        reading.labels["tidegate.drop.reason"]: reading.value
+        for reading in found
+        if reading.metric == "tidegate.trajectory.dropped"
+    }
+    assert dropped == {"stale": 1, "expired": 2}
+
+
+def test_one_of_the_enumerated_is_one_and_the_others_are_zero() -> None:
+    found = [
+        reading
+        for reading in readings(stats("admission", {}, {"bottleneck": "learner", "scaling_mode": "observe"}))
+        if reading.value == 1.0
+    ]
+    assert [(reading.metric, list(reading.labels.values())) for reading in found] == [
+        ("tidegate.admission.mode", ["observe"]),
+        ("tidegate.bottleneck", ["learner"]),
+    ]
+
+
+def test_units_are_those_of_the_catalogue() -> None:
+    found = {
+        reading.metric: reading.value
+        for reading in readings(stats("actor", {"rss_mb": 2, "swap_ms_total": 500}))
+    }
+    assert found["process.memory.usage"] == 2e6
+    assert found["tidegate.worker.time"] == 0.5
+
+
+def test_what_must_be_seen_to_grow_begins_at_zero() -> None:
+    found = {reading.metric for reading in readings(stats("actor", {}))}
+    assert {"tidegate.delivery.redelivered", "tidegate.stage.errors"} <= found
+
+
+def test_every_metric_that_a_board_is_shown_as_is_in_the_catalogue() -> None:
+    values = {"rss_mb": 1.0}
+    for service in telemetry_board.BOARDS:
+        names = {name.replace("*", "x"): 1.0 for name in telemetry_board.BOARDS[service]}
+        for reading in readings(stats(service, {**values, **names})):
+            assert reading.metric in INSTRUMENTS
