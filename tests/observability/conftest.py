@@ -17,10 +17,11 @@ from tidegate.cli.folder import read_record
 
 UNDISTURBED_S = 60.0
 SLOWED_S = 60.0
-# Forty times slower: an update of 30 ms takes over a second, and what waits for it gets old.
-FACTOR = 40.0
-# Far above what a loaded machine shows undisturbed (0.4 s), far below what a slowed learner leads to.
-AGE_BOUND_S = 2.0
+# Eighty times slower: an update of 30 ms takes over two seconds, and what waits for it gets old.
+FACTOR = 80.0
+# Above what a machine with seven times its load shows undisturbed (2.5 s at worst, 0.4 s idle), far below what a slowed
+# learner leads to.
+AGE_BOUND_S = 3.0
 FIRST_GRADIENT_TIMEOUT_S = 120.0
 
 

@@ -1,5 +1,6 @@
 """The rule files of the chart, as Prometheus reads them."""
 
+import re
 from typing import Any, cast
 
 import yaml
@@ -13,6 +14,12 @@ DAY_S = 86400.0
 WINDOW_MIN_S = 60.0
 DEFAULT_PERIOD = Period(DAY_S, WINDOW_MIN_S)
 
+INDEX = "README.md"
+PREFACE = """\
+A page wants somebody now; a ticket can wait until morning. A burn pages when 10 % of an objective's budget is gone
+within a 48th of the period, or 25 % within a twelfth, and it still goes on; it is a ticket at 50 % within a third. The
+period is a day; `python -m tools.monitoring.generate --rules FOLDER --period SECONDS` writes rules of another one.
+"""
 HEADER = """\
 # Generated from the catalogue of objectives by `python -m tools.monitoring.generate`; edits are overwritten.
 # Budgets count over {period}.
@@ -48,8 +55,24 @@ def rule(alert: Alert, period: Period) -> Rule:
 
 
 def runbook_pages(period: Period) -> dict[str, str]:
-    """File name to text: a page an alert; the two severities of a burn share one."""
-    return {f"{alert.name}.md": _page(alert) for alert in [*burn_alerts(period), *other_alerts(period)]}
+    """File name to text: a page an alert (the two severities of a burn share one), and a table of them all."""
+    alerts = [*other_alerts(period), *burn_alerts(period)]
+    return {INDEX: _index(alerts), **{f"{alert.name}.md": _page(alert) for alert in alerts}}
+
+
+def _index(alerts: list[Alert]) -> str:
+    severities: dict[str, list[str]] = {}
+    for alert in alerts:
+        severities.setdefault(alert.name, []).append(alert.severity)
+    # Without the run and the labels that only a firing alert has.
+    meanings = {alert.name: re.sub(r"^Run .*?: |{{.*?}} ?", "", alert.summary) for alert in alerts}
+    rows = [
+        f"| [{name}]({name}.md) | {', '.join(found)} | {meanings[name]} |"
+        for name, found in severities.items()
+    ]
+    return "\n".join(
+        ["# Alerts", "", PREFACE, "| alert | severity | what it means |", "|---|---|---|", *rows, ""]
+    )
 
 
 def _page(alert: Alert) -> str:

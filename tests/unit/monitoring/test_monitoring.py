@@ -13,7 +13,7 @@ from tidegate.runtime.telemetry_names import INSTRUMENTS, METRIC_AGE, METRIC_SLO
 from tools.monitoring.boards import BOARDS
 from tools.monitoring.generate import DASHBOARDS, ROOT, RULES, RUNBOOKS, differences
 from tools.monitoring.prometheus_names import label, metric, series_names
-from tools.monitoring.rule_files import DEFAULT_PERIOD, rule_files, runbook_pages
+from tools.monitoring.rule_files import DEFAULT_PERIOD, INDEX, rule_files, runbook_pages
 from tools.monitoring.slo_rules import BURN_WINDOWS, SLO_NAMES, Period, duration
 
 METRIC_PATTERN = re.compile(
@@ -88,8 +88,10 @@ def test_every_alert_says_how_bad_it_is_and_leads_to_a_page() -> None:
 
 def test_there_is_no_page_without_an_alert() -> None:
     alerts = {rule["alert"] for rule in rules() if "alert" in rule}
-    assert {path.stem for path in (ROOT / RUNBOOKS).glob("*.md")} == alerts
-    assert set(runbook_pages(DEFAULT_PERIOD)) == {f"{name}.md" for name in alerts}
+    pages = {path.name for path in (ROOT / RUNBOOKS).glob("*.md")}
+    assert pages == set(runbook_pages(DEFAULT_PERIOD)) == {INDEX, *(f"{name}.md" for name in alerts)}
+    index = (ROOT / RUNBOOKS / INDEX).read_text()
+    assert all(f"({name}.md)" in index for name in alerts)
 
 
 def test_every_objective_has_a_burn_that_can_fire() -> None:
