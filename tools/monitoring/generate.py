@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tools.monitoring.dashboards import dashboard_files
+from tools.monitoring.metric_pages import metric_pages
 from tools.monitoring.rule_files import DEFAULT_PERIOD, rule_files, runbook_pages
 from tools.monitoring.slo_rules import Period
 
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = Path("helm/tidegate/rules")
 DASHBOARDS = Path("helm/tidegate/dashboards")
 RUNBOOKS = Path("docs/runbooks")
+METRICS = Path("docs/telemetry")
 
 
 def generated() -> dict[Path, dict[str, str]]:
@@ -26,6 +28,7 @@ def generated() -> dict[Path, dict[str, str]]:
         RULES: rule_files(DEFAULT_PERIOD),
         DASHBOARDS: dashboard_files(),
         RUNBOOKS: runbook_pages(DEFAULT_PERIOD),
+        METRICS: metric_pages(),
     }
 
 
