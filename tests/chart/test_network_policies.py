@@ -101,7 +101,7 @@ def test_every_pod_of_the_release_is_denied_first_and_may_resolve_names() -> Non
 
 
 def beyond_the_release(objects: list[Manifest], component: str) -> list[Manifest]:
-    rules: list[Manifest] = named(objects, "NetworkPolicy", f"t-{component}")["spec"]["egress"] or []
+    rules: list[Manifest] = named(objects, "NetworkPolicy", f"t-{component}")["spec"].get("egress", [])
     return [rule for rule in rules if not any("podSelector" in each for each in rule.get("to", []))]
 
 
