@@ -19,7 +19,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``ranks``: processes that train together, each on its share of every batch; `tidegate up` starts so many on this
     machine, and in a cluster torchrun says how many there are. More ranks than groups in a minibatch (text) leave some
     idle. ``rank_timeout_s``: how long ranks wait for one that hangs before they start again from the newest checkpoint
-    (one that dies is noticed at once); above the longest gradient step, and the time between their starts.
+    (one that dies is noticed at once); above the longest gradient step.
     ``checkpoint_every_steps``: what a crash can cost, in steps; the trajectory store keeps the payloads of as many.
     ``keep_checkpoints``: how many stay; with 1 a spoiled checkpoint ends the run.
     ``prefetch``: lease the next batch while one is trained (never at ``max_lag`` 0, where it cannot exist yet).

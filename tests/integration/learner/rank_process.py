@@ -25,7 +25,6 @@ from tidegate.runtime.stats_board import StatsBoard
 
 TIMEOUT_S = 5.0
 IDLE_S = 1.5 * TIMEOUT_S
-MEET_TIMEOUT_S = 60.0
 UPDATES = 3
 
 
@@ -43,11 +42,6 @@ def main(scenario: str, kind: str, folder: Path) -> None:
         torch.set_default_dtype(torch.float64)
     member = membership(os.environ)
     assert member is not None
-    # Importing torch takes seconds, more for one than for another: the short timeout begins when all are that far.
-    (folder / f"here-{member.rank}").touch()
-    deadline_s = time.monotonic() + MEET_TIMEOUT_S
-    while len(list(folder.glob("here-*"))) < member.count and time.monotonic() < deadline_s:
-        time.sleep(0.01)
     group = RankGroup(member, device=torch.device("cpu"), timeout_s=TIMEOUT_S)
     trainer = make(kind, group)
     try:

@@ -142,6 +142,8 @@ class Follower:
 
     async def _become_ready(self, joined: asyncio.Event, server: RpcServer) -> None:
         await joined.wait()
+        if self._drain.requested:
+            return  # told to stop before it had begun: it never was ready
         self._stats.state = "ready"
         self._log.info("rank_ready")
         await server.set_serving(serving=True)

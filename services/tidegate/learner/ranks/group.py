@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,9 @@ from tidegate.learner.ranks.membership import Membership
 
 # Large enough that the wire and not its latency decides, small enough that the copy of it is no burden.
 BUCKET_BYTES = 32 << 20
+# Rank 0 may have to wait for its broker first, which in a cluster may be pulled and scheduled meanwhile. Whoever gives
+# up earlier only makes everybody start again; one that dies before the meeting is torchrun's to notice.
+MEETING_TIMEOUT_S = 1800.0
 
 
 class RankLostError(TidegateError):
@@ -41,23 +45,27 @@ class RankGroup:
     """One process' place in the group. Used by one thread at a time; ``waited_s`` grows with every exchange."""
 
     def __init__(self, member: Membership, *, device: torch.device, timeout_s: float) -> None:
-        """Meet the others; returns once all are there. ``timeout_s`` bounds this and every later exchange.
+        """Meet the others; returns once all are there. ``timeout_s`` bounds every later exchange.
 
         Raises:
-            RankLostError: not all came.
+            RankLostError: not all came in ``MEETING_TIMEOUT_S``.
         """
         self.rank = member.rank
         self.count = member.count
         self.device = device
         self.timeout_s = timeout_s
         self.waited_s = 0.0
-        with self._exchange("the ranks meet"):
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        with self._exchange("the meeting of the ranks"):
             dist.init_process_group(
-                backend="cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                backend=backend,
                 rank=member.rank,
                 world_size=member.count,
-                timeout=timedelta(seconds=timeout_s),
+                timeout=timedelta(seconds=MEETING_TIMEOUT_S),
             )
+            # A group's timeout is for good, so those who have met make another one.
+            group: Any = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
+        self._group = cast("dist.ProcessGroup", group)
 
     def gather(self, part: Tensor, rows_B: Tensor, *, num_rows: int) -> Tensor:
         """See ``port.Ranks``. Each rank fills in its own rows and adds the others' to its zeros, which is exact."""
@@ -89,7 +97,7 @@ class RankGroup:
         """
         with self._exchange("a sum over the ranks"):
             for tensor in tensors:
-                dist.all_reduce(tensor)  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
+                dist.all_reduce(tensor, group=self._group)  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
 
     def largest(self, values: Tensor) -> Tensor:
         """The largest over the ranks, of each value.
@@ -99,7 +107,7 @@ class RankGroup:
         """
         result = values.clone()
         with self._exchange("a question to all ranks"):
-            dist.all_reduce(result, op=dist.ReduceOp.MAX)  # pyright: ignore[reportUnknownMemberType] (the same)
+            dist.all_reduce(result, op=dist.ReduceOp.MAX, group=self._group)  # pyright: ignore[reportUnknownMemberType] (the same)
         return result
 
     def send_to_all(self, tensor: Tensor) -> None:
@@ -109,7 +117,7 @@ class RankGroup:
             RankLostError: a rank is gone.
         """
         with self._exchange("what rank 0 sends"):
-            dist.broadcast(tensor, src=0)
+            dist.broadcast(tensor, src=0, group=self._group)
 
     def close(self) -> None:
         """Leave the group."""
