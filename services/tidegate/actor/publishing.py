@@ -21,6 +21,7 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.runtime.telemetry_names import (
     ATTR_ATTEMPT,
+    ATTR_DELIVERY_COUNT,
     ATTR_ENV,
     ATTR_RUN,
     ATTR_STAGE,
@@ -104,11 +105,12 @@ class Publisher:
             num_tokens = sum(record.num_steps for record in records)
             telemetry.count(METRIC_TOKENS, num_tokens, {ATTR_ENV: task.env_id})
         return [
-            self._generated(record, task) if is_sampled(record.trace_parent) else record for record in records
+            self._generated(record, held) if is_sampled(record.trace_parent) else record for record in records
         ]
 
-    def _generated(self, record: Trajectory, task: Task) -> Trajectory:
+    def _generated(self, record: Trajectory, held: Held) -> Trajectory:
         """A sampled record, with its generation as the newest span of its trace."""
+        task = held.task
         trace_parent = self._context.telemetry.emit(
             SPAN_GENERATE,
             parent=record.trace_parent,
@@ -120,6 +122,7 @@ class Publisher:
                 ATTR_TASK: task.task_id,
                 ATTR_TRAJECTORY: record.trajectory_id,
                 ATTR_ATTEMPT: task.attempt,
+                ATTR_DELIVERY_COUNT: held.delivery.num_delivered,
                 ATTR_VERSION_START: str(record.spans[0].version),
                 ATTR_VERSION_END: str(record.spans[-1].version),
                 **(self._completion(record) if task.kind == "group" else {}),

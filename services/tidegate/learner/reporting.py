@@ -27,6 +27,8 @@ from tidegate.runtime.telemetry_names import (
     ATTR_CAUSE,
     ATTR_ENV,
     ATTR_LAG,
+    ATTR_LAG_MAX,
+    ATTR_LOSS,
     ATTR_PHASE,
     ATTR_RESPONSE_TIER,
     ATTR_SLO_VIOLATION,
@@ -211,8 +213,8 @@ class Reporter:
             attributes={
                 ATTR_VERSION_LEARNER: str(step.progress.version),
                 ATTR_BATCH_COUNT: len(lags),
-                "tidegate.policy.lag.max": max(lags),
-                "loss": step.metrics.get("loss", 0.0),
+                ATTR_LAG_MAX: max(lags),
+                ATTR_LOSS: step.metrics.get("loss", 0.0),
                 ATTR_RESPONSE_TIER: step.response.tier,
             },
             links=[

@@ -11,6 +11,7 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry_names import (
     ATTR_TRANSPORT,
     ATTR_VERSION,
+    ATTR_WEIGHTS_BYTES,
     METRIC_WEIGHTS_PUBLISH,
     SPAN_WEIGHTS_PUBLISH,
 )
@@ -124,7 +125,7 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
             finished_at_s=now_s,
             attributes={
                 ATTR_VERSION: str(announcement.version),
-                "tidegate.weights.bytes": announcement.message.payload_size,
+                ATTR_WEIGHTS_BYTES: announcement.message.payload_size,
             },
             kind="producer",
         )
