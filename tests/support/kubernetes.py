@@ -36,6 +36,8 @@ class FakeApi:
         self.requests: list[tuple[str, str, Json]] = []
         self.denied: set[str] = set()
         self.hangs = False
+        # Off: as for what was applied server-side without replicas.
+        self.notes_scalers = True
         self.port = free_port()
         self._version = 0
 
@@ -69,15 +71,14 @@ class FakeApi:
         at = datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds_ago, UTC)
         found = self.objects[f"{APPS}/{name}"]
         found["spec"]["replicas"] = replicas
-        found["metadata"]["managedFields"] = [
-            {
-                "manager": manager,
-                "operation": "Update",
-                "subresource": "scale",
-                "time": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-                "fieldsV1": {"f:spec": {"f:replicas": {}}},
-            }
-        ]
+        noted: Json = {
+            "manager": manager,
+            "operation": "Update",
+            "subresource": "scale",
+            "time": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "fieldsV1": {"f:spec": {"f:replicas": {}}},
+        }
+        found["metadata"]["managedFields"] = [noted] if self.notes_scalers else []
         self.put(f"{APPS}/{name}", found)
 
     def put(self, path: str, body: Json) -> None:

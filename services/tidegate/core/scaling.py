@@ -220,8 +220,10 @@ def _recommend(
         target, why, needed = _target(state, view, config, now_s=now_s)
     since_step_s = math.inf if state.changed_at_s is None else now_s - state.changed_at_s
     if since_step_s < config.step_s and state.recommendation is not None:
+        standing = state.recommendation
         waits = f"the last step was {since_step_s:.0f} s ago, one in {config.step_s:.0f} s"
-        return Recommendation(config.clamp(state.recommendation.replicas), waits, needed)
+        reason = waits if standing.replicas == current else standing.reason
+        return Recommendation(config.clamp(standing.replicas), reason, needed)  # bounds go before the rate
     if target > current and signals.num_actors < JOINED_SHARE * current:
         return Recommendation(
             current, f"waits for the actors asked for: {signals.num_actors} of {current} report", needed

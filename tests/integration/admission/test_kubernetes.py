@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.kubernetes import APPS, AUTOSCALERS, LEASES, RUNS, FakeApi
+from tests.support.reports import Services
 from tests.support.room import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
@@ -19,7 +20,6 @@ from tidegate.core.scaling import Mode, ScalingConfig
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.admission import AdmissionClient
-from tidegate.wire.stats import ServiceStats, encode_stats
 
 pytestmark = pytest.mark.integration
 
@@ -74,48 +74,6 @@ def config(mode: Mode = "observe", **scaling: Any) -> AdmissionConfig:
     return AdmissionConfig(tick_s=0.05, window_s=2.0, scaling=chosen, kubernetes=CLUSTER)
 
 
-class Services:
-    """What the other services report, until it is changed: actors by pod name, and a learner that waits half."""
-
-    def __init__(self) -> None:
-        self.actors: dict[str, dict[str, float]] = {}
-        self.version = 10.0
-
-    @asynccontextmanager
-    async def reporting(self, context: ServiceContext) -> AsyncGenerator[None]:
-        async def report() -> None:
-            at_s = 0.0
-            while True:
-                at_s += 0.1
-                learner = {
-                    "wait_batch_s_total": 0.5 * at_s,
-                    "busy_s_total": 0.5 * at_s,
-                    "trained_trajectories_total": 10.0 * at_s,
-                    "version_step": self.version,
-                    "lag_p95": 1.0,
-                }
-                labels = {"version": f"main@{self.version:.0f}"}
-                every = [
-                    ServiceStats("learner", "learner", "ready", at_s, 0.0, learner, labels),
-                    ServiceStats("trajectory_store", "trajectory_store", "ready", at_s, 0.0, {}),
-                ]
-                every += [
-                    ServiceStats("actor", name, "ready", at_s, 0.0, {"busy_s_total": at_s, **values})
-                    for name, values in self.actors.items()
-                ]
-                for stats in every:
-                    await context.bus.publish_core(
-                        context.topology.stats(stats.instance), encode_stats(stats)
-                    )
-                await asyncio.sleep(0.1)
-
-        task = asyncio.create_task(report())
-        try:
-            yield
-        finally:
-            task.cancel()
-
-
 @pytest.fixture
 def services() -> Services:
     services = Services()
@@ -129,6 +87,10 @@ async def admission(
 ) -> AsyncGenerator[ServiceContext]:
     async with api.serving(), running(build, config, make()) as context, services.reporting(context):
         yield context
+
+
+def label(context: ServiceContext, name: str) -> str:
+    return context.stats.snapshot(at_s=0.0).labels.get(name, "")
 
 
 def condition(api: FakeApi, kind: str) -> tuple[str, str] | None:
@@ -193,9 +155,35 @@ async def test_a_persons_scale_is_recorded_held_and_never_reverted(
         assert api.replicas(ACTORS) == 7
         assert len(api.patches("/scale")) == patched
         assert "held" in (await AdmissionClient(context.channel("admission")).diagnose()).recommendation
-        assert context.stats.snapshot(at_s=0.0).labels["scaling_owner"] == "kubectl"
-        api.scale(ACTORS, 1, manager="kubectl", seconds_ago=2 * SCALING.hold_s)
+        assert label(context, "scaling_owner") == "kubectl"
+
+
+async def test_after_the_hold_it_goes_on_from_where_the_person_left_it(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    async with admission(make, api, services, config("controller", hold_s=1.0)) as context:
         await until(lambda: api.replicas(ACTORS) == 2)
+        api.scale(ACTORS, 1, manager="kubectl")
+        await until(lambda: context.stats.value("foreign_scales_total") == 1.0)
+        await until(lambda: api.replicas(ACTORS) == 2)
+
+
+async def test_a_persons_scale_is_held_where_kubernetes_does_not_note_who_it_was(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    api.notes_scalers = False
+    async with admission(make, api, services, config("controller")) as context:
+        await until(lambda: api.replicas(ACTORS) == 2)
+        api.scale(ACTORS, 7, manager="kubectl")
+        await until(lambda: label(context, "scaling_owner") == "somebody")
+        looks = len(api.requests)
+        await until(lambda: len(api.requests) > looks + 25)
+        assert api.replicas(ACTORS) == 7
+    async with admission(make, api, services, config("controller")) as context:
+        await until(lambda: label(context, "scaling_owner") == "somebody")
+        looks = len(api.requests)
+        await until(lambda: len(api.requests) > looks + 25)
+        assert api.replicas(ACTORS) == 7, "held on after a restart"
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise", "external"])
@@ -208,7 +196,7 @@ async def test_nothing_is_scaled_in_the_other_modes(
         looks = len(api.requests)
         await until(lambda: len(api.requests) > looks + 25)
         assert api.patches("/scale") == []
-        assert context.stats.snapshot(at_s=0.0).labels["scaling_owner"] == "kubectl"
+        assert label(context, "scaling_owner") == "kubectl"
 
 
 async def test_an_autoscaler_of_the_same_deployment_is_a_conflict_and_goes_first(
@@ -253,7 +241,7 @@ async def test_admission_works_on_without_access_and_says_once_what_it_lacks(
         await client.set_paused(paused=True, reason="still possible")
         assert (await client.limits())[0].paused
         assert context.stats.value("kubernetes_leader") == 0.0
-        assert "renew the Lease" in context.stats.snapshot(at_s=0.0).labels["kubernetes_troubles"]
+        assert "renew the Lease" in label(context, "kubernetes_troubles")
 
     if fault == "away":
         async with running(build, config("controller"), make()) as context, services.reporting(context):
@@ -266,16 +254,14 @@ async def test_admission_works_on_without_access_and_says_once_what_it_lacks(
 async def test_access_that_is_taken_away_and_given_back_is_picked_up_where_it_was(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
-    async with admission(make, api, services, config("controller")) as context:
+    async with admission(make, api, services, config("controller", hold_s=0.5)) as context:
         await until(lambda: api.replicas(ACTORS) == 2)
         api.denied = {"/apis/apps", "/api/v1"}
-        await until(
-            lambda: "read Deployment" in context.stats.snapshot(at_s=0.0).labels["kubernetes_troubles"]
-        )
-        api.scale(ACTORS, 1, manager="kubectl", seconds_ago=2 * SCALING.hold_s)
+        await until(lambda: "read Deployment" in label(context, "kubernetes_troubles"))
+        api.scale(ACTORS, 1, manager="kubectl")
         api.denied = set()
         await until(lambda: api.replicas(ACTORS) == 2)
-        await until(lambda: context.stats.snapshot(at_s=0.0).labels["kubernetes_troubles"] == "")
+        await until(lambda: label(context, "kubernetes_troubles") == "")
 
 
 async def test_without_the_right_to_scale_a_condition_says_so(

@@ -218,7 +218,8 @@ def test_bounds_the_rate_and_other_peoples_scale_hold_whatever_is_seen(
                 view.paused
                 or current == 0
                 or now_s < before.at_s
-                or (now_s - before.changed_at_s >= config.step_s)
+                or now_s - before.changed_at_s >= config.step_s
+                or replicas == config.clamp(recommended(before))  # bounds go before the rate
             )
 
 

@@ -13,13 +13,13 @@ import msgspec
 
 from tidegate.admission.config import KubernetesConfig
 from tidegate.admission.kubernetes.access import Access
-from tidegate.admission.kubernetes.api import Api
+from tidegate.admission.kubernetes.api import FIELD_MANAGER, Api
 from tidegate.admission.kubernetes.events import EventWriter, Happened, Regarding
 from tidegate.admission.kubernetes.lease import Election
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
 from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
 from tidegate.admission.kubernetes.reporting import Reporter
-from tidegate.admission.kubernetes.scalers import Scaler, conflicting, last_scaler
+from tidegate.admission.kubernetes.scalers import Known, KnownFile, conflicting, noticed
 from tidegate.admission.kubernetes.training_run import Moment, TrainingRun, ask_of, is_completed
 from tidegate.admission.loops import Admission
 from tidegate.admission.scaling import ClusterView
@@ -32,6 +32,7 @@ AUTOSCALERS = (
     ("/apis/autoscaling/v2", "horizontalpodautoscalers"),
     ("/apis/keda.sh/v1alpha1", "scaledobjects"),
 )
+SCALE_FILE = "scale.json"
 # Ranks written in one round; the rest has its turn in the next.
 PATCHES_MAX = 50
 BACKOFF_DOUBLINGS_MAX = 10
@@ -57,7 +58,8 @@ class Cluster:
         self._reporter = Reporter(api, access, status_s=config.status_s)
         self._troubles: dict[str, str] = {}
         self._deployments: list[Deployment] = []
-        self._scaler: Scaler | None = None
+        self._known_file = KnownFile(context.data_dir / SCALE_FILE)
+        self._known = self._known_file.read()
         self._run: TrainingRun | None = None
         self._pods: list[Pod] = []
         self._conflicts: tuple[str, ...] = ()
@@ -132,17 +134,16 @@ class Cluster:
             return
         self._deployments = found
         target, *others = found
-        scaler = last_scaler(target)
-        await self._note_scaler(scaler, target)
-        foreign = scaler if scaler is not None and not scaler.is_us else None
+        await self._note(noticed(self._known, target, wall_s=self._context.clock.now_s()))
+        known = self._known
         fixed = sum(deployment.spec.replicas for deployment in others)
         admission.scaling.cluster = ClusterView(
             seen_at_s=self._now_s(),
             replicas=target.spec.replicas + fixed,
             fixed=fixed,
-            scaled_by=foreign.manager if foreign is not None else "",
-            scaled_at_s=foreign.at_s if foreign is not None else None,
-            zero_is_ours=target.spec.replicas == 0 and scaler is not None and scaler.is_us,
+            scaled_by=known.by if known.is_foreign else "",
+            scaled_at_s=known.at_s if known.is_foreign else None,
+            zero_is_ours=target.spec.replicas == 0 and known.by == FIELD_MANAGER,
             ask=ask,
         )
 
@@ -150,23 +151,28 @@ class Cluster:
         """A TrainingRun that was deleted asks for nothing any more; one that cannot be read goes on asking."""
         try:
             self._run = await self._api.get(self._reporter.path, TrainingRun)
-            self._troubles.pop("read the TrainingRun", None)
         except NotFoundError:
             self._run = None
         except TidegateError as error:
             self._trouble("read the TrainingRun", error)
+            return
+        self._troubles.pop("read the TrainingRun", None)
 
-    async def _note_scaler(self, scaler: Scaler | None, target: Deployment) -> None:
-        """Say once that somebody else scaled; the one found at the start happened before our time."""
-        before, self._scaler = self._scaler, scaler
-        if scaler is None or scaler.is_us or scaler == before or not self._deployments:
+    def _know(self, known: Known) -> None:
+        if known != self._known:
+            self._known = known
+            self._known_file.write(known)
+
+    async def _note(self, known: Known) -> None:
+        """Say once that somebody else scaled; what is found at first sight happened before our time."""
+        before = self._known
+        self._know(known)
+        if known == before or not known.is_foreign or before.deployment != known.deployment:
             return
         self._context.stats.add("foreign_scales_total")
-        self._context.log.info("scaled_by_other", manager=scaler.manager, replicas=target.spec.replicas)
+        self._context.log.info("scaled_by_other", manager=known.by, replicas=known.replicas)
         hold_s = self._admission.scaling.config.hold_s
-        note = (
-            f"{scaler.manager} scaled to {target.spec.replicas}; admission leaves it alone for {hold_s:.0f} s"
-        )
+        note = f"{known.by} scaled to {known.replicas}; admission leaves it alone for {hold_s:.0f} s"
         await self._tell("ExternalScaleDetected", note)
 
     async def _relist(self, *, leads: bool) -> None:
@@ -189,12 +195,12 @@ class Cluster:
             what = f"list {plural}"
             try:
                 found = await self._api.list_all(path, Autoscaler)
-                self._troubles.pop(what, None)
             except NotFoundError:
-                continue
+                found = []
             except TidegateError as error:
                 self._trouble(what, error)
                 continue
+            self._troubles.pop(what, None)
             names += [f"{plural}/{name}" for name in conflicting(found, self._access.deployments)]
         return names
 
@@ -247,6 +253,7 @@ class Cluster:
         if wanted < target.spec.replicas and config.deletion_cost:
             await self._rank()  # so that the least invested are those that go
         name = target.metadata.name
+        self._know(msgspec.structs.replace(self._known, writing=wanted))
         body = {
             "metadata": {"resourceVersion": target.metadata.resource_version},
             "spec": {"replicas": wanted},
@@ -256,6 +263,7 @@ class Cluster:
             is None
         ):
             return
+        self._know(Known(name, wanted, FIELD_MANAGER, context.clock.now_s()))
         # Before the next look the ticks are to know of it.
         scaling.cluster = msgspec.structs.replace(
             cluster, replicas=wanted + cluster.fixed, scaled_by="", scaled_at_s=None, zero_is_ours=wanted == 0
@@ -279,10 +287,16 @@ class Cluster:
         moment = self._moment()
         for reason, note, is_warning in self._reporter.changes(moment):
             await self._tell(reason, note, is_warning=is_warning)
-        run, context = self._run, self._context
+        run = self._run
         if run is not None and self._reporter.is_due(run, moment, now_s=self._now_s()):
-            written = self._reporter.write(run, moment, now_s=self._now_s(), wall_s=context.clock.now_s())
-            await self._attempt("write the status", written)
+            await self._attempt("write the status", self._write_status(run, moment))
+
+    async def _write_status(self, run: TrainingRun, moment: Moment) -> bool:
+        try:
+            await self._reporter.write(run, moment, now_s=self._now_s(), wall_s=self._context.clock.now_s())
+        except NotFoundError:
+            self._run = None  # deleted since the look
+        return True
 
     def _moment(self) -> Moment:
         """The run now, as conditions and status are made from it."""
@@ -307,7 +321,7 @@ class Cluster:
             selector=self._deployments[0].spec.selector.text() if self._deployments else "",
             mode=scaling.config.mode,
             recommendation=scaling.recommendation,
-            scale_owner=self._scaler.manager if self._scaler is not None else "",
+            scale_owner=self._known.by,
             conflicts=self._conflicts,
             denied=self._troubles.get("patch the scale", ""),
             completed=run is not None and is_completed(run, version_step=step),

@@ -69,7 +69,7 @@ class Reporter:
             return True
         return now_s - self._written_at_s >= self._status_s
 
-    async def write(self, run: TrainingRun, moment: Moment, *, now_s: float, wall_s: float) -> bool:
+    async def write(self, run: TrainingRun, moment: Moment, *, now_s: float, wall_s: float) -> None:
         """Write the status.
 
         Raises:
@@ -78,7 +78,6 @@ class Reporter:
         status = status_of(run, moment, conditions_of(moment), wall_s=wall_s)
         await self._api.patch(f"{self.path}/status", {"status": status})
         self._written, self._written_at_s = self._states(run, moment), now_s
-        return True
 
     def reference(self, run: TrainingRun) -> Regarding:
         """As an Event names it."""

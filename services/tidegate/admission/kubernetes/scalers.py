@@ -1,20 +1,25 @@
-"""Who scaled: read from the managedFields of a Deployment, where Kubernetes notes who wrote which field when.
+"""Who scaled, and when: noticed by the number, named by what Kubernetes notes of it.
 
-``kubectl scale``, an autoscaler (``kube-controller-manager``) and admission itself all write the subresource ``scale``;
-whoever installs or upgrades does not, as the chart renders no replicas. The time is the API server's: a clock that is
-off by a minute makes a hold a minute longer or shorter.
+``kubectl scale``, an autoscaler (``kube-controller-manager``) and admission itself all write the subresource ``scale``,
+and managedFields name who wrote the number of replicas last. Two things they do not do (API server 1.34): they keep the
+time of the first scale while the same manager scales again, as the set of its fields did not change; and they name
+nobody where the field never had an owner, which is so for whatever was applied server-side without replicas, as Helm 4
+installs ours. So a number that is neither what stood before nor what we wrote is somebody's, from when it is seen on.
 """
 
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
 from tidegate.admission.kubernetes.api import FIELD_MANAGER
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, ManagedFields
+from tidegate.runtime.files import replace_file
 
 SUBRESOURCE = "scale"
+SOMEBODY = "somebody"
 
 
 class Scaler(msgspec.Struct, frozen=True):
@@ -29,8 +34,60 @@ class Scaler(msgspec.Struct, frozen=True):
         return self.manager == FIELD_MANAGER
 
 
+class Known(msgspec.Struct, frozen=True):
+    """The scale as it was left: how many replicas, by whom ("" for nobody), when (seconds since the epoch).
+
+    ``writing``: a number that we were about to write; whether it was taken shows at the next look.
+    """
+
+    deployment: str = ""
+    replicas: int = -1
+    by: str = ""
+    at_s: float = 0.0
+    writing: int | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it was somebody else."""
+        return self.by not in ("", FIELD_MANAGER)
+
+
+def noticed(known: Known, deployment: Deployment, *, wall_s: float) -> Known:
+    """What is known after a look. At first sight what is noted counts, later the number, and who is noted with it."""
+    name, replicas = deployment.metadata.name, deployment.spec.replicas
+    noted = last_scaler(deployment)
+    if known.deployment != name:
+        return Known(name, replicas) if noted is None else Known(name, replicas, noted.manager, noted.at_s)
+    if replicas != known.replicas:
+        ours = noted is None and replicas == known.writing
+        by = FIELD_MANAGER if ours else SOMEBODY if noted is None else noted.manager
+        return Known(name, replicas, by, wall_s)
+    if noted is not None and noted.manager != known.by and noted.at_s > known.at_s:
+        return Known(name, replicas, noted.manager, noted.at_s)  # away and back between two looks
+    return known
+
+
+class KnownFile:
+    """What is known of the scale survives admission, so that a restart takes nobody's scale for its own."""
+
+    def __init__(self, path: Path) -> None:
+        """``path`` holds it, from the first look on."""
+        self._path = path
+
+    def read(self) -> Known:
+        """Nothing known where there is no such file, or none that can be read."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Known)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return Known()
+
+    def write(self, known: Known) -> None:
+        """Keep it."""
+        replace_file(self._path, msgspec.json.encode(known))
+
+
 def last_scaler(deployment: Deployment) -> Scaler | None:
-    """Who owns the number of replicas by having scaled; None when nobody ever did."""
+    """Who owns the number of replicas by having scaled, as Kubernetes notes it; None when it notes nobody."""
     scaled = [
         Scaler(fields.manager, seconds_of(fields.time))
         for fields in deployment.metadata.managed_fields

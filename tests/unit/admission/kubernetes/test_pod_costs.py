@@ -27,7 +27,7 @@ def actor(state: str = "ready", **values: float) -> ServiceStats:
 def test_cost_is_the_bucket_of_the_work_held_by_who_serves_inside_the_budget(
     values: dict[str, float], cost: int
 ) -> None:
-    assert cost_of(actor(**values), head_step=10.0, max_lag=2) == cost
+    assert cost_of(actor("ready", **values), head_step=10.0, max_lag=2) == cost
 
 
 @pytest.mark.parametrize("state", ["starting", "draining", "stopped"])

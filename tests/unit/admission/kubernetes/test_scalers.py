@@ -1,10 +1,19 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tidegate.admission.kubernetes.api import FIELD_MANAGER
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment
-from tidegate.admission.kubernetes.scalers import conflicting, last_scaler
+from tidegate.admission.kubernetes.scalers import (
+    SOMEBODY,
+    Known,
+    KnownFile,
+    conflicting,
+    last_scaler,
+    noticed,
+)
 
 # As a real API server tells it of `kubectl scale`, with the controller's own entry beside it.
 SCALED: dict[str, Any] = {
@@ -64,3 +73,46 @@ def test_an_autoscaler_conflicts_by_the_deployment_it_names() -> None:
         autoscaler("other", {"kind": "Deployment", "name": "t-environment"}),
     ]
     assert conflicting(found, ["t-actor"]) == ["hpa", "keda"]
+
+
+def unnoted(replicas: int) -> Deployment:
+    """As the API server shows one that was applied server-side without replicas: nobody ever scaled it."""
+    return deployment(metadata={"name": "t-actor"}, spec={"replicas": replicas})
+
+
+def test_where_nothing_is_noted_a_number_that_is_not_ours_is_somebodys() -> None:
+    first = noticed(Known(), unnoted(1), wall_s=10.0)
+    assert first == Known("t-actor", 1), "first sight says nothing"
+    scaled = noticed(first, unnoted(4), wall_s=20.0)
+    assert scaled == Known("t-actor", 4, SOMEBODY, 20.0)
+    assert scaled.is_foreign
+    assert noticed(scaled, unnoted(4), wall_s=30.0) == scaled
+
+
+def test_what_we_were_writing_is_ours_although_the_answer_was_lost() -> None:
+    known = Known("t-actor", 1, writing=3)
+    assert not noticed(known, unnoted(3), wall_s=20.0).is_foreign
+    assert noticed(known, unnoted(2), wall_s=20.0).is_foreign
+
+
+def test_what_kubernetes_notes_gives_the_name_and_the_look_gives_the_time() -> None:
+    known = noticed(Known(), deployment(), wall_s=5.0)
+    assert known == Known("t-actor", 3, "kubectl", 1772362800.0)
+    again = noticed(known, deployment(spec={"replicas": 5}), wall_s=1772370000.0)
+    assert again == Known("t-actor", 5, "kubectl", 1772370000.0), (
+        "its noted time is still that of the first scale"
+    )
+
+
+def test_a_scale_that_went_away_and_came_back_between_two_looks_has_a_new_owner() -> None:
+    known = noticed(Known("t-actor", 3, FIELD_MANAGER, 1.0), deployment(), wall_s=1772370000.0)
+    assert known == Known("t-actor", 3, "kubectl", 1772362800.0)
+
+
+def test_what_is_known_survives_a_restart_and_a_torn_file_is_nothing_known(tmp_path: Path) -> None:
+    file = KnownFile(tmp_path / "scale.json")
+    assert file.read() == Known()
+    file.write(Known("t-actor", 3, SOMEBODY, 99.0))
+    assert KnownFile(tmp_path / "scale.json").read() == Known("t-actor", 3, SOMEBODY, 99.0)
+    (tmp_path / "scale.json").write_bytes(b"{\xff")
+    assert file.read() == Known()

@@ -1,0 +1,200 @@
+"""Admission on this machine, acting on the real cluster with the rights of its Role and no others."""
+
+import asyncio
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from tests.cluster.kube import ROOT, Namespace, run
+from tests.support.broker import Broker
+from tests.support.reports import Services
+from tests.support.room import make_context
+from tests.support.settings import make_settings
+from tidegate.admission.kubernetes.rbac import rules
+from tidegate.core.ids import RunId
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.subjects import Topology
+
+RELEASE, ACTORS, ACCOUNT = "t", "t-actor", "t-admission"
+LABELS = {"app.kubernetes.io/instance": RELEASE, "app.kubernetes.io/component": "actor"}
+CRD = ROOT / "helm" / "tidegate" / "crds" / "trainingruns.yaml"
+
+
+def role(*, mode: Any = "controller") -> dict[str, object]:
+    """The Role of one mode, as the chart renders it."""
+    granted = rules(mode=mode, deletion_cost=True, deployments=[ACTORS], lease=ACCOUNT, run=RELEASE)
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": ACCOUNT},
+        "rules": msgspec.to_builtins(granted),
+    }
+
+
+def deployment() -> dict[str, object]:
+    """Pods that sleep and end at once, under the labels of actors; no replicas, as in the chart."""
+    container = {
+        "name": "actor",
+        "image": "busybox:1.35",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"],
+        "resources": {"requests": {"cpu": "5m", "memory": "8Mi"}},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": ACTORS, "labels": LABELS},
+        "spec": {
+            "selector": {"matchLabels": LABELS},
+            "template": {
+                "metadata": {"labels": LABELS},
+                "spec": {"containers": [container], "terminationGracePeriodSeconds": 5},
+            },
+        },
+    }
+
+
+@pytest.fixture
+def house() -> Iterator[Namespace]:
+    """A namespace with actors' pods and admission's ServiceAccount; gone afterwards."""
+    name = f"tidegate-scaling-{uuid.uuid4().hex[:6]}"
+    run("kubectl", "create", "namespace", name)
+    house = Namespace(name, RELEASE)
+    try:
+        run("kubectl", "apply", "--server-side", "--filename", str(CRD))
+        house.kubectl("create", "serviceaccount", ACCOUNT)
+        house.kubectl("apply", "--server-side", "--filename", "-", given=json.dumps(role()))
+        house.kubectl(
+            "create", "rolebinding", ACCOUNT, "--role", ACCOUNT, "--serviceaccount", f"{name}:{ACCOUNT}"
+        )
+        yield house
+    finally:
+        run("kubectl", "delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def kubeconfig(house: Namespace, tmp_path: Path) -> Path:
+    """The cluster of KUBECONFIG, as the ServiceAccount."""
+    config = yaml.safe_load(run("kubectl", "config", "view", "--raw", "--minify", "--flatten"))
+    token = house.kubectl("create", "token", ACCOUNT).strip()
+    config["users"] = [{"name": config["contexts"][0]["context"]["user"], "user": {"token": token}}]
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    broker = Broker(tmp_path / "nats")
+    broker.start()
+    topology = Topology(RunId("test-run"))
+    bus = await Bus.connect(broker.url, token="", name="test", topology=topology, clock=SystemClock())
+    await bus.bootstrap(topology.streams(max_tasks=64))
+    yield bus
+    await bus.close()
+    broker.kill()
+
+
+@pytest.fixture
+def make(
+    tmp_path: Path, bus: Bus, house: Namespace, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], ServiceContext]:
+    """A life of admission with access to the cluster."""
+    for name, value in {
+        "TIDEGATE_KUBERNETES": "1",
+        "TIDEGATE_NAMESPACE": house.namespace,
+        "TIDEGATE_RELEASE": RELEASE,
+        "TIDEGATE_POD_NAME": "t-admission-0",
+        "TIDEGATE_ACTOR_DEPLOYMENTS": ACTORS,
+        "TIDEGATE_CRD": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings = make_settings(tmp_path, broker_url="nats://unused", max_lag=2)
+    account = str(kubeconfig)
+
+    def made() -> ServiceContext:
+        monkeypatch.setenv("KUBECONFIG", account)
+        return make_context("admission", settings, bus=bus)
+
+    return made
+
+
+@pytest.fixture
+def services() -> Services:
+    return Services()
+
+
+class Hands:
+    """The operator's kubectl, beside the loops of admission instead of in their way."""
+
+    def __init__(self, house: Namespace, kubeconfig: str) -> None:
+        """``kubeconfig`` is the operator's."""
+        self.house, self._kubeconfig = house, kubeconfig
+
+    async def install(self, *, server_side: bool) -> None:
+        """The actors, as Helm 4 does it and whoever applies server-side, or as Helm 3 does it."""
+        how = ("apply", "--server-side") if server_side else ("create",)
+        await self.kubectl(*how, "--filename", "-", given=deployment())
+
+    async def kubectl(self, *arguments: str, given: object = None) -> str:
+        """Run it in the namespace."""
+        text = "" if given is None else json.dumps(given)
+        return await asyncio.to_thread(
+            self.house.kubectl, "--kubeconfig", self._kubeconfig, *arguments, given=text
+        )
+
+    async def get(self, kind: str, name: str = "") -> Any:
+        """An object, or the items of a kind; None where there is no such object."""
+        text = await self.kubectl(
+            "get", kind, *([name] if name else []), "--ignore-not-found", "--output", "json"
+        )
+        found: Any = json.loads(text) if text.strip() else None
+        return found if name or found is None else found["items"]
+
+    async def until(self, what: str, holds: "Callable[[], Any]") -> None:
+        """Look until it holds; a hang is the failure."""
+        try:
+            async with asyncio.timeout(60.0):
+                while not await holds():
+                    await asyncio.sleep(0.2)
+        except TimeoutError as error:
+            raise AssertionError(f"{what}: not within a minute") from error
+
+    async def replicas(self) -> int:
+        """Of the actors' Deployment, as asked for."""
+        return (await self.get("deployment", ACTORS))["spec"]["replicas"]
+
+    async def pods(self) -> dict[str, dict[str, str]]:
+        """Annotations of the pods that stay, by name."""
+        return {
+            pod["metadata"]["name"]: pod["metadata"].get("annotations", {})
+            for pod in await self.get("pods")
+            if "deletionTimestamp" not in pod["metadata"]
+        }
+
+    async def reasons(self) -> set[str]:
+        """Of all Events that admission wrote."""
+        events = await self.get("events.events.k8s.io")
+        return {
+            event["reason"] for event in events if event["reportingController"] == "tidegate.dev/admission"
+        }
+
+    async def condition(self, kind: str) -> tuple[str, str] | None:
+        """Status and reason of the TrainingRun's condition."""
+        found = await self.get("trainingrun", RELEASE)
+        conditions: list[Any] = found.get("status", {}).get("conditions", []) if found else []
+        return next(((each["status"], each["reason"]) for each in conditions if each["type"] == kind), None)
+
+
+@pytest.fixture
+def hands(house: Namespace) -> Hands:
+    return Hands(house, os.environ["KUBECONFIG"])

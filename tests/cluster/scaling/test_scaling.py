@@ -1,0 +1,261 @@
+"""Admission against a real API server: what it writes is taken, what the Role does not grant is refused."""
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from tests.cluster.kube import CommandError
+from tests.cluster.scaling.conftest import ACCOUNT, ACTORS, RELEASE, Hands, role
+from tests.support.reports import Services
+from tests.support.room import running, until
+from tidegate.admission.config import AdmissionConfig, KubernetesConfig
+from tidegate.admission.main import build
+from tidegate.core.scaling import Mode, ScalingConfig
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.admission import AdmissionClient
+
+pytestmark = pytest.mark.cluster
+
+COST = "controller.kubernetes.io/pod-deletion-cost"
+SCALING = ScalingConfig(
+    max_replicas=4, step_s=1.0, step_replicas=4, stabilise_out_s=0.0, stabilise_in_s=0.0, settle_s=0.0
+)
+CLUSTER = KubernetesConfig(
+    sync_s=0.3, relist_s=0.6, deadline_s=5.0, backoff_s_max=1.0, status_s=0.5, pod_patch_s=0.0
+)
+
+
+def config(mode: Mode) -> AdmissionConfig:
+    scaling = msgspec.structs.replace(SCALING, mode=mode)
+    return AdmissionConfig(tick_s=0.1, window_s=2.0, scaling=scaling, kubernetes=CLUSTER)
+
+
+@asynccontextmanager
+async def admission(
+    make: Callable[[], ServiceContext], services: Services, mode: Mode
+) -> AsyncGenerator[ServiceContext]:
+    async with running(build, config(mode), make()) as context, services.reporting(context):
+        yield context
+
+
+def troubles(context: ServiceContext) -> str:
+    return context.stats.snapshot(at_s=0.0).labels.get("kubernetes_troubles", "")
+
+
+async def test_scaling_in_by_a_person_takes_the_least_invested_actor_and_is_recorded(
+    make: Callable[[], ServiceContext], services: Services, hands: Hands
+) -> None:
+    await hands.install(server_side=False)
+    await hands.kubectl("scale", "deployment", ACTORS, "--replicas=3")
+    await hands.kubectl("rollout", "status", f"deployment/{ACTORS}", "--timeout=60s")
+    first, second, third = sorted(await hands.pods())
+    services.actors = {
+        first: {"serving_step": 10.0, "busy_tasks": 1.0, "work_invested_s": 40.0},
+        second: {"serving_step": 10.0},
+        third: {"serving_step": 10.0, "busy_tasks": 1.0, "work_invested_s": 400.0},
+    }
+    async with admission(make, services, "observe") as context:
+
+        async def ranked() -> bool:
+            costs = {name: notes.get(COST) for name, notes in (await hands.pods()).items()}
+            return costs == {first: "30", second: "0", third: "40"}
+
+        await hands.until("pods are ranked", ranked)
+        await until(lambda: context.stats.snapshot(at_s=0.0).labels["scaling_owner"] == "kubectl")
+        await hands.kubectl("scale", "deployment", ACTORS, "--replicas=2")
+
+        async def went() -> bool:
+            return second not in await hands.pods()
+
+        await hands.until("the idle actor goes", went)
+        assert set(await hands.pods()) == {first, third}
+        await hands.kubectl("scale", "deployment", ACTORS, "--replicas=1")
+
+        async def next_went() -> bool:
+            return set(await hands.pods()) == {third}
+
+        await hands.until("then the less invested one", next_went)
+        await until(lambda: context.stats.value("foreign_scales_total") == 2.0)
+
+        async def told() -> bool:
+            return {"LeaderElected", "ExternalScaleDetected"} <= await hands.reasons()
+
+        await hands.until("Events say so", told)
+        assert await hands.replicas() == 1
+        assert troubles(context) == ""
+
+
+@pytest.mark.parametrize("server_side", [True, False])
+async def test_the_controller_scales_holds_a_persons_scale_and_gives_way_to_an_autoscaler(
+    make: Callable[[], ServiceContext], services: Services, hands: Hands, server_side: bool
+) -> None:
+    """Kubernetes notes who scaled only where somebody owned the number before; a hold must not depend on that."""
+    await hands.install(server_side=server_side)
+    await hands.kubectl("apply", "--filename", "-", given=training_run())
+    services.actors = {"a-0": {"serving_step": 10.0}}
+    async with admission(make, services, "controller") as context:
+
+        async def scaled() -> bool:
+            return await hands.replicas() == 2
+
+        await hands.until("scaled to what is recommended", scaled)
+        shown = json.loads(
+            await hands.kubectl("get", "deployment", ACTORS, "--show-managed-fields", "--output", "json")
+        )
+        owners = {
+            each["manager"]: each.get("subresource", "")
+            for each in shown["metadata"]["managedFields"]
+            if "f:replicas" in each["fieldsV1"].get("f:spec", {})
+        }
+        assert owners == ({} if server_side else {"tidegate-admission": "scale"})
+        assert await hands.condition("ScalingActive") == ("True", "Controlling")
+
+        await hands.kubectl("scale", "deployment", ACTORS, "--replicas=4")
+        await until(lambda: context.stats.value("foreign_scales_total") == 1.0)
+        looks = context.stats.value("kubernetes_requests_total")
+        await until(lambda: context.stats.value("kubernetes_requests_total") > looks + 15)
+        assert await hands.replicas() == 4, "held"
+        owner = context.stats.snapshot(at_s=0.0).labels["scaling_owner"]
+        assert owner == ("somebody" if server_side else "kubectl")
+
+        await hands.kubectl("autoscale", "deployment", ACTORS, "--min=1", "--max=3", "--cpu-percent=80")
+
+        async def conflicts() -> bool:
+            return await hands.condition("ScalingActive") == ("False", "ConflictingScaler")
+
+        await hands.until("a conflict is a condition", conflicts)
+
+        async def told() -> bool:
+            return {"Scaled", "ExternalScaleDetected", "ConflictingScaler"} <= await hands.reasons()
+
+        await hands.until("Events say so", told)
+        described = await hands.kubectl("describe", "trainingrun", RELEASE)
+        assert "ConflictingScaler" in described
+        assert troubles(context) == ""
+
+
+def training_run(**spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "tidegate.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": RELEASE},
+        "spec": spec,
+    }
+
+
+async def test_a_training_run_is_seen_obeyed_and_shown(
+    make: Callable[[], ServiceContext], services: Services, hands: Hands
+) -> None:
+    await hands.install(server_side=True)
+    services.actors = {"a-0": {"serving_step": 10.0}}
+    await hands.kubectl("apply", "--filename", "-", given=training_run(suspend=True))
+    async with admission(make, services, "observe") as context:
+        client = AdmissionClient(context.channel("admission"))
+
+        async def limits(*, paused: bool, max_lag: int) -> bool:
+            now = (await client.limits())[0]
+            return (now.paused, now.max_lag) == (paused, max_lag)
+
+        await hands.until("suspended", lambda: limits(paused=True, max_lag=2))
+        assert "spec.suspend" in (await client.limits())[0].reason
+
+        async def shown() -> bool:
+            return "Suspended" in await hands.kubectl("get", "trainingrun")
+
+        await hands.until("kubectl get says so", shown)
+        header, row = (await hands.kubectl("get", "trainingrun")).splitlines()
+        assert header.split()[:4] == ["NAME", "PHASE", "VERSION", "P95STALE"]
+        assert "main@10" in row
+        spec = training_run(
+            suspend=False,
+            objective={"maxStalenessVersions": 1},
+            actors={"scaling": {"mode": "controller"}, "max": 3},
+        )
+        await hands.kubectl("apply", "--filename", "-", given=spec)
+        await hands.until("resumed with the smaller budget", lambda: limits(paused=False, max_lag=1))
+        # The scale subresource: kubectl, and any autoscaler, can speak to the run instead of to the Deployment.
+        await hands.kubectl("scale", "trainingrun", RELEASE, "--replicas=3")
+
+        async def scaled() -> bool:
+            return await hands.replicas() == 3
+
+        await hands.until("the run's replicas are the Deployment's", scaled)
+
+        async def says_so() -> bool:
+            found = await hands.get("trainingrun", RELEASE)
+            return found["status"]["actors"].get("recommended") == 3 and found["status"]["phase"] == "Running"
+
+        await hands.until("the status says so", says_so)
+        await hands.kubectl("delete", "trainingrun", RELEASE, "--timeout=20s")
+        await hands.until("nothing is asked any more", lambda: limits(paused=False, max_lag=2))
+        assert troubles(context) == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"actors": {"min": 5, "max": 2}}, "min is above max"),
+        ({"actors": {"replicas": 3}}, "scaling.mode controller only"),
+        ({"actors": {"replicas": 3, "scaling": {"mode": "advise"}}}, "scaling.mode controller only"),
+        ({"actors": {"scaling": {"mode": "autopilot"}}}, "Unsupported value"),
+        ({"objective": {"maxStalenessVersion": 1}}, "unknown field"),
+    ],
+)
+async def test_a_training_run_that_cannot_hold_is_refused_by_the_api_server(
+    hands: Hands, spec: dict[str, object], why: str
+) -> None:
+    with pytest.raises(CommandError, match=why):
+        await hands.kubectl("apply", "--filename", "-", "--validate=strict", given=training_run(**spec))
+
+
+async def test_admission_works_on_without_its_role_and_with_it_again(
+    make: Callable[[], ServiceContext], services: Services, hands: Hands
+) -> None:
+    await hands.install(server_side=True)
+    services.actors = {"a-0": {"serving_step": 10.0}}
+    await hands.kubectl("delete", "role", ACCOUNT)
+    async with admission(make, services, "controller") as context:
+        await until(lambda: "renew the Lease" in troubles(context))
+        client = AdmissionClient(context.channel("admission"))
+        await client.set_paused(paused=True, reason="still possible")
+        assert (await client.limits())[0].paused
+        await client.set_paused(paused=False, reason="")
+        assert context.stats.value("kubernetes_leader") == 0.0
+        await hands.kubectl("apply", "--server-side", "--filename", "-", given=role())
+
+        async def scaled() -> bool:
+            return await hands.replicas() == 2
+
+        await hands.until("the role is back, and so is the controller", scaled)
+        await until(lambda: troubles(context) == "")
+
+
+@pytest.mark.parametrize("mode", ["observe", "controller"])
+async def test_the_role_grants_what_is_needed_and_nothing_else(hands: Hands, mode: Mode) -> None:
+    await hands.kubectl("apply", "--server-side", "--filename", "-", given=role(mode=mode))
+    account = f"--as=system:serviceaccount:{hands.house.namespace}:{ACCOUNT}"
+
+    async def may(*what: str) -> bool:
+        try:
+            return (await hands.kubectl("auth", "can-i", account, *what)).strip() == "yes"
+        except CommandError:
+            return False
+
+    assert await may("list", "pods")
+    assert await may("get", f"deployments.apps/{ACTORS}")
+    assert await may("patch", f"deployments.apps/{ACTORS}", "--subresource=scale") == (mode == "controller")
+    for refused in (
+        ("get", "secrets"),
+        ("list", "configmaps"),
+        ("delete", "pods"),
+        ("patch", f"deployments.apps/{ACTORS}"),
+        ("patch", "deployments.apps/other", "--subresource=scale"),
+        ("update", "leases.coordination.k8s.io/other"),
+        ("patch", f"trainingruns.tidegate.dev/{RELEASE}"),
+        ("list", "nodes"),
+        ("list", "pods", "--namespace=kube-system"),
+    ):
+        assert not await may(*refused), refused
