@@ -1,11 +1,12 @@
 """What each service may say at the broker, tried on a real nats-server with the chart's configuration."""
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,16 +56,26 @@ LAST_OF = {
 }
 
 
+def free_port() -> int:
+    """A port that nobody has, a moment ago."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 class Server:
     """A nats-server with the rendered configuration, on a free port of loopback."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start it; ``url`` answers soon."""
-        objects = render()
+    def __init__(
+        self, folder: Path, *, index: int = 0, routes: Sequence[int] = (), password: str = ""
+    ) -> None:
+        """Start it; ``url`` answers soon. ``routes``: ports of all servers of a cluster, who share one password."""
+        objects = render(values={"nats.replicas": 3} if routes else {})
         config = str(named(objects, "ConfigMap", "t-nats")["data"]["nats.conf"])
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
+        if routes:
+            assert '"0.0.0.0:6222"' in config
+            config = config.replace('"0.0.0.0:6222"', f'"127.0.0.1:{routes[index]}"')
         for was, now in (
             ('"0.0.0.0:4222"', f'"127.0.0.1:{port}"'),
             ('http: "0.0.0.0:8222"', ""),
@@ -76,11 +87,18 @@ class Server:
         (folder / "nats.conf").write_text(config, encoding="utf-8")
         container = containers(named(objects, "StatefulSet", "t-nats")["spec"]["template"])[0]
         self.passwords: dict[str, str] = {}
-        variables = {"POD_NAME": "t-nats-0"}
+        variables = {"POD_NAME": f"t-nats-{index}"}
         for each in container["env"]:
             if "secretKeyRef" in each.get("valueFrom", {}):
                 key = each["valueFrom"]["secretKeyRef"]["key"]
-                variables[each["name"]] = self.passwords[key] = f"p{secrets.token_hex(8)}"
+                variables[each["name"]] = self.passwords[key] = password or f"p{secrets.token_hex(8)}"
+            elif "TG_ROUTES" in each.get("value", ""):
+                # As the kubelet puts a variable into another, and the cluster's DNS knows the servers.
+                number = int(each["name"].rpartition("_")[2])
+                route = each["value"].replace("$(TG_ROUTES)", self.passwords["routes"])
+                host = f"t-nats-{number}.t-nats-peers:6222"
+                assert host in route
+                variables[each["name"]] = route.replace(host, f"127.0.0.1:{routes[number]}")
         self.url = f"nats://127.0.0.1:{port}"
         self._log = (folder / "log").open("wb")
         self._process = subprocess.Popen(
@@ -299,14 +317,37 @@ def test_streams_are_synced_as_the_mode_promises() -> None:
 
 def test_three_servers_know_each_other_and_leave_as_lame_ducks() -> None:
     objects = render(values={"nats.replicas": 3})
-    config = str(named(objects, "ConfigMap", "t-nats")["data"]["nats.conf"])
     server = named(objects, "StatefulSet", "t-nats")
+    told = {each["name"]: each.get("value") for each in containers(server["spec"]["template"])[0]["env"]}
     for index in range(3):
-        assert f"@t-nats-{index}.t-nats-peers:6222" in config
+        assert told[f"TG_ROUTE_{index}"] == f'"nats://routes:$(TG_ROUTES)@t-nats-{index}.t-nats-peers:6222"'
     assert server["spec"]["replicas"] == 3
     hook = containers(server["spec"]["template"])[0]["lifecycle"]["preStop"]["exec"]["command"]
     assert hook == ["nats-server", "--signal", "ldm=/tmp/nats.pid"]
     assert "cluster {" not in str(named(render(), "ConfigMap", "t-nats")["data"]["nats.conf"])
+
+
+async def test_three_servers_keep_three_copies(tmp_path: Path) -> None:
+    routes = [free_port() for _ in range(3)]
+    servers: list[Server] = []
+    for index in range(3):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        servers.append(Server(folder, index=index, routes=routes, password="p0"))
+    try:
+        # The server's own answer: a stream of three copies needs three servers that found each other.
+        client = await servers[0].client("operator")
+        manager = cast("Any", client).jsm(timeout=2.0)
+        made: Any = None
+        while made is None:
+            with contextlib.suppress(nats.errors.Error, TimeoutError):
+                made = await manager.add_stream(name=STREAMS[0].name, subjects=["tg.x"], num_replicas=3)
+            await asyncio.sleep(0.1)
+        assert len(made.cluster.replicas) == 2
+        await client.close()
+    finally:
+        for server in servers:
+            server.close()
 
 
 def test_every_password_of_the_server_is_made_by_the_job() -> None:

@@ -224,6 +224,14 @@ def test_learner_of_several_ranks_meets_over_a_headless_service() -> None:
     assert calls["statefulset.kubernetes.io/pod-name"] == "t-learner-0"
 
 
+def test_run_file_may_say_how_many_ranks_there_are() -> None:
+    def ranks(values: dict[str, Any]) -> int:
+        return int(named(render(values=values), "StatefulSet", "t-learner")["spec"]["replicas"])
+
+    assert ranks({"run.learner.ranks": 2}) == 2
+    assert ranks({"run.learner.ranks": 2, "learner.ranks": 4}) == 4
+
+
 def test_learner_has_shared_memory_of_its_size() -> None:
     learner = own_pods(render(values={"learner.sharedMemory": "3Gi"}))["learner"]
     (volume,) = (each for each in learner["spec"]["volumes"] if each["name"] == "shm")

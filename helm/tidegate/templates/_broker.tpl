@@ -61,7 +61,7 @@ cluster {
   authorization { user: routes, password: $TG_ROUTES }
   routes: [
     {{- range $index := until (int $nats.replicas) }}
-    "nats://routes:$TG_ROUTES@{{ $name }}-{{ $index }}.{{ $name }}-peers:6222"
+    $TG_ROUTE_{{ $index }}
     {{- end }}
   ]
 }

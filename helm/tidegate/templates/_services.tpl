@@ -20,6 +20,11 @@ admission: {values: admission, name: admission, scalable: false, called: true, p
 {{- mergeOverwrite (deepCopy $root.Values.podDefaults) (index $root.Values (index . 1).values) | toYaml -}}
 {{- end -}}
 
+{{/* Processes of the learner: the chart's value, else the run file's. */}}
+{{- define "tidegate.ranks" -}}
+{{- .Values.learner.ranks | default (.Values.run.learner | default dict).ranks | default 1 | int -}}
+{{- end -}}
+
 {{/* Which key of `images` a service runs: (list root service pod) */}}
 {{- define "tidegate.imageKey" -}}
 {{- $root := index . 0 -}}{{- $service := index . 1 -}}{{- $pod := index . 2 -}}

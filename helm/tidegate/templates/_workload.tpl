@@ -74,7 +74,7 @@ spec:
 {{- define "tidegate.workload" -}}
 {{- $root := .root -}}{{- $row := .row -}}{{- $pod := .pod -}}{{- $service := .service -}}
 {{- $ranks := 1 -}}
-{{- if eq $service "learner" }}{{ $ranks = int $pod.ranks }}{{ end -}}
+{{- if eq $service "learner" }}{{ $ranks = include "tidegate.ranks" $root | int }}{{ end -}}
 apiVersion: apps/v1
 kind: {{ ternary "Deployment" "StatefulSet" $row.scalable }}
 metadata:
@@ -134,7 +134,7 @@ spec:
 {{- define "tidegate.podTemplate" -}}
 {{- $root := .root -}}{{- $row := .row -}}{{- $pod := .pod -}}{{- $service := .service -}}
 {{- $ranks := 1 -}}
-{{- if eq $service "learner" }}{{ $ranks = int $pod.ranks }}{{ end -}}
+{{- if eq $service "learner" }}{{ $ranks = include "tidegate.ranks" $root | int }}{{ end -}}
 {{- $gpu := int $pod.gpu -}}
 {{- $kubernetes := and (eq $service "admission") $root.Values.admission.kubernetes.enabled -}}
 {{- $learner := include "tidegate.name" (list $root "learner") -}}
