@@ -149,6 +149,8 @@ def render(diagnosis: Diagnosis, advice: Advice, broken: Sequence[BrokenObjectiv
         rows.add_row("fix", Text(advice.sentence, style="bold"))
         for fix in advice.others:
             rows.add_row("or", Text(_priced(fix)))
+    if diagnosis.recommendation:
+        rows.add_row("scale", Text(diagnosis.recommendation))
     for objective in broken:
         rows.add_row(objective.name.replace("_", " "), Text(objective.sentence, style="yellow"))
         rows.add_row("", Text(objective.fix))

@@ -72,6 +72,7 @@ async def test_scaling_in_by_a_person_takes_the_least_invested_actor_and_is_reco
 
         await hands.until("the idle actor goes", went)
         assert set(await hands.pods()) == {first, third}
+        await until(lambda: context.stats.value("foreign_scales_total") == 1.0)
         await hands.kubectl("scale", "deployment", ACTORS, "--replicas=1")
 
         async def next_went() -> bool:

@@ -15,9 +15,9 @@ from tidegate.core.fixes import advise
 from tidegate.wire.clients.admission import Diagnosis
 
 
-def shown(signals: Signals) -> str:
+def shown(signals: Signals, recommendation: str = "") -> str:
     found = diagnose(signals)
-    answer = Diagnosis(found.bottleneck, found.sentence, found.fix, signals.numbers())
+    answer = Diagnosis(found.bottleneck, found.sentence, found.fix, signals.numbers(), recommendation)
     console = Console(width=200, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
     console.print(render(answer, advise(signals)))
     return console.export_text()
@@ -36,6 +36,14 @@ def test_explain_says_who_what_for_how_much_and_why_nothing_else() -> None:
     assert "$4.25 an hour, $29.51 a million samples" in text
     assert "not learner" in text
     assert "it waits 50% of its time already" in text
+
+
+def test_explain_shows_the_recommended_number_of_actors_where_one_is_made() -> None:
+    said = "run 4 actors instead of 2: actor-bound"
+    assert [line.split(maxsplit=1) for line in shown(window(), said).splitlines() if "run 4" in line] == [
+        ["scale", said]
+    ]
+    assert "scale" not in shown(window())
 
 
 def test_explain_names_dearer_fixes_behind_the_best() -> None:
