@@ -16,6 +16,7 @@ from tests.support.room import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
 from tidegate.admission.main import build
+from tidegate.core.admission import Limits
 from tidegate.core.scaling import Mode, ScalingConfig
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.service import ServiceContext
@@ -309,6 +310,28 @@ async def test_a_training_run_suspends_narrows_and_lets_go(
         await until(lambda: api.status("t").get("phase") == "Completed")
         del api.objects[f"{RUNS}/t"]
         await eventually(paused=False, max_lag=2)
+
+
+async def test_a_suspended_run_stays_so_when_admission_restarts_without_the_cluster(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    api.training_run("t", suspend=True)
+    async with admission(make, api, services, config()) as context:
+        client = AdmissionClient(context.channel("admission"))
+        async with asyncio.timeout(20.0):
+            while not (await client.limits())[0].paused:
+                await asyncio.sleep(0.05)
+    heard: list[bool] = []
+
+    async def receive(data: bytes, _headers: dict[str, str]) -> None:
+        heard.append(msgspec.json.decode(data, type=Limits).paused)
+
+    context = make()
+    await context.bus.subscribe(context.topology.control("task_queue"), receive)
+    async with running(build, config(), context), services.reporting(context):
+        await until(lambda: context.stats.value("kubernetes_failures_total") >= 2)
+        await until(lambda: len(heard) >= 1)
+    assert set(heard) == {True}, "from the first limits on"
 
 
 async def test_a_status_is_written_on_a_change_and_otherwise_not_often(

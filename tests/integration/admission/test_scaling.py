@@ -149,7 +149,7 @@ async def test_advice_is_a_sentence_of_the_diagnosis_and_observing_says_nothing(
         async with asyncio.timeout(20.0):
             while "run 2 actors instead of 1" not in (said := (await client.diagnose()).recommendation):
                 await asyncio.sleep(0.05)
-        assert "actor-bound: actors idle 0%, the learner 50%" in said
+        assert "actor-bound: actors idle 0%, the learner " in said
     async with running(build, config("observe"), make()) as context, starved_learner(context):
         client = AdmissionClient(context.channel("admission"))
         await until(lambda: context.stats.value("scaling_current") == 1.0)

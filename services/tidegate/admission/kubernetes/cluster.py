@@ -20,9 +20,9 @@ from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
 from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
 from tidegate.admission.kubernetes.reporting import Reporter
 from tidegate.admission.kubernetes.scalers import Known, KnownFile, conflicting, noticed
-from tidegate.admission.kubernetes.training_run import Moment, TrainingRun, ask_of, is_completed
+from tidegate.admission.kubernetes.training_run import AskFile, Moment, TrainingRun, ask_of, is_completed
 from tidegate.admission.loops import Admission
-from tidegate.admission.scaling import ClusterView
+from tidegate.admission.scaling import NOTHING_ASKED, ClusterView
 from tidegate.core.errors import ConflictError, NotFoundError, TidegateError, UnavailableError
 from tidegate.runtime.service import ServiceContext
 
@@ -33,6 +33,7 @@ AUTOSCALERS = (
     ("/apis/keda.sh/v1alpha1", "scaledobjects"),
 )
 SCALE_FILE = "scale.json"
+ASK_FILE = "ask.json"
 # Ranks written in one round; the rest has its turn in the next.
 PATCHES_MAX = 50
 BACKOFF_DOUBLINGS_MAX = 10
@@ -60,11 +61,17 @@ class Cluster:
         self._deployments: list[Deployment] = []
         self._known_file = KnownFile(context.data_dir / SCALE_FILE)
         self._known = self._known_file.read()
+        self._ask_file = AskFile(context.data_dir / ASK_FILE)
+        # Before the first tick: a suspended run must not admit while the cluster is asked for the first time.
+        self._ask = self._ask_file.read() if access.run else NOTHING_ASKED
+        admission.scaling.cluster = ClusterView(ask=self._ask)
         self._run: TrainingRun | None = None
         self._pods: list[Pod] = []
         self._conflicts: tuple[str, ...] = ()
         self._listed_at_s: float | None = None
         self._patched_at_s: dict[str, float] = {}
+        # Of the newest version that a learner reported in this life.
+        self._step: int | None = None
         self._led = False
         self._unreachable = False
 
@@ -125,12 +132,8 @@ class Cluster:
         if access.run:
             await self._look_at_run()
         whole = len(found) == len(access.deployments)
-        learner = next(iter(admission.reports("learner")), None)
-        step = int(learner.values.get("version_step", 0.0)) if learner is not None else 0
-        seen = admission.scaling.cluster
-        ask = ask_of(self._run, version_step=step)
         if not whole:
-            admission.scaling.cluster = msgspec.structs.replace(seen, ask=ask)
+            admission.scaling.cluster = msgspec.structs.replace(admission.scaling.cluster, ask=self._ask)
             return
         self._deployments = found
         target, *others = found
@@ -144,7 +147,7 @@ class Cluster:
             scaled_by=known.by if known.is_foreign else "",
             scaled_at_s=known.at_s if known.is_foreign else None,
             zero_is_ours=target.spec.replicas == 0 and known.by == FIELD_MANAGER,
-            ask=ask,
+            ask=self._ask,
         )
 
     async def _look_at_run(self) -> None:
@@ -157,6 +160,15 @@ class Cluster:
             self._trouble("read the TrainingRun", error)
             return
         self._troubles.pop("read the TrainingRun", None)
+        learner = next(iter(self._admission.reports("learner")), None)
+        if learner is not None:
+            self._step = int(learner.values.get("version_step", 0.0))
+        if self._step is None and self._run is not None and self._run.spec.stop.max_versions is not None:
+            return  # whether it is complete only the learner can say: what was asked stands
+        ask = ask_of(self._run, version_step=self._step or 0)
+        if ask != self._ask:
+            self._ask = ask
+            self._ask_file.write(ask)
 
     def _know(self, known: Known) -> None:
         if known != self._known:
@@ -305,7 +317,6 @@ class Cluster:
         learner = next(iter(admission.reports("learner")), None)
         values = learner.values if learner is not None else {}
         labels = learner.labels if learner is not None else {}
-        step = int(values.get("version_step", 0.0))
         run = self._run
         return Moment(
             signals=signals,
@@ -324,7 +335,7 @@ class Cluster:
             scale_owner=self._known.by,
             conflicts=self._conflicts,
             denied=self._troubles.get("patch the scale", ""),
-            completed=run is not None and is_completed(run, version_step=step),
+            completed=run is not None and is_completed(run, version_step=self._step or 0),
         )
 
     # -- trouble ---------------------------------------------------------------------------------------------------
