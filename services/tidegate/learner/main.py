@@ -45,18 +45,7 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         local, group = await asyncio.to_thread(join_ranks, member, config, settings)
     leading = None if group is None else LeadingTrainer(local, group, stats=context.stats)
     num_ranks = 1 if group is None else group.count
-    context.stats.set("replicas", num_ranks)
-    if config.ranks > num_ranks:
-        context.log.warning(
-            "ranks_missing", ranks=num_ranks, wanted=config.ranks, fix="start them with torchrun"
-        )
-    num_groups = settings.batch_size // settings.workload.num_samples // config.language_model.minibatches
-    if settings.policy.kind == "char_lm" and num_groups < num_ranks:
-        context.log.warning(
-            "ranks_idle",
-            why=f"a minibatch has {num_groups} whole groups for {num_ranks} ranks: some wait for the others",
-            fix="raise batch_size, or lower learner.language_model.minibatches or the ranks",
-        )
+    _notice_ranks(context, config, num_ranks=num_ranks)
     context.log.info("trainer_ready", policy=settings.policy.kind, ranks=num_ranks)
 
     def make_first_policy() -> None:
@@ -87,6 +76,24 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         make_first_policy=make_first_policy,
     )
     return parts if leading is None else _with_ranks(parts, leading, context)
+
+
+def _notice_ranks(context: ServiceContext, config: LearnerConfig, *, num_ranks: int) -> None:
+    """Report how many ranks there are; say so when they are not those asked for, or have too little to do."""
+    settings = context.settings
+    context.stats.set("replicas", num_ranks)
+    if config.ranks > num_ranks:
+        context.log.warning(
+            "ranks_missing", ranks=num_ranks, wanted=config.ranks, fix="start them with torchrun"
+        )
+    num_groups = settings.batch_size // settings.workload.num_samples
+    num_groups = max(1, num_groups // config.language_model.minibatches)
+    if settings.policy.kind == "char_lm" and num_groups < num_ranks:
+        context.log.warning(
+            "ranks_idle",
+            why=f"a minibatch has {num_groups} whole groups for {num_ranks} ranks: some wait for the others",
+            fix="raise batch_size, or lower learner.language_model.minibatches or the ranks",
+        )
 
 
 def assemble(
