@@ -103,6 +103,7 @@ def other_alerts(period: Period) -> list[Alert]:
     version = f"max by ({RUN}) ({metric(names.METRIC_LEARNER_VERSION)})"
     serving = f"min by ({RUN}) ({metric(names.METRIC_ACTOR_VERSION)})"
     wait = metric(names.METRIC_LEARNER_WAIT)
+    draining = metric(names.METRIC_DRAINING) + '{job="tidegate/tidegate-admission"}'
     work = f'{label(names.ATTR_STREAM)}=~"TASKS|ROLLOUTS|TRAJECTORIES"'
     stream, consumer = label(names.ATTR_STREAM), label(names.ATTR_CONSUMER)
     return [
@@ -162,10 +163,11 @@ def other_alerts(period: Period) -> list[Alert]:
             name="TidegateTelemetryLost",
             severity="page",
             expr=f"(group by ({RUN}) ({metric(names.METRIC_SLO_TARGET)} offset {long})"
-            f" unless group by ({RUN}) ({metric(names.METRIC_SLO_TARGET)}))",
+            f" unless group by ({RUN}) ({metric(names.METRIC_SLO_TARGET)})"
+            f" unless group by ({RUN}) (max_over_time({draining}[{long}]) > 0))",
             summary=f"Run {{{{ $labels.{RUN} }}}}: admission sends no metrics any more, so no objective is watched",
             meaning="Admission, the collector or the way between them is gone. Training goes on with the last limits;"
-            " nobody would hear of a breach. It ends by itself when a run is over.",
+            " nobody would hear of a breach. A run that was told to stop is not meant.",
             confirm=(
                 "`kubectl get pods -l 'app.kubernetes.io/component in (admission, collector)'`.",
                 "`tidegate slo` asks admission itself.",

@@ -140,6 +140,7 @@ def readings(stats: ServiceStats) -> Iterator[Reading]:
             member = name[len(before) : len(name) - len(after)]
             if star and member and name.startswith(before) and name.endswith(after):
                 yield Reading(family.metric, value * family.scale, {**family.labels, family.family: member})
+    yield Reading(names.METRIC_DRAINING, float(stats.state in ("draining", "stopped")), {})
     mode = stats.labels.get("scaling_mode")
     if mode:
         for name in MODES:

@@ -134,6 +134,7 @@ METRIC_RESPONSE_TIER = "tidegate.response.tier"
 METRIC_PROVENANCE_INCOMPLETE = "tidegate.provenance.incomplete"
 METRIC_TRACE_DEFERRED = "tidegate.trace.deferred"
 METRIC_TRACE_SUPPRESSED = "tidegate.trace.suppressed"
+METRIC_DRAINING = "tidegate.service.draining"
 METRIC_RPC_DURATION = "rpc.server.call.duration"
 METRIC_PROCESS_CPU = "process.cpu.time"
 METRIC_PROCESS_MEMORY = "process.memory.usage"
@@ -265,6 +266,9 @@ INSTRUMENTS: dict[str, Instrument] = {
     ),
     METRIC_TRACE_SUPPRESSED: Instrument(
         "counter", "{trace}", "The same, but above the rate that is allowed."
+    ),
+    METRIC_DRAINING: Instrument(
+        "gauge", "", "1 once a service was told to stop, so that its silence is meant."
     ),
     METRIC_RPC_DURATION: Instrument("histogram", "s", "Calls served, by method and status.", _SECONDS_BOUNDS),
     METRIC_PROCESS_CPU: Instrument("counter", "s", "CPU time of a service's process."),

@@ -37,6 +37,14 @@ def test_one_of_the_enumerated_is_one_and_the_others_are_zero() -> None:
     ]
 
 
+def test_a_service_that_was_told_to_stop_says_so() -> None:
+    for state, value in (("ready", 0.0), ("draining", 1.0)):
+        board = ServiceStats("admission", "admission", state, 0.0, 0.0)
+        assert [each.value for each in readings(board) if each.metric == "tidegate.service.draining"] == [
+            value
+        ]
+
+
 def test_units_are_those_of_the_catalogue() -> None:
     found = {
         reading.metric: reading.value
