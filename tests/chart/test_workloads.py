@@ -214,6 +214,8 @@ def test_learner_of_several_ranks_meets_over_a_headless_service() -> None:
         "torchrun",
         "--nnodes=3",
         "--nproc-per-node=1",
+        "--max-restarts=0",
+        "--shutdown-timeout=15",
         "--rdzv-backend=c10d",
         "--rdzv-id=cartpole-t",
         "--rdzv-endpoint=t-learner-0.t-learner-ranks:29400",
@@ -222,6 +224,13 @@ def test_learner_of_several_ranks_meets_over_a_headless_service() -> None:
     ]
     calls = named(objects, "Service", "t-learner")["spec"]["selector"]
     assert calls["statefulset.kubernetes.io/pod-name"] == "t-learner-0"
+
+
+def test_launcher_of_ranks_waits_longer_than_the_drain() -> None:
+    objects = render(values={"learner.ranks": 2, "run.drain_timeout_s": 100})
+    template = named(objects, "StatefulSet", "t-learner")["spec"]["template"]["spec"]
+    (option,) = (word for word in template["containers"][0]["command"] if "shutdown-timeout" in word)
+    assert 100 < int(option.partition("=")[2]) < template["terminationGracePeriodSeconds"]
 
 
 def test_run_file_may_say_how_many_ranks_there_are() -> None:
@@ -436,6 +445,37 @@ def test_pods_are_told_where_everybody_is(tmp_path: Any, monkeypatch: pytest.Mon
     assert record.broker.url == "nats://big.run-nats:4222"
     assert record.addresses["trajectory_store"] == ["big.run-trajectory-store:7700"]
     assert "actor" not in record.addresses
+
+
+@pytest.mark.parametrize(
+    ("values", "copies"),
+    [
+        ({}, 1),
+        ({"nats.replicas": 3}, 3),
+        ({"nats.replicas": 3, "nats.streamCopies": 1}, 1),
+        ({"nats.mode": "external", "nats.url": "nats://a:1", "nats.auth.existingSecret": "mine"}, 1),
+    ],
+    ids=str,
+)
+def test_streams_have_as_many_copies_as_the_broker_has_servers(values: dict[str, Any], copies: int) -> None:
+    mounted = named(render(values=values), "ConfigMap", "t-run")["data"]["cluster.yaml"]
+    assert json.loads(mounted)["stream_copies"] == copies
+
+
+def test_certificates_are_mounted_and_health_answers_beside_them() -> None:
+    for service, pod in own_pods(render(values={"tls.existingSecret": "certificates"})).items():
+        (container,) = containers(pod)
+        assert environment(pod)["TIDEGATE_TLS_DIR"] == "/etc/tidegate-tls", service
+        assert {"name": "tls", "mountPath": "/etc/tidegate-tls", "readOnly": True} in container[
+            "volumeMounts"
+        ]
+        (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "tls")
+        assert volume["secret"]["secretName"] == "certificates"
+        # A kubelet has no certificate.
+        assert {
+            container[f"{probe}Probe"]["grpc"]["port"] for probe in ("startup", "readiness", "liveness")
+        } == {7701}
+    assert "TIDEGATE_TLS_DIR" not in environment(own_pods(render())["actor"])
 
 
 def test_external_broker_and_collector_come_by_address_and_secret() -> None:
