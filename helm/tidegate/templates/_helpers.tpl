@@ -147,5 +147,6 @@ nats://{{ include "tidegate.name" (list . "nats") }}:4222
 {{- $_ := set $addresses $service (list (printf "%s:7700" (include "tidegate.name" (list $root $row.name)))) -}}
 {{- end -}}
 {{- end -}}
-{{- include "tidegate.document" (dict "run_id" (include "tidegate.runId" .) "broker_url" (include "tidegate.brokerUrl" .) "addresses" $addresses) -}}
+{{- $copies := int .Values.nats.streamCopies | default (ternary (int .Values.nats.replicas) 1 (eq .Values.nats.mode "builtin")) -}}
+{{- include "tidegate.document" (dict "run_id" (include "tidegate.runId" .) "broker_url" (include "tidegate.brokerUrl" .) "stream_copies" $copies "addresses" $addresses) -}}
 {{- end -}}

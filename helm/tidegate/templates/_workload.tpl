@@ -136,6 +136,7 @@ spec:
 {{- $ranks := 1 -}}
 {{- if eq $service "learner" }}{{ $ranks = include "tidegate.ranks" $root | int }}{{ end -}}
 {{- $gpu := int $pod.gpu -}}
+{{- $health := ternary 7701 7700 (ne $root.Values.tls.existingSecret "") -}}
 {{- $kubernetes := and (eq $service "admission") $root.Values.admission.kubernetes.enabled -}}
 {{- $learner := include "tidegate.name" (list $root "learner") -}}
 {{- $documents := printf "%s\n%s" (include "tidegate.runDocument" $root) (include "tidegate.clusterDocument" $root) -}}
@@ -179,6 +180,8 @@ spec:
         - torchrun
         - --nnodes={{ $ranks }}
         - --nproc-per-node=1
+        - --max-restarts=0 # a rank that ends, ends its pod: Kubernetes starts it again, and the group meets anew
+        - --shutdown-timeout={{ add (include "tidegate.drainTimeoutSeconds" $root) 5 }}
         - --rdzv-backend=c10d
         - --rdzv-id={{ include "tidegate.runId" $root }}
         - --rdzv-endpoint={{ $learner }}-0.{{ $learner }}-ranks:29400
@@ -207,21 +210,24 @@ spec:
         {{- end }}
       ports:
         - {name: grpc, containerPort: 7700}
+        {{- if $root.Values.tls.existingSecret }}
+        - {name: health, containerPort: 7701}
+        {{- end }}
         {{- if eq $service "learner" }}
         - {name: rendezvous, containerPort: 29400}
         {{- end }}
       startupProbe:
-        grpc: {port: 7700, service: startup}
+        grpc: {port: {{ $health }}, service: startup}
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: {{ max 1 (div $pod.startupBudgetSeconds 5) }}
       readinessProbe:
-        grpc: {port: 7700, service: readiness}
+        grpc: {port: {{ $health }}, service: readiness}
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: 2
       livenessProbe:
-        grpc: {port: 7700, service: liveness}
+        grpc: {port: {{ $health }}, service: liveness}
         periodSeconds: 20
         timeoutSeconds: 10
         failureThreshold: 6
@@ -239,6 +245,7 @@ spec:
         - {name: config, mountPath: /etc/tidegate, readOnly: true}
         - {name: data, mountPath: /data}
         - {name: tmp, mountPath: /tmp}
+        {{- include "tidegate.tlsMount" $root | nindent 8 }}
         {{- if and (eq $root.Values.nats.mode "external") $root.Values.nats.tls.existingSecret }}
         - {name: broker-ca, mountPath: /etc/tidegate-broker, readOnly: true}
         {{- end }}
@@ -251,6 +258,7 @@ spec:
   volumes:
     - {name: config, configMap: {name: {{ include "tidegate.name" (list $root "run") }}}}
     - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
+    {{- include "tidegate.tlsVolume" $root | nindent 4 }}
     {{- if and (eq $root.Values.nats.mode "external") $root.Values.nats.tls.existingSecret }}
     - {name: broker-ca, secret: {secretName: {{ $root.Values.nats.tls.existingSecret }}, items: [{key: ca.crt, path: ca.crt}]}}
     {{- end }}
@@ -280,6 +288,9 @@ spec:
 - {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.namespace.name=$(TIDEGATE_NAMESPACE),k8s.pod.name=$(TIDEGATE_POD_NAME),k8s.pod.uid=$(TIDEGATE_POD_UID),k8s.node.name=$(TIDEGATE_NODE_NAME)"}
 - {name: TIDEGATE_BROKER_USER, value: {{ $user }}}
 - {name: TIDEGATE_BROKER_PASSWORD, valueFrom: {secretKeyRef: {name: {{ include "tidegate.brokerSecret" $root }}, key: {{ $key }}}}}
+{{- if $root.Values.tls.existingSecret }}
+- {name: TIDEGATE_TLS_DIR, value: /etc/tidegate-tls}
+{{- end }}
 {{- if and (eq $root.Values.nats.mode "external") $root.Values.nats.tls.existingSecret }}
 - {name: SSL_CERT_FILE, value: /etc/tidegate-broker/ca.crt}
 {{- end }}
@@ -341,4 +352,17 @@ topologySpreadConstraints:
 {{- define "tidegate.priorityClass" -}}
 {{- $root := index . 0 -}}
 {{- printf "%s-%s-%s" $root.Release.Namespace (include "tidegate.fullname" $root) (index . 1) | trunc 63 -}}
+{{- end -}}
+
+{{/* The certificate that services show each other. */}}
+{{- define "tidegate.tlsMount" -}}
+{{- if .Values.tls.existingSecret -}}
+- {name: tls, mountPath: /etc/tidegate-tls, readOnly: true}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidegate.tlsVolume" -}}
+{{- with .Values.tls.existingSecret -}}
+- {name: tls, secret: {secretName: {{ . }}, defaultMode: 0440}}
+{{- end -}}
 {{- end -}}
