@@ -28,6 +28,19 @@ SERVICES = (
 
 Manifest = dict[str, Any]
 
+# Every option that adds objects, all at once.
+EVERYTHING: dict[str, Any] = {
+    "collector.mode": "builtin",
+    "collector.tracesEndpoint": "tempo.tracing:4317",
+    "actor.pools.spot.nodeSelector": {"pool": "spot"},
+    "learner.ranks": 2,
+    "nats.replicas": 3,
+    "crd.enabled": True,
+    "keda.enabled": True,
+    "priorityClasses.create": True,
+    "metrics.serviceMonitor.enabled": True,
+}
+
 needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm on the PATH")
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl on the PATH")
 needs_cluster = pytest.mark.skipif(
@@ -138,3 +151,13 @@ def containers(pod: Manifest) -> list[Manifest]:
 def run_values(path: Path) -> dict[str, Any]:
     """A run file as values of the chart."""
     return {"run": yaml.safe_load(path.read_text(encoding="utf-8"))}
+
+
+def own_pods(objects: list[Manifest]) -> dict[str, Manifest]:
+    """The services' pods by component; of several pools the last."""
+    return {component(pod): pod for _, pod in pods(objects) if component(pod) in SERVICES}
+
+
+def environment(pod: Manifest) -> dict[str, Any]:
+    """What the first container of a pod is told, by name."""
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in containers(pod)[0]["env"]}

@@ -12,6 +12,7 @@ import yaml
 from tests.chart.rendering import (
     CHART,
     CRD_APIS,
+    EVERYTHING,
     PRESETS,
     documents,
     needs_cluster,
@@ -21,7 +22,6 @@ from tests.chart.rendering import (
     render_text,
     run,
 )
-from tests.chart.test_workloads import EVERYTHING
 
 pytestmark = [pytest.mark.chart, needs_helm]
 CACHED_SCHEMAS = Path.home() / ".cache" / "tidegate-cluster" / "schemas"

@@ -1,0 +1,189 @@
+"""A release as a whole: what it is called, what it brings its own of, and what of the cluster's it uses."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chart.rendering import (
+    EVERYTHING,
+    component,
+    containers,
+    documents,
+    environment,
+    named,
+    needs_helm,
+    of_kind,
+    own_pods,
+    refusal,
+    render,
+    render_text,
+    workloads,
+)
+
+pytestmark = [pytest.mark.chart, needs_helm]
+
+
+def test_autoscaler_asks_admission_and_never_shares_the_actors() -> None:
+    scaled = named(render(values={"keda.enabled": True}), "ScaledObject", "t-actor")["spec"]
+    assert scaled["triggers"][0]["metadata"]["scalerAddress"] == "t-admission.space:7700"
+    assert "fallback" not in scaled  # while admission is away the number stays
+    metrics = [{"type": "External", "external": {"metric": {"name": "tidegate_actors_wanted"}}}]
+    hpa = {"hpa.enabled": True, "hpa.metrics": metrics}
+    target = named(render(values=hpa), "HorizontalPodAutoscaler", "t-actor")["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", "t-actor")
+    apis = {"keda.enabled": True, "hpa.enabled": True, "hpa.metrics": metrics}
+    assert "two autoscalers" in refusal(apis)
+    assert "actor.replicas is set" in refusal({**hpa, "actor.replicas": 2})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"keda.enabled": True}, {"rules.enabled": True}, {"metrics.serviceMonitor.enabled": True}],
+    ids=str,
+)
+def test_missing_api_is_named_with_what_to_do(values: dict[str, Any]) -> None:
+    said = refusal(values)
+    assert "this cluster has no " in said
+    assert "--api-versions" in said
+
+
+def test_queue_label_reaches_who_needs_quota() -> None:
+    labelled = {
+        service
+        for service, pod in own_pods(render(values={"kueue.queueName": "team"})).items()
+        if pod["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") == "team"
+    }
+    assert labelled == {"actor", "learner"}
+
+
+def test_extra_objects_are_templates() -> None:
+    extra = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-mine"}}
+    assert named(render(values={"extraObjects": [extra]}), "ConfigMap", "t-mine")
+
+
+def test_render_is_the_same_every_time() -> None:
+    first = render_text(values=EVERYTHING)
+    render_text.__globals__["_text"].cache_clear()
+    assert render_text(values=EVERYTHING) == first
+    assert documents(first)
+
+
+def test_two_releases_of_one_namespace_share_no_name() -> None:
+    def names(release: str) -> set[str]:
+        objects = render(values=EVERYTHING, release=release)
+        return {f"{each['kind']}/{each['metadata']['name']}" for each in objects}
+
+    assert names("a") & names("b") == set()
+
+
+def test_names_fit_however_long_the_release_is() -> None:
+    release = "r" * 53  # Helm's own limit
+    objects = render(values=EVERYTHING, release=release)
+    for each in objects:
+        name = each["metadata"]["name"]
+        assert len(name) <= 63, name
+        # A StatefulSet's pods add a number and a revision's hash in a label.
+        if each["kind"] == "StatefulSet":
+            assert len(name) <= 52, name
+        for value in each["metadata"].get("labels", {}).values():
+            assert len(value) <= 63, value
+    cluster = json.loads(named(objects, "ConfigMap", f"{release[:32]}-run")["data"]["cluster.yaml"])
+    assert len(cluster["run_id"]) <= 48
+
+
+def test_everything_is_in_the_namespace_and_labelled() -> None:
+    wanted = {"name", "instance", "component", "part-of", "managed-by", "version"}
+    for each in render(values=EVERYTHING):
+        metadata = each["metadata"]
+        if each["kind"] != "PriorityClass":
+            assert metadata["namespace"] == "space", metadata["name"]
+        assert {f"app.kubernetes.io/{key}" for key in wanted} <= set(metadata["labels"])
+        assert metadata["labels"]["helm.sh/chart"] == "tidegate-0.1.0"
+
+
+def test_selectors_hold_only_what_never_changes() -> None:
+    for each in workloads(render(values=EVERYTHING)):
+        keys = {key.rpartition("/")[2] for key in each["spec"]["selector"]["matchLabels"]}
+        assert keys - {"pool"} == {"name", "instance", "component"}
+
+
+def test_pods_are_told_where_everybody_is(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.cli.cluster import read_cluster
+
+    data = named(render(release="Big.Run".lower()), "ConfigMap", "big.run-run")["data"]
+    for name, text in data.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setenv("TIDEGATE_BROKER_USER", "actor")
+    record = read_cluster(tmp_path)
+    assert record.run_id == "cartpole-big-run"
+    assert record.broker.url == "nats://big.run-nats:4222"
+    assert record.addresses["trajectory_store"] == ["big.run-trajectory-store:7700"]
+    assert "actor" not in record.addresses
+
+
+@pytest.mark.parametrize(
+    ("values", "copies"),
+    [
+        ({}, 1),
+        ({"nats.replicas": 3}, 3),
+        ({"nats.replicas": 3, "nats.streamCopies": 1}, 1),
+        ({"nats.mode": "external", "nats.url": "nats://a:1", "nats.auth.existingSecret": "mine"}, 1),
+    ],
+    ids=str,
+)
+def test_streams_have_as_many_copies_as_the_broker_has_servers(values: dict[str, Any], copies: int) -> None:
+    mounted = named(render(values=values), "ConfigMap", "t-run")["data"]["cluster.yaml"]
+    assert json.loads(mounted)["stream_copies"] == copies
+
+
+def test_certificates_are_mounted_and_health_answers_beside_them() -> None:
+    for service, pod in own_pods(render(values={"tls.existingSecret": "certificates"})).items():
+        (container,) = containers(pod)
+        assert environment(pod)["TIDEGATE_TLS_DIR"] == "/etc/tidegate-tls", service
+        assert {"name": "tls", "mountPath": "/etc/tidegate-tls", "readOnly": True} in container[
+            "volumeMounts"
+        ]
+        (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "tls")
+        assert volume["secret"]["secretName"] == "certificates"
+        # A kubelet has no certificate.
+        assert {
+            container[f"{probe}Probe"]["grpc"]["port"] for probe in ("startup", "readiness", "liveness")
+        } == {7701}
+    assert "TIDEGATE_TLS_DIR" not in environment(own_pods(render())["actor"])
+
+
+def test_external_broker_and_collector_come_by_address_and_secret() -> None:
+    values = {
+        "nats.mode": "external",
+        "nats.url": "tls://nats.example:4222",
+        "nats.auth.existingSecret": "mine",
+        "nats.auth.user": "rl",
+        "nats.tls.existingSecret": "ca",
+        "collector.mode": "external",
+        "collector.endpoint": "otel.example:4317",
+    }
+    objects = render(values=values)
+    assert not [each for each in objects if component(each) in ("nats", "collector", "credentials")]
+    mounted = named(objects, "ConfigMap", "t-run")["data"]
+    assert json.loads(mounted["cluster.yaml"])["broker_url"] == "tls://nats.example:4222"
+    assert json.loads(mounted["run.yaml"])["telemetry"] == {"otlp_endpoint": "otel.example:4317"}
+    told = environment(own_pods(objects)["actor"])
+    assert told["TIDEGATE_BROKER_USER"] == "rl"
+    assert told["TIDEGATE_BROKER_PASSWORD"] == {"secretKeyRef": {"name": "mine", "key": "password"}}
+    assert told["SSL_CERT_FILE"] == "/etc/tidegate-broker/ca.crt"
+    assert "set nats.url" in refusal({"nats.mode": "external", "nats.auth.existingSecret": "mine"})
+    assert "set nats.auth.existingSecret" in refusal({"nats.mode": "external", "nats.url": "nats://a:1"})
+    assert "set collector.endpoint" in refusal({"collector.mode": "external"})
+
+
+def test_own_endpoint_of_a_run_wins_over_the_collectors() -> None:
+    values = {"collector.mode": "builtin", "run.telemetry.otlp_endpoint": "mine:4317"}
+    mounted = named(render(values=values), "ConfigMap", "t-run")["data"]["run.yaml"]
+    assert json.loads(mounted)["telemetry"]["otlp_endpoint"] == "mine:4317"
+
+
+def test_secret_is_rendered_without_a_secret() -> None:
+    (secret,) = of_kind(render(), "Secret")
+    assert set(secret) == {"apiVersion", "kind", "metadata", "type"}
+    assert not of_kind(render(values={"nats.auth.existingSecret": "mine"}), "Secret", "Job")
