@@ -11,6 +11,7 @@ only where the diagnosis blames actors and the data is not at the edge of its bu
 nobody or the learner, and then with room left.
 
 A person's scale is a fact and not a disturbance: it is held for a while, and after that the next step starts from it.
+A number that a person set outside of the bounds stays until a person changes it.
 """
 
 import math
@@ -214,6 +215,9 @@ def _recommend(
     if current == 0:
         start = config.clamp(state.working or max(1, config.min_replicas))
         return Recommendation(start, "no actor reports: as many as there were last, or the fewest")
+    if config.clamp(current) != current and view.scaled_s_ago is not None:
+        who = view.scaled_by or "somebody"
+        return Recommendation(current, f"{who} scaled to {current}, outside of the bounds: not overruled")
     if config.clamp(current) != current:
         target, why, needed = config.clamp(current), f"{current} is out of bounds", 0
     else:
