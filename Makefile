@@ -15,7 +15,7 @@ STEP = @printf '\n== %s\n'
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test install install-dev lint format types contracts generate drift pytest e2e images sim bench lock clean
+.PHONY: help run test install install-dev lint format types contracts generate drift chart k8s observability pytest e2e images sim bench lock clean
 # The steps of `make test` share .venv, two cores and one terminal: one after the other reads best.
 .NOTPARALLEL:
 
@@ -58,9 +58,24 @@ contracts: install-dev ## the layers of the house, as import contracts
 generate: install-dev ## write services/tidegate/v1 anew from protos/
 	@$(BIN)/python tools/generate.py
 
-drift: install-dev ## services/tidegate/v1 is what protos/ generates
+chart: install-dev ## write the chart's schema, its README's table, its rules and its dashboards anew from the types
+	@$(BIN)/python tools/chart_schema.py
+	@$(BIN)/python tools/chart_readme.py
+	@$(BIN)/python -m tools.monitoring.generate
+
+k8s: install-dev ## write k8s/ anew from renders of the chart (needs helm)
+	@$(BIN)/python tools/chart_kustomize.py
+
+observability: ## build the collector and the trace store that `pytest -m observability` runs against (needs go)
+	@sh tools/observability/build.sh
+
+drift: install-dev ## what is generated is what it is generated from: protocol code, the chart's schema and texts, rules
 	$(STEP) "drift: services/tidegate/v1 against protos/"
 	@$(BIN)/python tools/generate.py --check
+	$(STEP) "drift: helm/tidegate against the types and catalogues (k8s/ is held to the chart by the tests, with helm)"
+	@$(BIN)/python tools/chart_schema.py --check
+	@$(BIN)/python tools/chart_readme.py --check
+	@$(BIN)/python -m tools.monitoring.generate --check
 
 pytest: install-dev ## the tests alone: unit, property, simulation, integration, structure (ARGS="-k lag")
 	$(STEP) "tests: pytest"
