@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     if asked.check:
         for path in (stale := differences()):
-            sys.stderr.write(f"{path} is not what the catalogues say: make monitoring\n")
+            sys.stderr.write(f"{path} is not what the catalogues say: make chart\n")
         return 1 if stale else 0
     if asked.rules is not None:
         write(asked.rules, rule_files(Period(asked.period, asked.window_min)))

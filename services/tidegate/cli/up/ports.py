@@ -10,9 +10,10 @@ import socket
 from tidegate.core.errors import ConfigError, UnavailableError
 
 LOOPBACK = "127.0.0.1"
-# Linux gives outgoing connections ports from 32768 on, other systems from 49152 on.
+# Linux gives outgoing connections ports from 32768 on, other systems from 49152 on, and Kubernetes its node ports from
+# 30000 on.
 FIRST_PORT = 20_000
-LAST_PORT = 32_000
+LAST_PORT = 30_000
 
 
 def is_free(port: int) -> bool:
