@@ -129,7 +129,13 @@ class Server:
     async def client(self, user: str) -> Client:
         """A bare connection, to try what no service does."""
         client = Client()
-        await client.connect(self.url, user=user, password=self.passwords[user], error_cb=_ignore)
+        await client.connect(
+            self.url,
+            user=user,
+            password=self.passwords[user],
+            inbox_prefix=f"_INBOX_{user}",
+            error_cb=_ignore,
+        )
         return client
 
 
@@ -292,6 +298,31 @@ async def test_wrong_or_no_password_opens_nothing(server: Server) -> None:
         client = Client()
         with pytest.raises((nats.errors.Error, OSError)):
             await client.connect(server.url, allow_reconnect=False, error_cb=_ignore, **cast("Any", wrong))
+
+
+async def hears(server: Server, user: str, subject: str) -> bool:
+    """Whether a user who subscribes to ``subject`` hears what is published there, over half a second."""
+    listener, operator = await server.client(user), await server.client("operator")
+    heard = asyncio.Event()
+
+    async def hear(_message: object) -> None:
+        heard.set()
+
+    try:
+        await cast("Any", listener).subscribe(subject, cb=hear)  # typed in part
+        for _ in range(10):
+            await operator.publish(subject, b"x")
+            await asyncio.sleep(0.05)
+        return heard.is_set()
+    finally:
+        await operator.close()
+        await listener.close()
+
+
+async def test_service_hears_no_answer_to_another(server: Server) -> None:
+    assert await hears(server, "actor", "_INBOX_actor.x")
+    assert not await hears(server, "actor", "_INBOX_learner.x")
+    assert not await hears(server, "actor", "_INBOX.x")
 
 
 async def test_one_service_cannot_be_another(server: Server) -> None:

@@ -103,7 +103,7 @@ accounts {
             {{- end }}
           ] }
           subscribe: { allow: [
-            "_INBOX.>"
+            "_INBOX_{{ $user }}.>"
             {{- range concat ($may.follow | default list) (list "stats.*" "evt.*") }}
             "tg.{{ $run }}.{{ . }}"
             {{- end }}

@@ -32,10 +32,13 @@ async def _ask(
     question: Callable[[AdmissionClient], Awaitable[AnswerT]],
     otherwise: Callable[[Path], AnswerT],
 ) -> AnswerT:
-    channel = open_channel(read_record(folder).addresses["admission"][0])
+    record = read_record(folder)
+    channel = open_channel(record.addresses["admission"][0])
     try:
         return await question(AdmissionClient(channel))
     except UnavailableError:
+        if record.cluster:
+            raise  # what it wrote is in another pod
         return otherwise(folder)  # admission is being restarted: what it wrote a moment ago still stands
     finally:
         await channel.close()

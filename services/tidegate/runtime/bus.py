@@ -129,6 +129,8 @@ class Bus:
                     token=token or None,
                     user=user or None,
                     password=password or None,
+                    # A user hears answers to itself alone: permissions name its own inbox.
+                    inbox_prefix=f"_INBOX_{user}" if user else "_INBOX",
                     name=name,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=reconnect_wait,
