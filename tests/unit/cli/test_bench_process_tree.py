@@ -67,9 +67,10 @@ def test_account_of_an_ended_program_holds_its_children(tmp_path: Path) -> None:
 def test_orphan_is_counted_while_it_lives_and_ended_with_the_program(tmp_path: Path) -> None:
     with run_program(ORPHAN, tmp_path) as program:
         deadline_s = time.monotonic() + 60
-        while program.moment().cpu_s < BURN_S and time.monotonic() < deadline_s:
+        # One reading is judged: between its parent's death and its adoption an orphan may be missed by the next.
+        while (seen_s := program.moment().cpu_s) < BURN_S and time.monotonic() < deadline_s:
             time.sleep(0.02)
-        assert program.moment().cpu_s >= BURN_S
+        assert seen_s >= BURN_S
         before_s = program.moment().cpu_s
     assert program.moment().cpu_s >= before_s - RESOLUTION_S
     assert program.pid not in read_processes()
