@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,8 @@ from typing import Any, cast
 
 import pytest
 import yaml
+
+from tests.cluster.kube import why_no_cluster
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "tidegate"
@@ -43,10 +44,7 @@ EVERYTHING: dict[str, Any] = {
 
 needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm on the PATH")
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl on the PATH")
-needs_cluster = pytest.mark.skipif(
-    shutil.which("kubectl") is None or not os.environ.get("KUBECONFIG"),
-    reason="needs a cluster: set KUBECONFIG, and have kubectl on the PATH",
-)
+needs_cluster = pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster() or "there is one")
 
 
 def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:

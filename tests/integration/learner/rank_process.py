@@ -56,6 +56,8 @@ def main(scenario: str, kind: str, folder: Path) -> None:
     except TidegateError as error:
         say(f"{type(error).__name__}: {error}")
         sys.exit(1)
+    finally:
+        group.close()  # as the service does: threads of the backend that outlive the interpreter abort the process
     say("ended in good order")
 
 
