@@ -9,11 +9,11 @@ the next tick.
 import asyncio
 from collections import deque
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
 from tidegate.admission.config import AdmissionConfig
+from tidegate.admission.kept import KeptFile
 from tidegate.admission.observations import Observations
 from tidegate.admission.samples import LineFile, Sample
 from tidegate.admission.scaling import Scaling
@@ -24,7 +24,6 @@ from tidegate.core.admission import Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.slo import Verdict
-from tidegate.runtime.files import replace_file
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.stats import ServiceStats, decode_stats
 
@@ -32,29 +31,6 @@ POOL = "default"
 TASK_QUEUE = "task_queue"
 # Any value: the durable's name and stream are what is needed of the consumer that actors created.
 UNUSED_ACK_WAIT_S = 1.0
-
-
-class PauseFile:
-    """An operator's pause survives a crash of admission and ends with an orderly stop: a resumed run admits again."""
-
-    def __init__(self, path: Path) -> None:
-        """``path`` holds the pause while there is one."""
-        self._path = path
-
-    def read(self) -> Pause:
-        """The pause that a crash left behind; none if the file is missing or unreadable."""
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Pause)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return Pause()
-
-    def write(self, pause: Pause) -> None:
-        """Keep it."""
-        replace_file(self._path, msgspec.json.encode(pause))
-
-    def clear(self) -> None:
-        """Forget it."""
-        self._path.unlink(missing_ok=True)
 
 
 class Admission:
@@ -67,7 +43,7 @@ class Admission:
         *,
         run_file: Limits,
         group_size: int,
-        pause_file: PauseFile,
+        pause_file: KeptFile[Pause],
         samples: LineFile,
         slos: SloWatch,
         steering: Steering,
@@ -117,6 +93,7 @@ class Admission:
             await self._record(decision.limits, flow)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), timeout=self._config.tick_s)
+        # A pause survives a crash and ends with an orderly stop: a resumed run admits again.
         self._pause_file.clear()
 
     def decision(self) -> Decision:

@@ -3,12 +3,14 @@
 from tidegate.admission.broker_watch import BrokerWatch
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
+from tidegate.admission.kept import KeptFile
 from tidegate.admission.kubernetes.main import open_cluster
-from tidegate.admission.loops import Admission, PauseFile
+from tidegate.admission.loops import Admission
 from tidegate.admission.samples import FILE_NAME, LineFile
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.servicer import AdmissionServicer, ExternalScalerServicer
 from tidegate.admission.slo_watch import SloWatch
+from tidegate.admission.state import Pause
 from tidegate.admission.steering import Steering
 from tidegate.core.admission import Limits
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
@@ -30,7 +32,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
             paced=settings.staleness.pacing,
         ),
         group_size=workload.num_samples if workload.kind == "text" else 1,
-        pause_file=PauseFile(context.data_dir / PAUSE_FILE),
+        pause_file=KeptFile(context.data_dir / PAUSE_FILE, Pause()),
         samples=LineFile(
             context.data_dir / FILE_NAME,
             bytes_max=config.samples_file_bytes_max,

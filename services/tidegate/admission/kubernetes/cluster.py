@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.admission.config import KubernetesConfig
+from tidegate.admission.kept import KeptFile
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.api import FIELD_MANAGER, Api
 from tidegate.admission.kubernetes.events import EventWriter, Happened, Regarding
@@ -19,8 +20,8 @@ from tidegate.admission.kubernetes.lease import Election
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
 from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
 from tidegate.admission.kubernetes.reporting import Reporter
-from tidegate.admission.kubernetes.scalers import Known, KnownFile, conflicting, noticed
-from tidegate.admission.kubernetes.training_run import AskFile, Moment, TrainingRun, ask_of, is_completed
+from tidegate.admission.kubernetes.scalers import Known, conflicting, noticed
+from tidegate.admission.kubernetes.training_run import Moment, TrainingRun, ask_of, is_completed
 from tidegate.admission.loops import Admission
 from tidegate.admission.scaling import NOTHING_ASKED, ClusterView
 from tidegate.core.errors import ConflictError, NotFoundError, TidegateError, UnavailableError
@@ -59,10 +60,10 @@ class Cluster:
         self._reporter = Reporter(api, access, status_s=config.status_s)
         self._troubles: dict[str, str] = {}
         self._deployments: list[Deployment] = []
-        self._known_file = KnownFile(context.data_dir / SCALE_FILE)
+        self._known_file = KeptFile(context.data_dir / SCALE_FILE, Known())
         self._known = self._known_file.read()
-        self._ask_file = AskFile(context.data_dir / ASK_FILE)
-        # Before the first tick: a suspended run must not admit while the cluster is asked for the first time.
+        self._ask_file = KeptFile(context.data_dir / ASK_FILE, NOTHING_ASKED)
+        # Before the first tick: a run that was suspended stays so, while the cluster cannot be asked and until it was.
         self._ask = self._ask_file.read() if access.run else NOTHING_ASKED
         admission.scaling.cluster = ClusterView(ask=self._ask)
         self._run: TrainingRun | None = None

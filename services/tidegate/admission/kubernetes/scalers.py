@@ -9,14 +9,12 @@ installs ours. So a number that is neither what stood before nor what we wrote i
 
 from collections.abc import Iterable
 from datetime import datetime
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
 from tidegate.admission.kubernetes.api import FIELD_MANAGER
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, ManagedFields
-from tidegate.runtime.files import replace_file
 
 SUBRESOURCE = "scale"
 SOMEBODY = "somebody"
@@ -65,25 +63,6 @@ def noticed(known: Known, deployment: Deployment, *, wall_s: float) -> Known:
     if noted is not None and noted.manager != known.by and noted.at_s > known.at_s:
         return Known(name, replicas, noted.manager, noted.at_s)  # away and back between two looks
     return known
-
-
-class KnownFile:
-    """What is known of the scale survives admission, so that a restart takes nobody's scale for its own."""
-
-    def __init__(self, path: Path) -> None:
-        """``path`` holds it, from the first look on."""
-        self._path = path
-
-    def read(self) -> Known:
-        """Nothing known where there is no such file, or none that can be read."""
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Known)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return Known()
-
-    def write(self, known: Known) -> None:
-        """Keep it."""
-        replace_file(self._path, msgspec.json.encode(known))
 
 
 def last_scaler(deployment: Deployment) -> Scaler | None:

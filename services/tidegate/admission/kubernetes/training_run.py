@@ -5,7 +5,6 @@ TrainingRun all of it does.
 """
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -16,7 +15,6 @@ from tidegate.core.admission import Limits
 from tidegate.core.balance import Signals
 from tidegate.core.scaling import Mode, Recommendation
 from tidegate.core.slo import Verdict
-from tidegate.runtime.files import replace_file
 
 GROUP, VERSION, PLURAL, KIND = "tidegate.dev", "v1alpha1", "trainingruns", "TrainingRun"
 LAG_OBJECTIVES = ("lag_p95", "lag_max")
@@ -108,25 +106,6 @@ class Moment(msgspec.Struct, frozen=True):
     conflicts: tuple[str, ...] = ()
     denied: str = ""
     completed: bool = False
-
-
-class AskFile:
-    """What was declared outlives admission: a run that is suspended stays so while the cluster cannot be asked."""
-
-    def __init__(self, path: Path) -> None:
-        """``path`` holds it, from the first declaration on."""
-        self._path = path
-
-    def read(self) -> Ask:
-        """Nothing asked where there is no such file, or none that can be read."""
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Ask)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return NOTHING_ASKED
-
-    def write(self, ask: Ask) -> None:
-        """Keep it."""
-        replace_file(self._path, msgspec.json.encode(ask))
 
 
 def ask_of(run: TrainingRun | None, *, version_step: int) -> Ask:

@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 
+from tidegate.admission.kept import KeptFile
 from tidegate.admission.kubernetes.api import FIELD_MANAGER
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment
 from tidegate.admission.kubernetes.scalers import (
     SOMEBODY,
     Known,
-    KnownFile,
     conflicting,
     last_scaler,
     noticed,
@@ -110,9 +110,9 @@ def test_a_scale_that_went_away_and_came_back_between_two_looks_has_a_new_owner(
 
 
 def test_what_is_known_survives_a_restart_and_a_torn_file_is_nothing_known(tmp_path: Path) -> None:
-    file = KnownFile(tmp_path / "scale.json")
+    file = KeptFile(tmp_path / "scale.json", Known())
     assert file.read() == Known()
     file.write(Known("t-actor", 3, SOMEBODY, 99.0))
-    assert KnownFile(tmp_path / "scale.json").read() == Known("t-actor", 3, SOMEBODY, 99.0)
+    assert KeptFile(tmp_path / "scale.json", Known()).read() == Known("t-actor", 3, SOMEBODY, 99.0)
     (tmp_path / "scale.json").write_bytes(b"{\xff")
     assert file.read() == Known()
