@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import msgspec
 
+from tidegate.cli.asking import channel_to
 from tidegate.cli.folder import read_record
 from tidegate.cli.run_record import RunRecord
 from tidegate.core.audit import Audit, JournalTotals, LedgerTotals, reconcile
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TrajectoryId
-from tidegate.runtime.rpc import open_channel
 from tidegate.task_queue.journal import moment as read_journal_moment
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
 from tidegate.trajectory_store import reading
@@ -71,13 +71,9 @@ def read_books(folder: Path) -> Books:
 
 
 async def _ask(record: RunRecord) -> tuple[tuple[LedgerTotals, set[str]], tuple[JournalTotals, set[str]]]:
-    channels = [open_channel(record.addresses[service][0]) for service in ("trajectory_store", "task_queue")]
-    try:
-        ledger = await TrajectoryStoreClient(channels[0]).read_ledger()
-        return ledger, await TaskQueueClient(channels[1]).read_journal()
-    finally:
-        for channel in channels:
-            await channel.close()
+    async with channel_to(record, "trajectory_store") as store, channel_to(record, "task_queue") as queue:
+        ledger = await TrajectoryStoreClient(store).read_ledger()
+        return ledger, await TaskQueueClient(queue).read_journal()
 
 
 def _read_file(

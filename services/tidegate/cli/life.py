@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
+from tidegate.cli.asking import channel_to
 from tidegate.cli.books import journal_path, ledger_path
 from tidegate.cli.folder import read_record
 from tidegate.cli.run_record import RunRecord
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, VersionSpan
-from tidegate.runtime.rpc import open_channel
 from tidegate.task_queue.journal_file import connect_reader
 from tidegate.trajectory_store import reading
 from tidegate.wire.clients.trajectory_store import TrajectoryStatus, TrajectoryStoreClient
@@ -91,11 +91,8 @@ def read_life(folder: Path, trajectory_id: str) -> Life:
 
 async def _ask(record: RunRecord, trajectory_id: str) -> TrajectoryStatus:
     """What the store of a cluster knows of it; what it never heard of is not found there."""
-    channel = open_channel(record.addresses["trajectory_store"][0])
-    try:
+    async with channel_to(record, "trajectory_store") as channel:
         return await TrajectoryStoreClient(channel).trajectory(trajectory_id)
-    finally:
-        await channel.close()
 
 
 def _life(status: TrajectoryStatus, *, admitted_at_s: float | None) -> Life:
