@@ -2,20 +2,23 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from tidegate.cli.asking import channel_to
 from tidegate.cli.folder import find_folder, read_record
+from tidegate.cli.registry import SERVICES
 from tidegate.cli.run_record import RunRecord
 from tidegate.cli.up.board import Board
 from tidegate.cli.up.targets import Target, parse_duration, parse_target
 from tidegate.cli.up.watch import StatsWatch
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
-from tidegate.runtime.rpc import HEALTH_READINESS, ask_health, open_channel
+from tidegate.runtime.rpc import HEALTH_READINESS, ask_health
 
 LOOK_S = 0.5
 CALL_TIMEOUT_S = 3.0
@@ -44,52 +47,58 @@ def wait(
 
 async def _wait(record: RunRecord, target: Target, *, timeout_s: float, console: Console) -> None:
     deadline_s = time.monotonic() + timeout_s
-    missing = ""
     for service in record.addresses:
-        if service in ("actor", "environment"):
-            continue
-        await _until_ready(service, record.addresses[service][0], deadline_s=deadline_s)
-        console.print(f"{service} is ready", highlight=False)
+        if not SERVICES[service].scalable:
+            await _until_ready(record, service, deadline_s=deadline_s)
+            console.print(f"{service} is ready", highlight=False)
     board = Board(headline="mean_return")
+    before: dict[str, float] = {}
+    said = ""
     async with StatsWatch(record.broker, RunId(record.run_id), board):
-        before: dict[str, float] = {}
         while time.monotonic() < deadline_s:
             await asyncio.sleep(LOOK_S)
             values = board.values()
-            if target.conditions:
-                if target.reached(values):
-                    console.print(f"{target} holds", highlight=False)
-                    return
-                shown = {each.name: values.get(each.name) for each in target.conditions}
-                missing = f"{target} does not hold: {shown}"
-                continue
-            now = {name: values[name] for name in GROWING if name in values}
-            missing = "nothing is known of " + ", ".join(name for name in GROWING if name not in now)
-            if len(now) < len(GROWING):
-                continue
-            before = before or now
-            still = [name for name in GROWING if now[name] <= before[name]]
-            if not still:
-                told = ", ".join(f"{name} {before[name]:g} -> {now[name]:g}" for name in GROWING)
-                console.print(f"a task went through to a gradient: {told}", highlight=False)
+            if not before and all(name in values for name in GROWING):
+                before = values
+            done, said = (
+                look_at_target(target, values) if target.conditions else look_at_growth(before, values)
+            )
+            if done:
+                console.print(said, highlight=False)
                 return
-            missing = f"no growth of {', '.join(still)}"
     raise UnavailableError(
         f"Waited {timeout_s:g} s for nothing",
-        why=missing,
+        why=said,
         fix="`tidegate explain` says what holds the loop up",
     )
 
 
-async def _until_ready(service: str, address: str, *, deadline_s: float) -> None:
+def look_at_target(target: Target, values: Mapping[str, float]) -> tuple[bool, str]:
+    """Whether the target holds, and a sentence about it."""
+    if target.reached(values):
+        return True, f"{target} holds"
+    shown = {each.name: values.get(each.name) for each in target.conditions}
+    return False, f"{target} does not hold: {shown}"
+
+
+def look_at_growth(before: Mapping[str, float], values: Mapping[str, float]) -> tuple[bool, str]:
+    """Whether a task went through to a gradient since ``before``, and a sentence about it."""
+    unknown = [name for name in GROWING if name not in values]
+    if unknown:
+        return False, f"nothing is known of {', '.join(unknown)}"
+    still = [name for name in GROWING if values[name] <= before[name]]
+    if still:
+        return False, f"no growth of {', '.join(still)}"
+    told = ", ".join(f"{name} {before[name]:g} -> {values[name]:g}" for name in GROWING)
+    return True, f"a task went through to a gradient: {told}"
+
+
+async def _until_ready(record: RunRecord, service: str, *, deadline_s: float) -> None:
     """Ask the service's own readiness until it says so."""
-    channel = open_channel(address)
     answer = "nobody asked"
-    try:
+    async with channel_to(record, service) as channel:
         while answer and time.monotonic() < deadline_s:
             answer = await ask_health(channel, HEALTH_READINESS, timeout_s=CALL_TIMEOUT_S)
             await asyncio.sleep(LOOK_S if answer else 0.0)
-    finally:
-        await channel.close()
     if answer:
-        raise UnavailableError(f"{service} at {address} did not become ready", why=answer)
+        raise UnavailableError(f"{service} did not become ready", why=answer)
