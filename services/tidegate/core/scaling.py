@@ -215,10 +215,10 @@ def _recommend(
     if current == 0:
         start = config.clamp(state.working or max(1, config.min_replicas))
         return Recommendation(start, "no actor reports: as many as there were last, or the fewest")
-    if config.clamp(current) != current and view.scaled_s_ago is not None:
-        who = view.scaled_by or "somebody"
-        return Recommendation(current, f"{who} scaled to {current}, outside of the bounds: not overruled")
     if config.clamp(current) != current:
+        if view.scaled_s_ago is not None:
+            who = view.scaled_by or "somebody"
+            return Recommendation(current, f"{who} scaled to {current}, outside of the bounds: not overruled")
         target, why, needed = config.clamp(current), f"{current} is out of bounds", 0
     else:
         target, why, needed = _target(state, view, config, now_s=now_s)

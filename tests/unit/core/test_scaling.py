@@ -243,6 +243,16 @@ def test_a_scale_by_somebody_else_is_held_and_then_gone_on_from(by: str) -> None
     assert recommended(after) == 9
 
 
+@pytest.mark.parametrize("replicas", [1, 40])
+def test_a_persons_number_outside_of_the_bounds_is_never_overruled(replicas: int) -> None:
+    bounds = msgspec.structs.replace(PROMPT, min_replicas=2, max_replicas=16)
+    theirs = view_of(signals(replicas, wanted=9.0), scaled_by="kubectl", scaled_s_ago=5_000.0)
+    state = advance(ScalingState(), theirs, bounds, now_s=0.0)
+    assert recommended(advance(state, theirs, bounds, now_s=6_000.0)) == replicas
+    nobodys = view_of(signals(replicas, wanted=9.0))
+    assert recommended(advance(ScalingState(), nobodys, bounds, now_s=0.0)) == bounds.clamp(replicas)
+
+
 def test_the_prompt_backlog_does_not_count() -> None:
     few, many = (msgspec.structs.replace(signals(8, wanted=4.0), in_flight=n) for n in (8.0, 1e6))
     assert once(view_of(few)) == once(view_of(many)) == 5
