@@ -14,7 +14,6 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.cli.cluster import (
-    BROKER_WAIT_S,
     cluster_folder,
     is_cluster,
     read_cluster,
@@ -196,7 +195,7 @@ def read_plan(folder: Path) -> tuple[RunRecord, RunPlan]:
 
 def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
     """What a service process of this folder gets besides its own section."""
-    settings = Settings(
+    return Settings(
         run=RunId(record.run_id),
         seed=file.seed,
         staleness=file.staleness,
@@ -217,7 +216,6 @@ def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
         stream_copies=record.stream_copies,
         data_dir=str(folder.resolve()),
     )
-    return msgspec.structs.replace(settings, broker_wait_s=BROKER_WAIT_S) if record.cluster else settings
 
 
 def write_record(folder: Path, record: RunRecord) -> None:

@@ -15,7 +15,7 @@ from typing import cast
 
 import msgspec
 
-from tidegate.cli.cluster import LISTEN, POD_NAME_VARIABLE, RUN_FILE, pod_index
+from tidegate.cli.cluster import BROKER_WAIT_S, LISTEN, POD_NAME_VARIABLE, RUN_FILE, pod_index
 from tidegate.cli.folder import RUN_JSON, read_record, settings_of
 from tidegate.cli.log_lines import log_json_lines, log_plain_lines
 from tidegate.cli.registry import SERVICES, load
@@ -91,6 +91,7 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
     config, _ = parse_section(record.run_file, service, source=source)
     settings = msgspec.structs.replace(
         settings_of(data_dir, record, file),
+        broker_wait_s=BROKER_WAIT_S,
         listen=LISTEN,
         instance=os.environ.get(POD_NAME_VARIABLE, "") if SERVICES[service].scalable else "",
     )
