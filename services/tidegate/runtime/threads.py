@@ -1,18 +1,17 @@
 """Work that blocks, kept off the event loop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 ItemT = TypeVar("ItemT")
 
 
-async def iterate_in_thread(make: Callable[[], Iterator[ItemT]]) -> AsyncIterator[ItemT]:
-    """The items of an iterator that blocks, made and driven by one thread of its own.
+async def iterate_in_thread(make: Callable[[], Generator[ItemT]]) -> AsyncIterator[ItemT]:
+    """The items of a generator that blocks, made, driven and closed by one thread of its own.
 
-    One item is read ahead of nobody: memory holds what the caller holds. The iterator is closed in its thread, also
-    when the caller stops early.
+    Nothing is read ahead: memory holds what the caller holds, and one that stops early frees what the generator held.
     """
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="iterate") as thread:
@@ -24,6 +23,4 @@ async def iterate_in_thread(make: Callable[[], Iterator[ItemT]]) -> AsyncIterato
                     return
                 yield found
         finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                thread.submit(close)
+            thread.submit(items.close)

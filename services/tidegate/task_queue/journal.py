@@ -345,7 +345,7 @@ class JournalReader:
             yield trajectory_at(seq, sample_index)
 
 
-def moment(path: Path) -> Iterator[JournalTotals | list[TrajectoryId]]:
+def moment(path: Path) -> Generator[JournalTotals | list[TrajectoryId]]:
     """One consistent moment for an audit: the totals, counted from the rows, then every admitted id in lists.
 
     Raises:

@@ -4,7 +4,7 @@ Counts come from the rows themselves and trust no counter that the live store ke
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -63,20 +63,24 @@ def totals(path: Path) -> LedgerTotals:
         CorruptionError: the file cannot be read.
     """
     with reading(path) as db:
-        return counts.count_rows(db).totals(trained_twice=counts.recount_trained_twice(db, load_tree(db)))
+        return _totals(db)
 
 
-def moment(path: Path) -> Iterator[LedgerTotals | list[TrajectoryId]]:
+def moment(path: Path) -> Generator[LedgerTotals | list[TrajectoryId]]:
     """One consistent moment for an audit: the totals, counted from the rows, then every trajectory id in lists.
 
     Raises:
         NotFoundError, StaleFolderError, CorruptionError: as ``totals``.
     """
     with reading(path) as db:
-        yield counts.count_rows(db).totals(trained_twice=counts.recount_trained_twice(db, load_tree(db)))
+        yield _totals(db)
         found = db.execute("SELECT trajectory_id FROM trajectories")
         while rows_read := found.fetchmany(IDS_AT_ONCE):
             yield [TrajectoryId(trajectory_id) for (trajectory_id,) in rows_read]
+
+
+def _totals(db: sqlite3.Connection) -> LedgerTotals:
+    return counts.count_rows(db).totals(trained_twice=counts.recount_trained_twice(db, load_tree(db)))
 
 
 def ids(path: Path) -> Iterator[TrajectoryId]:
