@@ -8,7 +8,6 @@ Shapes: B rows, T tokens of this pass, S tokens in the cache, D width, H heads, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array
+from tidegate.models.causal_lm import KvCache
 from tidegate.models.char_tokenizer import VOCABULARY_SIZE
 
 # Scale of embeddings at the start; matrices start at 1/sqrt(fan-in), those that write into the residual stream at half.
@@ -48,29 +48,6 @@ class CharLmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 why="every head takes an equal part of the width",
                 fix="change one of the two",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class KvCache:
-    """Keys and values of the tokens read so far.
-
-    ``keys`` and ``values``: one (B, H, S, D/H) tensor a layer. ``lengths_B``: tokens that count in each row, which is
-    the position of the next one. ``valid_BS``: which of the S are tokens and not padding; None when all are.
-    """
-
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-    lengths_B: Tensor
-    valid_BS: Tensor | None
-
-    def rows(self, index_B: Tensor) -> "KvCache":
-        """The cache of these rows, which may repeat (a prompt's samples) or be fewer (those still being written)."""
-        return KvCache(
-            keys=tuple(layer.index_select(0, index_B) for layer in self.keys),
-            values=tuple(layer.index_select(0, index_B) for layer in self.values),
-            lengths_B=self.lengths_B.index_select(0, index_B),
-            valid_BS=None if self.valid_BS is None else self.valid_BS.index_select(0, index_B),
-        )
 
 
 class Block(nn.Module):

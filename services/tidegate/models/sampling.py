@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tidegate.core.errors import ConfigError, RecordError
-from tidegate.models.char_lm import CharLm, KvCache
+from tidegate.models.causal_lm import KvCache
+from tidegate.models.char_lm import CharLm
 from tidegate.models.char_tokenizer import EOS, PAD
 from tidegate.models.completion_batch import pad_tokens
 

