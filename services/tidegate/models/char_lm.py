@@ -153,6 +153,68 @@ class CharLm(nn.Module):
         """Logprobs (..., V) of the token after each position of ``hidden`` (..., D), at a temperature above 0."""
         return F.log_softmax(self.head(hidden) / temperature, dim=-1)
 
+    @property
+    def context_length(self) -> int:
+        """Tokens of BOS, prompt, completion and EOS together."""
+        return self.spec.context_length
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The tokenizer's."""
+        return VOCABULARY_SIZE
+
+    def trainable(self) -> dict[str, Tensor]:
+        """All parameters by name."""
+        return dict(self.named_parameters())
+
+    def as_reference(self) -> None:
+        """Every weight is trained, so the reference is a second model."""
+        return
+
+    def to_arrays(self) -> dict[str, Array]:
+        """A copy of the parameters as float32 arrays by name: what is published as a policy version."""
+        return {
+            name: tensor.detach().cpu().numpy().astype(np.float32)
+            for name, tensor in self.state_dict().items()
+        }
+
+    def check_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Whether ``arrays`` are the parameters of a model of this size.
+
+        Raises:
+            RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
+        """
+        own = self.state_dict()
+        for name in sorted(own.keys() | arrays.keys()):
+            if name not in arrays:
+                problem = f"tensor {name!r} is missing"
+            elif name not in own:
+                problem = f"tensor {name!r} is unknown to it"
+            elif tuple(arrays[name].shape) != tuple(own[name].shape):
+                problem = (
+                    f"tensor {name!r} has the shape {tuple(arrays[name].shape)}, not {tuple(own[name].shape)}"
+                )
+            elif arrays[name].dtype != np.float32:
+                problem = f"tensor {name!r} is {arrays[name].dtype}, not float32"
+            else:
+                continue
+            raise RecordError(
+                f"These parameters do not fit a char_lm of {self.spec}: {problem}",
+                why="they come from a model of another size or kind",
+                fix="use the policy section that they were trained with, or start from other parameters",
+            )
+
+    @torch.no_grad()
+    def load_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Copy parameters into the model, in place; all of them or none.
+
+        Raises:
+            RecordError: they do not fit; the model is unchanged.
+        """
+        self.check_arrays(arrays)
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(torch.tensor(arrays[name]))
+
 
 def _visibility(
     cache: KvCache | None, *, num_tokens: int, lengths_B: Tensor
@@ -183,49 +245,3 @@ def _visibility(
         [past_valid, torch.ones(num_rows, num_tokens, dtype=torch.bool, device=device)], dim=1
     )
     return (causal & seen_past[:, None, :])[:, None], valid_BS
-
-
-def to_arrays(model: CharLm) -> dict[str, Array]:
-    """A copy of the parameters as float32 arrays by name: what is published as a policy version."""
-    return {
-        name: tensor.detach().cpu().numpy().astype(np.float32) for name, tensor in model.state_dict().items()
-    }
-
-
-def check_arrays(model: CharLm, arrays: Mapping[str, Array]) -> None:
-    """Whether ``arrays`` are the parameters of a model of this size.
-
-    Raises:
-        RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
-    """
-    own = model.state_dict()
-    for name in sorted(own.keys() | arrays.keys()):
-        if name not in arrays:
-            problem = f"tensor {name!r} is missing"
-        elif name not in own:
-            problem = f"tensor {name!r} is unknown to it"
-        elif tuple(arrays[name].shape) != tuple(own[name].shape):
-            problem = (
-                f"tensor {name!r} has the shape {tuple(arrays[name].shape)}, not {tuple(own[name].shape)}"
-            )
-        elif arrays[name].dtype != np.float32:
-            problem = f"tensor {name!r} is {arrays[name].dtype}, not float32"
-        else:
-            continue
-        raise RecordError(
-            f"These parameters do not fit a char_lm of {model.spec}: {problem}",
-            why="they come from a model of another size or kind",
-            fix="use the policy section that they were trained with, or start from other parameters",
-        )
-
-
-@torch.no_grad()
-def load_arrays(model: CharLm, arrays: Mapping[str, Array]) -> None:
-    """Copy parameters into the model, in place; all of them or none.
-
-    Raises:
-        RecordError: they do not fit; the model is unchanged.
-    """
-    check_arrays(model, arrays)
-    for name, tensor in model.state_dict().items():
-        tensor.copy_(torch.tensor(arrays[name]))

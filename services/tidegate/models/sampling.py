@@ -35,7 +35,7 @@ class Completion:
 class Generation:
     """Completions of a batch of prompts, under way.
 
-    The model's parameters may be replaced between two calls of ``step`` (``char_lm.load_arrays``): the token chosen by
+    The model's parameters may be replaced between two calls of ``step`` (``load_arrays``): the token chosen by
     the n-th step, and its logprob, then belong to the parameters in place during that step. What earlier parameters
     computed of the tokens before it (keys and values) is kept, as engines do that update in flight; call
     ``refresh_cache`` after a swap to compute it anew, so that every logprob is exactly the one that its version gives

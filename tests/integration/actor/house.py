@@ -14,7 +14,7 @@ from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId, TaskI
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, TaskKind, Trajectory
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.environment.tasks.arithmetic import Arithmetic
-from tidegate.models.char_lm import CharLm, CharLmSpec, to_arrays
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.mlp_actor_critic import init_params
 from tidegate.models.registry import mlp_spec
 from tidegate.runtime.bus import Bus
@@ -43,7 +43,7 @@ def mlp_params(seed: int) -> dict[str, Array]:
 
 def char_lm_params(seed: int) -> dict[str, Array]:
     spec = CharLmSpec(d_model=16, num_layers=2, num_heads=2, context_length=12)
-    return to_arrays(CharLm(spec, generator=torch.Generator().manual_seed(seed)))
+    return CharLm(spec, generator=torch.Generator().manual_seed(seed)).to_arrays()
 
 
 def segments_settings(folder: Path, nats: Broker) -> Settings:

@@ -17,7 +17,7 @@ from tests.unit.actor.support import (
 from tidegate.actor.engines.port import Steering
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
-from tidegate.models.char_lm import CharLm, CharLmSpec, load_arrays, to_arrays
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import decode, encode_prompt
 from tidegate.models.sampling import Generation
 
@@ -31,12 +31,12 @@ SPEC = CharLmSpec(
 
 def model_of(arrays: dict[str, Array]) -> CharLm:
     model = CharLm(SPEC)
-    load_arrays(model, arrays)
+    model.load_arrays(arrays)
     return model
 
 
 def params(seed: int) -> dict[str, Array]:
-    return to_arrays(CharLm(SPEC, generator=torch.Generator().manual_seed(seed)))
+    return CharLm(SPEC, generator=torch.Generator().manual_seed(seed)).to_arrays()
 
 
 @torch.no_grad()
@@ -154,7 +154,7 @@ def test_task_that_cannot_be_sampled_is_refused_alone(task: Task, problem: str) 
 def test_policy_that_does_not_fit_is_named_and_the_old_one_stays() -> None:
     engine = text_engine(Steering())
     engine.check_policy(snapshot(0, params(0)))
-    smaller = to_arrays(CharLm(CharLmSpec(d_model=8, num_layers=2, num_heads=2, context_length=12)))
+    smaller = CharLm(CharLmSpec(d_model=8, num_layers=2, num_heads=2, context_length=12)).to_arrays()
     with pytest.raises(RecordError, match="shape"):
         engine.check_policy(snapshot(1, smaller))
     name = next(iter(params(0)))

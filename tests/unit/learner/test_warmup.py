@@ -11,7 +11,7 @@ from tidegate.learner.warmup import (
     solved_share,
     supervised_warmup,
 )
-from tidegate.models.char_lm import CharLm, CharLmSpec, to_arrays
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import EOS, encode
 
 # Repeat a two-letter text: learned in some dozen steps, also for texts that were never shown.
@@ -51,7 +51,7 @@ def test_same_seed_makes_the_same_policy() -> None:
     models = [make_model(), make_model()]
     for model in models:
         supervised_warmup(model, EXAMPLES, HELDOUT, SETTINGS, generator=torch.Generator().manual_seed(1))
-    first, second = (to_arrays(model) for model in models)
+    first, second = (model.to_arrays() for model in models)
     assert all((first[name] == second[name]).all() for name in first)
 
 

@@ -4,7 +4,7 @@ import torch
 
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array
-from tidegate.models.char_lm import CharLm, CharLmSpec, check_arrays, load_arrays, to_arrays
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import PAD, VOCABULARY_SIZE
 from tidegate.models.completion_batch import completion_logprobs, pack_completions
 
@@ -125,16 +125,16 @@ def test_padding_is_no_part_of_a_batch() -> None:
 
 def test_parameters_survive_the_way_through_arrays() -> None:
     source, target = make_model(seed=1), make_model(seed=2)
-    arrays = to_arrays(source)
+    arrays = source.to_arrays()
     assert {array.dtype for array in arrays.values()} == {np.dtype(np.float32)}
-    load_arrays(target, arrays)
+    target.load_arrays(arrays)
     for own, loaded in zip(source.parameters(), target.parameters(), strict=True):
         assert torch.equal(own, loaded)
 
 
 def test_published_arrays_do_not_change_with_the_model() -> None:
     model = make_model()
-    arrays = to_arrays(model)
+    arrays = model.to_arrays()
     before = arrays["head.weight"].copy()
     with torch.no_grad():
         model.head.weight.add_(1.0)
@@ -142,10 +142,10 @@ def test_published_arrays_do_not_change_with_the_model() -> None:
 
 
 def test_read_only_arrays_can_be_loaded() -> None:
-    arrays = to_arrays(make_model(seed=1))
+    arrays = make_model(seed=1).to_arrays()
     for array in arrays.values():
         array.flags.writeable = False
-    load_arrays(make_model(seed=2), arrays)
+    make_model(seed=2).load_arrays(arrays)
 
 
 def without(arrays: dict[str, Array], name: str) -> dict[str, Array]:
@@ -154,8 +154,8 @@ def without(arrays: dict[str, Array], name: str) -> dict[str, Array]:
 
 def test_parameters_that_do_not_fit_are_named_and_change_nothing() -> None:
     model = make_model()
-    before = to_arrays(model)
-    other = to_arrays(make_model(seed=3))
+    before = model.to_arrays()
+    other = make_model(seed=3).to_arrays()
     for arrays, problem in (
         (without(other, "head.weight"), "tensor 'head.weight' is missing"),
         (other | {"tail.weight": np.zeros(1, np.float32)}, "tensor 'tail.weight' is unknown"),
@@ -163,10 +163,10 @@ def test_parameters_that_do_not_fit_are_named_and_change_nothing() -> None:
         (other | {"head.weight": other["head.weight"].astype(np.float64)}, "is float64, not float32"),
     ):
         with pytest.raises(RecordError, match=problem):
-            load_arrays(model, arrays)
-    for name, array in to_arrays(model).items():
+            model.load_arrays(arrays)
+    for name, array in model.to_arrays().items():
         np.testing.assert_array_equal(array, before[name])
-    check_arrays(model, other)
+    model.check_arrays(other)
 
 
 def test_sizes_that_no_model_can_have_are_refused() -> None:

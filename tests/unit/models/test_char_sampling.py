@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tidegate.core.errors import ConfigError, RecordError
-from tidegate.models.char_lm import CharLm, CharLmSpec, load_arrays, to_arrays
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import EOS
 from tidegate.models.completion_batch import completion_logprobs, pack_completions
 from tidegate.models.sampling import Completion, Generation, generate
@@ -83,11 +83,11 @@ def test_completions_end_at_eos_or_at_the_limit_and_nowhere_else() -> None:
 def test_weights_swapped_between_tokens_give_each_token_the_logprob_of_its_own_version() -> None:
     old, new = make_model(0), make_model(1)
     serving = CharLm(SPEC)
-    load_arrays(serving, to_arrays(old))
+    serving.load_arrays(old.to_arrays())
     generation = begin(serving)
     for _ in range(3):
         generation.step()
-    load_arrays(serving, to_arrays(new))
+    serving.load_arrays(new.to_arrays())
     generation.refresh_cache()
     completions = finish(generation)
     by_old = recomputed_logprobs(old, completions)
@@ -105,11 +105,11 @@ def test_weights_swapped_between_tokens_give_each_token_the_logprob_of_its_own_v
 def test_swap_without_refresh_keeps_the_cache_of_the_older_version() -> None:
     old, new = make_model(0), make_model(1)
     serving = CharLm(SPEC)
-    load_arrays(serving, to_arrays(old))
+    serving.load_arrays(old.to_arrays())
     generation = begin(serving, max_new_tokens=4)
     for _ in range(2):
         generation.step()
-    load_arrays(serving, to_arrays(new))
+    serving.load_arrays(new.to_arrays())
     completions = finish(generation)
     row = next(row for row, completion in enumerate(completions) if len(completion.tokens) == 4)
     tokens = torch.tensor(completions[row].tokens[None, :], dtype=torch.int64)
@@ -140,7 +140,7 @@ def test_refresh_under_the_same_weights_changes_nothing() -> None:
 def test_first_swap_may_come_before_the_first_token() -> None:
     serving = make_model(0)
     generation = begin(serving)
-    load_arrays(serving, to_arrays(make_model(1)))
+    serving.load_arrays(make_model(1).to_arrays())
     completions = finish(generation)
     for completion, expected in zip(
         completions, recomputed_logprobs(make_model(1), completions), strict=True

@@ -18,7 +18,7 @@ from tidegate.actor.state import VersionMarks
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import PolicySnapshot, Sampler, Task
-from tidegate.models.char_lm import CharLm, CharLmSpec, check_arrays, load_arrays
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import decode, encode_prompt
 from tidegate.models.sampling import Completion, Generation
 from tidegate.runtime.clock import Clock
@@ -55,7 +55,7 @@ class TextGenerationEngine:
         Raises:
             RecordError: a name, shape or dtype does not fit, or a value is not finite.
         """
-        check_arrays(self._model, snapshot.tensors)
+        self._model.check_arrays(snapshot.tensors)
         for name, tensor in snapshot.tensors.items():
             if not np.isfinite(tensor).all():
                 raise RecordError(
@@ -182,7 +182,7 @@ class TextGenerationEngine:
         assert newest is not None, "tasks start once there is a policy"
         if newest is not self._steering.serving:
             started_at_s = self._clock.monotonic_s()
-            load_arrays(self._model, newest.tensors)
+            self._model.load_arrays(newest.tensors)
             self._steering.swapped(newest, seconds=self._clock.monotonic_s() - started_at_s)
         return newest.version
 

@@ -39,7 +39,7 @@ from tidegate.learner.optim.optimizer_state import (
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import share_of_groups
-from tidegate.models.char_lm import CharLm, CharLmSpec, check_arrays, load_arrays, to_arrays
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.completion_batch import CompletionBatch, completion_logprobs, pack_completions
 
 # Names the reference policy's parameters in a checkpoint.
@@ -85,7 +85,7 @@ class LanguageModelTrainer:
             beta2=settings.beta2,
             weight_decay=settings.weight_decay,
         )
-        self._note_reference(to_arrays(self.model))
+        self._note_reference(self.model.to_arrays())
 
     def begin_from(self, policy: Mapping[str, Array]) -> None:
         """Start from these parameters, which are also the reference policy.
@@ -93,7 +93,7 @@ class LanguageModelTrainer:
         Raises:
             RecordError: they are not those of this network.
         """
-        load_arrays(self.model, policy)
+        self.model.load_arrays(policy)
         self._note_reference(policy)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> ScoredCompletions:
@@ -175,7 +175,7 @@ class LanguageModelTrainer:
 
     def policy(self) -> dict[str, Array]:
         """A copy of all parameters."""
-        return to_arrays(self.model)
+        return self.model.to_arrays()
 
     def pack(self, batch: ScoredCompletions) -> Packed:
         """Take a prepared batch apart."""
@@ -211,7 +211,7 @@ class LanguageModelTrainer:
         """A copy of AdamW's moments, of the random state, and of the reference policy where there is one."""
         tensors = optimizer_arrays(self._optimizer) | generator_array(self._generator)
         if self._reference is not None:
-            for name, array in to_arrays(self._reference).items():
+            for name, array in self._reference.to_arrays().items():
                 tensors[f"{_REFERENCE}/{name}"] = array
         return TrainerState(tensors=tensors, values={})
 
@@ -227,9 +227,9 @@ class LanguageModelTrainer:
             if key.startswith(f"{_REFERENCE}/")
         }
         try:
-            check_arrays(self.model, policy)
+            self.model.check_arrays(policy)
             if self._reference is not None:
-                load_arrays(self._reference, reference)
+                self._reference.load_arrays(reference)
         except RecordError as error:
             raise StaleFolderError(
                 "The checkpoint does not fit this run file",
@@ -238,7 +238,7 @@ class LanguageModelTrainer:
             ) from error
         load_optimizer_arrays(self._optimizer, state.tensors)
         load_generator_array(self._generator, state.tensors)
-        load_arrays(self.model, policy)
+        self.model.load_arrays(policy)
 
     def _inputs(
         self, batch: ScoredCompletions, completions: CompletionBatch, rows_B: Tensor, response: Response
@@ -278,7 +278,7 @@ class LanguageModelTrainer:
         if self._settings.kl_weight <= 0.0:
             return
         self._reference = CharLm(self.model.spec).to(self._device)
-        load_arrays(self._reference, policy)
+        self._reference.load_arrays(policy)
 
 
 def _logprobs_of_rows(
