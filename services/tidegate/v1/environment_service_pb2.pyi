@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from tidegate.v1 import trajectory_pb2 as _trajectory_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -144,17 +145,36 @@ class ResetRequest(_message.Message):
 
     ENV_ID_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    PROMPT_ID_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    CURRICULUM_BIN_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIELD_NUMBER: _builtins.int
     env_id: _builtins.str
     seed: _builtins.int
+    prompt_id: _builtins.str
+    """The problem of a text environment; without a prompt, one of its training problems is drawn by the seed."""
+    prompt: _builtins.str
+    answer: _builtins.str
+    curriculum_bin: _builtins.str
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was done before, in order: an episode is a function of environment, problem, seed and actions."""
+
     def __init__(
         self,
         *,
         env_id: _builtins.str = ...,
         seed: _builtins.int = ...,
+        prompt_id: _builtins.str = ...,
+        prompt: _builtins.str = ...,
+        answer: _builtins.str = ...,
+        curriculum_bin: _builtins.str = ...,
+        actions: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_id", b"env_id", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "answer", b"answer", "curriculum_bin", b"curriculum_bin", "env_id", b"env_id", "prompt", b"prompt", "prompt_id", b"prompt_id", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -168,7 +188,7 @@ class ResetResponse(_message.Message):
     OBSERVATION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     observation: _builtins.str
-    """JSON of the observation."""
+    """What the last replayed action was answered, or the opening: text of a text environment, else JSON."""
     def __init__(
         self,
         *,
@@ -191,7 +211,7 @@ class StepRequest(_message.Message):
     ACTION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     action: _builtins.str
-    """JSON of the action."""
+    """A turn's text in a text environment, else JSON of the action."""
     def __init__(
         self,
         *,
@@ -210,14 +230,46 @@ Global___StepRequest: _TypeAlias = StepRequest  # noqa: Y015
 class StepResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ComponentsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     OBSERVATION_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
     TERMINATED_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    COMPONENTS_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
     observation: _builtins.str
     reward: _builtins.float
     terminated: _builtins.bool
     truncated: _builtins.bool
+    log: _builtins.str
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_trajectory_pb2.ToolCall]:
+        """Calls of tools that this step made."""
+
+    @_builtins.property
+    def components(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """With the last step: what the episode's reward is made of, and what its verifiers say."""
+
     def __init__(
         self,
         *,
@@ -225,10 +277,13 @@ class StepResponse(_message.Message):
         reward: _builtins.float = ...,
         terminated: _builtins.bool = ...,
         truncated: _builtins.bool = ...,
+        tool_calls: _abc.Iterable[_trajectory_pb2.ToolCall] | None = ...,
+        components: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        log: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["observation", b"observation", "reward", b"reward", "terminated", b"terminated", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["components", b"components", "log", b"log", "observation", b"observation", "reward", b"reward", "terminated", b"terminated", "tool_calls", b"tool_calls", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

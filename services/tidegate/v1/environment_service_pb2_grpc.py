@@ -69,7 +69,8 @@ class EnvironmentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Reset(self, request, context):
-        """Opens a session and returns its first observation. RESOURCE_EXHAUSTED when every slot is taken.
+        """Opens a session, replays the actions given and returns the last observation. RESOURCE_EXHAUSTED when every slot is
+        taken, ABORTED when a replayed action ended the episode.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

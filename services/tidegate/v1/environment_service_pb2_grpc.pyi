@@ -19,7 +19,9 @@ class EnvironmentServiceStub:
     Score: _aio.UnaryUnaryMultiCallable[_environment_service_pb2.ScoreRequest, _environment_service_pb2.ScoreResponse]
     """Scores completions now, outside of the streams; evaluation uses it."""
     Reset: _aio.UnaryUnaryMultiCallable[_environment_service_pb2.ResetRequest, _environment_service_pb2.ResetResponse]
-    """Opens a session and returns its first observation. RESOURCE_EXHAUSTED when every slot is taken."""
+    """Opens a session, replays the actions given and returns the last observation. RESOURCE_EXHAUSTED when every slot is
+    taken, ABORTED when a replayed action ended the episode.
+    """
     Step: _aio.UnaryUnaryMultiCallable[_environment_service_pb2.StepRequest, _environment_service_pb2.StepResponse]
     """One step of a session."""
     Close: _aio.UnaryUnaryMultiCallable[_environment_service_pb2.CloseRequest, _environment_service_pb2.CloseResponse]
@@ -42,7 +44,9 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _environment_service_pb2.ResetRequest,
         context: _aio.ServicerContext[_environment_service_pb2.ResetRequest, _abc.Awaitable[_environment_service_pb2.ResetResponse]],
     ) -> _abc.Awaitable[_environment_service_pb2.ResetResponse]:
-        """Opens a session and returns its first observation. RESOURCE_EXHAUSTED when every slot is taken."""
+        """Opens a session, replays the actions given and returns the last observation. RESOURCE_EXHAUSTED when every slot is
+        taken, ABORTED when a replayed action ended the episode.
+        """
 
     @_abc_1.abstractmethod
     def Step(

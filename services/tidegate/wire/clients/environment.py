@@ -5,11 +5,14 @@ from collections.abc import Sequence
 import grpc
 import msgspec
 
+from tidegate.core.records import ToolCall
 from tidegate.v1 import environment_service_pb2 as pb
 from tidegate.v1.environment_service_pb2_grpc import EnvironmentServiceStub
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 
 SERVICE = "environment"
+# A turn waits for its tools, and the last one for its verifiers: a judge that is asked again takes a while.
+SESSION_DEADLINE_S = 60.0
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -30,13 +33,29 @@ class RewardedCompletion(msgspec.Struct, frozen=True):
     log: str
 
 
+class EpisodeProblem(msgspec.Struct, frozen=True):
+    """What an episode of a text environment is about, as its task says."""
+
+    prompt_id: str
+    prompt: str
+    answer: str
+    curriculum_bin: str = "all"
+
+
 class EnvironmentStep(msgspec.Struct, frozen=True):
-    """What one step of a session returned; the observation is JSON text."""
+    """What one step of a session returned.
+
+    ``observation``: the reply's text in a text environment, else JSON. ``tool_calls``: those of this step.
+    ``components`` and ``log`` come with the last step and speak of the whole episode.
+    """
 
     observation: str
     reward: float
     terminated: bool
     truncated: bool
+    tool_calls: tuple[ToolCall, ...] = ()
+    components: dict[str, float] = {}
+    log: str = ""
 
 
 class EnvironmentClient:
@@ -65,23 +84,61 @@ class EnvironmentClient:
             response = await self._stub.Score(request, timeout=DEADLINE_S)
         return [RewardedCompletion(item.reward, dict(item.components), item.log) for item in response.results]
 
-    async def reset(self, env_id: str, *, seed: int) -> tuple[str, str]:
-        """Open a session; returns its id and the first observation as JSON text.
+    async def reset(
+        self,
+        env_id: str,
+        *,
+        seed: int,
+        problem: EpisodeProblem | None = None,
+        actions: Sequence[str] = (),
+        deadline_s: float = SESSION_DEADLINE_S,
+    ) -> tuple[str, str]:
+        """Open a session; returns its id and the last observation.
+
+        ``problem``: what a text environment asks; without one it draws a training problem by ``seed``. ``actions``:
+        those of an episode that goes on here, without the one that ended it; they are replayed. The observation is the
+        text of the opening or of the last reply in a text environment, else JSON.
 
         Raises:
             BackpressureError: every slot is taken; one frees when a session ends or idles out.
+            ConflictError: a replayed action ended the episode; begin it anew.
         """
+        request = pb.ResetRequest(env_id=env_id, seed=seed, actions=actions)
+        if problem is not None:
+            request.prompt_id = problem.prompt_id
+            request.prompt = problem.prompt
+            request.answer = problem.answer
+            request.curriculum_bin = problem.curriculum_bin
         with remote_errors(SERVICE):
-            response = await self._stub.Reset(pb.ResetRequest(env_id=env_id, seed=seed), timeout=DEADLINE_S)
+            response = await self._stub.Reset(request, timeout=deadline_s)
         return response.session_id, response.observation
 
-    async def step(self, session_id: str, *, action: str) -> EnvironmentStep:
-        """One step of a session; the action is JSON text."""
+    async def step(
+        self, session_id: str, *, action: str, deadline_s: float = SESSION_DEADLINE_S
+    ) -> EnvironmentStep:
+        """One step of a session; the action is a turn's text in a text environment, else JSON.
+
+        Raises:
+            NotFoundError: no such session (any more): open it anew with the actions so far.
+            RecordError: the action is none of this environment; the session stays.
+            DeadlineError: it took too long; the session is gone, or will idle out.
+        """
         with remote_errors(SERVICE):
             response = await self._stub.Step(
-                pb.StepRequest(session_id=session_id, action=action), timeout=DEADLINE_S
+                pb.StepRequest(session_id=session_id, action=action), timeout=deadline_s
             )
-        return EnvironmentStep(response.observation, response.reward, response.terminated, response.truncated)
+        return EnvironmentStep(
+            observation=response.observation,
+            reward=response.reward,
+            terminated=response.terminated,
+            truncated=response.truncated,
+            tool_calls=tuple(
+                ToolCall(call.name, call.arguments, call.result, call.started_at_s, call.finished_at_s)
+                for call in response.tool_calls
+            ),
+            components=dict(response.components),
+            log=response.log,
+        )
 
     async def close(self, session_id: str) -> None:
         """End a session; ending it twice is fine."""

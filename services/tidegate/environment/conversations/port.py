@@ -1,0 +1,71 @@
+"""What a conversation is: an episode of several turns about one problem, whose replies stand between the turns.
+
+An episode is a function of the problem, the seed and the texts of the turns, so a session that was lost is made again
+by replaying them. A conversation whose tools may answer otherwise says so (``deterministic``); its verifier log then
+tells of a replay.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from tidegate.environment.tasks.port import Problem, Score, TextTask
+
+
+class ToolUse(msgspec.Struct, frozen=True):
+    """One call of a tool, with what came back."""
+
+    name: str
+    arguments: str
+    result: str
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What follows on one turn of the policy.
+
+    ``observation``: the reply that the policy reads next. ``score``: with the episode's last turn, the verdict on all
+    of it. ``truncated``: it ended because its turns were used up. ``delay_s``: how long the tools are to have taken,
+    waited for outside and never in a replay.
+    """
+
+    observation: str
+    score: Score | None = None
+    truncated: bool = False
+    tools: tuple[ToolUse, ...] = ()
+    delay_s: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self.score is not None
+
+
+class Conversation(Protocol):
+    """One episode. ``reply`` may block: it runs in a thread, one call at a time."""
+
+    @property
+    def opening(self) -> str:
+        """What the policy reads before its first turn."""
+        ...
+
+    def reply(self, text: str) -> Turn:
+        """What follows on a turn. Total until it is done: any text has an answer, and is never asked for after it."""
+        ...
+
+
+class ConversationTask(TextTask, Protocol):
+    """A task of several turns. Asked for the score of a single completion, it holds an episode of that one turn."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a replay gives the same episode for certain."""
+        ...
+
+    def begin(self, problem: Problem, *, seed: int) -> Conversation:
+        """An episode about a problem.
+
+        Raises:
+            RecordError: the problem is none of this task's.
+            TidegateError: what its tools need is not to be had.
+        """
+        ...
