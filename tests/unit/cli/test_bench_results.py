@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tidegate.actor.engines.port import Sample as EngineSample
+from tidegate.cli.bench import staleness
 from tidegate.cli.bench.cartpole import alternating
 from tidegate.cli.bench.lag import LagRun, markdown
 from tidegate.cli.bench.payloads import payloads
@@ -14,6 +15,7 @@ from tidegate.cli.bench.report import number, spread_text, verdict
 from tidegate.cli.bench.results import Goal, Sample, row, spread
 from tidegate.cli.bench.steps_file import StepPoint, StepsFile, first_reaching
 from tidegate.cli.registry import load
+from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId
 from tidegate.core.records import EpisodeEnd, VersionSpan
 from tidegate.wire.frame import decode_frame, encode_frame
@@ -178,3 +180,30 @@ def test_lag_table_says_what_each_budget_bought_and_what_it_cost() -> None:
     assert cells[1][0] == "16"
     assert cells[1][5] == "–, 1 of 1 never"
     assert cells[1][7:] == ["500", "320", "NOT balanced"]
+
+
+def cell(name: str, lag: int, seed: int, solved: float) -> staleness.Found:
+    return staleness.Found(name, lag, seed, [(0, 0.4), (200, solved)], 1.0, 0.0, 0.0, 1.0, 1.0)
+
+
+def test_an_objective_holds_up_to_the_lag_before_it_first_falls_short() -> None:
+    shares = {"ppo clip": (0.8, 0.7, 0.8), "gspo": (0.73, 0.74, 0.9), "none": (0.5, 0.9, 0.9)}
+    found = [
+        cell(name, lag, seed, share + 0.01 * seed - 0.005)
+        for name, row_of_lags in shares.items()
+        for lag, share in zip((0, 4, 16), row_of_lags, strict=True)
+        for seed in (0, 1)
+    ]
+    held = staleness.holds_to(found)
+    assert held == {"ppo clip": 0, "gspo": 16, "none": None}
+    table = staleness.markdown(found, held)
+    assert "| ppo clip | 0.80 (±0.01) | 0.70 (±0.01) | 0.80 (±0.01) | lag 0 |" in table
+    assert "| none | 0.50 (±0.01) | 0.90 (±0.01) | 0.90 (±0.01) | – |" in table
+    page = staleness.html_page(found, table, updates=200)
+    assert page.count("<svg") == 2
+    assert "gspo" in page
+
+
+def test_a_worker_that_dies_is_told_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"worker \d died: see .*worker-\d\.log"):
+        staleness.measure([{"name": "no cell at all"}], folder=tmp_path)

@@ -32,8 +32,9 @@ FILE_WIDTH = 160
 
 
 def bench(
-    only: Annotated[
-        list[str] | None, typer.Option("--only", help=f"One of {', '.join(BENCHES)}; repeatable.")
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Of {', '.join(BENCHES)}; none: all but those that take an hour."),
     ] = None,
     json: Annotated[
         Path | None, typer.Option("--json", help="Where to keep the numbers.", metavar="FILE")
@@ -42,7 +43,7 @@ def bench(
     repetitions: Annotated[
         int | None, typer.Option(min=1, max=100, help="Instead of each bench's own number.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each setting of `lag`.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each setting where seeds differ.")] = 3,
     run_file: Annotated[
         Path, typer.Option("--run", help="The CartPole run file that is measured.")
     ] = RUN_FILE,
@@ -51,7 +52,7 @@ def bench(
 
     Exits 0 when everything could be measured, whatever the figures say.
     """
-    chosen = only or list(BENCHES)
+    chosen = names or [name for name, entry in BENCHES.items() if not entry.asked_for]
     for name in chosen:
         if name not in BENCHES:
             raise ConfigError(f"There is no bench {name!r}", fix=f"choose from {', '.join(BENCHES)}")

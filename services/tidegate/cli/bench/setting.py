@@ -10,7 +10,7 @@ class BenchSetting(msgspec.Struct, frozen=True):
     """``folder``: for everything that is written meanwhile; ``output``: the JSON that is kept.
 
     ``quick``: one short repetition, to see that it works.
-    ``repetitions``: None takes each bench's own number; ``seeds``: of each setting of ``lag``.
+    ``repetitions``: None takes each bench's own number; ``seeds``: of each setting where seeds differ.
     """
 
     run_file: Path

@@ -1,6 +1,7 @@
 """The report as one HTML file: styles and drawings inside, nothing asked of any server."""
 
 import html
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ STYLE_FILE = Path(__file__).with_name("style.css")
 
 def render_page(run: RunData) -> str:
     """The whole page."""
-    style = STYLE_FILE.read_text(encoding="utf-8")
     body = "\n".join(
         [
             _header(run),
@@ -26,11 +26,26 @@ def render_page(run: RunData) -> str:
             _settings(run),
         ]
     )
-    title = html.escape(f"{run.record.run_id} · Tidegate")
+    return _page(f"{run.record.run_id} · Tidegate", body)
+
+
+def plain_page(title: str, lead: str, drawings: Sequence[tuple[str, str, str]], *, text: str) -> str:
+    """A page of drawings, each a title, a caption and an SVG, with ``text`` under them as it stands."""
+    figures = "".join(_figure(Plot(*drawing)) for drawing in drawings)
+    return _page(
+        title,
+        f'<header><span class="brand">Tidegate</span><h1>{_text(title)}</h1></header>'
+        f'<p class="lead">{_text(lead)}</p><div class="plots">{figures}</div>'
+        f'<section class="wide"><pre>{_text(text)}</pre></section>',
+    )
+
+
+def _page(title: str, body: str) -> str:
+    style = STYLE_FILE.read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>\n{style}</style></head><body><main>\n{body}\n</main></body></html>\n"
+        f"<title>{html.escape(title)}</title><style>\n{style}</style></head><body><main>\n{body}\n</main></body></html>\n"
     )
 
 
