@@ -18,6 +18,8 @@ from tidegate.v1.environment_service_pb2_grpc import (
 
 # More would keep the event loop from its heartbeats; callers send several calls.
 SCORES_MAX = 8192
+# As many as an episode may have turns.
+REPLAY_MAX = 1024
 
 
 class EnvironmentServicer(EnvironmentServiceServicer):
@@ -46,19 +48,37 @@ class EnvironmentServicer(EnvironmentServiceServicer):
         return response
 
     async def Reset(self, request: pb.ResetRequest, context: ServicerContext[Any, Any]) -> pb.ResetResponse:
-        """Open a session."""
-        session_id, observation = await self._sessions.open(request.env_id, seed=request.seed)
+        """Open a session, and replay what was done before."""
+        if len(request.actions) > REPLAY_MAX:
+            raise RecordError(f"{len(request.actions)} actions to replay", fix=f"send at most {REPLAY_MAX}")
+        problem = None
+        if request.prompt:
+            problem = Problem(request.prompt_id, request.prompt, request.answer, request.curriculum_bin)
+        session_id, observation = await self._sessions.open(
+            request.env_id, seed=request.seed, problem=problem, actions=list(request.actions)
+        )
         return pb.ResetResponse(session_id=session_id, observation=observation)
 
     async def Step(self, request: pb.StepRequest, context: ServicerContext[Any, Any]) -> pb.StepResponse:
         """One step of a session."""
-        outcome = await self._sessions.step(request.session_id, action=request.action)
-        return pb.StepResponse(
-            observation=outcome.observation,
-            reward=outcome.reward,
-            terminated=outcome.terminated,
-            truncated=outcome.truncated,
+        step = await self._sessions.step(request.session_id, action=request.action)
+        response = pb.StepResponse(
+            observation=step.observation,
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            components=step.components,
+            log=step.log,
         )
+        for call in step.tool_calls:
+            response.tool_calls.add(
+                name=call.name,
+                arguments=call.arguments,
+                result=call.result,
+                started_at_s=call.started_at_s,
+                finished_at_s=call.finished_at_s,
+            )
+        return response
 
     async def Close(self, request: pb.CloseRequest, context: ServicerContext[Any, Any]) -> pb.CloseResponse:
         """End a session; ending it twice is fine."""

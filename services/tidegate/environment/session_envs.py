@@ -1,8 +1,8 @@
-"""One episode behind JSON: what a session holds, whatever kind of environment it is.
+"""One episode behind texts: what a session holds, whatever kind of environment it is.
 
-Two kinds: Gymnasium environments, and text tasks as episodes of one step (observation: the prompt; action: the
-completion). Gymnasium is imported when the first of its environments is opened, so that a worker that only scores
-stays small.
+Two kinds: Gymnasium environments, whose observations and actions are JSON, and conversations, whose are plain text (a
+text task is one of a single turn). Gymnasium is imported when the first of its environments is opened, so that a worker
+that only scores stays small.
 """
 
 import importlib
@@ -14,31 +14,57 @@ import numpy as np
 
 from tidegate.core.errors import NotFoundError, RecordError
 from tidegate.core.records import Array
-from tidegate.environment.tasks.port import Problem, TextTask
+from tidegate.environment.conversations.port import Conversation, ToolUse
+from tidegate.environment.conversations.registry import CONVERSATIONS
+from tidegate.environment.conversations.single_turn import SingleTurn
+from tidegate.environment.state import Answer
+from tidegate.environment.tasks.port import Problem, Score, TextTask
 from tidegate.environment.tasks.registry import TASKS
 
 
+class Verdict(msgspec.Struct, frozen=True):
+    """How a text episode ended: its problem with the whole exchange as the completion, and what its task gives it."""
+
+    answer: Answer
+    score: Score
+
+
 class StepOutcome(msgspec.Struct, frozen=True):
-    """What one step returned; ``observation`` is JSON text."""
+    """What one step returned.
+
+    ``verdict``: with the last step of a text episode. ``delay_s``: how long its tools are to have taken.
+    """
 
     observation: str
     reward: float
     terminated: bool
     truncated: bool
+    tools: tuple[ToolUse, ...] = ()
+    verdict: Verdict | None = None
+    delay_s: float = 0.0
 
 
 class SessionEnv(Protocol):
-    """An environment that speaks JSON. Calls may block: they run in a thread, one at a time."""
+    """An environment that speaks text. Calls may block: they run in a thread, one at a time."""
 
-    def reset(self, *, seed: int) -> str:
-        """Begin the episode; the first observation as JSON text."""
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same seed, problem and actions give the same episode."""
+        ...
+
+    def reset(self, *, seed: int, problem: Problem | None) -> str:
+        """Begin the episode; the first observation.
+
+        Raises:
+            RecordError: the problem is none of this environment's.
+        """
         ...
 
     def step(self, action: str) -> StepOutcome:
-        """One step; ``action`` is JSON text.
+        """One step.
 
         Raises:
-            RecordError: the text is no JSON, or no action of this environment.
+            RecordError: the text is no action of this environment.
         """
         ...
 
@@ -139,8 +165,14 @@ class GymnasiumEnv:
                 fix="name one of Gymnasium's environments, such as CartPole-v1, or a text task",
             ) from error
 
-    def reset(self, *, seed: int) -> str:
-        """Begin an episode; the first observation as JSON text."""
+    @property
+    def deterministic(self) -> bool:
+        """As Gymnasium asks of every environment."""
+        return True
+
+    def reset(self, *, seed: int, problem: Problem | None) -> str:
+        """Begin an episode; the first observation as JSON text. There are no problems here: the seed says it all."""
+        del problem
         observation, _info = self._env.reset(seed=seed)
         return to_json(observation)
 
@@ -160,30 +192,50 @@ class GymnasiumEnv:
 
 
 class TextEnv:
-    """A text task as an episode of one step: the observation is the prompt, the action the completion."""
+    """A conversation, or a text task as a conversation of one turn."""
 
-    def __init__(self, task: TextTask) -> None:
-        """Prompts are drawn from the task's training problems."""
-        self._task = task
-        self._problem: Problem | None = None
+    def __init__(self, env_id: str) -> None:
+        """``env_id`` names a text task."""
+        self._task: TextTask = TASKS[env_id]
+        self._dialogue = CONVERSATIONS.get(env_id)
+        self._episode: Conversation | None = None
+        self._problem = Problem("", "", "", "")
+        self._exchange: list[str] = []
 
-    def reset(self, *, seed: int) -> str:
-        """The prompt that belongs to ``seed``, as JSON text."""
-        self._problem = self._task.problems("train", seed=seed)[0]
-        return to_json({"prompt": self._problem.prompt})
+    @property
+    def deterministic(self) -> bool:
+        """As the conversation says."""
+        return self._dialogue is None or self._dialogue.deterministic
+
+    def reset(self, *, seed: int, problem: Problem | None) -> str:
+        """Begin an episode about ``problem``, or about the training problem that belongs to ``seed``; its opening."""
+        self._problem = problem or self._task.problems("train", seed=seed)[0]
+        self._episode = (
+            SingleTurn(self._task, self._problem)
+            if self._dialogue is None
+            else self._dialogue.begin(self._problem, seed=seed)
+        )
+        self._exchange = []
+        return self._episode.opening
 
     def step(self, action: str) -> StepOutcome:
-        """Judge the completion and end the episode.
-
-        Raises:
-            RecordError: the action is no JSON string.
-        """
-        assert self._problem is not None, "a session begins with reset"
-        completion = parse_action(action)
-        if not isinstance(completion, str):
-            raise RecordError("A text task takes one JSON string as its action", why=f"it got {action[:80]}")
-        score = self._task.score(self._problem, completion)
-        return StepOutcome("null", score.reward, terminated=True, truncated=False)
+        """One turn of the policy and the reply to it."""
+        assert self._episode is not None, "a session begins with reset"
+        turn = self._episode.reply(action)
+        self._exchange.append(action)
+        verdict = None
+        if turn.score is not None:
+            verdict = Verdict(Answer(self._problem, "\n".join(self._exchange)), turn.score)
+        self._exchange.append(turn.observation)
+        return StepOutcome(
+            turn.observation,
+            0.0 if turn.score is None else turn.score.reward,
+            terminated=turn.done and not turn.truncated,
+            truncated=turn.done and turn.truncated,
+            tools=turn.tools,
+            verdict=verdict,
+            delay_s=turn.delay_s,
+        )
 
     def close(self) -> None:
         """Nothing is held."""
@@ -198,7 +250,7 @@ def make_session_env(env_id: str, *, allowed_modules: Sequence[str]) -> SessionE
         NotFoundError: there is no such environment, or it would import a module that is not allowed.
     """
     if env_id in TASKS:
-        return TextEnv(TASKS[env_id])
+        return TextEnv(env_id)
     if ":" in env_id and env_id not in allowed_modules:
         raise NotFoundError(
             f"Environment {env_id[:64]!r} may not be opened by a call",

@@ -1,54 +1,94 @@
 """Sessions: a bounded table of episodes that are stepped by calls.
 
 A slot is freed when the episode ends, by Close, by a failure of the environment, or by the sweep once nobody called
-for ``idle_s``. Environments run in a few threads of their own, so one that blocks delays no heartbeat.
+for ``idle_s``. Environments run in a few threads of their own, so one that blocks delays no heartbeat. A session that
+is lost with its worker is opened anew elsewhere, by replaying its actions.
 """
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
 
-from tidegate.core.errors import BackpressureError, DeadlineError, NotFoundError, TidegateError
-from tidegate.environment.session_envs import SessionEnv, StepOutcome
+from tidegate.core.errors import (
+    BackpressureError,
+    ConflictError,
+    DeadlineError,
+    NotFoundError,
+    TidegateError,
+)
+from tidegate.core.records import ToolCall
+from tidegate.environment.session_envs import SessionEnv, StepOutcome, Verdict
+from tidegate.environment.tasks.port import Problem, Score
 from tidegate.runtime.clock import Clock
 
 T = TypeVar("T")
-# Episodes that may compute at the same time; the others wait, each inside its own deadline.
-NUM_THREADS = 4
 
 
 class _Session:
     """One open episode. ``turn`` makes concurrent calls of one session wait for each other."""
 
-    def __init__(self, env_id: str, used_at_s: float) -> None:
+    def __init__(self, env_id: str, used_at_s: float, *, num_replayed: int) -> None:
         self.env_id = env_id
         self.used_at_s = used_at_s
+        self.num_replayed = num_replayed
         self.env: SessionEnv | None = None
         self.turn = asyncio.Lock()
 
 
 class SessionLimits(msgspec.Struct, frozen=True):
-    """``max_sessions`` open at once, ``idle_s`` without a call ends one, ``deadline_s`` for one reset or step."""
+    """``max_sessions`` open at once, ``idle_s`` without a call ends one, ``deadline_s`` for one reset or step.
+
+    ``num_threads``: episodes that may compute at the same time; the others wait, each inside its own deadline.
+    """
 
     max_sessions: int
     idle_s: float
     deadline_s: float
+    num_threads: int = 4
+
+
+class SessionStep(msgspec.Struct, frozen=True):
+    """What one step of a session returned; ``components`` and ``log`` with the last one of a text episode."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    tool_calls: tuple[ToolCall, ...] = ()
+    components: dict[str, float] = {}
+    log: str = ""
+
+
+async def as_scored(verdict: Verdict) -> Score:
+    """The task's own score is the episode's."""
+    return verdict.score
 
 
 class Sessions:
     """All open sessions of one worker."""
 
-    def __init__(self, make_env: Callable[[str], SessionEnv], limits: SessionLimits, clock: Clock) -> None:
-        """``make_env`` may block and raises ``NotFoundError`` for an environment that it does not know."""
+    def __init__(
+        self,
+        make_env: Callable[[str], SessionEnv],
+        limits: SessionLimits,
+        clock: Clock,
+        *,
+        reward: Callable[[Verdict], Awaitable[Score]] = as_scored,
+    ) -> None:
+        """``make_env`` may block and raises ``NotFoundError`` for an environment that it does not know.
+
+        ``reward`` makes the reward of a text episode from its verdict, by asking the run's other verifiers.
+        """
         self._make_env = make_env
+        self._reward = reward
         self._limits = limits
         self._clock = clock
         self._sessions: dict[str, _Session] = {}
-        self._threads = ThreadPoolExecutor(max_workers=NUM_THREADS, thread_name_prefix="session")
+        self._threads = ThreadPoolExecutor(max_workers=limits.num_threads, thread_name_prefix="session")
         self.refused_total = 0
         self.idled_total = 0
 
@@ -57,13 +97,20 @@ class Sessions:
         """Slots in use."""
         return len(self._sessions)
 
-    async def open(self, env_id: str, *, seed: int) -> tuple[str, str]:
-        """Take a slot, make the environment and begin its episode; the session's id and the first observation.
+    async def open(
+        self, env_id: str, *, seed: int, problem: Problem | None = None, actions: Sequence[str] = ()
+    ) -> tuple[str, str]:
+        """Take a slot, make the environment, begin its episode and replay ``actions``.
+
+        Returns the session's id and the last observation: of the last action, else the first of the episode. Replayed
+        tools are not waited for longer than they compute.
 
         Raises:
             BackpressureError: every slot is taken.
             NotFoundError: nobody knows this environment.
-            DeadlineError: the environment did not start in time.
+            RecordError: the problem or an action is none of this environment's.
+            ConflictError: an action ended the episode.
+            DeadlineError: the environment did not start, or replay, in time.
         """
         if len(self._sessions) >= self._limits.max_sessions:
             self.refused_total += 1
@@ -72,37 +119,53 @@ class Sessions:
                 fix="close a session, wait for one to idle out, or raise environment.max_sessions",
             )
         session_id = secrets.token_hex(8)
-        session = _Session(env_id, self._clock.monotonic_s())
+        session = _Session(env_id, self._clock.monotonic_s(), num_replayed=len(actions))
         self._sessions[session_id] = session
 
         def start() -> tuple[SessionEnv, str]:
             env = self._make_env(env_id)
-            return env, env.reset(seed=seed)
+            try:
+                observation = env.reset(seed=seed, problem=problem)
+                for index, action in enumerate(actions):
+                    outcome = env.step(action)
+                    _check_goes_on(outcome, env_id=env_id, action_index=index)
+                    observation = outcome.observation
+            except BaseException:
+                env.close()
+                raise
+            return env, observation
 
         try:
             async with session.turn:
-                session.env, observation = await self._blocking(f"Environment {env_id!r}", start)
+                session.env, observation = await self._blocking(
+                    f"Environment {env_id!r}", start, num_steps=1 + len(actions)
+                )
         except BaseException:
             self._sessions.pop(session_id, None)
             raise
+        session.used_at_s = self._clock.monotonic_s()
         return session_id, observation
 
-    async def step(self, session_id: str, *, action: str) -> StepOutcome:
-        """One step of a session. An episode that ends frees its slot.
+    async def step(self, session_id: str, *, action: str) -> SessionStep:
+        """One step of a session, with the time its tools are to take. An episode that ends frees its slot.
 
         Raises:
             NotFoundError: no such session: it ended, was closed, or idled out.
             RecordError: the action is malformed; the session stays.
-            DeadlineError: the step did not end in time; the session is gone.
+            DeadlineError: the step did not end in time; the session is gone, as it is when the caller goes away.
+            TidegateError: the environment failed, or the episode's verifiers did and the run drops such.
         """
         session = self._find(session_id)
         session.used_at_s = self._clock.monotonic_s()
         async with session.turn:
             env = self._find(session_id).env
             assert env is not None, "a session is announced only after its environment was made"
+            started_at_s = self._clock.now_s()
             try:
                 outcome = await self._blocking(f"Environment {session.env_id!r}", lambda: env.step(action))
-            except DeadlineError:
+                await asyncio.sleep(outcome.delay_s)
+            except (DeadlineError, asyncio.CancelledError):
+                # Nobody heard what this step did, so nobody can go on from it.
                 self._sessions.pop(session_id, None)
                 raise
             except TidegateError:
@@ -114,10 +177,26 @@ class Sessions:
                 raise TidegateError(
                     f"Environment {session.env_id!r} failed in a step; its session is closed", why=repr(error)
                 ) from error
+            if outcome.terminated or outcome.truncated:
+                await self.close(session_id)
         session.used_at_s = self._clock.monotonic_s()
-        if outcome.terminated or outcome.truncated:
-            await self.close(session_id)
-        return outcome
+        step = SessionStep(
+            outcome.observation,
+            outcome.reward,
+            outcome.terminated,
+            outcome.truncated,
+            tool_calls=tuple(
+                ToolCall(use.name, use.arguments, use.result, started_at_s, self._clock.now_s())
+                for use in outcome.tools
+            ),
+        )
+        if outcome.verdict is None:
+            return step
+        score = await self._reward(outcome.verdict)
+        log = score.log
+        if session.num_replayed and not env.deterministic:
+            log = f"{log}; its first {session.num_replayed} turns were replayed, and tools may have answered otherwise"
+        return msgspec.structs.replace(step, reward=score.reward, components=score.components, log=log)
 
     async def close(self, session_id: str) -> None:
         """Free a slot; closing what is not open changes nothing."""
@@ -158,12 +237,23 @@ class Sessions:
             )
         return session
 
-    async def _blocking(self, what: str, call: Callable[[], T]) -> T:
+    async def _blocking(self, what: str, call: Callable[[], T], *, num_steps: int = 1) -> T:
+        deadline_s = self._limits.deadline_s * num_steps
         future = asyncio.get_running_loop().run_in_executor(self._threads, call)
         try:
-            return await asyncio.wait_for(future, timeout=self._limits.deadline_s)
+            return await asyncio.wait_for(future, timeout=deadline_s)
         except TimeoutError as error:
             raise DeadlineError(
-                f"{what} did not answer within {self._limits.deadline_s:g} s",
+                f"{what} did not answer within {deadline_s:g} s",
                 fix="raise environment.session_deadline_s, or look at what the environment waits for",
             ) from error
+
+
+def _check_goes_on(outcome: StepOutcome, *, env_id: str, action_index: int) -> None:
+    """Raises ``ConflictError`` when a replayed action ended the episode: there would be nothing to go on with."""
+    if outcome.terminated or outcome.truncated:
+        raise ConflictError(
+            f"Action {action_index} of the replay ended the episode of {env_id!r}",
+            why="it was the last one, or the environment answers otherwise than before",
+            fix="replay the actions before the last and step that one, or begin the episode anew",
+        )

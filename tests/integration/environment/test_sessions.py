@@ -11,11 +11,11 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.room import make_context, running, until
 from tests.support.settings import make_settings
-from tidegate.core.errors import BackpressureError, NotFoundError, RecordError
+from tidegate.core.errors import BackpressureError, ConflictError, NotFoundError, RecordError
 from tidegate.environment import main
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.runtime.bus import Bus
-from tidegate.wire.clients.environment import Completion, EnvironmentClient
+from tidegate.wire.clients.environment import Completion, EnvironmentClient, EpisodeProblem
 
 pytestmark = pytest.mark.integration
 CONFIG = EnvironmentConfig(max_sessions=2)
@@ -46,11 +46,29 @@ async def test_episode_over_calls_equals_the_episode_in_process(client: Environm
     await client.close(session_id)
 
 
-async def test_text_task_is_a_session_of_one_step(client: EnvironmentClient) -> None:
-    session_id, told = await client.reset("arithmetic", seed=2)
-    left, right = json.loads(told)["prompt"].rstrip("=").split("+")
-    step = await client.step(session_id, action=json.dumps(f"{int(left) + int(right):03d}"))
-    assert (step.reward, step.terminated) == (1.0, True)
+async def test_text_task_is_a_session_of_one_turn_in_plain_text(client: EnvironmentClient) -> None:
+    session_id, opening = await client.reset("arithmetic", seed=2)
+    left, right = opening.rstrip("=").split("+")
+    step = await client.step(session_id, action=f"{int(left) + int(right):03d}")
+    assert (step.reward, step.terminated, step.log) == (1.0, True, "solved")
+    assert step.components == {"exact": 1.0, "digits": 1.0}
+    problem = EpisodeProblem("47+38", "47+38=", "085", "carries-1")
+    session_id, opening = await client.reset("arithmetic", seed=2, problem=problem)
+    assert opening == "47+38="
+    assert (await client.step(session_id, action="084")).reward == 0.0
+
+
+async def test_session_goes_on_elsewhere_from_its_actions(client: EnvironmentClient) -> None:
+    actions = ["0", "1", "1"]
+    first, _ = await client.reset("CartPole-v1", seed=11)
+    for action in actions:
+        step = await client.step(first, action=action)
+    second, observation = await client.reset("CartPole-v1", seed=11, actions=actions)
+    assert observation == step.observation
+    assert await client.step(first, action="0") == await client.step(second, action="0")
+    await client.close(first)
+    with pytest.raises(ConflictError, match="ended the episode"):
+        await client.reset("CartPole-v1", seed=11, actions=["1"] * 40)
 
 
 async def test_errors_over_the_wire_name_their_kind(client: EnvironmentClient) -> None:

@@ -1,4 +1,4 @@
-"""One episode behind JSON: Gymnasium's environments, text tasks, and actions that are none."""
+"""One episode behind texts: Gymnasium's environments, text tasks, and actions that are none."""
 
 import json
 from typing import Any
@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from tidegate.core.errors import NotFoundError, RecordError
 from tidegate.environment.session_envs import (
     GymnasiumEnv,
-    TextEnv,
+    Verdict,
     make_session_env,
     parse_action,
     to_action,
     to_json,
 )
+from tidegate.environment.state import Answer
+from tidegate.environment.tasks.port import Problem, Score
 from tidegate.environment.tasks.registry import TASKS
 
 
@@ -26,7 +28,7 @@ def test_gymnasium_episode_through_json_is_the_episode_itself() -> None:
     behind_json = make_session_env("CartPole-v1", allowed_modules=())
     direct = gymnasium.make("CartPole-v1")
     observation, _ = direct.reset(seed=7)
-    assert json.loads(behind_json.reset(seed=7)) == observation.tolist()
+    assert json.loads(behind_json.reset(seed=7, problem=None)) == observation.tolist()
     for action in (0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1):
         outcome = behind_json.step(json.dumps(action))
         observation, reward, terminated, truncated, _ = direct.step(action)
@@ -36,18 +38,25 @@ def test_gymnasium_episode_through_json_is_the_episode_itself() -> None:
     behind_json.close()
 
 
-def test_text_task_is_an_episode_of_one_step() -> None:
-    task = TASKS["arithmetic"]
+def test_text_task_is_an_episode_of_one_turn_in_plain_text() -> None:
+    problem = Problem("47+38", "47+38=", "085", "carries-1")
     env = make_session_env("arithmetic", allowed_modules=())
-    assert isinstance(env, TextEnv)
-    prompt = json.loads(env.reset(seed=3))["prompt"]
-    problem = next(problem for problem in task.problems("train", seed=3) if problem.prompt == prompt)
-    right = env.step(json.dumps(problem.answer))
+    assert env.deterministic
+    assert env.reset(seed=3, problem=problem) == "47+38="
+    right = env.step("085")
     assert (right.reward, right.terminated, right.truncated) == (1.0, True, False)
-    env.reset(seed=3)
-    assert env.step('"nonsense"').reward == 0.0
-    with pytest.raises(RecordError, match="one JSON string"):
-        env.step("12")
+    assert right.verdict == Verdict(
+        Answer(problem, "085"), Score(1.0, {"exact": 1.0, "digits": 1.0}, "solved")
+    )
+    env.reset(seed=3, problem=problem)
+    assert env.step("nonsense").reward == 0.0
+
+
+def test_text_task_without_a_problem_draws_a_training_problem_by_the_seed() -> None:
+    env = make_session_env("arithmetic", allowed_modules=())
+    openings = [env.reset(seed=seed, problem=None) for seed in (3, 3, 4)]
+    assert openings[0] == openings[1] != openings[2]
+    assert openings[0] in {problem.prompt for problem in TASKS["arithmetic"].problems("train", seed=0)}
 
 
 @pytest.mark.parametrize("env_id", ["Nope-v1", "nope", ""])
@@ -66,7 +75,7 @@ def test_call_may_not_import_a_module_that_the_run_file_does_not_list() -> None:
 @pytest.mark.parametrize("action", ["2", "-1", "0.5", "true", '"1"', "[1]", "null", "{}", "[[]]", "1e400"])
 def test_action_outside_of_the_space_is_refused(action: str) -> None:
     env = make_session_env("CartPole-v1", allowed_modules=())
-    env.reset(seed=0)
+    env.reset(seed=0, problem=None)
     with pytest.raises(RecordError):
         env.step(action)
     assert env.step("1").reward == 1.0

@@ -5,10 +5,22 @@ import threading
 
 import pytest
 
-from tidegate.core.errors import BackpressureError, DeadlineError, NotFoundError, RecordError, TidegateError
-from tidegate.environment.session_envs import StepOutcome
+from tidegate.core.errors import (
+    BackpressureError,
+    ConflictError,
+    DeadlineError,
+    NotFoundError,
+    RecordError,
+    TidegateError,
+)
+from tidegate.environment.conversations.port import ToolUse
+from tidegate.environment.session_envs import StepOutcome, Verdict
 from tidegate.environment.sessions import SessionLimits, Sessions
+from tidegate.environment.state import Answer
+from tidegate.environment.tasks.port import Problem, Score
 from tidegate.runtime.clock import SystemClock
+
+PROBLEM = Problem("p", "", "", "all")
 
 
 class FakeEnv:
@@ -20,9 +32,13 @@ class FakeEnv:
         self.num_steps = 0
         self.closed = False
         self.release = threading.Event()
+        self.started = threading.Event()
+        self.deterministic = env_id != "chancy"
+        self.problem = PROBLEM
 
-    def reset(self, *, seed: int) -> str:
-        return str(seed)
+    def reset(self, *, seed: int, problem: Problem | None) -> str:
+        self.problem = problem or PROBLEM
+        return f"{seed}{self.problem.prompt}"
 
     def step(self, action: str) -> StepOutcome:
         match action:
@@ -30,7 +46,20 @@ class FakeEnv:
                 raise RecordError("no action")
             case "crash":
                 raise ValueError("its own bug")
+            case "tool":
+                return StepOutcome(
+                    "4",
+                    0.0,
+                    terminated=False,
+                    truncated=False,
+                    tools=(ToolUse("add", "2+2", "4"),),
+                    delay_s=7.0,
+                )
+            case "judge":
+                verdict = Verdict(Answer(self.problem, "all of it"), Score(0.5, {"exact": 0.5}, "half"))
+                return StepOutcome("", 0.5, terminated=True, truncated=False, verdict=verdict)
             case "hang":
+                self.started.set()
                 assert self.release.wait(30)
             case _:
                 pass
@@ -48,6 +77,9 @@ class FakeClock(SystemClock):
         self.now = 100.0
 
     def monotonic_s(self) -> float:
+        return self.now
+
+    def now_s(self) -> float:
         return self.now
 
 
@@ -165,3 +197,87 @@ async def test_stopping_closes_every_environment() -> None:
     await table.sessions.close_all()
     assert all(env.closed for env in table.envs)
     assert table.sessions.num_open == 0
+
+
+async def test_replay_leads_to_the_same_episode_and_waits_for_no_tool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = no_waiting(monkeypatch)
+    table = Table()
+    problem = Problem("q", " asked", "", "all")
+    session_id, observation = await table.sessions.open("a", seed=5, problem=problem, actions=["go", "tool"])
+    assert observation == "4"
+    assert (await table.sessions.step(session_id, action="go")).observation == "2"
+    assert waits == [0.0]
+    _, opening = await table.sessions.open("a", seed=5, problem=problem)
+    assert opening == "5 asked"
+
+
+async def test_tools_take_the_time_they_are_to_take_and_their_calls_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = no_waiting(monkeypatch)
+    table = Table()
+    session_id, _ = await table.sessions.open("a", seed=5)
+    step = await table.sessions.step(session_id, action="tool")
+    assert waits == [7.0]
+    [call] = step.tool_calls
+    assert (call.name, call.arguments, call.result) == ("add", "2+2", "4")
+
+
+@pytest.mark.parametrize("last", ["end", "cut"])
+async def test_replay_that_ends_the_episode_is_refused_and_holds_no_slot(last: str) -> None:
+    table = Table(max_sessions=1)
+    with pytest.raises(ConflictError, match="Action 1 of the replay ended the episode"):
+        await table.sessions.open("a", seed=0, actions=["go", last, "go"])
+    assert table.sessions.num_open == 0
+    assert table.envs[0].closed
+
+
+@pytest.mark.parametrize(("env_id", "told"), [("a", False), ("chancy", True)])
+async def test_log_tells_of_a_replay_whose_tools_may_have_answered_otherwise(env_id: str, told: bool) -> None:
+    table = Table()
+    fresh, _ = await table.sessions.open(env_id, seed=0)
+    again, _ = await table.sessions.open(env_id, seed=0, actions=["go"])
+    assert "replayed" not in (await table.sessions.step(fresh, action="judge")).log
+    assert ("first 1 turns were replayed" in (await table.sessions.step(again, action="judge")).log) == told
+
+
+async def test_reward_of_a_text_episode_is_what_the_verifiers_make_of_its_verdict() -> None:
+    table = Table()
+    asked: list[Verdict] = []
+
+    async def judged(verdict: Verdict) -> Score:
+        asked.append(verdict)
+        return Score(0.9, {"exact": 0.5, "judge": 1.0}, "liked")
+
+    sessions = Sessions(
+        table.make, SessionLimits(max_sessions=1, idle_s=60.0, deadline_s=5.0), table.clock, reward=judged
+    )
+    session_id, _ = await sessions.open("a", seed=0)
+    step = await sessions.step(session_id, action="judge")
+    assert (step.reward, step.components, step.log) == (0.9, {"exact": 0.5, "judge": 1.0}, "liked")
+    assert asked[0].answer.completion == "all of it"
+
+
+async def test_session_whose_caller_went_away_in_a_step_is_gone() -> None:
+    table = Table()
+    session_id, _ = await table.sessions.open("a", seed=0)
+    step = asyncio.create_task(table.sessions.step(session_id, action="hang"))
+    await asyncio.to_thread(table.envs[0].started.wait, 30)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    assert table.sessions.num_open == 0
+    table.envs[0].release.set()
+
+
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The waits for tools, which end at once."""
+    waits: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        waits.append(delay_s)
+
+    monkeypatch.setattr("tidegate.environment.sessions.asyncio.sleep", sleep)
+    return waits

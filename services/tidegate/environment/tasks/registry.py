@@ -1,11 +1,13 @@
-"""All text tasks by name: the one place that a new task is added to."""
+"""All text tasks by name: the one place that a new task of a single turn is added to; conversations have their own."""
 
 from tidegate.core.errors import NotFoundError
+from tidegate.environment.conversations.registry import CONVERSATIONS
 from tidegate.environment.tasks.arithmetic import Arithmetic
 from tidegate.environment.tasks.port import TextTask
 
 TASKS: dict[str, TextTask] = {
     "arithmetic": Arithmetic(),
+    **CONVERSATIONS,
 }
 
 

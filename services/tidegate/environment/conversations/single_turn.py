@@ -1,0 +1,22 @@
+"""A text task as an episode of one turn, so that sessions hold any text environment."""
+
+from tidegate.environment.conversations.port import Turn
+from tidegate.environment.tasks.port import Problem, TextTask
+
+
+class SingleTurn:
+    """The episode: the prompt, a completion, its score."""
+
+    def __init__(self, task: TextTask, problem: Problem) -> None:
+        """Nothing was answered yet."""
+        self._task = task
+        self._problem = problem
+
+    @property
+    def opening(self) -> str:
+        """The prompt."""
+        return self._problem.prompt
+
+    def reply(self, text: str) -> Turn:
+        """The verdict; there is nothing to read after it."""
+        return Turn(observation="", score=self._task.score(self._problem, text))
