@@ -10,7 +10,6 @@ Shapes: B rows, T tokens of this pass, S tokens in the cache, D width, H heads, 
 from collections.abc import Mapping
 
 import msgspec
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor, nn
@@ -19,6 +18,8 @@ from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array
 from tidegate.models.causal_lm import KvCache
 from tidegate.models.char_tokenizer import VOCABULARY_SIZE
+from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
+from tidegate.models.visibility import visibility
 
 # Scale of embeddings at the start; matrices start at 1/sqrt(fan-in), those that write into the residual stream at half.
 EMBEDDING_STD = 0.02
@@ -133,7 +134,7 @@ class CharLm(nn.Module):
                 f"A text of {longest} tokens is longer than the model's context of {self.spec.context_length}",
                 fix="raise policy.context_length, or lower sampler.max_new_tokens",
             )
-        mask, valid_BS = _visibility(cache, num_tokens=num_tokens, lengths_B=lengths_B)
+        mask, valid_BS = visibility(cache, num_tokens=num_tokens, lengths_B=lengths_B)
         # Padding may stand past the last position; nobody reads what is computed there.
         positions_BT = positions_BT.clamp_max(self.spec.context_length - 1)
         stream = self.token_embedding(tokens_BT) + self.position_embedding(positions_BT)
@@ -173,10 +174,7 @@ class CharLm(nn.Module):
 
     def to_arrays(self) -> dict[str, Array]:
         """A copy of the parameters as float32 arrays by name: what is published as a policy version."""
-        return {
-            name: tensor.detach().cpu().numpy().astype(np.float32)
-            for name, tensor in self.state_dict().items()
-        }
+        return copied_arrays(self.state_dict())
 
     def check_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Whether ``arrays`` are the parameters of a model of this size.
@@ -184,27 +182,8 @@ class CharLm(nn.Module):
         Raises:
             RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
         """
-        own = self.state_dict()
-        for name in sorted(own.keys() | arrays.keys()):
-            if name not in arrays:
-                problem = f"tensor {name!r} is missing"
-            elif name not in own:
-                problem = f"tensor {name!r} is unknown to it"
-            elif tuple(arrays[name].shape) != tuple(own[name].shape):
-                problem = (
-                    f"tensor {name!r} has the shape {tuple(arrays[name].shape)}, not {tuple(own[name].shape)}"
-                )
-            elif arrays[name].dtype != np.float32:
-                problem = f"tensor {name!r} is {arrays[name].dtype}, not float32"
-            else:
-                continue
-            raise RecordError(
-                f"These parameters do not fit a char_lm of {self.spec}: {problem}",
-                why="they come from a model of another size or kind",
-                fix="use the policy section that they were trained with, or start from other parameters",
-            )
+        check_fit(self.state_dict(), arrays, model=f"char_lm of {self.spec}")
 
-    @torch.no_grad()
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Copy parameters into the model, in place; all of them or none.
 
@@ -212,36 +191,4 @@ class CharLm(nn.Module):
             RecordError: they do not fit; the model is unchanged.
         """
         self.check_arrays(arrays)
-        for name, tensor in self.state_dict().items():
-            tensor.copy_(torch.tensor(arrays[name]))
-
-
-def _visibility(
-    cache: KvCache | None, *, num_tokens: int, lengths_B: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
-    """Which keys each query may see: the mask for attention (None: all, or plain causal), and ``valid_BS``.
-
-    Padding stands on the right of a pass, so causality hides it from that pass's own tokens; only later ones need to
-    know. Rows without padding share one mask, or need none.
-    """
-    num_rows, device = lengths_B.shape[0], lengths_B.device
-    num_past = 0 if cache is None else cache.keys[0].shape[2]
-    past_valid = None if cache is None else cache.valid_BS
-    padded = bool((lengths_B < num_tokens).any())
-    valid_BS = None
-    if padded or past_valid is not None:
-        before = (
-            torch.ones(num_rows, num_past, dtype=torch.bool, device=device)
-            if past_valid is None
-            else past_valid
-        )
-        valid_BS = torch.cat([before, torch.arange(num_tokens, device=device) < lengths_B[:, None]], dim=1)
-    if past_valid is None and (num_past == 0 or num_tokens == 1):
-        return None, valid_BS
-    causal = torch.ones(num_tokens, num_past + num_tokens, dtype=torch.bool, device=device).tril(num_past)
-    if past_valid is None:
-        return causal, valid_BS
-    seen_past = torch.cat(
-        [past_valid, torch.ones(num_rows, num_tokens, dtype=torch.bool, device=device)], dim=1
-    )
-    return (causal & seen_past[:, None, :])[:, None], valid_BS
+        copy_into(self.state_dict(), arrays)
