@@ -1,4 +1,11 @@
-"""Policy objectives for completions that older policies sampled: GRPO and its off-policy corrections, by name.
+"""Policy objectives for completions that older policies sampled: GRPO and its off-policy kin, by name.
+
+A learner step makes ``grpo_inputs`` of its whole batch, once; ``grpo_loss`` is then minimised over minibatches of whole
+groups. docs/objectives.md compares the objectives.
+
+    inputs = grpo_inputs(settings, mask_BT=..., rewards_B=..., group_index_B=..., behavior_logprobs_BT=...)
+    for index_B in minibatch_rows(group_index_B, minibatches=settings.minibatches, generator=generator):
+        loss = grpo_loss(logprobs_BT, inputs.rows(index_B, num_tokens=num_tokens), settings)
 
 Shapes: B completions, T their tokens. Symbols: θ the policy being trained, prox the policy at the start of this
 learner step, μ the behaviour policy that sampled each token (its logprob is in the record); ratios are
@@ -6,145 +13,141 @@ probabilities divided, token by token.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from tidegate.algorithms.grpo_settings import DECOUPLED_WEIGHT_MAX, GrpoSettings, ObjectiveName
-from tidegate.algorithms.importance import effective_sample_size, k3_divergence, probability_ratios
+from tidegate.algorithms.clipped_objectives import (
+    decoupled_ppo_objective,
+    grpo_objective,
+    gspo_objective,
+    icepop_objective,
+    opsm_objective,
+    ppo_objective,
+    sequence_mask_objective,
+    tis_objective,
+)
+from tidegate.algorithms.completion_tokens import (
+    CompletionTokens,
+    Outcome,
+    bounded_ratios,
+    completion_tokens,
+)
+from tidegate.algorithms.grpo_inputs import CriticTargets, GrpoInputs, grpo_inputs
+from tidegate.algorithms.grpo_settings import GrpoSettings, ObjectiveName
+from tidegate.algorithms.importance import effective_sample_size, k3_divergence
 from tidegate.algorithms.loss import Loss
-from tidegate.algorithms.ppo import Surrogate, clipped_surrogate
 from tidegate.algorithms.schedules import warmup_then_linear
-from tidegate.core.errors import ConfigError
+from tidegate.algorithms.token_values import value_loss
+from tidegate.algorithms.weighted_objectives import (
+    cispo_objective,
+    dppo_objective,
+    plain_objective,
+    tba_objective,
+    topr_objective,
+)
 
+__all__ = [
+    "OBJECTIVES",
+    "CriticTargets",
+    "GrpoInputs",
+    "GrpoSettings",
+    "Objective",
+    "ObjectiveName",
+    "grpo_inputs",
+    "grpo_loss",
+    "learning_rate_at",
+    "minibatch_rows",
+    "rows_to_train",
+    "rows_with_signal",
+]
 
-@dataclass(frozen=True, slots=True)
-class GrpoInputs:
-    """What the objectives read beside the logprobs under θ; all of it constant, padding masked out.
-
-    ``proximal_logprobs_BT``: under the policy at the start of the learner step, before its first gradient step.
-    ``reference_logprobs_BT``: under the reference policy; only a positive ``kl_weight`` needs it.
-    """
-
-    mask_BT: Tensor
-    advantages_B: Tensor
-    behavior_logprobs_BT: Tensor
-    proximal_logprobs_BT: Tensor
-    reference_logprobs_BT: Tensor | None = None
-
-    def rows(self, index_B: Tensor, *, num_tokens: int) -> "GrpoInputs":
-        """These completions, cut to the ``num_tokens`` that the longest of them has."""
-        reference = self.reference_logprobs_BT
-        return GrpoInputs(
-            mask_BT=self.mask_BT[index_B, :num_tokens],
-            advantages_B=self.advantages_B[index_B],
-            behavior_logprobs_BT=self.behavior_logprobs_BT[index_B, :num_tokens],
-            proximal_logprobs_BT=self.proximal_logprobs_BT[index_B, :num_tokens],
-            reference_logprobs_BT=None if reference is None else reference[index_B, :num_tokens],
-        )
-
-
-Objective: TypeAlias = Callable[[Tensor, GrpoInputs, GrpoSettings], Surrogate]
-
-
-def _clipped(ratios_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Surrogate:
-    advantages_BT = inputs.advantages_B[:, None].expand_as(ratios_BT)
-    return clipped_surrogate(
-        ratios_BT, advantages_BT, clip_low=settings.clip_low, clip_high=settings.clip_high
-    )
-
-
-def _weighted(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings, *, cap: float) -> Surrogate:
-    weights_BT = probability_ratios(inputs.proximal_logprobs_BT, inputs.behavior_logprobs_BT).clamp_max(cap)
-    surrogate = _clipped(probability_ratios(logprobs_BT, inputs.proximal_logprobs_BT), inputs, settings)
-    return Surrogate(values=weights_BT * surrogate.values, clipped=surrogate.clipped)
-
-
-def plain_objective(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Surrogate:
-    """Policy gradient as if every token came from θ: A · log π_θ (Williams 1992)."""
-    del settings
-    return Surrogate(
-        values=logprobs_BT * inputs.advantages_B[:, None], clipped=torch.zeros_like(inputs.mask_BT)
-    )
-
-
-def grpo_objective(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Surrogate:
-    """PPO's clip on π_θ/μ, per token (Schulman 2017, eq. 7; Shao 2024, eq. 3)."""
-    return _clipped(probability_ratios(logprobs_BT, inputs.behavior_logprobs_BT), inputs, settings)
-
-
-def tis_objective(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Surrogate:
-    """PPO's clip on π_θ/π_prox, times min(π_prox/μ, cap), per token (truncated importance sampling, Yao 2025)."""
-    return _weighted(logprobs_BT, inputs, settings, cap=settings.importance_cap)
-
-
-def decoupled_ppo_objective(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Surrogate:
-    """PPO's clip on π_θ/π_prox, times π_prox/μ, per token (Fu 2025, AReaL, eq. 5)."""
-    return _weighted(logprobs_BT, inputs, settings, cap=DECOUPLED_WEIGHT_MAX)
-
-
-def gspo_objective(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Surrogate:
-    """PPO's clip on the geometric mean of π_θ/μ over a completion, one for all of its tokens (Zheng 2025, eq. 7)."""
-    log_ratios_BT = (logprobs_BT - inputs.behavior_logprobs_BT) * inputs.mask_BT
-    mean_B1 = log_ratios_BT.sum(dim=1, keepdim=True) / inputs.mask_BT.sum(dim=1, keepdim=True).clamp_min(1)
-    ratios_B1 = probability_ratios(mean_B1, torch.zeros_like(mean_B1))
-    return _clipped(ratios_B1.expand_as(logprobs_BT), inputs, settings)
-
+Objective: TypeAlias = Callable[[CompletionTokens, GrpoSettings], Outcome]
 
 OBJECTIVES: dict[ObjectiveName, Objective] = {
+    "none": plain_objective,
     "grpo": grpo_objective,
+    "ppo": ppo_objective,
     "tis": tis_objective,
     "decoupled_ppo": decoupled_ppo_objective,
+    "icepop": icepop_objective,
+    "sequence_mask": sequence_mask_objective,
+    "cispo": cispo_objective,
     "gspo": gspo_objective,
-    "none": plain_objective,
+    "dppo": dppo_objective,
+    "topr": topr_objective,
+    "opsm": opsm_objective,
+    "tba": tba_objective,
 }
 
 
-def grpo_loss(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Loss:
-    """The loss of one minibatch: minus the objective's mean over tokens, plus the weighted KL to the reference.
+def grpo_loss(
+    logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings, *, values_BT: Tensor | None = None
+) -> Loss:
+    """The loss of one minibatch: minus the objective's mean, plus the weighted KL to the reference and the value loss.
 
     ``logprobs_BT``: log π_θ of the tokens, with its graph; what stands where the mask is False is ignored.
-    Metrics (shares and means over tokens): ``ess`` of π_θ/μ in (0, 1], ``ratio_mean`` of it, ``mismatch_kl`` (nats, k3
-    estimate of KL(μ‖π_θ)), ``clipped_fraction`` (tokens whose gradient a clip stopped), ``reference_kl``.
+    ``values_BT``: V_θ before each token, with its graph, of a policy with a value head; given just when
+    ``inputs.critic`` is.
+    Metrics (shares and means over chosen tokens): ``ess`` of π_θ/μ in (0, 1], ``ratio_mean`` of it, ``mismatch_kl``
+    (nats, k3 estimate of KL(μ‖π_θ)), ``clipped_fraction`` (tokens whose gradient a clip or mask stopped, or whose
+    weight ``cispo`` or ``topr`` cut), ``reference_kl`` (nats, k3) where there is a reference, and ``value_loss``'s.
 
     Raises:
-        ConfigError: ``kl_weight`` is positive and there are no reference logprobs.
+        ConfigError: the settings want a reference or a value head, and there is none.
+        ValueError: a shape is wrong, or only one of ``values_BT`` and ``inputs.critic`` is there.
     """
-    # Padding is made equal everywhere, so that nothing odd in it reaches a gradient.
-    logprobs_BT = torch.where(inputs.mask_BT, logprobs_BT, inputs.behavior_logprobs_BT.detach())
-    surrogate = OBJECTIVES[settings.objective](logprobs_BT, inputs, settings)
-    total = -_mean(surrogate.values, inputs.mask_BT, token_mean=settings.token_mean)
-    metrics = _staleness_metrics(logprobs_BT.detach(), inputs)
-    metrics["clipped_fraction"] = float(surrogate.clipped[inputs.mask_BT].float().mean())
-    if settings.kl_weight > 0.0:
-        if inputs.reference_logprobs_BT is None:
-            raise ConfigError(
-                f"kl_weight is {settings.kl_weight} and there is no reference policy",
-                fix="set kl_weight to 0, or give the learner a reference version",
-            )
-        divergence_BT = k3_divergence(inputs.reference_logprobs_BT - logprobs_BT)
-        kl = _mean(divergence_BT, inputs.mask_BT, token_mean=settings.token_mean)
-        total = total + settings.kl_weight * kl
-        metrics["reference_kl"] = float(kl.detach())
+    tokens = completion_tokens(logprobs_BT, inputs, settings)
+    outcome = OBJECTIVES[settings.objective](tokens, settings)
+    values = outcome.values
+    if inputs.weights_B is not None:
+        values = values * (inputs.weights_B[:, None] if values.ndim == 2 else inputs.weights_B)
+    total = -(_mean(values, tokens, settings) if values.ndim == 2 else values.mean())
+    metrics = _staleness_metrics(tokens)
+    metrics["clipped_fraction"] = _mean_of_chosen(outcome.limited_BT, tokens)
+    if tokens.reference_BT is not None:
+        divergence_BT = k3_divergence(tokens.reference_BT - tokens.logprobs_BT)
+        metrics["reference_kl"] = _mean_of_chosen(divergence_BT.detach(), tokens)
+        if settings.kl_weight > 0.0 and settings.kl_in == "loss":
+            total = total + settings.kl_weight * _mean(divergence_BT, tokens, settings)
+    if (values_BT is None) is not (inputs.critic is None):
+        raise ValueError("values_BT and inputs.critic belong together: give both or none")
+    if values_BT is not None and inputs.critic is not None:
+        value_term = value_loss(
+            values_BT,
+            old_values_BT=inputs.critic.values_BT,
+            returns_BT=inputs.critic.returns_BT,
+            mask_BT=tokens.mask_BT,
+            clip=settings.value_clip,
+        )
+        total = total + settings.value_weight * value_term.total
+        metrics |= value_term.metrics
     return Loss(total=total, metrics=metrics)
 
 
-def _mean(values_BT: Tensor, mask_BT: Tensor, *, token_mean: bool) -> Tensor:
-    masked_BT = torch.where(mask_BT, values_BT, torch.zeros_like(values_BT))
-    if token_mean:
-        return masked_BT.sum() / mask_BT.sum()
-    return (masked_BT.sum(dim=1) / mask_BT.sum(dim=1).clamp_min(1)).mean()
+def _mean(values_BT: Tensor, tokens: CompletionTokens, settings: GrpoSettings) -> Tensor:
+    """Over completions × a constant (Dr. GRPO), over tokens (DAPO), or over completions of their means (GRPO)."""
+    masked_BT = torch.where(tokens.mask_BT, values_BT, torch.zeros_like(values_BT))
+    if settings.length_divisor_tokens:
+        return masked_BT.sum() / (len(masked_BT) * settings.length_divisor_tokens)
+    if settings.token_mean:
+        return masked_BT.sum() / tokens.mask_BT.sum().clamp_min(1)
+    return tokens.mean_per_completion(masked_BT).mean()
 
 
-def _staleness_metrics(logprobs_BT: Tensor, inputs: GrpoInputs) -> dict[str, float]:
-    log_ratios_N = (logprobs_BT - inputs.behavior_logprobs_BT)[inputs.mask_BT]
-    ratios_N = probability_ratios(log_ratios_N, torch.zeros_like(log_ratios_N))
+def _mean_of_chosen(values_BT: Tensor, tokens: CompletionTokens) -> float:
+    values_N = values_BT[tokens.mask_BT]
+    return float(values_N.to(tokens.logprobs_BT.dtype).sum()) / max(1, len(values_N))
+
+
+def _staleness_metrics(tokens: CompletionTokens) -> dict[str, float]:
+    log_ratios_BT = tokens.logprobs_BT.detach() - tokens.behavior_BT
+    ratios_BT = bounded_ratios(log_ratios_BT)
     return {
-        "ess": effective_sample_size(ratios_N),
-        "ratio_mean": float(ratios_N.mean()),
-        "mismatch_kl": float(k3_divergence(log_ratios_N).mean()),
+        "ess": effective_sample_size(ratios_BT[tokens.mask_BT]),
+        "ratio_mean": _mean_of_chosen(ratios_BT, tokens),
+        "mismatch_kl": _mean_of_chosen(k3_divergence(log_ratios_BT), tokens),
     }
 
 
@@ -168,6 +171,18 @@ def rows_with_signal(rewards_B: Tensor, group_index_B: Tensor) -> Tensor:
     lowest_G = flat_G.scatter_reduce(0, group_index_B, rewards_B, "amin", include_self=False)
     highest_G = flat_G.scatter_reduce(0, group_index_B, rewards_B, "amax", include_self=False)
     return (highest_G > lowest_G)[group_index_B].nonzero()[:, 0]
+
+
+def rows_to_train(rewards_B: Tensor, group_index_B: Tensor, settings: GrpoSettings) -> Tensor:
+    """Positions of the completions that a step trains on: all, or those with a signal where only they have a gradient.
+
+    None at all, and so no update, where no group tells one completion from another and the objective needs that.
+    """
+    every_B = torch.arange(len(rewards_B), device=rewards_B.device)
+    if settings.learns_from_equal_rewards:
+        return every_B
+    signal_B = rows_with_signal(rewards_B, group_index_B)
+    return signal_B if settings.drop_zero_signal or not len(signal_B) else every_B
 
 
 def minibatch_rows(group_index_B: Tensor, *, minibatches: int, generator: torch.Generator) -> list[Tensor]:

@@ -6,40 +6,102 @@ import msgspec
 
 from tidegate.core.response import Response
 
-ObjectiveName = Literal["grpo", "tis", "decoupled_ppo", "gspo", "none"]
+ObjectiveName = Literal[
+    "none",
+    "grpo",
+    "ppo",
+    "tis",
+    "decoupled_ppo",
+    "icepop",
+    "sequence_mask",
+    "cispo",
+    "gspo",
+    "dppo",
+    "topr",
+    "opsm",
+    "tba",
+]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1000.0)]
 
 # The weight cap that decoupled PPO was measured with: it only guards against a single absurd token.
 DECOUPLED_WEIGHT_MAX = 50.0
 
+# These take no notice of how old a completion is beyond a clip around the policy that sampled it.
+_UNCORRECTED: frozenset[ObjectiveName] = frozenset({"none", "grpo", "ppo"})
+_READ_PROXIMAL: frozenset[ObjectiveName] = frozenset({"tis", "decoupled_ppo", "icepop", "sequence_mask"})
+
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a learner step turns scored groups into updates.
+    """How a learner step turns scored groups into updates. Ratios are probabilities divided, without a unit.
 
-    ``objective``: ``tis`` (PPO clip around the policy at the start of the step, times a truncated importance weight),
-    ``decoupled_ppo`` (the same, untruncated), ``grpo`` (PPO clip around the behaviour policy), ``gspo`` (the same on
-    whole sequences), ``none`` (no correction; collapses once data is stale, for comparison).
-    ``clip_low``, ``clip_high``: how far a ratio may leave 1 downwards and upwards before its gradient stops; above
-    0.5 the clip hardly acts. ``importance_cap``: largest weight of ``tis``; below 1 even fresh data is scaled down,
-    above 5 single tokens rule a step.
-    ``kl_weight``: weight of the KL to the reference policy; 0 needs no reference.
-    ``normalise_by_std``: divide a group's advantages by their spread; else only centre them (Dr. GRPO).
+    ``objective``: one of ``algorithms.grpo.OBJECTIVES``; docs/objectives.md says what each is and when to take it.
+    ``clip_low``, ``clip_high``: how far a ratio may leave 1 downwards and upwards before its gradient stops (``grpo``,
+    ``ppo``, ``tis``, ``decoupled_ppo``, ``icepop``, ``sequence_mask``, ``opsm``; of completions in ``gspo``, whose
+    authors take 3e-4); above 0.5 the clip hardly acts. A ``clip_high`` above ``clip_low`` lets rare tokens
+    grow (DAPO).
+    ``importance_cap``: largest weight of ``tis``; below 1 even fresh data is scaled down, above 5 single tokens rule a
+    step. ``proximal``: where π_prox comes from for the objectives that read it: ``forward``, one more pass over the
+    batch before the first gradient step, or ``interpolated`` between behaviour policy and θ by versions, without it.
+    ``icepop_low``, ``icepop_high``: tokens whose π_prox/μ lies outside have no gradient; 1 must lie well inside, or
+    fresh data goes. ``sequence_low``, ``sequence_high``: the same for the geometric mean over a completion
+    (``sequence_mask``); it is far steadier than a token's ratio, so bounds are narrow, and wide ones keep everything.
+    ``cispo_low``, ``cispo_high``: smallest and largest weight of ``cispo``, absolute (papers write 1 + ε); at a
+    ``cispo_high`` below 1 fresh data is scaled down, and hard caps cost reward once data is stale.
+    ``dppo_delta``: change of a token's probability from which on it may not go further the same way; at 1 nothing is
+    ever stopped. ``dppo_tau``: weight of the squared log ratio (nats²) that holds the rest near.
+    ``opsm_kl_max``: mean nats per token by which a completion below its group's average may have become less likely
+    before it is left out; at 0 rounding decides.
+    ``tba_beta``: reward worth a nat of distance from the reference policy; the target is π_ref exp(R/β). Small is
+    greedy and its gradients grow as 1/β; far above the rewards' spread nothing is learnt.
+    ``kl_weight``: weight of the KL to the reference policy, in reward a nat; 0 needs no reference. ``kl_in``: taken as
+    a ``loss`` (k3, its gradient goes straight to θ) or off the ``reward`` (advantages carry it).
+    ``normalise_by_std``: divide a group's advantages by their spread; else only centre them (Dr. GRPO). Advantages of a
+    value head are brought to deviation 1 over the batch.
     ``token_mean``: average over all tokens (DAPO); else over each completion first, which favours short ones.
-    ``drop_zero_signal``: leave out groups whose rewards are all the same: they have no gradient.
+    ``length_divisor_tokens``: above 0, divide by completions × this instead of by tokens that are there (Dr. GRPO: the
+    longest completion that may be written), so that length has no say; far from typical lengths it only rescales
+    gradients before ``max_grad_norm`` does.
+    ``drop_zero_signal``: leave out groups whose rewards are all the same: they have no gradient (DAPO's dynamic
+    sampling). Of no effect where they have one (``learns_from_equal_rewards``).
+    ``discount``, ``gae_lambda``: per chosen token, of a policy with a value head; at 1 and 1 an advantage is R − V.
+    A discount below 1 makes what comes early in long completions worth nothing. ``value_weight``: of the value loss.
+    ``value_clip``: how far V may move from where it stood at the start of the step before its gradient stops, in
+    reward; 0 for no limit, and too small for the rewards' scale it never learns.
     ``learning_rate``: reached after ``warmup_versions`` updates, then falls linearly to ``learning_rate_final_share``
     of itself at update ``anneal_versions`` and stays there; 0 keeps it. What hurts is learning rate × lag: halve it
     when the staleness budget doubles past 4. ``beta1``, ``beta2``, ``weight_decay``: AdamW's.
     ``max_grad_norm``: gradients are scaled down to it. ``minibatches``: gradient steps a version, of whole groups.
+
+    Raises:
+        ValueError: a lower bound is not below its upper one.
     """
 
     objective: ObjectiveName = "tis"
     clip_low: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.2
     clip_high: Annotated[float, msgspec.Meta(gt=0.0, le=10.0)] = 0.2
     importance_cap: Annotated[float, msgspec.Meta(gt=0.0, le=DECOUPLED_WEIGHT_MAX)] = 2.0
+    proximal: Literal["forward", "interpolated"] = "forward"
+    icepop_low: Ratio = 0.5
+    icepop_high: Ratio = 5.0
+    sequence_low: Ratio = 0.99
+    sequence_high: Ratio = 1.01
+    cispo_low: Ratio = 0.0
+    cispo_high: Annotated[float, msgspec.Meta(gt=0.0, le=1000.0)] = 5.0
+    dppo_delta: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.2
+    dppo_tau: Annotated[float, msgspec.Meta(ge=0.0, le=10.0)] = 1e-3
+    opsm_kl_max: Annotated[float, msgspec.Meta(ge=0.0, le=20.0)] = 1e-4
+    tba_beta: Annotated[float, msgspec.Meta(gt=0.0, le=1000.0)] = 0.1
     kl_weight: Annotated[float, msgspec.Meta(ge=0.0, le=10.0)] = 0.0
+    kl_in: Literal["loss", "reward"] = "loss"
     normalise_by_std: bool = True
     token_mean: bool = True
+    length_divisor_tokens: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] = 0
     drop_zero_signal: bool = True
+    discount: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 1.0
+    gae_lambda: Share = 1.0
+    value_weight: Annotated[float, msgspec.Meta(ge=0.0, le=100.0)] = 0.5
+    value_clip: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 0.2
     learning_rate: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 3e-4
     warmup_versions: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 10
     anneal_versions: Annotated[int, msgspec.Meta(ge=0, le=100_000_000)] = 0
@@ -50,19 +112,65 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_grad_norm: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
     minibatches: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 4
 
+    def __post_init__(self) -> None:
+        """Refuse bounds between which nothing lies."""
+        for name, low, high in (
+            ("icepop", self.icepop_low, self.icepop_high),
+            ("sequence", self.sequence_low, self.sequence_high),
+            ("cispo", self.cispo_low, self.cispo_high),
+        ):
+            if low >= high:
+                raise ValueError(
+                    f"{name}_low {low} is not below {name}_high {high}: lower it, or raise the other"
+                )
+
+    @property
+    def reads_reference(self) -> bool:
+        """Whether the learner must keep a reference policy and say what it thinks of each token."""
+        return self.kl_weight > 0.0 or self.objective == "tba"
+
+    @property
+    def reads_proximal(self) -> bool:
+        """Whether the learner must pass over the batch once before its first gradient step."""
+        return self.objective in _READ_PROXIMAL and self.proximal == "forward"
+
+    @property
+    def reads_version_gap(self) -> bool:
+        """Whether the learner must say how many versions old each token is."""
+        return self.objective in _READ_PROXIMAL and self.proximal == "interpolated"
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether the policy must have a value head. With one, every objective but ``tba`` takes its advantages."""
+        return self.objective == "ppo"
+
+    @property
+    def learns_from_equal_rewards(self) -> bool:
+        """Whether completions whose group earned the same still differ (a KL taken as a loss beside them aside)."""
+        kl_tells_apart = self.kl_weight > 0.0 and self.kl_in == "reward"
+        return self.objective in ("ppo", "tba") or kl_tells_apart
+
     def under(self, response: Response) -> "GrpoSettings":
         """The same, tightened as the graded response asks; never loosened.
 
-        ``tis`` is what corrects for staleness with bounded weights; objectives that already correct stay what they are.
+        Objectives that ignore staleness become ``tis``, which corrects for it with bounded weights (and keeps the
+        advantages of a value head); those that correct already stay what they are. A clip narrows every trust region:
+        PPO's on ratios and ``dppo``'s on probabilities, which a ratio bounds. An importance cap lowers weights that are
+        truncated (``tis``, ``cispo``) and no mask: a mask from 1 on would throw away half of the freshest tokens.
+        ``tba`` has its KL weight in ``tba_beta``.
         """
-        uncorrected = self.objective in ("grpo", "none")
-        cap = response.importance_cap
+        clip, cap = response.clip, response.importance_cap
+        cispo_high = self.cispo_high if cap is None else min(self.cispo_high, cap)
         return msgspec.structs.replace(
             self,
-            objective="tis" if response.corrected and uncorrected else self.objective,
-            clip_low=self.clip_low if response.clip is None else min(self.clip_low, response.clip),
-            clip_high=self.clip_high if response.clip is None else min(self.clip_high, response.clip),
+            objective="tis" if response.corrected and self.objective in _UNCORRECTED else self.objective,
+            clip_low=self.clip_low if clip is None else min(self.clip_low, clip),
+            clip_high=self.clip_high if clip is None else min(self.clip_high, clip),
+            dppo_delta=self.dppo_delta if clip is None else min(self.dppo_delta, clip),
             importance_cap=self.importance_cap if cap is None else min(self.importance_cap, cap),
+            cispo_low=self.cispo_low if self.cispo_low < cispo_high else 0.0,
+            cispo_high=cispo_high,
             kl_weight=self.kl_weight * response.kl_scale,
+            tba_beta=self.tba_beta * response.kl_scale,
             learning_rate=self.learning_rate * response.learning_rate_scale,
         )
