@@ -8,12 +8,20 @@ import msgspec
 class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much an actor holds, and which engine runs its rollouts.
 
-    ``engine``: ``auto`` takes the one that fits the workload (segments: ``vector_env``, text: ``text_generation``).
-    ``slots``: tasks generated in one go; for text it is the number of groups in a batch, for segments more than 1
-    only adds waiting. With ``workload.latency`` the next batch starts once the slowest of this one has had its time,
-    so actors that mostly wait are best many, with one slot each. ``prefetch``: tasks held besides, so that the engine
-    finds the next one at once; large values starve the other actors. A slot is freed when its rollout is handed to
-    publishing.
+    ``engine``: ``auto`` takes the one that fits (segments: ``vector_env``; text in one turn by ``char_lm``:
+    ``text_generation``; by ``transformers``, or in several turns: ``torch``). ``vllm`` and ``sglang`` are servers.
+    ``slots``: of ``vector_env`` and ``text_generation``, tasks generated in one go; for text it is the number of groups
+    in a batch, for segments more than 1 only adds waiting. With ``workload.latency`` the next batch starts once the
+    slowest of this one has had its time, so actors that mostly wait are best many, with one slot each. Of the engines
+    that write tokens (``torch``, ``vllm``, ``sglang``), continuations written at once: as many tasks run as fit with
+    all of their samples, at least one, and each leaves as soon as it is done. ``prefetch``: tasks held besides, so that
+    the engine finds the next one at once; large values starve the other actors. A slot is freed when its rollout is
+    handed to publishing.
+    ``cache_on_swap``: what engines that write tokens do with what they read under an older policy. ``recompute`` reads
+    it again, so that each logprob is exactly its version's; ``keep`` goes on at once, and the learner's correction for
+    the mismatch has to bear it.
+    ``keep_progress_s``: seconds between two looks at what is written of running tasks and not yet kept in PROGRESS:
+    about the seconds of tokens that a killed actor costs. Large rollouts are kept less often than that.
     ``max_unacked_publishes``: rollouts on their way to a stream at once. One more batch of ``slots`` may be finished
     behind them; past that generation waits (backpressure).
     ``ack_wait_s``: seconds without a heartbeat after which a task goes to another actor: what a killed actor costs a
@@ -26,9 +34,11 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stays meanwhile.
     """
 
-    engine: Literal["auto", "vector_env", "text_generation"] = "auto"
+    engine: Literal["auto", "vector_env", "text_generation", "torch", "vllm", "sglang"] = "auto"
     slots: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     prefetch: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 1
+    cache_on_swap: Literal["recompute", "keep"] = "recompute"
+    keep_progress_s: Annotated[float, msgspec.Meta(ge=0.05, le=3600.0)] = 1.0
     max_unacked_publishes: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     ack_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 10.0
     retry_delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=3600.0)] = 5.0

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from tidegate.core.errors import ConfigError
-from tidegate.core.ids import RunId
+from tidegate.core.ids import RunId, TaskId
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -93,6 +93,10 @@ class Topology(msgspec.Struct, frozen=True):
         """Subject of scored trajectories of one store shard."""
         return f"tg.{self.run_id}.traj.{shard}"
 
+    def progress(self, task_id: TaskId) -> str:
+        """Subject of what is written of one running task."""
+        return f"tg.{self.run_id}.part.{task_id}"
+
     def policy(self, model: str) -> str:
         """Subject of one model's versions."""
         return f"tg.{self.run_id}.ver.{model}"
@@ -139,6 +143,18 @@ class Topology(msgspec.Struct, frozen=True):
                 retention="work_queue",
                 discard="new",
                 max_bytes=2 * GIB,
+            ),
+            # What is lost here was written for nothing and is written again: old goes first, and nobody waits.
+            StreamSpec(
+                name=self.stream("PROGRESS"),
+                subjects=(f"{prefix}.part.*",),
+                retention="limits",
+                discard="old",
+                max_bytes=256 * MIB,
+                max_messages_per_subject=1,
+                max_age_s=3600.0,
+                # Each write replaces the one before: ids need to be known for no longer than a publish is repeated.
+                duplicate_window_s=5.0,
             ),
             StreamSpec(
                 name=self.stream("POLICY"),

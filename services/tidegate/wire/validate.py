@@ -17,7 +17,7 @@ from tidegate.wire.frame import Frame, spread
 # Rounding of float32 log-softmax stays below this.
 LOGPROB_TOLERANCE = 1e-3
 # Tensors with one entry a step and environment, or one a token, like the logprobs; they may have further dimensions.
-PER_POSITION = ("actions", "rewards", "terminated", "truncated", "valid", "tokens", "values")
+PER_POSITION = ("actions", "rewards", "terminated", "truncated", "valid", "tokens", "values", "chosen")
 # Tensors that must be finite, besides the logprobs.
 FINITE = ("rewards", "observations")
 
@@ -92,9 +92,26 @@ def _are_tensors_sound(frame: Frame, num_covered: list[int]) -> bool:
             return False
         if name in FINITE and not _is_finite(tensor.values):
             return False
+    chosen = tensors.get("chosen")
+    if chosen is not None and not _are_choices(
+        chosen.values, logprobs.values, spread(rows, len(frame.columns)), frame.columns.num_steps
+    ):
+        return False
     return _is_finite(logprobs.values) and (
         not logprobs.values.size or bool(np.maximum.reduce(logprobs.values, axis=None) <= LOGPROB_TOLERANCE)
     )
+
+
+def _are_choices(chosen: Array, logprobs: Array, rows: list[int], num_steps: list[int]) -> bool:
+    """Whether ``chosen`` says of each token whether the policy chose it, as many as each record counts, at least one.
+
+    What stands between two turns came from elsewhere and has no logprob.
+    """
+    if chosen.dtype != np.bool_ or chosen.shape != logprobs.shape or chosen.ndim != 1:
+        return False
+    starts = np.cumsum([0, *rows[:-1]])
+    counts: list[int] = np.add.reduceat(chosen, starts, dtype=np.int64).tolist()
+    return min(counts) > 0 and counts == spread(num_steps, len(rows)) and not logprobs[~chosen].any()
 
 
 def _is_finite(values: Array) -> bool:
@@ -131,6 +148,12 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
             f"{name} has behavior_logprobs that no policy can produce",
             why="they are not finite, or above zero",
             fix="check the actor's engine; the record is kept in QUARANTINE",
+        )
+    chosen = trajectory.tensors.get("chosen")
+    if chosen is not None and not _are_choices(chosen, logprobs, [len(logprobs)], [trajectory.num_steps]):
+        raise RecordError(
+            f"{name} does not say which of its tokens the policy chose",
+            why=f"chosen must be a bool a token, {trajectory.num_steps} of them true, the others without logprob",
         )
     for tensor_name in FINITE:
         tensor = trajectory.tensors.get(tensor_name)

@@ -6,14 +6,23 @@ import pytest
 
 from tests.unit.actor.support import CHAR_LM
 from tidegate.actor.engines.port import Steering
-from tidegate.actor.engines.registry import ENGINES, EngineName, EngineSetting, open_engine
+from tidegate.actor.engines.registry import (
+    ENGINES,
+    EngineName,
+    EngineSetting,
+    find_engine,
+    open_engine,
+    open_token_engine,
+)
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 
 SEGMENTS = WorkloadConfig(kind="segments", env="CartPole-v1")
 TEXT = WorkloadConfig(kind="text", env="arithmetic")
+EPISODES = WorkloadConfig(kind="text", env="arithmetic", turns_max=4)
 MLP = PolicyConfig(kind="mlp_actor_critic")
+PRETRAINED = PolicyConfig(kind="transformers", path="smollm2")
 
 
 FITTING: dict[EngineName, tuple[WorkloadConfig, PolicyConfig]] = {
@@ -22,8 +31,8 @@ FITTING: dict[EngineName, tuple[WorkloadConfig, PolicyConfig]] = {
 }
 
 
-def test_every_engine_opens_for_its_own_workload() -> None:
-    assert FITTING.keys() == ENGINES.keys()
+def test_every_engine_of_batches_opens_for_its_own_workload() -> None:
+    assert FITTING.keys() == {name for name, entry in ENGINES.items() if entry.port == "batch"}
     for name, (workload, policy) in FITTING.items():
         setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0)
         for engine in (
@@ -32,6 +41,53 @@ def test_every_engine_opens_for_its_own_workload() -> None:
         ):
             assert type(engine).__module__ == f"tidegate.actor.engines.{name}"
             engine.close()
+
+
+@pytest.mark.parametrize(
+    ("workload", "policy", "name"),
+    [
+        (SEGMENTS, MLP, "vector_env"),
+        (TEXT, CHAR_LM, "text_generation"),
+        (EPISODES, CHAR_LM, "torch"),
+        (TEXT, PRETRAINED, "torch"),
+        (EPISODES, PRETRAINED, "torch"),
+    ],
+)
+def test_engine_that_nobody_names_is_the_first_that_fits(
+    workload: WorkloadConfig, policy: PolicyConfig, name: EngineName
+) -> None:
+    assert find_engine("auto", workload=workload, policy=policy) is ENGINES[name]
+
+
+@pytest.mark.parametrize("name", ["torch", "vllm", "sglang"])
+def test_engines_that_write_tokens_run_pretrained_models_in_any_number_of_turns(name: EngineName) -> None:
+    for workload in (TEXT, EPISODES):
+        assert find_engine(name, workload=workload, policy=PRETRAINED).port == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "workload", "policy"),
+    [
+        ("text_generation", EPISODES, CHAR_LM),
+        ("text_generation", TEXT, PRETRAINED),
+        ("vllm", TEXT, CHAR_LM),
+        ("torch", SEGMENTS, MLP),
+    ],
+)
+def test_what_an_engine_cannot_run_is_said_with_what_it_can(
+    name: EngineName, workload: WorkloadConfig, policy: PolicyConfig
+) -> None:
+    with pytest.raises(ConfigError, match=f"{name} runs"):
+        find_engine(name, workload=workload, policy=policy)
+
+
+def test_engine_is_opened_by_the_port_it_serves() -> None:
+    setting = EngineSetting(workload=EPISODES, policy=CHAR_LM, seed=0, actor_index=0)
+    with pytest.raises(ConfigError, match="writes tokens"):
+        open_engine("auto", setting, Steering(), SystemClock())
+    setting = EngineSetting(workload=TEXT, policy=CHAR_LM, seed=0, actor_index=0)
+    with pytest.raises(ConfigError, match="whole batches"):
+        open_token_engine("auto", setting, Steering(), SystemClock())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 import pytest
 
 from tidegate.core.errors import ConfigError
-from tidegate.core.ids import RunId
+from tidegate.core.ids import RunId, TaskId
+from tidegate.wire.progress import PROGRESS_BYTES_MAX
 from tidegate.wire.subjects import (
     BROKER_PAYLOAD_BYTES_MAX,
     MESSAGE_BYTES_MAX,
@@ -36,6 +37,7 @@ def test_every_stream_and_subject_names_its_run() -> None:
         ("TASKS", TOPOLOGY.tasks("default")),
         ("ROLLOUTS", TOPOLOGY.rollouts("arithmetic")),
         ("TRAJECTORIES", TOPOLOGY.trajectories(0)),
+        ("PROGRESS", TOPOLOGY.progress(TaskId("t0000000001"))),
         ("POLICY", TOPOLOGY.policy("default")),
         ("CONTROL", TOPOLOGY.control("task_queue")),
         ("EVENTS", TOPOLOGY.event("evaluation")),
@@ -63,6 +65,13 @@ def test_every_stream_is_bounded_and_work_is_never_pushed_out_by_newer_work() ->
     for kind in ("TASKS", "ROLLOUTS", "TRAJECTORIES"):
         assert (spec_of(kind).retention, spec_of(kind).discard) == ("work_queue", "new")
     assert spec_of("TASKS").max_messages == 64
+
+
+def test_progress_keeps_the_last_of_each_task_and_never_stops_who_writes_it() -> None:
+    spec = spec_of("PROGRESS")
+    assert (spec.retention, spec.discard, spec.max_messages_per_subject) == ("limits", "old", 1)
+    assert 0 < spec.duplicate_window_s <= spec.max_age_s
+    assert spec.max_message_bytes >= MESSAGE_BYTES_MAX > PROGRESS_BYTES_MAX
 
 
 def test_inline_message_fits_the_streams_that_carry_payloads() -> None:

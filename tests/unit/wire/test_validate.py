@@ -189,6 +189,43 @@ def test_tensor_that_does_not_fit_its_logprobs_is_refused(name: str, shape: tupl
         check(segment(**{name: np.zeros(shape, np.float32)}))
 
 
+def episode(chosen: NDArray[Any], **changes: Any) -> Trajectory:
+    """A completion of two turns with a reply between them."""
+    record = completion()
+    logprobs = np.array([-0.7, 0.0, -0.7, -0.7], np.float32)
+    tensors = {**record.tensors, "behavior_logprobs": logprobs, "chosen": chosen}
+    return msgspec.structs.replace(record, tensors=tensors, num_steps=3, **changes)
+
+
+CHOSEN = np.array([True, False, True, True])
+
+
+def test_episode_with_replies_passes_and_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(episode(CHOSEN))
+    monkeypatch.setattr(validate, "validate_trajectory", None)
+    validate_frame(open_frame(encode_frame([episode(CHOSEN), episode(CHOSEN)])), run_id="run-1")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        episode(CHOSEN.astype(np.int32)),
+        episode(np.array([True, True, True, True])),
+        episode(np.array([True, False, False, True])),
+        episode(np.array([True, True, False, True])),
+        msgspec.structs.replace(episode(np.zeros(4, np.bool_)), num_steps=0),
+    ],
+)
+def test_choices_that_do_not_fit_their_logprobs_are_refused(wrong: Trajectory) -> None:
+    with pytest.raises(RecordError, match="which of its tokens the policy chose"):
+        check(wrong)
+
+
+def test_choices_of_another_length_are_refused() -> None:
+    with pytest.raises(RecordError, match="chosen of shape"):
+        check(episode(CHOSEN[:3]))
+
+
 @pytest.mark.parametrize("name", ["observations", "rewards"])
 def test_values_that_are_not_finite_are_refused(name: str) -> None:
     record = segment()

@@ -1,22 +1,28 @@
 """The one table of engines. A new engine is a file in this folder, a line here, and a name in ``ActorConfig.engine``.
 
-Engines are imported when they are opened: the vector engine's process never loads torch.
+Engines are imported when they are opened: the vector engine's process never loads torch, and only an actor that uses a
+server's engine needs its client.
 """
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from tidegate.actor.engines.port import Engine, Steering
+from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 
 
 class EngineSetting(msgspec.Struct, frozen=True):
-    """What an engine is made from. ``threads``: of one torch operation; ``evaluation_batch``: prompts at once."""
+    """What an engine is made from.
+
+    ``threads``: of one torch operation. ``evaluation_batch``: prompts at once. ``slots`` and ``cache_on_swap``: of
+    engines that write tokens, as the actor's config has them.
+    """
 
     workload: WorkloadConfig
     policy: PolicyConfig
@@ -24,47 +30,113 @@ class EngineSetting(msgspec.Struct, frozen=True):
     actor_index: int
     threads: int = 1
     evaluation_batch: int = 512
+    slots: int = 1
+    cache_on_swap: Literal["recompute", "keep"] = "recompute"
+
+
+PolicyKind: TypeAlias = Literal["mlp_actor_critic", "char_lm", "transformers"]
+EngineName: TypeAlias = Literal["vector_env", "text_generation", "torch", "vllm", "sglang"]
 
 
 class EngineEntry(msgspec.Struct, frozen=True):
-    """One engine: ``target`` is ``module:function`` that opens it, and what it can run."""
+    """One engine: ``target`` is ``module:function`` that opens it; which port it serves, and what it can run.
+
+    ``batch``: ``engines.port.Engine``, whole batches of tasks. ``tokens``: ``engines.token_port.TokenEngine``.
+    """
 
     target: str
+    port: Literal["batch", "tokens"]
     workload: Literal["segments", "text"]
-    policy: Literal["mlp_actor_critic", "char_lm"]
+    policies: tuple[PolicyKind, ...]
+
+    @property
+    def many_turns(self) -> bool:
+        """Whether its rollouts may be episodes of several turns: what writes tokens may read replies between them."""
+        return self.port == "tokens"
 
 
-EngineName: TypeAlias = Literal["vector_env", "text_generation"]
-
+# `auto` takes the first that can run policy and workload.
 ENGINES: dict[EngineName, EngineEntry] = {
     "vector_env": EngineEntry(
-        "tidegate.actor.engines.vector_env:open_engine", "segments", "mlp_actor_critic"
+        "tidegate.actor.engines.vector_env:open_engine", "batch", "segments", ("mlp_actor_critic",)
     ),
-    "text_generation": EngineEntry("tidegate.actor.engines.text_generation:open_engine", "text", "char_lm"),
+    "text_generation": EngineEntry(
+        "tidegate.actor.engines.text_generation:open_engine", "batch", "text", ("char_lm",)
+    ),
+    "torch": EngineEntry(
+        "tidegate.actor.engines.torch_engine:open_engine", "tokens", "text", ("char_lm", "transformers")
+    ),
+    "vllm": EngineEntry(
+        "tidegate.actor.engines.vllm_engine:open_engine", "tokens", "text", ("transformers",)
+    ),
+    "sglang": EngineEntry(
+        "tidegate.actor.engines.sglang_engine:open_engine", "tokens", "text", ("transformers",)
+    ),
 }
+
+
+def find_engine(
+    name: EngineName | Literal["auto"], *, workload: WorkloadConfig, policy: PolicyConfig
+) -> EngineEntry:
+    """The named engine, or the one that fits.
+
+    Raises:
+        ConfigError: it, or none, runs this policy on this workload.
+    """
+    named = list(ENGINES.values()) if name == "auto" else [ENGINES[name]]
+    fitting = [entry for entry in named if _fits(entry, workload, policy)]
+    if fitting:
+        return fitting[0]
+    turns = " in several turns" if workload.turns_max > 1 else ""
+    raise ConfigError(
+        f"The {name} engine cannot run {policy.kind} on {workload.kind}{turns}",
+        why="; ".join(_told(engine, entry) for engine, entry in ENGINES.items() if entry in named),
+        fix="set actor.engine to auto, and policy.kind to a network of this workload",
+    )
+
+
+def _fits(entry: EngineEntry, workload: WorkloadConfig, policy: PolicyConfig) -> bool:
+    return (
+        entry.workload == workload.kind
+        and policy.kind in entry.policies
+        and (entry.many_turns or workload.turns_max == 1)
+    )
+
+
+def _told(name: EngineName, entry: EngineEntry) -> str:
+    turns = "in one turn or several" if entry.many_turns else "in one turn"
+    return f"{name} runs {' or '.join(entry.policies)} on {entry.workload} {turns}"
 
 
 def open_engine(
     name: EngineName | Literal["auto"], setting: EngineSetting, steering: Steering, clock: Clock
 ) -> Engine:
-    """Open the named engine, or the one that fits the workload.
+    """Open an engine of batches.
 
     Raises:
-        ConfigError: no engine runs this policy on this workload.
+        ConfigError: it does not fit, or it is one that writes tokens.
     """
-    entry = _entry(name, setting)
-    if (entry.workload, entry.policy) != (setting.workload.kind, setting.policy.kind):
-        raise ConfigError(
-            f"The {name} engine cannot run {setting.policy.kind} on {setting.workload.kind}",
-            why=f"it runs {entry.policy} on {entry.workload}",
-            fix="set actor.engine to auto, and policy.kind to the network of this workload",
-        )
+    entry = find_engine(name, workload=setting.workload, policy=setting.policy)
+    if entry.port != "batch":
+        raise ConfigError(f"The {name} engine writes tokens", fix="open it by open_token_engine")
+    return _opener(entry)(setting, steering, clock)
+
+
+def open_token_engine(
+    name: EngineName | Literal["auto"], setting: EngineSetting, steering: Steering, clock: Clock
+) -> TokenEngine:
+    """Open an engine that writes tokens.
+
+    Raises:
+        ConfigError: it does not fit, it is one of batches, or what it needs is not there.
+    """
+    entry = find_engine(name, workload=setting.workload, policy=setting.policy)
+    if entry.port != "tokens":
+        raise ConfigError(f"The {name} engine runs whole batches", fix="open it by open_engine")
+    return _opener(entry)(setting, steering, clock)
+
+
+def _opener(entry: EngineEntry) -> Callable[[EngineSetting, Steering, Clock], Any]:
     module, _, function = entry.target.partition(":")
-    opener: Callable[[EngineSetting, Steering, Clock], Engine] = getattr(import_module(module), function)
-    return opener(setting, steering, clock)
-
-
-def _entry(name: EngineName | Literal["auto"], setting: EngineSetting) -> EngineEntry:
-    if name != "auto":
-        return ENGINES[name]
-    return next(entry for entry in ENGINES.values() if entry.workload == setting.workload.kind)
+    opener: Callable[[EngineSetting, Steering, Clock], Any] = getattr(import_module(module), function)
+    return opener
