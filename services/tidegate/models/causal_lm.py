@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from tidegate.core.records import Array
@@ -40,8 +41,44 @@ class KvCache:
         )
 
 
+class Reading(Protocol):
+    """One pass of a model over tokens: where they stand, what they may see, where their keys and values go.
+
+    The model asks it once a layer, in whatever order, and knows nothing of the cache behind it: ``reading.KvReading``
+    makes new tensors and is differentiable, ``slot_cache.SlotReading`` writes into slots in place.
+    """
+
+    @property
+    def positions(self) -> Tensor:
+        """Each token's place (B, T) in its text, below the context's length."""
+        ...
+
+    @property
+    def mask(self) -> Tensor | None:
+        """True where a query may see a key: (T, S) or (B, 1, T, S).
+
+        None: a single token that sees all keys, or tokens that begin their texts and see each other causally.
+        """
+        ...
+
+    @property
+    def num_keys(self) -> int:
+        """S: keys that ``extend`` returns."""
+        ...
+
+    def extend(self, layer: int, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values (B, H, S, D/H) that the layer's queries attend to, given those of this pass's tokens.
+
+        They may be views of a cache with any strides but the last; the model changes nothing in them.
+        """
+        ...
+
+
 class CausalLm(Protocol):
-    """A language model whose parameters may be replaced between two passes."""
+    """A language model whose parameters may be replaced between two passes.
+
+    Its one forward pass is ``read``; calling the model is ``read`` behind a ``KvCache``.
+    """
 
     @property
     def context_length(self) -> int:
@@ -51,6 +88,11 @@ class CausalLm(Protocol):
     @property
     def vocabulary_size(self) -> int:
         """Token ids are below it."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens are expected and hidden states are."""
         ...
 
     def __call__(
@@ -65,8 +107,15 @@ class CausalLm(Protocol):
         """
         ...
 
-    def next_logprobs(self, hidden: Tensor, *, temperature: float = 1.0) -> Tensor:
-        """Logprobs (..., V) in float32 of the token after each position of ``hidden``, at a temperature above 0."""
+    def read(self, tokens_BT: Tensor, reading: Reading) -> Tensor:
+        """Read tokens as ``reading`` says; the last hidden state (B, T, D), normalised."""
+        ...
+
+    def next_logprobs(self, hidden: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
+        """Logprobs (..., V) in float32 of the token after each position of ``hidden``, at a temperature above 0.
+
+        A tensor of temperatures (..., 1) gives each position its own.
+        """
         ...
 
     def trainable(self) -> dict[str, Tensor]:

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor, nn
 
-from tidegate.core.errors import ConfigError, RecordError
+from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
-from tidegate.models.causal_lm import KvCache
+from tidegate.models.causal_lm import KvCache, Reading
 from tidegate.models.char_tokenizer import VOCABULARY_SIZE
 from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
-from tidegate.models.visibility import visibility
+from tidegate.models.reading import KvReading
 
 # Scale of embeddings at the start; matrices start at 1/sqrt(fan-in), those that write into the residual stream at half.
 EMBEDDING_STD = 0.02
@@ -64,23 +64,20 @@ class Block(nn.Module):
         self.feed_forward_in = nn.Linear(d_model, 4 * d_model)
         self.feed_forward_out = nn.Linear(4 * d_model, d_model)
 
-    def forward(
-        self, stream_BTD: Tensor, past: tuple[Tensor, Tensor] | None, *, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The stream after this block, and the keys and values with those of ``past`` in front."""
+    def forward(self, stream_BTD: Tensor, reading: Reading, *, layer: int) -> Tensor:
+        """The stream after this block, the ``layer``-th of the model."""
         num_rows, num_tokens, _ = stream_BTD.shape
         queries, keys, values = (
             part.view(num_rows, num_tokens, self.num_heads, -1).transpose(1, 2)
             for part in self.query_key_value(self.attention_norm(stream_BTD)).chunk(3, dim=-1)
         )
-        if past is not None:
-            keys, values = torch.cat([past[0], keys], dim=2), torch.cat([past[1], values], dim=2)
+        keys, values = reading.extend(layer, keys, values)
         attended = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, is_causal=past is None and mask is None and num_tokens > 1
+            queries, keys, values, attn_mask=reading.mask, is_causal=reading.mask is None and num_tokens > 1
         )
         stream_BTD = stream_BTD + self.attention_out(attended.transpose(1, 2).flatten(2))
         hidden = F.gelu(self.feed_forward_in(self.feed_forward_norm(stream_BTD)))
-        return stream_BTD + self.feed_forward_out(hidden), keys, values
+        return stream_BTD + self.feed_forward_out(hidden)
 
 
 class CharLm(nn.Module):
@@ -123,35 +120,22 @@ class CharLm(nn.Module):
         Raises:
             RecordError: a row is longer than the context.
         """
-        num_rows, num_tokens = tokens_BT.shape
-        start_B = tokens_BT.new_zeros(num_rows) if cache is None else cache.lengths_B
-        positions_BT = start_B[:, None] + torch.arange(num_tokens, device=tokens_BT.device)
-        if lengths_B is None:
-            lengths_B = torch.full_like(start_B, num_tokens)
-        longest = int((start_B + lengths_B).max()) if num_rows else 0
-        if longest > self.spec.context_length:
-            raise RecordError(
-                f"A text of {longest} tokens is longer than the model's context of {self.spec.context_length}",
-                fix="raise policy.context_length, or lower sampler.max_new_tokens",
-            )
-        mask, valid_BS = visibility(cache, num_tokens=num_tokens, lengths_B=lengths_B)
-        # Padding may stand past the last position; nobody reads what is computed there.
-        positions_BT = positions_BT.clamp_max(self.spec.context_length - 1)
-        stream = self.token_embedding(tokens_BT) + self.position_embedding(positions_BT)
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
-        for layer, block in enumerate(self.blocks):
-            past = None if cache is None else (cache.keys[layer], cache.values[layer])
-            stream, layer_keys, layer_values = block(stream, past, mask=mask)
-            keys.append(layer_keys)
-            values.append(layer_values)
-        read = KvCache(
-            keys=tuple(keys), values=tuple(values), lengths_B=start_B + lengths_B, valid_BS=valid_BS
+        reading = KvReading(
+            tokens_BT, cache=cache, lengths_B=lengths_B, context_length=self.spec.context_length
         )
-        return self.final_norm(stream), read
+        hidden_BTD = self.read(tokens_BT, reading)
+        return hidden_BTD, reading.cache()
 
-    def next_logprobs(self, hidden: Tensor, *, temperature: float = 1.0) -> Tensor:
-        """Logprobs (..., V) of the token after each position of ``hidden`` (..., D), at a temperature above 0."""
+    def read(self, tokens_BT: Tensor, reading: Reading) -> Tensor:
+        """Read tokens as ``reading`` says; the normalised stream (B, T, D)."""
+        stream = self.token_embedding(tokens_BT) + self.position_embedding(reading.positions)
+        for layer, block in enumerate(self.blocks):
+            stream = block(stream, reading, layer=layer)
+        hidden_BTD: Tensor = self.final_norm(stream)
+        return hidden_BTD
+
+    def next_logprobs(self, hidden: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
+        """Logprobs (..., V) of the token after each position of ``hidden`` (..., D), at temperatures above 0."""
         return F.log_softmax(self.head(hidden) / temperature, dim=-1)
 
     @property
@@ -163,6 +147,11 @@ class CharLm(nn.Module):
     def vocabulary_size(self) -> int:
         """The tokenizer's."""
         return VOCABULARY_SIZE
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return self.head.weight.device
 
     def trainable(self) -> dict[str, Tensor]:
         """All parameters by name."""
