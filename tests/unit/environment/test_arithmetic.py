@@ -4,11 +4,8 @@ import sys
 import msgspec
 import pytest
 
-from tidegate.core.errors import NotFoundError
 from tidegate.environment.tasks.arithmetic import Arithmetic
 from tidegate.environment.tasks.port import Problem, dataset_rows
-from tidegate.environment.tasks.registry import TASKS, get_task
-from tidegate.models.char_tokenizer import encode_completion, encode_prompt
 
 TASK = Arithmetic()
 PROBLEM = Problem(prompt_id="47+38", prompt="47+38=", answer="085", bin="carries-1")
@@ -132,18 +129,3 @@ def test_dataset_rows_hold_problems_and_demonstrations_as_plain_values() -> None
     }
     assert rows["train.jsonl"][0].keys() == {"prompt_id", "prompt", "answer", "bin"}
     assert rows["demonstrations.jsonl"][0].keys() == {"prompt", "completion"}
-
-
-@pytest.mark.parametrize("name", sorted(TASKS))
-def test_every_registered_task_fits_the_tokenizer_and_scores_its_own_demonstrations(name: str) -> None:
-    task = get_task(name)
-    problems = {problem.prompt: problem for problem in task.problems("train", seed=0)}
-    for demonstration in task.demonstrations(seed=0, count=100):
-        encode_prompt(demonstration.prompt)
-        encode_completion(demonstration.completion)
-        assert task.score(problems[demonstration.prompt], demonstration.completion).reward == 1.0
-
-
-def test_unknown_task_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(NotFoundError, match=r"'chess'.*arithmetic"):
-        get_task("chess")

@@ -26,11 +26,16 @@ class Score(msgspec.Struct, frozen=True):
     log: str
 
 
-class Demonstration(msgspec.Struct, frozen=True):
-    """A prompt with a good completion, for a supervised warm-up."""
+class Demonstration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A prompt with a good completion, for a supervised warm-up.
+
+    ``exchanges``: what follows in an episode of several turns: the environment's reply to the turn before, and the
+    policy's next turn.
+    """
 
     prompt: str
     completion: str
+    exchanges: tuple[tuple[str, str], ...] = ()
 
 
 class TextTask(Protocol):
@@ -56,5 +61,5 @@ def dataset_rows(task: TextTask, *, seed: int, num_demonstrations: int) -> dict[
         for split in SPLITS
     }
     demonstrations = task.demonstrations(seed=seed, count=num_demonstrations)
-    rows["demonstrations.jsonl"] = [msgspec.structs.asdict(demonstration) for demonstration in demonstrations]
+    rows["demonstrations.jsonl"] = [msgspec.to_builtins(demonstration) for demonstration in demonstrations]
     return rows

@@ -3,10 +3,18 @@
 from tidegate.core.errors import NotFoundError
 from tidegate.environment.conversations.registry import CONVERSATIONS
 from tidegate.environment.tasks.arithmetic import Arithmetic
+from tidegate.environment.tasks.countdown import Countdown
+from tidegate.environment.tasks.format_following import FormatFollowing
+from tidegate.environment.tasks.long_addition import LongAddition
 from tidegate.environment.tasks.port import TextTask
+from tidegate.environment.tasks.sums import Sums
 
 TASKS: dict[str, TextTask] = {
     "arithmetic": Arithmetic(),
+    "countdown": Countdown(),
+    "format_following": FormatFollowing(),
+    "long_addition": LongAddition(),
+    "sums": Sums(),
     **CONVERSATIONS,
 }
 

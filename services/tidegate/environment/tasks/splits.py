@@ -1,0 +1,34 @@
+"""Which problems are held out: a fifth, chosen by digest, and so the same in every process, run and order."""
+
+import hashlib
+import random
+from collections.abc import Iterable, Sequence
+
+from tidegate.environment.tasks.port import Problem, Split
+
+HELDOUT_SHARE = 0.2
+_DIGEST_BYTES = 8
+
+
+def is_held_out(prompt_id: str) -> bool:
+    """Whether no task and no demonstration may ever use a problem."""
+    digest = hashlib.sha256(prompt_id.encode()).digest()[:_DIGEST_BYTES]
+    return int.from_bytes(digest, "big") < HELDOUT_SHARE * 2 ** (8 * _DIGEST_BYTES)
+
+
+def split_of(problems: Iterable[Problem], split: Split, *, seed: int) -> Sequence[Problem]:
+    """The problems of a split, each id once, shuffled by ``seed``."""
+    chosen = list(
+        {
+            problem.prompt_id: problem
+            for problem in problems
+            if is_held_out(problem.prompt_id) == (split == "heldout")
+        }.values()
+    )
+    random.Random(seed).shuffle(chosen)
+    return chosen
+
+
+def repeated(problems: Sequence[Problem], *, count: int) -> list[Problem]:
+    """``count`` problems, all different until every one was used."""
+    return [problems[index % len(problems)] for index in range(count)]
