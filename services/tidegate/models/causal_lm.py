@@ -95,6 +95,11 @@ class CausalLm(Protocol):
         """Where tokens are expected and hidden states are."""
         ...
 
+    @property
+    def has_value_head(self) -> bool:
+        """Whether the model has a critic."""
+        ...
+
     def __call__(
         self, tokens_BT: Tensor, *, cache: KvCache | None = None, lengths_B: Tensor | None = None
     ) -> tuple[Tensor, KvCache]:
@@ -118,8 +123,18 @@ class CausalLm(Protocol):
         """
         ...
 
+    def state_values(self, hidden: Tensor) -> Tensor:
+        """The critic's estimate (...) in float32 of the return from each position of ``hidden`` (..., D).
+
+        Only of a model that has a value head.
+        """
+        ...
+
     def trainable(self) -> dict[str, Tensor]:
-        """The parameters that training changes, by the names they are published under: all, or the adapters alone."""
+        """The parameters that training changes, by the names they are published under: all, or the adapters alone.
+
+        A critic's are among them: engines have one as well, as a few numbers are cheaper than two sets of names.
+        """
         ...
 
     def to_arrays(self) -> dict[str, Array]:

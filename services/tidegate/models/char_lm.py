@@ -28,7 +28,8 @@ EMBEDDING_STD = 0.02
 class CharLmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The size of a model; its vocabulary is the tokenizer's.
 
-    ``context_length``: tokens of BOS, prompt, completion and EOS together.
+    ``context_length``: tokens of BOS, prompt, completion and EOS together. ``value_head``: a critic on the last hidden
+    state.
 
     Raises:
         ConfigError: the heads do not divide the width, or a size is not positive.
@@ -38,6 +39,7 @@ class CharLmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_layers: int = 2
     num_heads: int = 4
     context_length: int = 32
+    value_head: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no model can be built from."""
@@ -94,6 +96,7 @@ class CharLm(nn.Module):
         )
         self.final_norm = nn.LayerNorm(spec.d_model)
         self.head = nn.Linear(spec.d_model, VOCABULARY_SIZE, bias=False)
+        self.value_head = nn.Linear(spec.d_model, 1) if spec.value_head else None
         self._initialise(generator)
 
     @torch.no_grad()
@@ -101,7 +104,8 @@ class CharLm(nn.Module):
         for name, parameter in self.named_parameters():
             if "norm" in name:
                 continue  # starts as the identity
-            if name.endswith("bias"):
+            if name.endswith("bias") or name.startswith("value_head"):
+                # A critic that has seen nothing says nothing, so that the first advantages are rewards alone.
                 parameter.zero_()
             elif "embedding" in name:
                 parameter.normal_(std=EMBEDDING_STD, generator=generator)
@@ -137,6 +141,17 @@ class CharLm(nn.Module):
     def next_logprobs(self, hidden: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
         """Logprobs (..., V) of the token after each position of ``hidden`` (..., D), at temperatures above 0."""
         return F.log_softmax(self.head(hidden) / temperature, dim=-1)
+
+    def state_values(self, hidden: Tensor) -> Tensor:
+        """The critic's estimate (...) in float32 of the return from each position of ``hidden`` (..., D)."""
+        assert self.value_head is not None, "only a model with a value head is asked for values"
+        values: Tensor = self.value_head(hidden.float())
+        return values[..., 0]
+
+    @property
+    def has_value_head(self) -> bool:
+        """Whether the model has a critic."""
+        return self.value_head is not None
 
     @property
     def context_length(self) -> int:

@@ -1,31 +1,43 @@
-"""Prompts and their completions as padded tensors, and the logprobs that a model gives to the completions.
+"""Prompts and their completions as padded tensors, and what a model says to the completions.
 
 Shapes: G prompts of at most P tokens, B completions of at most T tokens; ``group_index_B`` names each one's prompt.
+N tokens that the policy chose, V vocabulary.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.utils import checkpoint
 
 from tidegate.core.errors import RecordError
-from tidegate.models.char_lm import CharLm
-from tidegate.models.char_tokenizer import PAD, VOCABULARY_SIZE
+from tidegate.models.causal_lm import CausalLm
+from tidegate.models.char_tokenizer import VOCABULARY_SIZE
+
+# Any token would do: nobody reads what is computed of padding.
+PAD = 0
+
+# Logits that exist at once, 64 MiB: all of a batch of 64 completions of 200 tokens would be 2.5 GB with a vocabulary of
+# 49,152.
+LOGITS_MAX = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionBatch:
     """What a learner step trains on, as integers; padding stands on the right.
 
-    ``mask_BT`` is True on the tokens that the policy chose, its EOS included.
+    ``lengths_B``: tokens of each completion, replies of an environment included. ``mask_BT`` is True on the tokens that
+    the policy chose, those that end its turns included; it has holes where replies stand.
     """
 
     prompts_GP: Tensor
     prompt_lengths_G: Tensor
     tokens_BT: Tensor
+    lengths_B: Tensor
     mask_BT: Tensor
     group_index_B: Tensor
 
@@ -33,18 +45,21 @@ class CompletionBatch:
         """These completions with the prompts they belong to; groups are numbered anew."""
         kept_G = torch.zeros_like(self.prompt_lengths_G, dtype=torch.bool)
         kept_G[self.group_index_B[index_B]] = True
-        mask_BT = self.mask_BT[index_B]
-        longest = int(mask_BT.sum(dim=1).max())
+        lengths_B = self.lengths_B[index_B]
+        longest = int(lengths_B.max())
         return CompletionBatch(
             prompts_GP=self.prompts_GP[kept_G],
             prompt_lengths_G=self.prompt_lengths_G[kept_G],
             tokens_BT=self.tokens_BT[index_B, :longest],
-            mask_BT=mask_BT[:, :longest],
+            lengths_B=lengths_B,
+            mask_BT=self.mask_BT[index_B, :longest],
             group_index_B=(kept_G.cumsum(0) - 1)[self.group_index_B[index_B]],
         )
 
 
-def pad_tokens(rows: Sequence[ArrayLike], *, what: str) -> tuple[Tensor, Tensor]:
+def pad_tokens(
+    rows: Sequence[ArrayLike], *, what: str, vocabulary_size: int = VOCABULARY_SIZE
+) -> tuple[Tensor, Tensor]:
     """Token lists as one (rows, longest) tensor padded on the right, and their lengths.
 
     Raises:
@@ -57,36 +72,59 @@ def pad_tokens(rows: Sequence[ArrayLike], *, what: str) -> tuple[Tensor, Tensor]
     padded = np.full((len(arrays), int(lengths.max())), PAD, dtype=np.int64)
     for index, row in enumerate(arrays):
         padded[index, : row.size] = row
-    if padded.min() < 0 or padded.max() >= VOCABULARY_SIZE:
-        raise RecordError(f"{what} hold token ids outside of the vocabulary of {VOCABULARY_SIZE}")
+    if padded.min() < 0 or padded.max() >= vocabulary_size:
+        raise RecordError(f"{what} hold token ids outside of the vocabulary of {vocabulary_size}")
     return torch.tensor(padded), torch.tensor(lengths)
 
 
 def pack_completions(
-    prompts: Sequence[ArrayLike], completions: Sequence[ArrayLike], *, group_index: Sequence[int]
+    prompts: Sequence[ArrayLike],
+    completions: Sequence[ArrayLike],
+    *,
+    group_index: Sequence[int],
+    chosen: Sequence[ArrayLike | None] | None = None,
+    vocabulary_size: int = VOCABULARY_SIZE,
 ) -> CompletionBatch:
     """Pad prompts (one a group) and completions (one a row) into tensors; ``group_index`` says whose row each is.
 
+    ``chosen``: of each row which tokens the policy chose; None where it chose them all.
+
     Raises:
-        RecordError: a list is empty, an id is outside of the vocabulary, or a row belongs to no prompt.
+        RecordError: a list is empty, an id is outside of the vocabulary, a row belongs to no prompt, or ``chosen`` is
+            not one value a token.
     """
-    prompts_GP, prompt_lengths_G = pad_tokens(prompts, what="Prompts")
-    tokens_BT, lengths_B = pad_tokens(completions, what="Completions")
+    prompts_GP, prompt_lengths_G = pad_tokens(prompts, what="Prompts", vocabulary_size=vocabulary_size)
+    tokens_BT, lengths_B = pad_tokens(completions, what="Completions", vocabulary_size=vocabulary_size)
     if len(group_index) != len(completions) or not all(0 <= index < len(prompts) for index in group_index):
         raise RecordError(
             f"{len(completions)} completions need as many positions among {len(prompts)} prompts"
         )
+    mask_BT = torch.arange(tokens_BT.shape[1]) < lengths_B[:, None]
+    for row, choices in enumerate(chosen or ()):
+        if choices is not None:
+            mask_BT[row, : lengths_B[row]] = _choices(choices, num_tokens=int(lengths_B[row]))
     return CompletionBatch(
         prompts_GP=prompts_GP,
         prompt_lengths_G=prompt_lengths_G,
         tokens_BT=tokens_BT,
-        mask_BT=torch.arange(tokens_BT.shape[1]) < lengths_B[:, None],
+        lengths_B=lengths_B,
+        mask_BT=mask_BT,
         group_index_B=torch.tensor(group_index, dtype=torch.int64),
     )
 
 
-def completion_logprobs(model: CharLm, batch: CompletionBatch, *, temperature: float = 1.0) -> Tensor:
-    """Logprobs (B, T) of the tokens of each completion behind its prompt; 0 on padding. Differentiable.
+def _choices(choices: ArrayLike, *, num_tokens: int) -> Tensor:
+    array = np.asarray(choices)
+    if array.shape != (num_tokens,) or array.dtype != np.bool_:
+        raise RecordError(
+            f"What of a completion of {num_tokens} tokens was chosen is {array.dtype}{list(array.shape)}",
+            why="it needs one bool a token",
+        )
+    return torch.tensor(array)
+
+
+def completion_logprobs(model: CausalLm, batch: CompletionBatch, *, temperature: float = 1.0) -> Tensor:
+    """Logprobs (B, T) in float32 of the chosen tokens of each completion; 0 elsewhere. Differentiable.
 
     A prompt is computed once for all of its completions, which is exact: its keys and values depend on it alone.
     ``temperature`` is the sampler's, so that the ratio to its logprobs compares like with like.
@@ -94,16 +132,57 @@ def completion_logprobs(model: CharLm, batch: CompletionBatch, *, temperature: f
     Raises:
         RecordError: prompt and completion together are longer than the model's context.
     """
+    return _logprobs(model, _hidden(model, batch), batch, temperature=temperature)
+
+
+def completion_outputs(model: CausalLm, batch: CompletionBatch, *, temperature: float = 1.0) -> Tensor:
+    """All that a model says to completions, (B, T, 1 or 2): ``completion_logprobs``, then its critic's values.
+
+    A value is the estimate of the return before its token; 0 on what was not chosen. The second column is there when
+    the model has a value head, and comes of the same pass.
+
+    Raises:
+        RecordError: prompt and completion together are longer than the model's context.
+    """
+    hidden_BTD = _hidden(model, batch)
+    columns = [_logprobs(model, hidden_BTD, batch, temperature=temperature)]
+    if model.has_value_head:
+        columns.append(model.state_values(hidden_BTD).masked_fill(~batch.mask_BT, 0.0))
+    return torch.stack(columns, dim=-1)
+
+
+def _hidden(model: CausalLm, batch: CompletionBatch) -> Tensor:
+    """The last hidden state (B, T, D) from which each token was chosen: that of the token before it."""
     hidden_GPD, cache = model(batch.prompts_GP, lengths_B=batch.prompt_lengths_G)
     groups = torch.arange(len(batch.prompt_lengths_G), device=hidden_GPD.device)
-    hidden_BTD = hidden_GPD[groups, batch.prompt_lengths_G - 1].index_select(0, batch.group_index_B)[:, None]
-    if batch.tokens_BT.shape[1] > 1:
-        # The last token is chosen, never read.
-        lengths_B = batch.mask_BT[:, 1:].sum(dim=1)
-        later_BTD, _ = model(
-            batch.tokens_BT[:, :-1], cache=cache.rows(batch.group_index_B), lengths_B=lengths_B
+    first_BD = hidden_GPD[groups, batch.prompt_lengths_G - 1].index_select(0, batch.group_index_B)
+    if batch.tokens_BT.shape[1] == 1:
+        return first_BD[:, None]
+    # The last token is chosen, never read.
+    later_BTD, _ = model(
+        batch.tokens_BT[:, :-1], cache=cache.rows(batch.group_index_B), lengths_B=batch.lengths_B - 1
+    )
+    return torch.cat([first_BD[:, None], later_BTD], dim=1)
+
+
+def _logprobs(model: CausalLm, hidden_BTD: Tensor, batch: CompletionBatch, *, temperature: float) -> Tensor:
+    """Of the chosen tokens alone, a part at a time: the logits of all would be the largest tensor of training."""
+    hidden_ND, tokens_N = hidden_BTD[batch.mask_BT], batch.tokens_BT[batch.mask_BT]
+    num_tokens_max = max(1, LOGITS_MAX // model.vocabulary_size)
+
+    def logprobs_of(hidden_ND: Tensor, tokens_N: Tensor) -> Tensor:
+        logprobs_NV = model.next_logprobs(hidden_ND, temperature=temperature)
+        return logprobs_NV.gather(-1, tokens_N[:, None])[:, 0]
+
+    if len(tokens_N) <= num_tokens_max:
+        logprobs_N = logprobs_of(hidden_ND, tokens_N)
+    else:
+        # Logits are computed again on the way back instead of being kept until then.
+        again = cast("Any", checkpoint).checkpoint  # its annotations are partial
+        parts = [slice(at, at + num_tokens_max) for at in range(0, len(tokens_N), num_tokens_max)]
+        options = {"use_reentrant": False, "preserve_rng_state": False}
+        logprobs_N = torch.cat(
+            [again(logprobs_of, hidden_ND[part], tokens_N[part], **options) for part in parts]
         )
-        hidden_BTD = torch.cat([hidden_BTD, later_BTD], dim=1)
-    logprobs_BTV = model.next_logprobs(hidden_BTD, temperature=temperature)
-    chosen_BT = logprobs_BTV.gather(-1, batch.tokens_BT[..., None]).squeeze(-1)
-    return chosen_BT.masked_fill(~batch.mask_BT, 0.0)
+    zeros_BT = torch.zeros(batch.mask_BT.shape, dtype=logprobs_N.dtype, device=logprobs_N.device)
+    return zeros_BT.masked_scatter(batch.mask_BT, logprobs_N)

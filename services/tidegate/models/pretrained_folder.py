@@ -1,0 +1,146 @@
+"""A pretrained model's folder (config, safetensors) as a network; nothing else of this room reads files.
+
+Nothing in the folder is run: no code of its own, no pickled weights, and nothing is fetched from anywhere.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+import xxhash
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, DynamicCache
+from transformers.utils import logging as transformers_logging
+
+from tidegate.core.errors import ConfigError
+
+WEIGHTS_PATTERN = "*.safetensors"
+CONFIG_FILE = "config.json"
+DIGEST_BLOCK_BYTES = 1 << 22
+
+# What the head made of the last hidden state may differ from the network's own logits by rounding: measured below 1e-5
+# in float32 on logits of size 10.
+HEAD_TOLERANCE = 1e-3
+# Read once at load to compare the two; any ids do, as long as they are in the vocabulary.
+PROBE_TOKENS = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """The parts of a loaded model.
+
+    ``network``: all of it. ``body``: its layers, from token ids to the last hidden state, normalised. ``head``: the
+    linear layer that makes logits of that. ``context_length``: tokens that its positions reach. ``vocabulary_size``:
+    rows of the head, padding rows included. ``additive_masks``: its attention wants floats instead of booleans.
+    """
+
+    network: nn.Module
+    body: nn.Module
+    head: nn.Linear
+    context_length: int
+    vocabulary_size: int
+    additive_masks: bool
+
+
+def load_pretrained(folder: Path, *, dtype: torch.dtype, context_length: int) -> Pretrained:
+    """The model of a folder, its weights in ``dtype``; its layers compute without dropout.
+
+    Raises:
+        ConfigError: there is no such folder, it is no causal language model in safetensors, its context is shorter than
+            ``context_length``, or it is of a kind whose layers or head this platform would compute wrongly.
+    """
+    check_folder(folder)
+    # Bars of progress have no place in a service's log.
+    cast("Any", transformers_logging).disable_progress_bar()
+    try:
+        network: Any = cast("Any", AutoModelForCausalLM).from_pretrained(
+            str(folder), dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ConfigError(
+            f"policy.path {folder} holds no causal language model that transformers can load",
+            why=str(error).strip().split("\n")[0],
+            fix="use a folder with config.json and safetensors of a model that needs no code of its own",
+        ) from error
+    network.eval()
+    config = network.config.get_text_config()
+    head = network.get_output_embeddings()
+    pretrained = Pretrained(
+        network=network,
+        body=network.base_model,
+        head=head,
+        context_length=int(config.max_position_embeddings),
+        vocabulary_size=int(head.weight.shape[0]),
+        additive_masks=config._attn_implementation != "sdpa",
+    )
+    if context_length > pretrained.context_length:
+        raise ConfigError(
+            f"policy.context_length {context_length} is longer than the {pretrained.context_length} tokens of {folder}",
+            fix="lower policy.context_length",
+        )
+    _check_layers(config, folder=folder, context_length=context_length)
+    _check_head(pretrained, folder=folder)
+    return pretrained
+
+
+def check_folder(folder: Path) -> None:
+    """Whether a folder can hold a model.
+
+    Raises:
+        ConfigError: it is missing, or has no config or no safetensors.
+    """
+    if not (folder / CONFIG_FILE).is_file() or not any(folder.glob(WEIGHTS_PATTERN)):
+        raise ConfigError(
+            f"policy.path {folder} is no folder of a pretrained model",
+            why=f"{CONFIG_FILE} and weights as {WEIGHTS_PATTERN} are looked for there",
+            fix="set policy.path to such a folder, which actors and learner can all read, or to smollm2",
+        )
+
+
+def folder_digest(folder: Path) -> str:
+    """What tells one pretrained model from another: its config's and its weights' bytes, as 32 hex digits.
+
+    Actors and learner of a run compare it, as adapters fit any base of the same size and mean nothing on another one.
+    Reads the whole folder, at some 5 GB/s once it is in memory.
+
+    Raises:
+        ConfigError: there is no model in it.
+    """
+    check_folder(folder)
+    digest = xxhash.xxh3_128()
+    for path in (folder / CONFIG_FILE, *sorted(folder.glob(WEIGHTS_PATTERN))):
+        digest.update(f"{path.name}:{path.stat().st_size};".encode())
+        with path.open("rb") as file:
+            while block := file.read(DIGEST_BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _check_layers(config: Any, *, folder: Path, context_length: int) -> None:
+    """The cache keeps all keys of all layers; a window wider than any context makes no difference to it."""
+    for layer in DynamicCache(config=config).layers:
+        window = getattr(layer, "sliding_window", None)
+        if not hasattr(layer, "keys") or (window is not None and window < context_length):
+            raise ConfigError(
+                f"A layer of {folder} is a {type(layer).__name__}"
+                + (f" with a window of {window} tokens" if window is not None else ""),
+                why="only attention over the whole context can share a prompt among its completions",
+                fix=f"lower policy.context_length to {window}" if window else "use another model",
+            )
+
+
+@torch.no_grad()
+def _check_head(pretrained: Pretrained, *, folder: Path) -> None:
+    """Some architectures scale or cap what their head gives, which reading the head alone would leave out."""
+    tokens = torch.tensor([PROBE_TOKENS], device=pretrained.head.weight.device)
+    hidden: Tensor = pretrained.body(input_ids=tokens, use_cache=False).last_hidden_state
+    whole: Tensor = pretrained.network(input_ids=tokens, use_cache=False).logits
+    difference = float((whole - F.linear(hidden, pretrained.head.weight)).abs().max())
+    if difference > HEAD_TOLERANCE * max(1.0, float(whole.abs().max())):
+        raise ConfigError(
+            f"The logits of {folder} are not what its head makes of its last hidden state",
+            why=f"they differ by {difference:.3g}: the architecture scales, caps or shifts them",
+            fix="use a model whose head is a plain linear layer without bias, such as Llama, Qwen, Mistral or SmolLM",
+        )

@@ -1,0 +1,261 @@
+"""A pretrained causal language model from a folder, its layers computed by the library transformers.
+
+All of it can be trained, or low-rank adapters on it. What is trained is float32 always; what is frozen, and what is
+computed, is ``dtype``. The head is computed in float32, as bfloat16 logits of size 20 are off by up to 0.06 and
+engine and learner would disagree by that.
+
+Shapes: B rows, T tokens of this pass, S tokens in the cache, D width, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers import Cache, DynamicLayer
+
+from tidegate.core.records import Array
+from tidegate.models.causal_lm import KvCache, Reading
+from tidegate.models.lora import adapters_off, add_adapters
+from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
+from tidegate.models.pretrained_folder import folder_digest, load_pretrained
+from tidegate.models.reading import KvReading
+
+DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+# Before the names of the critic's parameters, which engines that have no critic leave aside.
+VALUE_HEAD_PREFIX = "value_head."
+
+
+class TransformersLmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which model, and what of it is trained; the fields are those of the run file's ``policy``.
+
+    ``folder``: config and safetensors. ``lora_rank``: 0 trains all weights. ``value_head``: a critic on the last hidden
+    state; actors have it as well, so that one set of names is published, checked and restored everywhere.
+    """
+
+    folder: str
+    context_length: int
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    lora_rank: int = 0
+    lora_alpha: float = 32.0
+    lora_targets: tuple[str, ...] = ()
+    value_head: bool = False
+
+
+class TransformersLm(nn.Module):
+    """The model. Dropout-free, so training and generation compute the same."""
+
+    def __init__(
+        self, spec: TransformersLmSpec, *, trains: bool, generator: torch.Generator | None = None
+    ) -> None:
+        """The folder's weights, and fresh adapters drawn from ``generator`` (torch's global one without).
+
+        ``trains``: whether parameters have gradients. A model that only generates keeps all weights in ``dtype``; one
+        that trains all of them keeps float32 and rounds them to ``dtype`` in each pass, so both compute the same.
+
+        Raises:
+            ConfigError: the folder holds no model that can be used, or the adapters do not fit it.
+        """
+        super().__init__()
+        self.spec = spec
+        self.dtype = DTYPES[spec.dtype]
+        full = spec.lora_rank == 0
+        pretrained = load_pretrained(
+            Path(spec.folder),
+            dtype=torch.float32 if full and trains else self.dtype,
+            context_length=spec.context_length,
+        )
+        self.network = pretrained.network
+        self._vocabulary_size = pretrained.vocabulary_size
+        self._additive_masks = pretrained.additive_masks
+        self._digest = ""
+        if full:
+            self._trained: dict[str, Tensor] = dict(self.network.named_parameters())
+        else:
+            self._trained = add_adapters(
+                self.network,
+                rank=spec.lora_rank,
+                alpha=spec.lora_alpha,
+                targets=spec.lora_targets,
+                generator=generator,
+            )
+        self.value_head: nn.Linear | None = None
+        if spec.value_head:
+            self.value_head = nn.Linear(pretrained.head.in_features, 1)
+            # The first advantages are rewards alone, not the noise of a critic that has seen nothing.
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+            self._trained |= {
+                f"{VALUE_HEAD_PREFIX}{name}": value for name, value in self.value_head.named_parameters()
+            }
+        if not trains:
+            self.requires_grad_(requires_grad=False)
+        self._rounds_weights = full and trains and self.dtype != torch.float32
+        # The head as it is computed, where that is not the parameter itself or its rounding under training.
+        self._float32_head: Tensor | None
+        self.register_buffer("_float32_head", None, persistent=False)
+        self._refresh_head()
+
+    @property
+    def _body(self) -> nn.Module:
+        body: nn.Module = self._any_network.base_model
+        return body
+
+    @property
+    def _head(self) -> nn.Linear:
+        head: nn.Linear = self._any_network.get_output_embeddings()
+        return head
+
+    @property
+    def _any_network(self) -> Any:
+        return self.network  # the library's types end here
+
+    def forward(
+        self, tokens_BT: Tensor, *, cache: KvCache | None = None, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, KvCache]:
+        """Read tokens behind ``cache``; the last hidden state (B, T, D), normalised, and the cache with them added.
+
+        ``lengths_B``: how many of each row's tokens count, the rest being padding on the right; None when all do.
+
+        Raises:
+            RecordError: a row is longer than the context.
+        """
+        reading = KvReading(
+            tokens_BT, cache=cache, lengths_B=lengths_B, context_length=self.spec.context_length
+        )
+        hidden_BTD = self.read(tokens_BT, reading)
+        return hidden_BTD, reading.cache()
+
+    def read(self, tokens_BT: Tensor, reading: Reading) -> Tensor:
+        """Read tokens as ``reading`` says; the last hidden state (B, T, D), normalised."""
+        inputs = {
+            "input_ids": tokens_BT,
+            "attention_mask": None if reading.mask is None else self._library_mask(reading.mask),
+            "position_ids": reading.positions,
+            "past_key_values": _ReadingCache(reading, num_tokens=tokens_BT.shape[1]),
+            "use_cache": True,
+        }
+        if self._rounds_weights:
+            rounded = {name: weight.to(self.dtype) for name, weight in self._body.named_parameters()}
+            output: Any = functional_call(self._body, rounded, kwargs=inputs)
+        else:
+            output = self._body(**inputs)
+        hidden_BTD: Tensor = output.last_hidden_state
+        return hidden_BTD
+
+    def next_logprobs(self, hidden: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
+        """Logprobs (..., V) in float32 of the token after each position of ``hidden``, at temperatures above 0."""
+        weight = self._head.weight if self._float32_head is None else self._float32_head
+        if self._rounds_weights:
+            weight = weight.to(self.dtype).float()
+        logits = F.linear(hidden.float(), weight)
+        if not isinstance(temperature, float) or temperature != 1.0:
+            logits = logits / temperature
+        return F.log_softmax(logits, dim=-1)
+
+    def state_values(self, hidden: Tensor) -> Tensor:
+        """The critic's estimate (...) in float32 of the return from each position of ``hidden`` (..., D)."""
+        assert self.value_head is not None, "only a model with a value head is asked for values"
+        values: Tensor = self.value_head(hidden.float())
+        return values[..., 0]
+
+    @property
+    def has_value_head(self) -> bool:
+        """Whether the model has a critic."""
+        return self.value_head is not None
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and completion together, as the run allows them."""
+        return self.spec.context_length
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return self._head.weight.device
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the head, which may be more than the tokenizer has tokens."""
+        return self._vocabulary_size
+
+    def base_digest(self) -> str:
+        """What tells this folder's model from others (``folder_digest``); read once, when first asked."""
+        self._digest = self._digest or folder_digest(Path(self.spec.folder))
+        return self._digest
+
+    def trainable(self) -> dict[str, Tensor]:
+        """All weights by name, tied ones once; with LoRA the adapters alone; and the value head, if there is one."""
+        return dict(self._trained)
+
+    def to_arrays(self) -> dict[str, Array]:
+        """A copy of ``trainable`` as float32 arrays: what is published as a policy version."""
+        return copied_arrays(self._trained)
+
+    def check_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Whether ``arrays`` can take the place of ``trainable``.
+
+        Raises:
+            RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
+        """
+        kind = f"LoRA of rank {self.spec.lora_rank}" if self.spec.lora_rank else "full model"
+        check_fit(self._trained, arrays, model=f"{kind} on {self.spec.folder}")
+
+    def load_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Copy published parameters into the model, in place; all of them or none.
+
+        Raises:
+            RecordError: they do not fit; the model is unchanged.
+        """
+        self.check_arrays(arrays)
+        copy_into(self._trained, arrays)
+        if self.spec.lora_rank == 0:
+            self._refresh_head()
+
+    def as_reference(self) -> AbstractContextManager[None] | None:
+        """Inside of it the adapters are off; None where all weights are trained, which needs a second model."""
+        return adapters_off(self.network) if self.spec.lora_rank else None
+
+    @torch.no_grad()
+    def _refresh_head(self) -> None:
+        """The head's copy in float32 follows its weights."""
+        if self._head.weight.dtype != torch.float32:
+            self._float32_head = self._head.weight.float()
+
+    def _library_mask(self, mask: Tensor) -> Tensor:
+        """Four dimensions, which the library takes as they are: two it would take for padding."""
+        mask = mask[None, None] if mask.dim() == 2 else mask
+        if not self._additive_masks:
+            return mask
+        return torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill(
+            ~mask, torch.finfo(self.dtype).min
+        )
+
+
+class _ReadingCache(Cache):
+    """A reading as the kind of cache that the library's layers ask for keys and values."""
+
+    def __init__(self, reading: Reading, *, num_tokens: int) -> None:
+        super().__init__(layer_class_to_replicate=DynamicLayer)
+        self._reading = reading
+        self._num_tokens = num_tokens
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of this pass in, all of them out."""
+        return self._reading.extend(layer_idx, key_states, value_states)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Keys before this pass."""
+        return self._reading.num_keys - self._num_tokens
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """How many keys the library's own mask covers, where the reading leaves it to it, and the first."""
+        return self._reading.num_keys, 0
