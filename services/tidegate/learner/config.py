@@ -12,7 +12,11 @@ from tidegate.learner.warmup_settings import WarmupSettings
 class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the learner trains and what it keeps.
 
-    ``actor_critic`` belongs to policies of kind ``mlp_actor_critic``, ``language_model`` and ``warmup`` to ``char_lm``.
+    ``actor_critic`` belongs to policies of kind ``mlp_actor_critic``, ``language_model`` to language models, ``warmup``
+    to ``char_lm``.
+    ``pass_tokens`` (language models): tokens, padding counted, whose activations are held at once; a minibatch of more
+    is computed in several passes for the same gradient and a third more work. About 2.4 MB a token with 135 million
+    parameters in float32.
     ``cache_dir``: where warmed-up policies are kept across runs, relative to the working folder; empty keeps none.
     ``device``: ``auto`` takes CUDA when present. ``threads``: threads of one torch operation; more than the free cores
     makes everything slower.
@@ -31,6 +35,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     language_model: GrpoSettings = GrpoSettings()
     warmup: WarmupSettings = WarmupSettings()
+    pass_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)] = 4096
     cache_dir: str = ".tidegate/cache"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1

@@ -20,6 +20,7 @@ from tidegate.core.records import Array
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.warmup import WarmupExample, WarmupProgress, WarmupResult, supervised_warmup
+from tidegate.models.char_lm import CharLm
 from tidegate.runtime.config import Settings
 from tidegate.runtime.files import replace_file
 
@@ -40,13 +41,14 @@ class _Problem(msgspec.Struct, frozen=True):
 
 def warm_up(
     trainer: LanguageModelTrainer,
+    model: CharLm,
     settings: Settings,
     config: LearnerConfig,
     *,
     report: Callable[[WarmupProgress], None],
     log: structlog.stdlib.BoundLogger,
 ) -> WarmupResult | None:
-    """Bring the trainer's policy to where reinforcement can start; None when it came from the cache.
+    """Bring ``model``, the trainer's, to where reinforcement can start; None when it came from the cache.
 
     Raises:
         ConfigError: a dataset is missing or cannot be read.
@@ -65,7 +67,7 @@ def warm_up(
     examples = _decode(folder / DEMONSTRATIONS_FILE, demonstrations_text, WarmupExample)
     problems = _decode(folder / HELDOUT_FILE, heldout_text, _Problem)
     result = supervised_warmup(
-        trainer.model,
+        model,
         examples,
         [WarmupExample(prompt=problem.prompt, completion=problem.answer) for problem in problems],
         config.warmup,

@@ -29,6 +29,7 @@ from tidegate.learner.reporting import Reporter
 from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.steps_log import StepsLog
 from tidegate.learner.warmup import WarmupProgress
+from tidegate.models.char_lm import CharLm
 from tidegate.runtime.config import Settings
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 
@@ -49,8 +50,8 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     context.log.info("trainer_ready", policy=settings.policy.kind, ranks=num_ranks)
 
     def make_first_policy() -> None:
-        if isinstance(local, LanguageModelTrainer):
-            warm_up(local, settings, config, report=report_warmup, log=context.log)
+        if isinstance(local, LanguageModelTrainer) and isinstance(local.model, CharLm):
+            warm_up(local, local.model, settings, config, report=report_warmup, log=context.log)
         if leading is not None:
             leading.share()
 
@@ -88,7 +89,7 @@ def _notice_ranks(context: ServiceContext, config: LearnerConfig, *, num_ranks: 
         )
     num_groups = settings.batch_size // settings.workload.num_samples
     num_groups = max(1, num_groups // config.language_model.minibatches)
-    if settings.policy.kind == "char_lm" and num_groups < num_ranks:
+    if settings.policy.kind != "mlp_actor_critic" and num_groups < num_ranks:
         context.log.warning(
             "ranks_idle",
             why=f"a minibatch has {num_groups} whole groups for {num_ranks} ranks: some wait for the others",

@@ -12,9 +12,10 @@ from tidegate.core.records import Array
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.optim.language_model import LanguageModelTrainer
-from tidegate.learner.optim.registry import language_model
+from tidegate.learner.optim.registry import char_lm
 from tidegate.learner.warmup import WarmupProgress
 from tidegate.learner.warmup_settings import WarmupSettings
+from tidegate.models.char_lm import CharLm
 from tidegate.runtime.config import PolicyConfig, Settings
 
 TEXTS = [first + second for first in "abcd" for second in "abcd"]
@@ -44,14 +45,15 @@ def config(tmp_path: Path) -> LearnerConfig:
 
 
 def fresh(settings: Settings, config: LearnerConfig) -> LanguageModelTrainer:
-    return language_model(settings, config, torch.device("cpu"))
+    return char_lm(settings, config, torch.device("cpu"))
 
 
 def warmed(settings: Settings, config: LearnerConfig) -> tuple[dict[str, Array], int]:
     """The policy after a warm-up, and how many looks it took (none from the cache)."""
     trainer = fresh(settings, config)
     looks: list[WarmupProgress] = []
-    warm_up(trainer, settings, config, report=looks.append, log=LOG)
+    assert isinstance(trainer.model, CharLm)
+    warm_up(trainer, trainer.model, settings, config, report=looks.append, log=LOG)
     return trainer.policy(), len(looks)
 
 

@@ -66,14 +66,15 @@ class CellResult(msgspec.Struct, frozen=True):
 def train(cell: Cell) -> CellResult:
     """The run of a cell; the same cell gives the same result."""
     started_s, started_cpu_s = time.monotonic(), time.process_time()
-    trainer = LanguageModelTrainer(SPEC, cell.settings, seed=cell.seed, device=torch.device("cpu"))
+    model = CharLm(SPEC)
+    trainer = LanguageModelTrainer(model, cell.settings, seed=cell.seed, device=torch.device("cpu"))
     trainer.begin_from(_warmed_up(cell.seed))
     behavior = CharLm(SPEC)
     generator = torch.Generator().manual_seed(1_000 + cell.seed)
     rng = np.random.default_rng(cell.seed)
     problems = TASK.problems("train", seed=cell.seed)
     policies: deque[Mapping[str, Array]] = deque([trainer.policy()], maxlen=cell.lag + 1)
-    solved = [(0, _solved(trainer.model, cell.seed))]
+    solved = [(0, _solved(model, cell.seed))]
     measured: list[dict[str, float]] = []
     for number in range(1, cell.updates + 1):
         # At the start there is no policy that old yet: the oldest there is.
@@ -84,7 +85,7 @@ def train(cell: Cell) -> CellResult:
         measured.append(trainer.update(trainer.prepare(batch), number=number))
         policies.append(trainer.policy())
         if number % cell.look_every == 0 or number == cell.updates:
-            solved.append((number, _solved(trainer.model, cell.seed)))
+            solved.append((number, _solved(model, cell.seed)))
     return CellResult(
         name=cell.name,
         lag=cell.lag,

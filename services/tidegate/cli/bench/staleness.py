@@ -45,7 +45,7 @@ OBJECTIVES: dict[str, GrpoSettings] = {
     "decoupled": _with(objective="decoupled_ppo"),
     # A ratio of whole sequences moves less than that of a token; on four tokens this is where it begins to act.
     "gspo": _with(objective="gspo", clip_low=0.1, clip_high=0.1),
-    "cispo": _with(objective="cispo", clip_low=0.9, clip_high=4.0),
+    "cispo": _with(objective="cispo"),
     "tba": _with(objective="tba"),
 }
 

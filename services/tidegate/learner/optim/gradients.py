@@ -7,7 +7,7 @@ sequence ratios) and never knows of ranks, and the sum is the gradient that one 
 more exchange of the outputs, a number or a few for each step or token, which is little beside the gradients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -50,6 +50,46 @@ def shared_gradient_step(
         # The scalar whose gradient by the outputs is ``gradient``: a backward pass from anything else loads torch's
         # symbolic shapes, and with them sympy.
         (outputs * gradient[rows_B]).sum().backward()  # pyright: ignore[reportUnknownMemberType] (the same)
+    ranks.add_gradients(optimizer.parameters.values())
+    return _follow(loss, optimizer, max_grad_norm=max_grad_norm)
+
+
+def gradient_step_in_passes(
+    outputs_of: Callable[[Tensor], Tensor],
+    loss_of: Callable[[Tensor], Loss],
+    optimizer: AdamW,
+    *,
+    passes: Sequence[Tensor],
+    num_rows: int,
+    ranks: Ranks,
+    max_grad_norm: float,
+) -> dict[str, float]:
+    """``shared_gradient_step`` for rows whose activations do not fit into memory together; the same gradient.
+
+    ``outputs_of`` gives the outputs of the rows it is asked for. They are computed once without a graph, for the loss
+    of all of them, and once more with one, a pass at a time: a third more work. A single pass costs nothing more.
+
+    Raises:
+        RankLostError: a rank is gone.
+    """
+    if len(passes) == 1:
+        return shared_gradient_step(
+            outputs_of(passes[0]),
+            loss_of,
+            optimizer,
+            rows_B=passes[0],
+            num_rows=num_rows,
+            ranks=ranks,
+            max_grad_norm=max_grad_norm,
+        )
+    with torch.no_grad():
+        part = torch.cat([outputs_of(rows_B) for rows_B in passes])
+    whole = ranks.gather(part, torch.cat(list(passes)), num_rows=num_rows).requires_grad_()
+    loss = loss_of(whole)
+    (gradient,) = torch.autograd.grad(loss.total, [whole])
+    optimizer.clear_gradients()
+    for rows_B in passes:
+        (outputs_of(rows_B) * gradient[rows_B]).sum().backward()  # pyright: ignore[reportUnknownMemberType] (the same)
     ranks.add_gradients(optimizer.parameters.values())
     return _follow(loss, optimizer, max_grad_norm=max_grad_norm)
 

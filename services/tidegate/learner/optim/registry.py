@@ -1,8 +1,8 @@
 """Which trainer fits which kind of policy: one literal table.
 
 A trainer's objectives are literal tables of their own, by name and one function each: ``algorithms.objectives`` for
-``mlp_actor_critic``, ``algorithms.grpo`` for ``char_lm``. A new objective is a line there; a new kind of policy is a
-line here and a file beside this one.
+``mlp_actor_critic``, ``algorithms.grpo`` for language models. A new objective is a line there; a new kind of policy is
+a line here and a file beside this one.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks
-from tidegate.models.char_lm import CharLmSpec
+from tidegate.models.causal_lm import CausalLm
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.registry import mlp_spec
 from tidegate.runtime.config import Settings
 
@@ -31,10 +32,10 @@ def actor_critic(
     return ActorCriticTrainer(spec, config.actor_critic, seed=settings.seed, device=device, ranks=ranks)
 
 
-def language_model(
+def char_lm(
     settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks = ALONE
 ) -> LanguageModelTrainer:
-    """The trainer of ``char_lm``.
+    """The trainer of ``char_lm``: fresh parameters from the run's seed.
 
     Raises:
         ConfigError: the sizes make no model.
@@ -45,15 +46,58 @@ def language_model(
         num_layers=policy.num_layers,
         num_heads=policy.num_heads,
         context_length=policy.context_length,
+        value_head=policy.value_head,
     )
-    return LanguageModelTrainer(spec, config.language_model, seed=settings.seed, device=device, ranks=ranks)
+    model = CharLm(spec, generator=torch.Generator().manual_seed(settings.seed)).to(device)
+    return _language_model(model, settings, config, device, ranks)
+
+
+def transformers_lm(
+    settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks = ALONE
+) -> LanguageModelTrainer:
+    """The trainer of ``transformers``: the folder's parameters, and adapters from the run's seed.
+
+    Raises:
+        ConfigError: there is no such folder, or it holds no causal language model.
+    """
+    # Here and not above: transformers takes seconds to import, and a character model needs none of it.
+    from tidegate.models.transformers_lm import TransformersLm, TransformersLmSpec
+
+    policy = settings.policy
+    spec = TransformersLmSpec(
+        folder=policy.path,
+        context_length=policy.context_length,
+        dtype=policy.dtype,
+        lora_rank=policy.lora.rank,
+        lora_alpha=policy.lora.alpha,
+        lora_targets=policy.lora.targets,
+        value_head=policy.value_head,
+    )
+    model = TransformersLm(spec, trains=True, generator=torch.Generator().manual_seed(settings.seed)).to(
+        device
+    )
+    return _language_model(model, settings, config, device, ranks)
+
+
+def _language_model(
+    model: CausalLm, settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks
+) -> LanguageModelTrainer:
+    return LanguageModelTrainer(
+        model,
+        config.language_model,
+        seed=settings.seed,
+        device=device,
+        ranks=ranks,
+        pass_tokens=config.pass_tokens,
+    )
 
 
 TRAINERS: dict[
     str, Callable[[Settings, LearnerConfig, torch.device, Ranks], ActorCriticTrainer | LanguageModelTrainer]
 ] = {
     "mlp_actor_critic": actor_critic,
-    "char_lm": language_model,
+    "char_lm": char_lm,
+    "transformers": transformers_lm,
 }
 
 

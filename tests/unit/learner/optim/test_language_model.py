@@ -1,27 +1,37 @@
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
 import torch
 
 from tests.unit.learner.trajectories import group, version
-from tidegate.algorithms.grpo import GrpoSettings
+from tests.unit.models.tiny_llama import make_folder, open_model
+from tidegate.algorithms.grpo_settings import GrpoSettings, ObjectiveName
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Trajectory
 from tidegate.core.response import Response
-from tidegate.learner.optim.language_model import LanguageModelTrainer
-from tidegate.models.char_lm import CharLmSpec
+from tidegate.learner.optim.language_model import PASS_TOKENS, LanguageModelTrainer
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.completion_batch import completion_logprobs
 
 CPU = torch.device("cpu")
 SPEC = CharLmSpec(d_model=16, num_layers=1, num_heads=2, context_length=12)
 
 
-def trainer(settings: GrpoSettings | None = None, *, seed: int = 0) -> LanguageModelTrainer:
+def trainer(
+    settings: GrpoSettings | None = None,
+    *,
+    seed: int = 0,
+    pass_tokens: int = PASS_TOKENS,
+    spec: CharLmSpec = SPEC,
+) -> LanguageModelTrainer:
     return LanguageModelTrainer(
-        SPEC,
+        CharLm(spec, generator=torch.Generator().manual_seed(seed)),
         settings or GrpoSettings(minibatches=2, warmup_versions=0, learning_rate=1e-2),
         seed=seed,
         device=CPU,
+        pass_tokens=pass_tokens,
     )
 
 
@@ -88,7 +98,9 @@ def test_reference_is_the_policy_that_reinforcement_began_from() -> None:
 
 
 def test_checkpoint_of_another_model_is_refused() -> None:
-    other = LanguageModelTrainer(CharLmSpec(d_model=8, num_heads=2), GrpoSettings(), seed=0, device=CPU)
+    other = LanguageModelTrainer(
+        CharLm(CharLmSpec(d_model=8, num_heads=2)), GrpoSettings(), seed=0, device=CPU
+    )
     with pytest.raises(StaleFolderError, match="does not fit"):
         trainer().restore(other.policy(), other.state())
 
@@ -134,3 +146,107 @@ def test_recency_weights_follow_their_completions_when_groups_are_left_out() -> 
     )
     for name, array in silent.policy().items():
         np.testing.assert_allclose(array, before[name], atol=1e-7)
+
+
+def assert_same_policy(left: LanguageModelTrainer, right: LanguageModelTrainer, *, atol: float) -> None:
+    others = right.policy()
+    for name, array in left.policy().items():
+        np.testing.assert_allclose(array, others[name], rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("objective", ["tis", "ppo", "gspo"])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_passes_that_fit_into_memory_give_the_update_of_one(
+    objective: ObjectiveName, minibatches: int
+) -> None:
+    settings = GrpoSettings(
+        objective=objective, minibatches=minibatches, warmup_versions=0, kl_weight=0.1, learning_rate=1e-2
+    )
+    spec = msgspec.structs.replace(SPEC, value_head=True)
+    whole, passed = (trainer(settings, pass_tokens=tokens, spec=spec) for tokens in (10_000, 12))
+    for number in (1, 2, 3):
+        first = whole.update(whole.prepare(batch(number)), number=number)
+        second = passed.update(passed.prepare(batch(number)), number=number)
+        assert second == pytest.approx(first, abs=1e-5)
+    # Not parameter by parameter: Adam makes whole steps of the rounding in those that change nothing (biases of keys).
+    np.testing.assert_allclose(
+        logprob_of_each(passed, batch()), logprob_of_each(whole, batch()), rtol=0, atol=1e-4
+    )
+
+
+def test_what_the_environment_replied_moves_nothing() -> None:
+    """A reply's own tokens have no loss: only its being read changes the update."""
+
+    def with_reply(logprob: float) -> list[Trajectory]:
+        made: list[Trajectory] = []
+        for trajectory in batch():
+            tensors = dict(trajectory.tensors)
+            num_tokens = len(tensors["tokens"])
+            tensors["chosen"] = np.arange(num_tokens) != 0
+            tensors["behavior_logprobs"] = np.where(tensors["chosen"], -1.0, logprob).astype(np.float32)
+            made.append(msgspec.structs.replace(trajectory, tensors=tensors))
+        return made
+
+    one, other, without = trainer(), trainer(), trainer()
+    one.update(one.prepare(with_reply(0.0)), number=1)
+    other.update(other.prepare(with_reply(-7.0)), number=1)
+    assert_same_policy(one, other, atol=0.0)
+    without.update(without.prepare(batch()), number=1)
+    with pytest.raises(AssertionError):
+        assert_same_policy(one, without, atol=1e-6)
+
+
+def test_a_mask_that_is_not_one_value_a_token_is_refused() -> None:
+    spoiled = batch()
+    tensors = {**spoiled[0].tensors, "chosen": np.ones(9, dtype=np.bool_)}
+    with pytest.raises(RecordError, match="not one value a token in chosen"):
+        trainer().prepare([msgspec.structs.replace(spoiled[0], tensors=tensors), *spoiled[1:]])
+
+
+def test_a_critic_learns_what_completions_earn() -> None:
+    settings = GrpoSettings(
+        objective="ppo",
+        minibatches=1,
+        warmup_versions=0,
+        learning_rate=1e-2,
+        value_weight=5.0,
+        value_clip=0.0,
+    )
+    made = trainer(settings, spec=msgspec.structs.replace(SPEC, value_head=True))
+    measured = [made.update(made.prepare(batch()), number=number) for number in range(1, 31)]
+    assert measured[-1]["value_loss"] < 0.5 * measured[0]["value_loss"]
+    assert measured[-1]["explained_variance"] > measured[0]["explained_variance"]
+
+
+def test_the_interpolated_proximal_policy_knows_how_old_each_token_is() -> None:
+    settings = GrpoSettings(
+        objective="decoupled_ppo",
+        proximal="interpolated",
+        minibatches=2,
+        warmup_versions=0,
+        learning_rate=1e-2,
+    )
+    fresh, stale = trainer(settings), trainer(settings)
+    fresh.update(fresh.prepare(batch()), number=1)
+    stale.update(stale.prepare(batch()), number=9)
+    with pytest.raises(AssertionError):
+        assert_same_policy(fresh, stale, atol=1e-7)
+
+
+def test_adapters_are_trained_alone_and_their_reference_is_the_base(tmp_path: Path) -> None:
+    settings = GrpoSettings(minibatches=1, warmup_versions=0, learning_rate=1e-2, kl_weight=0.1)
+    folder = make_folder(tmp_path / "llama", tied=True)
+    model = open_model(folder, lora_rank=4)
+    made = LanguageModelTrainer(model, settings, seed=0, device=CPU)
+    before = made.policy()
+    base = {name: value.clone() for name, value in model.network.state_dict().items() if "lora" not in name}
+    first = made.update(made.prepare(batch()), number=1)
+    second = made.update(made.prepare(batch(1)), number=2)
+    assert first["reference_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert second["reference_kl"] > 1e-8
+    assert all("lora" in name for name in before)
+    assert any(not np.array_equal(array, before[name]) for name, array in made.policy().items())
+    for name, value in model.network.state_dict().items():
+        if "lora" not in name:
+            assert torch.equal(value, base[name]), name
+    assert not any(key.startswith("reference/") for key in made.state().tensors)

@@ -18,7 +18,7 @@ from tidegate.core.response import Response
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
-from tidegate.models.char_lm import CharLmSpec
+from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.registry import mlp_spec
 
 CPU = torch.device("cpu")
@@ -34,7 +34,8 @@ def actor_critic(ranks: Ranks, **changes: Any) -> ActorCriticTrainer:
 def language_model(ranks: Ranks, **changes: Any) -> LanguageModelTrainer:
     spec = CharLmSpec(d_model=8, num_heads=2, num_layers=1, context_length=16)
     chosen = GrpoSettings(minibatches=2, warmup_versions=0, **changes)
-    return LanguageModelTrainer(spec, chosen, seed=3, device=CPU, ranks=ranks)
+    model = CharLm(spec, generator=torch.Generator().manual_seed(3))
+    return LanguageModelTrainer(model, chosen, seed=3, device=CPU, ranks=ranks)
 
 
 def segments(seed: int, *, num_segments: int) -> list[Trajectory]:

@@ -1,0 +1,126 @@
+"""Groups of scored completions as the tensors of a learner step, checked one by one.
+
+Shapes: B completions, T their tokens.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tidegate.core.errors import RecordError
+from tidegate.core.ids import GroupId
+from tidegate.core.records import Array, Trajectory
+from tidegate.learner.ranks.port import Packed
+from tidegate.models.completion_batch import CompletionBatch, pack_completions
+
+_REQUIRED = ("prompt_tokens", "tokens", "behavior_logprobs")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredCompletions:
+    """A batch of groups: the tokens, who sampled them with which probability, and what they earned.
+
+    ``steps_BT``: the step of the version that chose each token, which is how old it is.
+    """
+
+    completions: CompletionBatch
+    behavior_logprobs_BT: Tensor
+    steps_BT: Tensor
+    rewards_B: Tensor
+    temperature: float
+
+    def pack(self) -> Packed:
+        """Taken apart, to be sent."""
+        own = {
+            "behavior_logprobs_BT": self.behavior_logprobs_BT,
+            "steps_BT": self.steps_BT,
+            "rewards_B": self.rewards_B,
+        }
+        fields = dataclasses.fields(self.completions)
+        shared = {field.name: getattr(self.completions, field.name) for field in fields}
+        return Packed(tensors=shared | own, values={"temperature": self.temperature})
+
+    @staticmethod
+    def unpack(packed: Packed) -> "ScoredCompletions":
+        """What was packed."""
+        tensors = dict(packed.tensors)
+        return ScoredCompletions(
+            behavior_logprobs_BT=tensors.pop("behavior_logprobs_BT"),
+            steps_BT=tensors.pop("steps_BT"),
+            rewards_B=tensors.pop("rewards_B"),
+            completions=CompletionBatch(**tensors),
+            temperature=packed.values["temperature"],
+        )
+
+
+def scored_completions(
+    trajectories: Sequence[Trajectory], *, context_length: int, vocabulary_size: int, device: torch.device
+) -> ScoredCompletions:
+    """The completions of whole groups, each prompt once.
+
+    Raises:
+        RecordError: one has no reward or misses a tensor, does not fit the model, or was sampled unlike the others.
+    """
+    group_of: dict[GroupId, int] = {}
+    prompts: list[Array] = []
+    for trajectory in trajectories:
+        _check(trajectory, like=trajectories[0], context_length=context_length)
+        if trajectory.group_id not in group_of:
+            group_of[trajectory.group_id] = len(prompts)
+            prompts.append(trajectory.tensors["prompt_tokens"])
+    completions = pack_completions(
+        prompts,
+        [trajectory.tensors["tokens"] for trajectory in trajectories],
+        group_index=[group_of[trajectory.group_id] for trajectory in trajectories],
+        chosen=[trajectory.tensors.get("chosen") for trajectory in trajectories],
+        vocabulary_size=vocabulary_size,
+    )
+    shape = tuple(completions.tokens_BT.shape)
+    logprobs_BT = np.zeros(shape, dtype=np.float32)
+    steps_BT = np.zeros(shape, dtype=np.int32)
+    for row, trajectory in enumerate(trajectories):
+        logprobs = trajectory.tensors["behavior_logprobs"]
+        logprobs_BT[row, : len(logprobs)] = logprobs
+        for span in trajectory.spans:
+            steps_BT[row, span.start : span.stop] = span.version.step
+    return ScoredCompletions(
+        completions=_on(completions, device),
+        behavior_logprobs_BT=torch.tensor(logprobs_BT, device=device),
+        steps_BT=torch.tensor(steps_BT, device=device),
+        rewards_B=torch.tensor(
+            [trajectory.reward for trajectory in trajectories], dtype=torch.float32, device=device
+        ),
+        temperature=trajectories[0].sampler.temperature,
+    )
+
+
+def _check(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> None:
+    name = f"Trajectory {trajectory.trajectory_id}"
+    tensors: Mapping[str, Array] = trajectory.tensors
+    for tensor_name in _REQUIRED:
+        if tensor_name not in tensors:
+            raise RecordError(f"{name} has no {tensor_name}")
+    num_tokens = len(tensors["tokens"])
+    for tensor_name in ("behavior_logprobs", "chosen"):
+        if tensor_name in tensors and len(tensors[tensor_name]) != num_tokens:
+            raise RecordError(f"{name} has not one value a token in {tensor_name}")
+    # The last token of a completion is chosen and never read.
+    num_read = len(tensors["prompt_tokens"]) + num_tokens - 1
+    if num_read > context_length:
+        raise RecordError(f"{name} has {num_read} tokens to read", why=f"the context holds {context_length}")
+    if trajectory.reward is None:
+        raise RecordError(f"{name} has no reward", why="no environment has scored it")
+    if trajectory.sampler.temperature != like.sampler.temperature or trajectory.sampler.temperature <= 0.0:
+        raise RecordError(
+            f"{name} was sampled at temperature {trajectory.sampler.temperature}",
+            why=f"its batch was sampled at {like.sampler.temperature}, and logprobs compare like with like",
+        )
+
+
+def _on(batch: CompletionBatch, device: torch.device) -> CompletionBatch:
+    fields = dataclasses.fields(batch)
+    return CompletionBatch(**{field.name: getattr(batch, field.name).to(device) for field in fields})
