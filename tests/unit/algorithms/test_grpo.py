@@ -1,4 +1,8 @@
+import dataclasses
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import hypothesis.strategies as st
@@ -9,6 +13,8 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.reference import grpo as slow
+from tests.support.completions import CHOSEN, chosen_mask, completions_of, make_inputs
+from tidegate.algorithms.advantages import group_advantages
 from tidegate.algorithms.grpo import (
     OBJECTIVES,
     GrpoInputs,
@@ -17,140 +23,196 @@ from tidegate.algorithms.grpo import (
     grpo_loss,
     learning_rate_at,
     minibatch_rows,
+    rows_to_train,
     rows_with_signal,
 )
 from tidegate.core.errors import ConfigError
 
-NAMES: list[ObjectiveName] = ["grpo", "tis", "decoupled_ppo", "gspo", "none"]
-CORRECTED = [name for name in NAMES if name != "none"]
-LENGTHS = (3, 1, 4, 2, 4, 3)
+GOLDEN = Path(__file__).parents[2] / "golden" / "completion_objectives.json"
+NAMES = sorted(OBJECTIVES)
+# Trajectory balance has no advantage in it: what it is on fresh data stands in test_weighted_objectives.
+OF_ADVANTAGES = [name for name in NAMES if name != "tba"]
+TOKEN_CLIPPED: list[ObjectiveName] = [
+    "grpo",
+    "ppo",
+    "tis",
+    "decoupled_ppo",
+    "icepop",
+    "sequence_mask",
+    "opsm",
+]
 DRIFTS = st.floats(0.0, 1.5)
+SEEDS = st.integers(0, 10_000)
+# Bounds between which some completions fall and some do not.
+OPEN = GrpoSettings(
+    clip_high=0.3,
+    sequence_low=0.7,
+    sequence_high=1.4,
+    opsm_kl_max=0.1,
+    cispo_high=1.5,
+    icepop_high=2.0,
+    value_weight=0.0,
+)
 
 
-def make_inputs(seed: int, *, drift: float) -> tuple[Tensor, GrpoInputs]:
-    """Logprobs under θ that want a gradient, and inputs whose policies are ``drift`` nats apart; garbage on padding."""
-    generator = torch.Generator().manual_seed(seed)
+def settings_of(name: ObjectiveName, **changes: object) -> GrpoSettings:
+    return msgspec.structs.replace(OPEN, objective=name, **changes)
 
-    def noise() -> Tensor:
-        return torch.randn(len(LENGTHS), max(LENGTHS), dtype=torch.float64, generator=generator)
 
-    mask_BT = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    behavior = -noise().abs() - 0.1
-    proximal = behavior + drift * noise()
-    logprobs = proximal + drift * noise()
-    inputs = GrpoInputs(
-        mask_BT=mask_BT,
-        advantages_B=torch.randn(len(LENGTHS), dtype=torch.float64, generator=generator),
-        behavior_logprobs_BT=behavior.masked_fill(~mask_BT, 0.0),
-        proximal_logprobs_BT=proximal.masked_fill(~mask_BT, 5.0),
-        reference_logprobs_BT=(behavior + drift * noise()).masked_fill(~mask_BT, -7.0),
-    )
-    return logprobs.masked_fill(~mask_BT, 300.0).requires_grad_(), inputs
+def loss_of(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Tensor:
+    values_BT = None if inputs.critic is None else inputs.critic.values_BT
+    return grpo_loss(logprobs_BT, inputs, settings, values_BT=values_BT).total
 
 
 def gradient(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Tensor:
-    (found,) = torch.autograd.grad(grpo_loss(logprobs_BT, inputs, settings).total, logprobs_BT)
+    (found,) = torch.autograd.grad(loss_of(logprobs_BT, inputs, settings), logprobs_BT)
     return found
 
 
-def ragged(values_BT: Tensor) -> list[list[float]]:
-    values = values_BT.detach()
-    return [[float(values[row, t]) for t in range(length)] for row, length in enumerate(LENGTHS)]
-
-
-def slow_loss(logprobs: list[list[float]], inputs: GrpoInputs, settings: GrpoSettings) -> float:
-    assert inputs.reference_logprobs_BT is not None
-    return slow.loss(
-        settings.objective,
-        logprobs=logprobs,
-        proximal=ragged(inputs.proximal_logprobs_BT),
-        behavior=ragged(inputs.behavior_logprobs_BT),
-        reference=ragged(inputs.reference_logprobs_BT),
-        advantages=[float(advantage) for advantage in inputs.advantages_B],
-        clip_low=settings.clip_low,
-        clip_high=settings.clip_high,
-        importance_cap=settings.importance_cap,
-        kl_weight=settings.kl_weight,
-        token_mean=settings.token_mean,
-    )
+def has_critic(name: ObjectiveName) -> bool:
+    return GrpoSettings(objective=name).reads_values
 
 
 @given(
     name=st.sampled_from(NAMES),
-    seed=st.integers(0, 10_000),
+    seed=SEEDS,
     drift=DRIFTS,
     kl_weight=st.sampled_from([0.0, 0.3]),
-    token_mean=st.booleans(),
+    average=st.sampled_from([{"token_mean": True}, {"token_mean": False}, {"length_divisor_tokens": 7}]),
+    proximal=st.sampled_from(["forward", "interpolated"]),
+    critic=st.booleans(),
+    weighted=st.booleans(),
 )
 def test_loss_equals_its_slow_twin(
-    name: ObjectiveName, seed: int, drift: float, kl_weight: float, token_mean: bool
+    name: ObjectiveName,
+    seed: int,
+    drift: float,
+    kl_weight: float,
+    average: dict[str, object],
+    proximal: str,
+    critic: bool,
+    weighted: bool,
 ) -> None:
-    settings = GrpoSettings(
-        objective=name, clip_low=0.2, clip_high=0.3, kl_weight=kl_weight, token_mean=token_mean
-    )
-    logprobs_BT, inputs = make_inputs(seed, drift=drift)
-    found = float(grpo_loss(logprobs_BT, inputs, settings).total.detach())
-    assert found == pytest.approx(slow_loss(ragged(logprobs_BT), inputs, settings), rel=1e-9, abs=1e-12)
+    settings = settings_of(name, kl_weight=kl_weight, proximal=proximal, **average)
+    logprobs_BT, inputs = make_inputs(seed, drift=drift, critic=critic or has_critic(name))
+    if weighted:
+        inputs = replace(inputs, weights_B=torch.linspace(0.5, 1.5, len(CHOSEN), dtype=torch.float64))
+    found = float(loss_of(logprobs_BT, inputs, settings).detach())
+    expected = slow.loss(completions_of(logprobs_BT, inputs), settings)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("proximal", ["forward", "interpolated"])
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_equals_finite_differences_of_the_slow_twin(name: ObjectiveName) -> None:
-    settings = GrpoSettings(objective=name, kl_weight=0.1)
-    logprobs_BT, inputs = make_inputs(seed=3, drift=0.3)
+def test_gradient_equals_finite_differences_of_the_slow_twin(name: ObjectiveName, proximal: str) -> None:
+    settings = settings_of(name, kl_weight=0.1, proximal=proximal)
+    logprobs_BT, inputs = make_inputs(seed=3, drift=0.3, critic=has_critic(name))
     found = gradient(logprobs_BT, inputs, settings)
-    values = ragged(logprobs_BT)
     step = 1e-6
-    for row, length in enumerate(LENGTHS):
-        for position in range(length):
+    for row in range(len(CHOSEN)):
+        for nth, position in enumerate(map(int, chosen_mask()[row].nonzero()[:, 0])):
             sides: list[float] = []
             for sign in (1.0, -1.0):
-                moved = [list(row_values) for row_values in values]
-                moved[row][position] += sign * step
-                sides.append(slow_loss(moved, inputs, settings))
-            assert float(found[row, position]) == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-7)
+                completions = completions_of(logprobs_BT, inputs)
+                completions[row].logprobs[nth] += sign * step
+                sides.append(slow.loss(completions, settings))
+            expected = (sides[0] - sides[1]) / (2 * step)
+            assert float(found[row, position]) == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
-@given(name=st.sampled_from(CORRECTED), seed=st.integers(0, 10_000))
+@given(name=st.sampled_from(OF_ADVANTAGES), seed=SEEDS, critic=st.booleans())
 def test_on_policy_every_objective_has_the_gradient_of_plain_policy_gradient(
-    name: ObjectiveName, seed: int
+    name: ObjectiveName, seed: int, critic: bool
 ) -> None:
-    logprobs_BT, inputs = make_inputs(seed, drift=0.0)
-    found = gradient(logprobs_BT, inputs, GrpoSettings(objective=name))
-    expected = gradient(logprobs_BT, inputs, GrpoSettings(objective="none"))
+    logprobs_BT, inputs = make_inputs(seed, drift=0.0, critic=critic or has_critic(name))
+    found = gradient(logprobs_BT, inputs, settings_of(name))
+    expected = gradient(logprobs_BT, inputs, settings_of("none"))
+    assert found.any()
     torch.testing.assert_close(found, expected)
 
 
-@given(name=st.sampled_from(NAMES), seed=st.integers(0, 10_000), drift=DRIFTS)
-def test_groups_without_differences_have_no_gradient(name: ObjectiveName, seed: int, drift: float) -> None:
-    logprobs_BT, inputs = make_inputs(seed, drift=drift)
-    flat = GrpoInputs(
-        mask_BT=inputs.mask_BT,
-        advantages_B=torch.zeros_like(inputs.advantages_B),
-        behavior_logprobs_BT=inputs.behavior_logprobs_BT,
-        proximal_logprobs_BT=inputs.proximal_logprobs_BT,
+@given(name=st.sampled_from(OF_ADVANTAGES), seed=SEEDS, drift=DRIFTS)
+def test_completions_without_an_advantage_push_nowhere(name: ObjectiveName, seed: int, drift: float) -> None:
+    logprobs_BT, inputs = make_inputs(seed, drift=drift, critic=has_critic(name))
+    flat = replace(inputs, advantages_B=torch.zeros_like(inputs.advantages_B))
+    if flat.critic is not None:
+        zeros_BT = torch.zeros_like(flat.critic.advantages_BT)
+        flat = replace(flat, critic=replace(flat.critic, advantages_BT=zeros_BT))
+    assert not gradient(logprobs_BT, flat, settings_of(name, dppo_tau=0.0)).any()
+
+
+def with_other_garbage(inputs: GrpoInputs, value: float) -> GrpoInputs:
+    """Every (B, T) tensor with ``value`` where nobody chose."""
+
+    def spoilt(tensor: Tensor) -> Tensor:
+        whole = tensor.ndim == 2 and tensor.dtype != torch.bool
+        return tensor.masked_fill(~inputs.mask_BT, value) if whole else tensor
+
+    changes = {
+        field.name: spoilt(found)
+        for field in dataclasses.fields(inputs)
+        if isinstance(found := getattr(inputs, field.name), Tensor)
+    }
+    if inputs.critic is None:
+        return replace(inputs, **changes)
+    critic = replace(
+        inputs.critic,
+        values_BT=spoilt(inputs.critic.values_BT),
+        advantages_BT=spoilt(inputs.critic.advantages_BT),
+        returns_BT=spoilt(inputs.critic.returns_BT),
     )
-    assert not gradient(logprobs_BT, flat, GrpoSettings(objective=name)).any()
+    return replace(inputs, **changes, critic=critic)
 
 
-@given(name=st.sampled_from(NAMES), seed=st.integers(0, 10_000), drift=DRIFTS)
-def test_padding_has_no_gradient_and_no_say(name: ObjectiveName, seed: int, drift: float) -> None:
-    logprobs_BT, inputs = make_inputs(seed, drift=drift)
-    settings = GrpoSettings(objective=name, kl_weight=0.1)
+@pytest.mark.parametrize("proximal", ["forward", "interpolated"])
+@given(name=st.sampled_from(NAMES), seed=SEEDS, drift=DRIFTS)
+def test_padding_and_replies_have_no_gradient_and_no_say(
+    proximal: str, name: ObjectiveName, seed: int, drift: float
+) -> None:
+    logprobs_BT, inputs = make_inputs(seed, drift=drift, critic=has_critic(name))
+    settings = settings_of(name, kl_weight=0.1, proximal=proximal)
     found = gradient(logprobs_BT, inputs, settings)
     assert not found[~inputs.mask_BT].any()
-    other = logprobs_BT.detach().masked_fill(~inputs.mask_BT, -math.inf).requires_grad_()
-    assert torch.equal(gradient(other, inputs, settings), found)
+    other_BT = logprobs_BT.detach().masked_fill(~inputs.mask_BT, -math.inf).requires_grad_()
+    spoilt = with_other_garbage(inputs, 77.0)
+    assert torch.equal(gradient(other_BT, spoilt, settings), found)
+    assert measured(other_BT, spoilt, settings) == measured(logprobs_BT, inputs, settings)
 
 
-@given(seed=st.integers(0, 10_000), drift=DRIFTS)
-def test_truncated_and_untruncated_weights_agree_below_the_cap(seed: int, drift: float) -> None:
-    logprobs_BT, inputs = make_inputs(seed, drift=drift)
-    truncated = gradient(logprobs_BT, inputs, GrpoSettings(objective="tis", importance_cap=2.0))
-    untruncated = gradient(logprobs_BT, inputs, GrpoSettings(objective="decoupled_ppo"))
-    weights_BT = (inputs.proximal_logprobs_BT - inputs.behavior_logprobs_BT).exp()
-    scale_BT = torch.where(inputs.mask_BT, 2.0 / weights_BT.clamp_min(2.0), torch.ones_like(weights_BT))
-    below_own_limit = inputs.mask_BT & (weights_BT < 50.0)
-    torch.testing.assert_close(truncated[below_own_limit], (untruncated * scale_BT)[below_own_limit])
+def measured(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> dict[str, float]:
+    values_BT = None if inputs.critic is None else inputs.critic.values_BT
+    return grpo_loss(logprobs_BT, inputs, settings, values_BT=values_BT).metrics
+
+
+@given(name=st.sampled_from(NAMES), seed=SEEDS, drift=DRIFTS)
+def test_the_order_of_completions_does_not_matter(name: ObjectiveName, seed: int, drift: float) -> None:
+    logprobs_BT, inputs = make_inputs(seed, drift=drift, critic=has_critic(name))
+    order_B = torch.randperm(len(CHOSEN), generator=torch.Generator().manual_seed(seed))
+    settings = settings_of(name, kl_weight=0.1)
+    moved_BT = logprobs_BT.detach()[order_B].requires_grad_()
+    found = gradient(moved_BT, inputs.rows(order_B, num_tokens=logprobs_BT.shape[1]), settings)
+    torch.testing.assert_close(found, gradient(logprobs_BT, inputs, settings)[order_B])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_a_group_alone_are_what_they_are_in_the_batch(name: ObjectiveName) -> None:
+    logprobs_BT, inputs = make_inputs(seed=5, drift=0.4, critic=has_critic(name))
+    settings = settings_of(name, length_divisor_tokens=1)
+    whole = gradient(logprobs_BT, inputs, settings)
+    for rows_B in (torch.tensor([0, 1, 2]), torch.tensor([3, 4, 5])):
+        part_BT = logprobs_BT.detach()[rows_B].requires_grad_()
+        part = gradient(part_BT, inputs.rows(rows_B, num_tokens=part_BT.shape[1]), settings)
+        torch.testing.assert_close(part, 2.0 * whole[rows_B])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_completion_that_chose_nothing_has_no_say(name: ObjectiveName) -> None:
+    logprobs_BT, inputs = make_inputs(seed=1, drift=0.4, critic=has_critic(name))
+    mask_BT = inputs.mask_BT.clone()
+    mask_BT[1] = False
+    found = gradient(logprobs_BT, replace(inputs, mask_BT=mask_BT), settings_of(name))
+    assert torch.isfinite(found).all()
+    assert not found[1].any()
 
 
 @pytest.mark.parametrize(
@@ -168,10 +230,38 @@ def test_clip_stops_only_what_moved_too_far_the_way_its_advantage_pushes(
         behavior_logprobs_BT=behavior,
         proximal_logprobs_BT=behavior,
     )
-    for name in ("grpo", "tis", "decoupled_ppo", "gspo"):
+    for name in ("grpo", "tis", "decoupled_ppo", "icepop", "sequence_mask", "gspo"):
         settings = GrpoSettings(objective=name)
         assert bool(gradient(logprobs_BT, inputs, settings) == 0.0) is stopped
         assert grpo_loss(logprobs_BT, inputs, settings).metrics["clipped_fraction"] == float(stopped)
+
+
+@given(name=st.sampled_from([*TOKEN_CLIPPED, "gspo"]), seed=SEEDS, drift=DRIFTS)
+def test_a_wider_clip_stops_no_more_tokens(name: ObjectiveName, seed: int, drift: float) -> None:
+    logprobs_BT, inputs = make_inputs(seed, drift=drift, critic=has_critic(name))
+    fractions = [
+        measured(logprobs_BT, inputs, settings_of(name, clip_low=clip, clip_high=clip))["clipped_fraction"]
+        for clip in (0.02, 0.1, 0.4, 0.9)
+    ]
+    assert fractions == sorted(fractions, reverse=True)
+
+
+@given(seed=SEEDS, drift=DRIFTS)
+def test_clip_higher_frees_only_tokens_that_became_likelier(seed: int, drift: float) -> None:
+    logprobs_BT, inputs = make_inputs(seed, drift=drift)
+    narrow = gradient(logprobs_BT, inputs, settings_of("grpo", clip_high=0.2))
+    wide = gradient(logprobs_BT, inputs, settings_of("grpo", clip_high=2.0))
+    changed_BT = narrow != wide
+    assert (logprobs_BT > inputs.behavior_logprobs_BT)[changed_BT].all()
+    assert (inputs.advantages_B[:, None].expand_as(changed_BT)[changed_BT] > 0.0).all()
+
+
+def test_a_constant_divisor_weighs_every_token_the_same_whatever_its_completions_length() -> None:
+    logprobs_BT, inputs = make_inputs(seed=2, drift=0.0)
+    equal = replace(inputs, advantages_B=torch.ones_like(inputs.advantages_B))
+    found = gradient(logprobs_BT, equal, settings_of("none", length_divisor_tokens=10, token_mean=False))
+    expected_N = torch.full_like(found[inputs.mask_BT], -1.0 / (len(CHOSEN) * 10))
+    torch.testing.assert_close(found[inputs.mask_BT], expected_N)
 
 
 def test_absurd_ratios_stay_finite() -> None:
@@ -181,20 +271,27 @@ def test_absurd_ratios_stay_finite() -> None:
         advantages_B=torch.tensor([-1.0]),
         behavior_logprobs_BT=torch.tensor([[-1000.0, -1.0]]),
         proximal_logprobs_BT=torch.tensor([[-500.0, -1.0]]),
+        reference_logprobs_BT=torch.tensor([[-1000.0, -1.0]]),
+        rewards_B=torch.tensor([1.0]),
+        group_index_B=torch.tensor([0]),
     )
     for name in NAMES:
+        if has_critic(name):
+            continue
         loss = grpo_loss(logprobs_BT, inputs, GrpoSettings(objective=name))
-        assert torch.isfinite(loss.total)
-        assert all(math.isfinite(value) for value in loss.metrics.values())
-        assert torch.isfinite(gradient(logprobs_BT, inputs, GrpoSettings(objective=name))).all()
+        assert torch.isfinite(loss.total), name
+        assert all(math.isfinite(value) for value in loss.metrics.values()), name
+        assert torch.isfinite(gradient(logprobs_BT, inputs, GrpoSettings(objective=name))).all(), name
 
 
-def test_fresh_data_has_full_effective_sample_size_and_no_mismatch() -> None:
-    logprobs_BT, inputs = make_inputs(seed=0, drift=0.0)
-    metrics = grpo_loss(logprobs_BT, inputs, GrpoSettings()).metrics
+@pytest.mark.parametrize("name", NAMES)
+def test_every_objective_reports_how_far_its_data_is(name: ObjectiveName) -> None:
+    logprobs_BT, inputs = make_inputs(seed=0, drift=0.0, critic=has_critic(name))
+    metrics = measured(logprobs_BT, inputs, settings_of(name))
     assert metrics["ess"] == pytest.approx(1.0)
     assert metrics["ratio_mean"] == pytest.approx(1.0)
     assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-9)
+    assert metrics["reference_kl"] == pytest.approx(0.0, abs=1e-9)
     assert metrics["clipped_fraction"] == 0.0
 
 
@@ -212,41 +309,80 @@ def test_stale_data_shows_in_the_metrics() -> None:
     assert metrics["ess"] == pytest.approx(2.5**2 / (2 * 4.25))
     assert metrics["mismatch_kl"] == pytest.approx(0.25)
     assert metrics["clipped_fraction"] == pytest.approx(0.5)
+    assert "reference_kl" not in metrics
 
 
-def test_kl_without_a_reference_is_refused() -> None:
+@pytest.mark.parametrize("settings", [GrpoSettings(kl_weight=0.1), GrpoSettings(objective="tba")])
+def test_a_reference_that_is_needed_and_missing_is_refused(settings: GrpoSettings) -> None:
     logprobs_BT, inputs = make_inputs(seed=0, drift=0.1)
-    bare = GrpoInputs(
-        inputs.mask_BT, inputs.advantages_B, inputs.behavior_logprobs_BT, inputs.proximal_logprobs_BT
-    )
     with pytest.raises(ConfigError, match="no reference policy"):
-        grpo_loss(logprobs_BT, bare, GrpoSettings(kl_weight=0.1))
+        grpo_loss(logprobs_BT, replace(inputs, reference_logprobs_BT=None), settings)
 
 
-def test_kl_pulls_towards_the_reference() -> None:
+def test_ppo_without_a_value_head_is_refused() -> None:
+    logprobs_BT, inputs = make_inputs(seed=0, drift=0.1)
+    with pytest.raises(ConfigError, match="no value head"):
+        grpo_loss(logprobs_BT, inputs, GrpoSettings(objective="ppo"))
+
+
+@pytest.mark.parametrize("critic", [True, False])
+def test_values_and_their_targets_come_together(critic: bool) -> None:
+    logprobs_BT, inputs = make_inputs(seed=0, drift=0.1, critic=critic)
+    values_BT = None if critic else torch.zeros_like(logprobs_BT)
+    with pytest.raises(ValueError, match="belong together"):
+        grpo_loss(logprobs_BT, inputs, GrpoSettings(), values_BT=values_BT)
+
+
+def test_the_value_head_learns_beside_the_policy_and_each_from_its_own_term() -> None:
+    logprobs_BT, inputs = make_inputs(seed=4, drift=0.3, critic=True)
+    assert inputs.critic is not None
+    values_BT = (inputs.critic.values_BT + 0.05).requires_grad_()
+    settings = settings_of("ppo", value_weight=0.7, value_clip=0.0)
+    loss = grpo_loss(logprobs_BT, inputs, settings, values_BT=values_BT)
+    of_logprobs, of_values = torch.autograd.grad(loss.total, (logprobs_BT, values_BT))
+    torch.testing.assert_close(of_logprobs, gradient(logprobs_BT, inputs, settings))
+    expected = 0.7 * (values_BT - inputs.critic.returns_BT) / inputs.mask_BT.sum()
+    torch.testing.assert_close(of_values, expected.detach().masked_fill(~inputs.mask_BT, 0.0))
+    assert {"value_loss", "value_clipped_fraction", "explained_variance"} <= loss.metrics.keys()
+
+
+def test_a_kl_as_loss_pulls_towards_the_reference() -> None:
     logprobs_BT, inputs = make_inputs(seed=0, drift=0.0)
-    assert inputs.reference_logprobs_BT is not None
-    higher = GrpoInputs(
-        inputs.mask_BT,
-        torch.zeros_like(inputs.advantages_B),
-        inputs.behavior_logprobs_BT,
-        inputs.proximal_logprobs_BT,
+    higher = replace(
+        inputs,
+        advantages_B=torch.zeros_like(inputs.advantages_B),
         reference_logprobs_BT=inputs.behavior_logprobs_BT + 0.5,
     )
     found = gradient(logprobs_BT, higher, GrpoSettings(kl_weight=1.0))
     assert (found[inputs.mask_BT] < 0.0).all()
+    # In the reward it is a matter of the advantages alone.
+    assert not gradient(logprobs_BT, higher, GrpoSettings(kl_weight=1.0, kl_in="reward")).any()
+
+
+def golden_losses() -> dict[str, dict[str, float]]:
+    """Loss, sum of the gradient's magnitudes and clipped share of each objective on one fixed batch."""
+    found: dict[str, dict[str, float]] = {}
+    for name in NAMES:
+        logprobs_BT, inputs = make_inputs(seed=7, drift=0.4, critic=has_critic(name))
+        settings = settings_of(name, kl_weight=0.05)
+        found[name] = {
+            "loss": float(loss_of(logprobs_BT, inputs, settings).detach()),
+            "gradient": float(gradient(logprobs_BT, inputs, settings).abs().sum()),
+            "clipped_fraction": measured(logprobs_BT, inputs, settings)["clipped_fraction"],
+        }
+    return found
+
+
+def test_losses_are_what_they_always_were() -> None:
+    golden = json.loads(GOLDEN.read_text())
+    found = golden_losses()
+    assert found.keys() == golden.keys()
+    for name, figures in found.items():
+        assert figures == pytest.approx(golden[name], rel=1e-6), name
 
 
 def test_every_name_that_a_run_file_may_use_has_its_objective() -> None:
     assert set(get_args(ObjectiveName)) == set(OBJECTIVES)
-
-
-@pytest.mark.parametrize(
-    "section", [{"clip_lo": 0.2}, {"clip_low": 0.0}, {"objective": "pp0"}, {"minibatches": 0}, {"beta2": 1.0}]
-)
-def test_settings_refuse_typos_and_values_out_of_range(section: dict[str, object]) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(section, GrpoSettings)
 
 
 def assert_positions(found: Tensor, expected: list[int]) -> None:
@@ -263,12 +399,29 @@ def test_learning_rate_rises_falls_and_stays() -> None:
     assert learning_rate_at(constant, update=1) == learning_rate_at(constant, update=9999) == 1.0
 
 
+# Group 1 is a third each time: its mean rounds, its rewards are still all the same.
+MIXED_REWARDS = torch.tensor([0.0, 1.0, 0.0, 1 / 3, 1 / 3, 1 / 3, -1.0, -1.0, 0.5])
+THREE_GROUPS = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
+
+
 def test_rows_of_groups_with_any_signal_are_kept_whole() -> None:
-    # Group 1 is a third each time: its mean rounds, its rewards are still all the same.
-    rewards_B = torch.tensor([0.0, 1.0, 0.0, 1 / 3, 1 / 3, 1 / 3, -1.0, -1.0, 0.5])
-    group_index_B = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
-    assert_positions(rows_with_signal(rewards_B, group_index_B), [0, 1, 2, 6, 7, 8])
-    assert_positions(rows_with_signal(torch.ones(9), group_index_B), [])
+    assert_positions(rows_with_signal(MIXED_REWARDS, THREE_GROUPS), [0, 1, 2, 6, 7, 8])
+    assert_positions(rows_with_signal(torch.ones(9), THREE_GROUPS), [])
+
+
+def test_groups_without_signal_are_trained_on_where_they_have_a_gradient() -> None:
+    every = list(range(9))
+    assert_positions(rows_to_train(MIXED_REWARDS, THREE_GROUPS, GrpoSettings()), [0, 1, 2, 6, 7, 8])
+    assert_positions(rows_to_train(MIXED_REWARDS, THREE_GROUPS, GrpoSettings(drop_zero_signal=False)), every)
+    assert_positions(rows_to_train(torch.ones(9), THREE_GROUPS, GrpoSettings(drop_zero_signal=False)), [])
+    for settings in (
+        GrpoSettings(objective="tba"),
+        GrpoSettings(objective="ppo"),
+        GrpoSettings(kl_weight=0.1, kl_in="reward"),
+    ):
+        assert_positions(rows_to_train(torch.ones(9), THREE_GROUPS, settings), every)
+    flat_B = group_advantages(torch.ones(9), THREE_GROUPS, normalise_by_std=True)
+    assert not flat_B.any()
 
 
 @given(num_groups=st.integers(1, 30), minibatches=st.integers(1, 10), seed=st.integers(0, 1000))
