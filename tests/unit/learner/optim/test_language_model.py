@@ -1,12 +1,9 @@
-from pathlib import Path
-
 import msgspec
 import numpy as np
 import pytest
 import torch
 
 from tests.unit.learner.trajectories import group, version
-from tests.unit.models.tiny_llama import make_folder, open_model
 from tidegate.algorithms.grpo_settings import GrpoSettings, ObjectiveName
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Trajectory
@@ -231,22 +228,3 @@ def test_the_interpolated_proximal_policy_knows_how_old_each_token_is() -> None:
     stale.update(stale.prepare(batch()), number=9)
     with pytest.raises(AssertionError):
         assert_same_policy(fresh, stale, atol=1e-7)
-
-
-def test_adapters_are_trained_alone_and_their_reference_is_the_base(tmp_path: Path) -> None:
-    settings = GrpoSettings(minibatches=1, warmup_versions=0, learning_rate=1e-2, kl_weight=0.1)
-    folder = make_folder(tmp_path / "llama", tied=True)
-    model = open_model(folder, lora_rank=4)
-    made = LanguageModelTrainer(model, settings, seed=0, device=CPU)
-    before = made.policy()
-    base = {name: value.clone() for name, value in model.network.state_dict().items() if "lora" not in name}
-    first = made.update(made.prepare(batch()), number=1)
-    second = made.update(made.prepare(batch(1)), number=2)
-    assert first["reference_kl"] == pytest.approx(0.0, abs=1e-6)
-    assert second["reference_kl"] > 1e-8
-    assert all("lora" in name for name in before)
-    assert any(not np.array_equal(array, before[name]) for name, array in made.policy().items())
-    for name, value in model.network.state_dict().items():
-        if "lora" not in name:
-            assert torch.equal(value, base[name]), name
-    assert not any(key.startswith("reference/") for key in made.state().tensors)

@@ -15,9 +15,9 @@ def test_passes_hold_every_row_once_and_no_more_than_fits(sizes: list[int], toke
     groups = [group for group, size in enumerate(sizes) for _ in range(size)]
     batch = packed(groups)
     passes = in_passes(batch, torch.arange(len(groups)), tokens_max=tokens_max)
-    assert torch.cat(passes).tolist() == list(range(len(groups)))
+    assert torch.equal(torch.cat(passes), torch.arange(len(groups)))
     for rows_B in passes:
-        num_prompts = len({groups[row] for row in rows_B.tolist()})
+        num_prompts = len({groups[int(row)] for row in rows_B})
         assert len(rows_B) == 1 or 3 * num_prompts + 2 * len(rows_B) <= tokens_max
 
 
