@@ -1,0 +1,366 @@
+"""Continuous batching: rows of any length are written together, leave when they are done, and others take their slots.
+
+Each step reads some of the contexts that wait, so that a long one does not keep the others from being written, and
+then writes one token to each live row. The model's parameters may be replaced between two steps.
+
+Shapes: R live rows, N slots, V vocabulary, D width.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tidegate.core.errors import BackpressureError, RecordError
+from tidegate.models.causal_lm import CausalLm
+from tidegate.models.draw import draw_tokens, uniforms
+from tidegate.models.prefill import Context, ContextReader, ReadContexts, padded
+from tidegate.models.slot_cache import SlotCache
+
+# Contexts whose cache is kept because more rows of them wait for a slot. Rows start in order, so mostly it is one; what
+# is beyond is read again.
+HELD_CONTEXTS_MAX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A text to go on with.
+
+    ``max_new_tokens``: how many may follow ``context``. ``stop_ids``: tokens that end it; they are written.
+    ``temperature``: 0 takes the likeliest token, whose logprob under that sampler is 0. ``seed`` (64 bits): of its
+    draws; rows of one context need different ones.
+    """
+
+    context: Context
+    max_new_tokens: int
+    temperature: float
+    stop_ids: frozenset[int]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What one step wrote: one token a row, with its logprob; and why rows ended with it."""
+
+    rows: list[int]
+    tokens: list[int]
+    logprobs: list[float]
+    ended: dict[int, Literal["stop", "length"]]
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    row_id: int
+    new: NewRow
+    slot: int | None = None
+    written: list[int] = field(default_factory=list[int])
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the cache may come to hold of it; the last one is written and never read."""
+        return len(self.new.context) + self.new.max_new_tokens - 1
+
+
+class ContinuousBatch:
+    """At most ``slots`` rows under way and ``waiting_max`` behind them, first come, first served.
+
+    Whatever joins or leaves around it, a row's tokens have the logprobs that the model gives to them behind its text.
+    The version of a token is that of the parameters in place during the step that wrote it. After parameters were
+    replaced, ``refresh_cache`` computes keys and values of all live rows anew: then each logprob is exactly the one
+    that its version gives to the token behind its prefix. Without it the batch goes on with what older parameters
+    computed, as large engines do: a logprob is still exactly the one its token was drawn with, and belongs to the new
+    version's layers over the old one's keys and values, which no learner computes again; it sees a mismatch.
+
+    Bounded: see ``cache_bytes_max``. A row that ends or is stopped frees its slot for the next step. Truncated
+    sampling (top-p, top-k) is left out on purpose: it renormalises, and no learner could recompute its logprobs.
+    """
+
+    def __init__(
+        self, model: CausalLm, *, slots: int, waiting_max: int, tokens_per_pass: int, cache_bytes_max: int
+    ) -> None:
+        """``tokens_per_pass``: of contexts, read in one step, padding included.
+
+        Raises:
+            ConfigError: the cache cannot hold one text of the model's context.
+        """
+        self._model = model
+        self._waiting_max = waiting_max
+        self._tokens_per_pass = tokens_per_pass
+        self._reader = ContextReader(model, tokens_per_pass=tokens_per_pass)
+        with torch.inference_mode():
+            _, like = model(torch.zeros(1, 1, dtype=torch.int64, device=model.device))
+        self._slots = SlotCache(
+            like, slots=slots, context_length=model.context_length, bytes_max=cache_bytes_max
+        )
+        self._num_slots = slots
+        self._next_id = 0
+        self._rows: dict[int, _Row] = {}
+        self._waiting: deque[_Row] = deque()
+        self._live: list[_Row] = []  # by slot
+        self._num_waiting_of: Counter[Context] = Counter()
+        self._held: dict[Context, tuple[ReadContexts, int]] = {}
+        self._last_N = np.zeros(slots, dtype=np.int64)
+        self._temperature_N = np.ones(slots, dtype=np.float32)
+        self._seed_N = np.zeros(slots, dtype=np.uint64)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are not done."""
+        return len(self._rows)
+
+    @property
+    def num_live(self) -> int:
+        """Rows in slots; the others wait."""
+        return len(self._live)
+
+    @property
+    def longest_written(self) -> int:
+        """Tokens written to the live row that has most."""
+        return max((len(row.written) for row in self._live), default=0)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Keys and values in slots, as allocated now."""
+        return self._slots.num_bytes
+
+    @property
+    def cache_bytes_max(self) -> int:
+        """The most that keys and values take: the slots', contexts held for waiting rows, and those of one pass.
+
+        A context that is read in parts is counted twice, as each part copies those before it.
+        """
+        contexts = (HELD_CONTEXTS_MAX + 2) * self._model.context_length + self._tokens_per_pass
+        return self._slots.bytes_max + contexts * self._slots.bytes_per_token
+
+    def add(self, rows: Sequence[NewRow]) -> list[int]:
+        """Rows to write, behind those that wait; their ids. All of them or none.
+
+        Raises:
+            RecordError: a context is empty or holds an unknown token, does not fit into the model's with what may
+                follow it, or nothing can be drawn as it asks.
+            BackpressureError: more would wait than ``waiting_max``; each row that ends makes room.
+        """
+        for row in rows:
+            self._check(row)
+        free = self._num_slots - len(self._live)
+        if len(self._waiting) + len(rows) > self._waiting_max + free:
+            raise BackpressureError(
+                f"{len(self._waiting)} texts wait to be written",
+                why=f"at most {self._waiting_max} may",
+                fix="ask again when some are done",
+            )
+        added = [_Row(self._next_id + offset, row) for offset, row in enumerate(rows)]
+        self._next_id += len(added)
+        self._waiting.extend(added)
+        for row in added:
+            self._rows[row.row_id] = row
+            self._num_waiting_of[row.new.context] += 1
+        return [row.row_id for row in added]
+
+    @torch.inference_mode()
+    def stop(self, row_id: int) -> None:
+        """Write no more of a row; its slot is free. A row that is done already is none of the batch's business."""
+        row = self._rows.pop(row_id, None)
+        if row is None:
+            return
+        if row.slot is None:
+            self._waiting.remove(row)
+            self._forget_waiting(row)
+            self._release()
+        else:
+            self._drop([row.slot])
+
+    @torch.inference_mode()
+    def step(self) -> Stepped:
+        """Read some of the contexts that wait, then write one token to each live row.
+
+        Rows that wait may find no slot, and a context may be longer than a pass, so a step can write nothing.
+
+        Raises:
+            RecordError: the parameters in place give a row no distribution.
+        """
+        hidden = [self._decode()] if self._live else []
+        hidden += self._admit()
+        if not hidden:
+            return Stepped([], [], [], {})
+        tokens, logprobs = self._choose(torch.cat(hidden) if len(hidden) > 1 else hidden[0])
+        return self._append(tokens, logprobs)
+
+    @torch.inference_mode()
+    def refresh_cache(self) -> None:
+        """Compute keys and values of all live rows anew, under the parameters in place now; forget what is held.
+
+        A context is read once for all of its rows. It takes as long as reading all of it does.
+        """
+        self._reader.forget()
+        self._held.clear()
+        rows_of: dict[Context, list[_Row]] = {}
+        for row in self._live:
+            rows_of.setdefault(row.new.context, []).append(row)
+        for read in self._reader.read_alike(list(rows_of)):
+            rows = [(index, row) for index, context in enumerate(read.contexts) for row in rows_of[context]]
+            longest = max(len(row.written) for _, row in rows)
+            at_once = max(1, self._tokens_per_pass // longest)
+            for start in range(0, len(rows), at_once):
+                self._reread(read, rows[start : start + at_once])
+
+    def _reread(self, read: ReadContexts, rows: list[tuple[int, _Row]]) -> None:
+        """What is written of these rows is read behind their contexts, and all of it takes its place in their slots."""
+        index_B = torch.tensor([index for index, _ in rows], device=self._model.device)
+        cache = read.cache.rows(index_B)
+        written = [row.written[:-1] for _, row in rows]
+        if any(written):
+            tokens_BT, lengths_B = padded(written, device=self._model.device)
+            _, cache = self._model(tokens_BT, cache=cache, lengths_B=lengths_B)
+        self._slots.replace([row.slot for _, row in rows if row.slot is not None], cache)
+
+    def _check(self, row: NewRow) -> None:
+        if row.max_new_tokens < 1 or not 0.0 <= row.temperature < math.inf:
+            raise RecordError(
+                f"Cannot write {row.max_new_tokens} tokens at temperature {row.temperature:g}",
+                fix="ask for at least one token at a temperature of 0 (greedy) or more",
+            )
+        if not row.context or not 0 <= min(row.context) <= max(row.context) < self._model.vocabulary_size:
+            raise RecordError(
+                f"A context holds no token, or ids outside of the vocabulary of {self._model.vocabulary_size}"
+            )
+        num_tokens = len(row.context) + row.max_new_tokens
+        if num_tokens > self._model.context_length:
+            raise RecordError(
+                f"A context with {row.max_new_tokens} new tokens needs {num_tokens} tokens",
+                why=f"the model's holds {self._model.context_length}",
+                fix="raise policy.context_length, lower sampler.max_new_tokens, or shorten the prompt",
+            )
+
+    def _decode(self) -> Tensor:
+        """Read each live row's last token; the hidden states (R, D) that its next one is drawn from."""
+        last_R = torch.tensor(self._last_N[: len(self._live)], device=self._model.device)
+        return self._model.read(last_R[:, None], self._slots.begin())[:, 0]
+
+    def _admit(self) -> list[Tensor]:
+        """Give slots to the first of those that wait, as far as they are free and contexts are read.
+
+        Returns the hidden states at the ends of their contexts, in the order of their slots.
+        """
+        starting = self._next_to_start() if self._waiting else []
+        if not starting:
+            return []
+        unread = list(dict.fromkeys(row.new.context for row in starting if row.new.context not in self._held))
+        read = self._reader.read_next(unread) if unread else None
+        if read is not None:
+            self._held |= {context: (read, index) for index, context in enumerate(read.contexts)}
+        hidden: list[Tensor] = []
+        source: ReadContexts | None = None
+        together: list[tuple[_Row, int]] = []
+        for row in starting:
+            if row.new.context not in self._held:
+                break
+            held, index = self._held[row.new.context]
+            if held is not source:
+                hidden += self._start(source, together)
+                source, together = held, []
+            together.append((row, index))
+        hidden += self._start(source, together)
+        self._release()
+        return hidden
+
+    def _next_to_start(self) -> list[_Row]:
+        """Those that wait longest and would all fit into free slots at their full lengths."""
+        free = self._num_slots - len(self._live)
+        longest = max((row.longest for row in self._live), default=0)
+        starting: list[_Row] = []
+        for row in islice(self._waiting, free):
+            longest = max(longest, row.longest)
+            if not self._slots.has_room(len(self._live) + len(starting) + 1, longest=longest):
+                break
+            starting.append(row)
+        return starting
+
+    def _start(self, read: ReadContexts | None, rows: list[tuple[_Row, int]]) -> list[Tensor]:
+        """The first of those that wait are live, their contexts' cache copied into the next slots."""
+        if read is None:
+            return []
+        indices = [index for _, index in rows]
+        self._slots.append(read.cache, indices, lengths=[len(row.new.context) for row, _ in rows])
+        for row, _ in rows:
+            self._waiting.popleft()
+            self._forget_waiting(row)
+            row.slot = slot = len(self._live)
+            self._live.append(row)
+            self._temperature_N[slot] = row.new.temperature
+            self._seed_N[slot] = row.new.seed
+        return [read.hidden_GD[torch.tensor(indices, device=read.hidden_GD.device)]]
+
+    def _forget_waiting(self, row: _Row) -> None:
+        self._num_waiting_of[row.new.context] -= 1
+        if self._num_waiting_of[row.new.context] == 0:
+            del self._num_waiting_of[row.new.context]
+
+    def _release(self) -> None:
+        """Keep what is read of the first contexts that more rows wait for, and nothing else."""
+        wanted = [context for context in self._held if context in self._num_waiting_of]
+        kept: dict[Context, tuple[ReadContexts, int]] = {}
+        for context in wanted[:HELD_CONTEXTS_MAX]:
+            read, index = self._held[context]
+            kept[context] = (read if len(read.contexts) == 1 else read.alone(index), 0)
+        self._held = kept
+
+    def _choose(self, hidden_RD: Tensor) -> tuple[list[int], list[float]]:
+        num_rows = len(self._live)
+        temperature_R = self._temperature_N[:num_rows]
+        greedy_R = temperature_R == 0.0
+        drawn_at = uniforms(self._seed_N[:num_rows], self._slots.lengths)
+        uniforms_R1 = torch.tensor(drawn_at, device=hidden_RD.device)[:, None]
+        if (temperature_R == temperature_R[0]).all() and not greedy_R[0]:
+            logprobs_RV = self._model.next_logprobs(hidden_RD, temperature=float(temperature_R[0]))
+        else:
+            divisor_R = np.where(greedy_R, np.float32(1.0), temperature_R)
+            logprobs_RV = self._model.next_logprobs(
+                hidden_RD, temperature=torch.tensor(divisor_R, device=hidden_RD.device)[:, None]
+            )
+        tokens_R = draw_tokens(logprobs_RV, uniforms_R1)
+        logprobs_R = logprobs_RV.gather(-1, tokens_R[:, None])[:, 0]
+        if greedy_R.any():
+            is_greedy_R = torch.tensor(greedy_R, device=hidden_RD.device)
+            tokens_R = torch.where(is_greedy_R, logprobs_RV.argmax(dim=-1), tokens_R)
+            logprobs_R = logprobs_R.masked_fill(is_greedy_R, 0.0)
+        logprobs = logprobs_R.cpu().numpy()
+        if not np.isfinite(logprobs).all():
+            raise RecordError(
+                "The policy gives no distribution over tokens",
+                why="its activations are not finite: the update diverged",
+                fix="lower the learning rate and start from an earlier checkpoint",
+            )
+        return tokens_R.cpu().numpy().tolist(), logprobs.tolist()
+
+    def _append(self, tokens: list[int], logprobs: list[float]) -> Stepped:
+        self._last_N[: len(tokens)] = tokens
+        stepped = Stepped([row.row_id for row in self._live], tokens, logprobs, {})
+        ended: list[int] = []
+        for slot, (row, token) in enumerate(zip(self._live, tokens, strict=True)):
+            row.written.append(token)
+            if token in row.new.stop_ids:
+                stepped.ended[row.row_id] = "stop"
+            elif len(row.written) == row.new.max_new_tokens:
+                stepped.ended[row.row_id] = "length"
+            else:
+                continue
+            ended.append(slot)
+            del self._rows[row.row_id]
+        if ended:
+            self._drop(ended)
+        return stepped
+
+    def _drop(self, slots: list[int]) -> None:
+        for source, target in self._slots.drop(slots):
+            row = self._live[target] = self._live[source]
+            row.slot = target
+            for of_slot in (self._last_N, self._temperature_N, self._seed_N):
+                of_slot[target] = of_slot[source]
+        del self._live[self._slots.num_rows :]
