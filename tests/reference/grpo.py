@@ -24,7 +24,7 @@ class Completion:
     reward: float
     group: int
     weight: float = 1.0
-    advantages: list[float] = field(default_factory=list)
+    advantages: list[float] = field(default_factory=list[float])
 
     def token_advantages(self) -> list[float]:
         return self.advantages or [self.advantage] * len(self.logprobs)

@@ -34,7 +34,7 @@ from tidegate.algorithms.completion_tokens import (
     bounded_ratios,
     completion_tokens,
 )
-from tidegate.algorithms.grpo_inputs import CriticTargets, GrpoInputs, grpo_inputs
+from tidegate.algorithms.grpo_inputs import GrpoInputs
 from tidegate.algorithms.grpo_settings import GrpoSettings, ObjectiveName
 from tidegate.algorithms.importance import effective_sample_size, k3_divergence
 from tidegate.algorithms.loss import Loss
@@ -47,21 +47,6 @@ from tidegate.algorithms.weighted_objectives import (
     tba_objective,
     topr_objective,
 )
-
-__all__ = [
-    "OBJECTIVES",
-    "CriticTargets",
-    "GrpoInputs",
-    "GrpoSettings",
-    "Objective",
-    "ObjectiveName",
-    "grpo_inputs",
-    "grpo_loss",
-    "learning_rate_at",
-    "minibatch_rows",
-    "rows_to_train",
-    "rows_with_signal",
-]
 
 Objective: TypeAlias = Callable[[CompletionTokens, GrpoSettings], Outcome]
 
@@ -171,18 +156,6 @@ def rows_with_signal(rewards_B: Tensor, group_index_B: Tensor) -> Tensor:
     lowest_G = flat_G.scatter_reduce(0, group_index_B, rewards_B, "amin", include_self=False)
     highest_G = flat_G.scatter_reduce(0, group_index_B, rewards_B, "amax", include_self=False)
     return (highest_G > lowest_G)[group_index_B].nonzero()[:, 0]
-
-
-def rows_to_train(rewards_B: Tensor, group_index_B: Tensor, settings: GrpoSettings) -> Tensor:
-    """Positions of the completions that a step trains on: all, or those with a signal where only they have a gradient.
-
-    None at all, and so no update, where no group tells one completion from another and the objective needs that.
-    """
-    every_B = torch.arange(len(rewards_B), device=rewards_B.device)
-    if settings.learns_from_equal_rewards:
-        return every_B
-    signal_B = rows_with_signal(rewards_B, group_index_B)
-    return signal_B if settings.drop_zero_signal or not len(signal_B) else every_B
 
 
 def minibatch_rows(group_index_B: Tensor, *, minibatches: int, generator: torch.Generator) -> list[Tensor]:
