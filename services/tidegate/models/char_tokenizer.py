@@ -72,3 +72,36 @@ def decode(tokens: Iterable[int]) -> str:
     if outside is not None:
         raise RecordError(f"Token {outside} is outside of the vocabulary of {VOCABULARY_SIZE} tokens")
     return "".join(UNREADABLE if token < NUM_SPECIALS else ALPHABET[token - NUM_SPECIALS] for token in ids)
+
+
+class CharTokenizer:
+    """The alphabet as the tokenizer of ``char_lm``. It knows no roles: a conversation is one text."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """``EOS``, which ends each turn."""
+        return frozenset({EOS})
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """``BOS``, then the text.
+
+        Raises:
+            UnknownCharacterError: a character is not in the alphabet.
+        """
+        return encode_prompt(prompt)
+
+    def encode_reply(self, text: str) -> list[int]:
+        """The text alone: the ``EOS`` before it shows where the policy's turn ended, its own end where the next begins.
+
+        Raises:
+            UnknownCharacterError: a character is not in the alphabet.
+        """
+        return encode(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of a turn, without its ``EOS``; other special tokens show as ``UNREADABLE``.
+
+        Raises:
+            RecordError: an id outside of the vocabulary.
+        """
+        return decode(tokens)

@@ -1,0 +1,190 @@
+"""The model and the tokenizer that a run file's policy asks for: one literal table each, by the policy's kind.
+
+Actor and learner open the same ones from it. Libraries are imported when their kind is asked for, so that a run with
+``char_lm`` needs no transformers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+
+from tidegate.core.errors import ConfigError
+from tidegate.models.causal_lm import CausalLm
+from tidegate.models.tokenizer import Tokenizer
+
+# Where converted models are kept, relative to the working folder, for who was told no other place.
+CACHE_DIR = Path(".tidegate/cache")
+
+LIBRARIES = ("transformers", "peft")
+
+
+class LoraPolicy(Protocol):
+    """What ``policy.lora`` says."""
+
+    @property
+    def rank(self) -> int:
+        """0 trains all weights."""
+        ...
+
+    @property
+    def alpha(self) -> float:
+        """An adapter's output is scaled by alpha / rank."""
+        ...
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of layers; empty for all linear ones but the head."""
+        ...
+
+
+class LanguagePolicy(Protocol):
+    """What the run file's ``policy`` says of a language model."""
+
+    @property
+    def kind(self) -> str:
+        """A key of ``OPENERS``."""
+        ...
+
+    @property
+    def d_model(self) -> int: ...  # noqa: D102 (its own documentation is the run file's)
+    @property
+    def num_layers(self) -> int: ...  # noqa: D102
+    @property
+    def num_heads(self) -> int: ...  # noqa: D102
+    @property
+    def context_length(self) -> int: ...  # noqa: D102
+    @property
+    def value_head(self) -> bool: ...  # noqa: D102
+    @property
+    def path(self) -> str: ...  # noqa: D102
+    @property
+    def lora(self) -> LoraPolicy: ...  # noqa: D102
+    @property
+    def dtype(self) -> Literal["float32", "bfloat16"]: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningOptions:
+    """``trains``: whether parameters have gradients. ``generator``: what is new is drawn from it."""
+
+    trains: bool
+    cache_dir: Path
+    generator: torch.Generator | None
+
+
+def open_language_model(
+    policy: LanguagePolicy,
+    *,
+    trains: bool,
+    device: torch.device,
+    cache_dir: Path | None = None,
+    generator: torch.Generator | None = None,
+) -> CausalLm:
+    """The policy's model on ``device``; ``cache_dir`` (else ``CACHE_DIR``) keeps a converted one.
+
+    Raises:
+        ConfigError: there is no such model, or a library is missing.
+    """
+    options = OpeningOptions(trains=trains, cache_dir=cache_dir or CACHE_DIR, generator=generator)
+    return _opener(policy).model(policy, options, device)
+
+
+def open_tokenizer(policy: LanguagePolicy, *, cache_dir: Path | None = None) -> Tokenizer:
+    """The policy's tokenizer.
+
+    Raises:
+        ConfigError: there is no such model, or a library is missing.
+    """
+    return _opener(policy).tokenizer(policy, cache_dir or CACHE_DIR)
+
+
+def pretrained_folder(path: str, *, cache_dir: Path | None = None) -> Path:
+    """The folder that ``policy.path`` means; ``smollm2`` is made if it is not there yet.
+
+    Raises:
+        ConfigError: nothing is named, or a library is missing.
+    """
+    from tidegate.models.smollm2 import SMOLLM2, make_smollm2_folder
+
+    missing = next((name for name in LIBRARIES if find_spec(name) is None), None)
+    if missing is not None:
+        raise ConfigError(
+            f"policy.kind transformers needs the package {missing}, which is missing",
+            fix="install tidegate with its extra llm: `make install` does",
+        )
+    if not path:
+        raise ConfigError(
+            "policy.kind transformers needs policy.path",
+            fix="set it to the folder of a pretrained model, or to smollm2",
+        )
+    return make_smollm2_folder(cache_dir or CACHE_DIR) if path == SMOLLM2 else Path(path)
+
+
+def _char_lm(policy: LanguagePolicy, options: OpeningOptions, device: torch.device) -> CausalLm:
+    from tidegate.models.char_lm import CharLm, CharLmSpec
+
+    spec = CharLmSpec(
+        d_model=policy.d_model,
+        num_layers=policy.num_layers,
+        num_heads=policy.num_heads,
+        context_length=policy.context_length,
+        value_head=policy.value_head,
+    )
+    model = CharLm(spec, generator=options.generator).to(device)
+    return model.requires_grad_(options.trains)
+
+
+def _char_tokenizer(policy: LanguagePolicy, cache_dir: Path) -> Tokenizer:
+    del policy, cache_dir  # one alphabet for all
+    from tidegate.models.char_tokenizer import CharTokenizer
+
+    return CharTokenizer()
+
+
+def _transformers_lm(policy: LanguagePolicy, options: OpeningOptions, device: torch.device) -> CausalLm:
+    folder = pretrained_folder(policy.path, cache_dir=options.cache_dir)
+    from tidegate.models.transformers_lm import TransformersLm, TransformersLmSpec
+
+    spec = TransformersLmSpec(
+        folder=str(folder),
+        context_length=policy.context_length,
+        dtype=policy.dtype,
+        lora_rank=policy.lora.rank,
+        lora_alpha=policy.lora.alpha,
+        lora_targets=policy.lora.targets,
+        value_head=policy.value_head,
+    )
+    return TransformersLm(spec, trains=options.trains, generator=options.generator).to(device)
+
+
+def _transformers_tokenizer(policy: LanguagePolicy, cache_dir: Path) -> Tokenizer:
+    folder = pretrained_folder(policy.path, cache_dir=cache_dir)
+    from tidegate.models.transformers_tokenizer import TransformersTokenizer
+
+    return TransformersTokenizer(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """How the model and the tokenizer of a kind of policy are opened."""
+
+    model: Callable[[LanguagePolicy, OpeningOptions, torch.device], CausalLm]
+    tokenizer: Callable[[LanguagePolicy, Path], Tokenizer]
+
+
+OPENERS: dict[str, Opener] = {
+    "char_lm": Opener(model=_char_lm, tokenizer=_char_tokenizer),
+    "transformers": Opener(model=_transformers_lm, tokenizer=_transformers_tokenizer),
+}
+
+
+def _opener(policy: LanguagePolicy) -> Opener:
+    if policy.kind not in OPENERS:
+        raise ConfigError(
+            f"policy.kind {policy.kind} is no language model", fix=f"use one of {', '.join(sorted(OPENERS))}"
+        )
+    return OPENERS[policy.kind]

@@ -1,0 +1,224 @@
+"""The tokenizer of a pretrained folder, and its chat template where it has one.
+
+Markup is computed from the template: what stands between two turns is what a whole conversation has there. So an
+episode's tokens, written piece by piece, are those of the conversation encoded at once; but where a template rewrites
+earlier turns (some drop the thoughts in them), they are what the policy wrote and read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from transformers import AutoTokenizer
+
+from tidegate.core.errors import ConfigError, RecordError
+from tidegate.models.pretrained_folder import check_folder
+
+# Stands for an id that the model's head has and no text has: vocabularies are padded to round numbers.
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+
+CONFIG_FILES = ("generation_config.json", "config.json")
+
+# Stand in a conversation to see what the template puts around them; no template has them itself.
+_USER, _POLICY = "wxq", "qzw"
+
+
+class _Ids(msgspec.Struct, frozen=True):
+    """What of a model's config files is about tokens."""
+
+    eos_token_id: int | list[int] | None = None
+    vocab_size: int = 0
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """What the template puts between two turns: ``stop``, which the policy writes itself, and the rest."""
+
+    stop: str
+    rest: str
+
+
+class TransformersTokenizer:
+    """Text as the model's own tokens. Texts never become markup: a special token's name in one is broken by a space."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the folder's tokenizer.
+
+        Raises:
+            ConfigError: there is none that transformers can load without code of its own, or its chat template leaves
+                out what an assistant says.
+        """
+        check_folder(folder)
+        try:
+            loader: Any = AutoTokenizer
+            self._tokenizer = loader.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ConfigError(
+                f"policy.path {folder} holds no tokenizer that transformers can load",
+                why=str(error).strip().split("\n")[0],
+                fix="save the model's tokenizer beside its weights",
+            ) from error
+        self._num_tokens = len(self._tokenizer)
+        self._specials = sorted(
+            token.content for token in self._tokenizer.added_tokens_decoder.values() if token.special
+        )
+        self._has_turns = bool(self._tokenizer.chat_template)
+        ids = [_ids(folder / name) for name in CONFIG_FILES]
+        self._vocabulary_size = max(self._num_tokens, *(known.vocab_size for known in ids))
+        self._stop_ids = frozenset(self._all_stop_ids(ids))
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end a turn: those that the model's files name, and the template's end of a turn."""
+        return self._stop_ids
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """What the model reads before its first token; never empty.
+
+        With a chat template: ``prompt`` is a JSON list of messages ({"role", "content"}), or one message of the user as
+        plain text. Without one: plain text as it is, behind what the tokenizer puts in front of any.
+
+        Raises:
+            RecordError: messages lack a part or are refused by the template, or there is nothing to read.
+        """
+        if not self._has_turns:
+            ids: list[int] = self._tokenizer(prompt)["input_ids"]
+        else:
+            messages = _messages(prompt) or [_Message(role="user", content=prompt)]
+            ids = self._encode(self._render(messages, to_be_answered=True))
+        if not ids:
+            raise RecordError("A prompt has no tokens", why="it is empty", fix="write at least one character")
+        return ids
+
+    def encode_reply(self, text: str) -> list[int]:
+        """What stands between two turns of the policy: the text as the user's, with the template's markup around it.
+
+        Without a template, the text alone.
+
+        Raises:
+            RecordError: the template refuses it.
+            ConfigError: the template leaves out what an assistant says.
+        """
+        if not self._has_turns:
+            return self._encode(text)
+        return self._encode(self._between(text).rest)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of a turn, without the stop token that ended it; other special tokens show by their names.
+
+        Raises:
+            RecordError: an id outside of the vocabulary.
+        """
+        ids = [int(token) for token in tokens]
+        if ids and ids[-1] in self._stop_ids:
+            ids = ids[:-1]
+        outside = next((token for token in ids if not 0 <= token < self._vocabulary_size), None)
+        if outside is not None:
+            raise RecordError(
+                f"Token {outside} is outside of the vocabulary of {self._vocabulary_size} tokens"
+            )
+        parts: list[str] = []
+        for known, run in groupby(ids, key=lambda token: token < self._num_tokens):
+            part = list(run)
+            parts.append(self._text(part) if known else UNREADABLE * len(part))
+        return "".join(parts)
+
+    def _text(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _render(self, messages: Sequence[_Message], *, to_be_answered: bool) -> str:
+        plain = [
+            {"role": message.role, "content": self._without_markup(message.content)} for message in messages
+        ]
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                plain, tokenize=False, add_generation_prompt=to_be_answered
+            )
+        except Exception as error:  # templates are programs and raise errors of their own library
+            raise RecordError(
+                "The model's chat template refuses a conversation",
+                why=f"{type(error).__name__}: {error}",
+                fix="use roles in the order that the model knows, such as system, user, assistant, user",
+            ) from error
+        return text
+
+    def _without_markup(self, content: str) -> str:
+        for special in self._specials:
+            if special in content:
+                content = content.replace(special, f"{special[:1]} {special[1:]}")
+        return content
+
+    def _between(self, reply: str) -> _Between:
+        talk = [_Message("user", _USER), _Message("assistant", _POLICY), _Message("user", reply)]
+        _, found, tail = self._render(talk, to_be_answered=True).partition(_POLICY)
+        if not found:
+            raise ConfigError(
+                "The model's chat template leaves out what an assistant says",
+                fix="use a template with turns of an assistant, in the folder's chat_template.jinja",
+            )
+        # No reply can hold one of these names, so the first is the template's own.
+        stops = {tail.index(special): special for special in self._specials if special in tail}
+        if not stops:
+            return _Between(stop="", rest=tail)
+        start, stop = min(stops.items())
+        return _Between(stop=stop, rest=tail[start + len(stop) :])
+
+    def _all_stop_ids(self, ids: Sequence[_Ids]) -> set[int]:
+        stops = {self._tokenizer.eos_token_id} - {None}
+        for known in ids:
+            named = known.eos_token_id
+            stops.update([named] if isinstance(named, int) else named or [])
+        if self._has_turns and (stop := self._between("").stop):
+            stops.add(self._tokenizer.convert_tokens_to_ids(stop))
+        return {int(stop) for stop in stops}
+
+
+def _messages(prompt: str) -> list[_Message] | None:
+    """The messages of a JSON list of objects that have roles; None for any other text.
+
+    Raises:
+        RecordError: one of them has no role or no content.
+    """
+    if not prompt.lstrip().startswith("["):
+        return None
+    try:
+        rows = msgspec.json.decode(prompt)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(rows, list) or not rows:
+        return None
+    objects = cast("list[Any]", rows)
+    if not all(isinstance(row, Mapping) and "role" in row for row in objects):
+        return None
+    try:
+        return msgspec.convert(objects, list[_Message])
+    except msgspec.ValidationError as error:
+        raise RecordError(
+            "A prompt's messages cannot be read",
+            why=str(error),
+            fix='write a JSON list of {"role": ..., "content": ...}, both strings',
+        ) from error
+
+
+def _ids(path: Path) -> _Ids:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Ids)
+    except FileNotFoundError:
+        return _Ids()
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{path} cannot be read", why=str(error)) from error
