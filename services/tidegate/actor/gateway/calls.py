@@ -1,0 +1,189 @@
+"""One call of an agent: from its messages to a context, through the engine, into the record, back as an answer."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TypeAlias
+
+import msgspec
+
+from tidegate.actor.engines.token_port import TokenEngine, TokenRequest
+from tidegate.actor.gateway.chains import Turn
+from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.episodes import Episode, derived_seed
+from tidegate.actor.gateway.errors import RefusedCallError
+from tidegate.actor.gateway.formats import ChatFormat
+from tidegate.actor.gateway.messages import Message, Tool, conversation_digests, read_messages, read_tools
+from tidegate.actor.gateway.requests import CallOptions, ChatRequest, CompletionRequest
+from tidegate.actor.gateway.responses import Answer
+from tidegate.actor.gateway.tool_text import Reply, read_reply
+from tidegate.actor.gateway.writing import Draft, write
+
+Part: TypeAlias = Draft | Answer
+
+
+class Prepared(msgspec.Struct, frozen=True, eq=False):
+    """A call that may be written: ``given`` behind ``parent`` (or as the whole prompt) makes ``context``.
+
+    ``callable_tools``: what the reply may call. ``ends_with``: the conversation that ends with a reply to it.
+    """
+
+    parent: Turn | None
+    given: tuple[int, ...]
+    context: tuple[int, ...]
+    callable_tools: tuple[Tool, ...]
+    ends_with: Callable[[Reply], bytes | str]
+
+
+class Caller:
+    """Answers the calls of all episodes; keeps nothing of its own."""
+
+    def __init__(self, engine: TokenEngine, chat_format: ChatFormat, config: GatewayConfig) -> None:
+        """``chat_format`` is that of the engine's tokenizer."""
+        self._engine = engine
+        self._format = chat_format
+        self._config = config
+
+    def piece_of(self, token: int) -> str:
+        """The text of one token."""
+        return self._engine.tokenizer.decode([token])
+
+    def prepare_chat(self, episode: Episode, request: ChatRequest) -> Prepared:
+        """Find the conversation that a call goes on from, and tokenise what is new.
+
+        Raises:
+            RecordError: it cannot be read, or does not fit the model's context.
+        """
+        messages = read_messages(request.messages)
+        tools = read_tools(request.tools or ())
+        digests = conversation_digests(messages, tools)
+        parent, num_known = episode.recorder.extended_by(digests)
+        if parent is None:
+            given = self._format.opening(messages, tools)
+        else:
+            ended = parent.tokens[-1] in self._engine.tokenizer.stop_ids
+            given = self._format.going_on(messages, tools, num_known=num_known, ended=ended)
+
+        def ends_with(reply: Reply) -> bytes:
+            return Message("assistant", reply.content, reply.calls).digest(digests[-1])
+
+        callable_tools = () if request.tool_choice == "none" else tools
+        return self._prepared(parent, given, callable_tools, ends_with)
+
+    def prepare_text(self, episode: Episode, request: CompletionRequest) -> Prepared:
+        """The same for a raw prompt, which extends the longest recorded text that it begins with.
+
+        Raises:
+            RecordError: it is no text, cannot be read, or does not fit the model's context.
+        """
+        prompt = request.prompt
+        if not isinstance(prompt, str):
+            raise RefusedCallError("prompt is no text", param="prompt", fix="send one string")
+        parent, num_known = episode.recorder.extended_by_text(prompt)
+        read = self._format.opening_text if parent is None else self._format.going_on_text
+
+        def ends_with(reply: Reply) -> str:
+            return prompt + reply.content
+
+        return self._prepared(parent, read(prompt[num_known:]), (), ends_with)
+
+    def _prepared(
+        self,
+        parent: Turn | None,
+        given: list[int],
+        callable_tools: tuple[Tool, ...],
+        ends_with: Callable[[Reply], bytes | str],
+    ) -> Prepared:
+        context = (*(() if parent is None else parent.context()), *given)
+        if len(context) >= self._engine.context_length:
+            raise RefusedCallError(
+                f"This conversation is {len(context)} tokens, and the model's context holds "
+                f"{self._engine.context_length} with the reply",
+                param="messages",
+                code="context_length_exceeded",
+                fix="send less, or raise policy.context_length",
+            )
+        return Prepared(parent, tuple(given), context, callable_tools, ends_with)
+
+    async def answers(
+        self, episode: Episode, prepared: Prepared, options: CallOptions, *, number: int
+    ) -> list[Answer]:
+        """All choices of a call, recorded.
+
+        Raises:
+            TidegateError: the engine's; nothing is recorded then.
+        """
+        writing = [
+            asyncio.create_task(self._written(episode, prepared, options, number=number, choice=choice))
+            for choice in range(options.num_choices)
+        ]
+        try:
+            drafts = await asyncio.gather(*writing)
+        finally:
+            for task in writing:
+                task.cancel()
+            await asyncio.gather(*writing, return_exceptions=True)
+        return [self._recorded(episode, prepared, draft) for draft in drafts]
+
+    async def parts(
+        self, episode: Episode, prepared: Prepared, options: CallOptions, *, number: int
+    ) -> AsyncGenerator[Part]:
+        """The one choice of a call as it is written, and at last the answer, recorded.
+
+        An agent that leaves before has left nothing in the record.
+        """
+        drafts = write(
+            self._engine,
+            self._request(episode, prepared, options, number=number, choice=0),
+            stops=options.stops,
+            watched=True,
+        )
+        async with aclosing(drafts):
+            async for draft in drafts:
+                yield self._recorded(episode, prepared, draft) if draft.finish_reason else draft
+
+    async def _written(
+        self, episode: Episode, prepared: Prepared, options: CallOptions, *, number: int, choice: int
+    ) -> Draft:
+        request = self._request(episode, prepared, options, number=number, choice=choice)
+        async with aclosing(write(self._engine, request, stops=options.stops)) as drafts:
+            async for draft in drafts:
+                if draft.finish_reason:
+                    return draft
+        raise AssertionError("the last draft has a reason to be")
+
+    def _request(
+        self, episode: Episode, prepared: Prepared, options: CallOptions, *, number: int, choice: int
+    ) -> TokenRequest:
+        room = self._engine.context_length - len(prepared.context)
+        # A seed of the agent's own is mixed with the episode's: a group of equal samples teaches nothing.
+        asked = number if options.seed is None else f"seed {options.seed}"
+        return TokenRequest(
+            request_id=f"{episode.episode_id}.{number}.{choice}",
+            context=prepared.context,
+            sampler=msgspec.structs.replace(
+                episode.task.sampler, max_new_tokens=min(options.max_tokens, room)
+            ),
+            stop_ids=self._engine.tokenizer.stop_ids,
+            seed=derived_seed(episode.seed, asked, choice),
+        )
+
+    def _recorded(self, episode: Episode, prepared: Prepared, draft: Draft) -> Answer:
+        reply = read_reply(
+            draft.text, prepared.callable_tools, style=self._config.tool_calls, new_id=_new_call_id
+        )
+        episode.recorder.add(
+            prepared.parent,
+            end=prepared.ends_with(reply),
+            given=prepared.given,
+            tokens=draft.tokens,
+            logprobs=draft.logprobs,
+            spans=draft.spans,
+            finish_reason=draft.finish_reason,
+        )
+        return Answer(draft, reply, prompt_tokens=len(prepared.context))
+
+
+def _new_call_id() -> str:
+    return f"call_{secrets.token_hex(8)}"

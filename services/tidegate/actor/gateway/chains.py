@@ -1,0 +1,167 @@
+"""The recorder: what an engine was given and wrote in an episode, as chains of turns.
+
+A turn's context is its parent's context and writing, token by token, and what was given between them. Nothing that the
+policy wrote is tokenised again, so the record is what the engine saw (I5). Turns form a forest: a call that extends no
+conversation opens a tree, two calls that extend the same one make a branch. A path from a root to a leaf is a chain.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Array, VersionSpan
+
+
+class Turn(msgspec.Struct, frozen=True, eq=False):
+    """One call that was answered.
+
+    ``given``: tokens between the parent's last and the first of ``tokens``; of a root, its whole prompt. ``spans``
+    are over ``tokens``, which are never empty. ``num_chosen``: tokens that the policy wrote from the root to here.
+    """
+
+    parent: "Turn | None"
+    given: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    spans: tuple[VersionSpan, ...]
+    finish_reason: str
+    num_chosen: int
+
+    def path(self) -> list["Turn"]:
+        """From the root to here."""
+        turns: list[Turn] = []
+        turn: Turn | None = self
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.parent
+        return turns[::-1]
+
+    def context(self) -> list[int]:
+        """Everything up to and with this turn's tokens: what the next one's context begins with."""
+        return [token for turn in self.path() for part in (turn.given, turn.tokens) for token in part]
+
+
+class Chain(msgspec.Struct, frozen=True, eq=False):
+    """A conversation as a trajectory's tensors: P tokens of prompt, T behind it.
+
+    ``chosen_T``: True where the policy chose; the others were given between its turns, have logprob 0 and carry the
+    version of the token before them.
+    """
+
+    prompt_tokens_P: Array
+    tokens_T: Array
+    behavior_logprobs_T: Array
+    chosen_T: Array
+    spans: tuple[VersionSpan, ...]
+    num_turns: int
+    finish_reason: str
+
+    @property
+    def num_chosen(self) -> int:
+        """Tokens of the policy."""
+        return int(self.chosen_T.sum())
+
+
+class Recorder:
+    """The turns of one episode, and which conversation each of them ends. Bounded by the calls an episode may make."""
+
+    def __init__(self) -> None:
+        """Nothing was said yet."""
+        self._turns: list[Turn] = []
+        self._parents: set[int] = set()
+        # Conversations of messages by their digest, raw ones by their text.
+        self._ends: dict[bytes | str, Turn] = {}
+
+    @property
+    def num_turns(self) -> int:
+        """Calls that were answered."""
+        return len(self._turns)
+
+    def extended_by(self, digests: Sequence[bytes]) -> tuple[Turn | None, int]:
+        """The longest recorded conversation that a call goes on from, and how many of its messages that covers.
+
+        ``digests``: the call's conversation after each message. Two conversations of the same words are one to their
+        agent: the one recorded last is gone on from.
+        """
+        for count in range(len(digests), 0, -1):
+            turn = self._ends.get(digests[count - 1])
+            if turn is not None:
+                return turn, count
+        return None, 0
+
+    def extended_by_text(self, prompt: str) -> tuple[Turn | None, int]:
+        """The same for a raw prompt: the longest recorded text that it begins with, and that text's length."""
+        texts = [end for end in self._ends if isinstance(end, str) and prompt.startswith(end)]
+        known = max(texts, key=len, default="")
+        return self._ends.get(known), len(known)
+
+    def add(
+        self,
+        parent: Turn | None,
+        *,
+        end: bytes | str,
+        given: Sequence[int],
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        spans: Sequence[VersionSpan],
+        finish_reason: str,
+    ) -> Turn:
+        """A call was answered; ``end`` is the conversation that its reply ends, by digest or by text."""
+        assert tokens, "an answered call has tokens"
+        assert len(tokens) == len(logprobs), "each token has its logprob"
+        turn = Turn(
+            parent=parent,
+            given=tuple(given),
+            tokens=tuple(tokens),
+            logprobs=tuple(logprobs),
+            spans=tuple(spans),
+            finish_reason=finish_reason,
+            num_chosen=len(tokens) + (0 if parent is None else parent.num_chosen),
+        )
+        self._turns.append(turn)
+        if parent is not None:
+            self._parents.add(id(parent))
+        self._ends[end] = turn
+        return turn
+
+    def leaves(self) -> list[Turn]:
+        """The last turn of each chain, in the order they were answered."""
+        return [turn for turn in self._turns if id(turn) not in self._parents]
+
+    def longest(self) -> Turn | None:
+        """The leaf of the chain with most tokens of the policy, the first of equals; None when nothing was said."""
+        return max(self.leaves(), key=lambda turn: turn.num_chosen, default=None)
+
+
+def chain_to(leaf: Turn) -> Chain:
+    """The trajectory that ends with a turn."""
+    path = leaf.path()
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    chosen: list[bool] = []
+    marks: list[tuple[int, PolicyVersion]] = []
+    for turn in path:
+        if turn is not path[0]:
+            tokens += turn.given
+            logprobs += [0.0] * len(turn.given)
+            chosen += [False] * len(turn.given)
+        for span in turn.spans:
+            if not marks or marks[-1][1] != span.version:
+                marks.append((len(tokens) + span.start, span.version))
+        tokens += turn.tokens
+        logprobs += turn.logprobs
+        chosen += [True] * len(turn.tokens)
+    stops = [start for start, _ in marks[1:]] + [len(tokens)]
+    return Chain(
+        prompt_tokens_P=np.array(path[0].given, dtype=np.int32),
+        tokens_T=np.array(tokens, dtype=np.int32),
+        behavior_logprobs_T=np.array(logprobs, dtype=np.float32),
+        chosen_T=np.array(chosen, dtype=np.bool_),
+        spans=tuple(
+            VersionSpan(version, start, stop) for (start, version), stop in zip(marks, stops, strict=True)
+        ),
+        num_turns=len(path),
+        finish_reason=leaf.finish_reason,
+    )

@@ -1,0 +1,217 @@
+"""Episodes: who may call, for which task, and until when.
+
+An episode has two keys. The agent's opens its calls and nothing else; the reward's belongs to whoever judges, so that
+neither a program nor what a model makes it do can reward itself. Bounded by ``episodes_max``; a place is freed by
+``close``, which the runner calls however an episode ends.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import math
+import secrets
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Annotated
+
+import msgspec
+
+from tidegate.actor.gateway.chains import Recorder
+from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.errors import KeyRefusedError, RefusedCallError
+from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
+from tidegate.core.records import Task
+from tidegate.runtime.clock import Clock
+
+KEY_PREFIX = "tg"
+SECRET_BYTES = 24
+COMPONENTS_MAX = 64
+LOG_CHARS_MAX = 8192
+
+
+class Reward(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an episode was worth.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+
+    reward: float
+    components: Annotated[dict[str, float], msgspec.Meta(max_length=COMPONENTS_MAX)] = {}
+    log: Annotated[str, msgspec.Meta(max_length=LOG_CHARS_MAX)] = ""
+
+    def __post_init__(self) -> None:
+        """A reward that is no number would spoil the whole group's advantages."""
+        if not all(map(math.isfinite, (self.reward, *self.components.values()))):
+            raise ValueError("the reward and its components must be finite")
+
+
+class Episode:
+    """One agent at one task. ``ended`` is set once nothing more will be recorded."""
+
+    def __init__(self, task: Task, *, sample_index: int, attempt: int, now_s: float) -> None:
+        """``now_s``: monotonic seconds. The seed differs between the samples of a task and repeats with it."""
+        self.episode_id = secrets.token_hex(8)
+        self.api_key = f"{KEY_PREFIX}-{self.episode_id}-{secrets.token_hex(SECRET_BYTES)}"
+        self.reward_key = f"{KEY_PREFIX}-{self.episode_id}-{secrets.token_hex(SECRET_BYTES)}"
+        self.task = task
+        self.sample_index = sample_index
+        self.seed = derived_seed(task.task_id, task.seed, sample_index, attempt)
+        self.recorder = Recorder()
+        self.reward: Reward | None = None
+        self.claimed = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.used_at_s = now_s
+        self.num_calls = 0
+        self._under_way: set[asyncio.Task[object]] = set()
+
+    @property
+    def num_under_way(self) -> int:
+        """Calls being answered now."""
+        return len(self._under_way)
+
+    def end(self) -> None:
+        """No more calls: those under way are cut off."""
+        self.ended.set()
+        for call in self._under_way:
+            call.cancel()
+
+    def give_reward(self, reward: Reward) -> None:
+        """The last word on an episode.
+
+        Raises:
+            ConflictError: it has ended.
+        """
+        if self.ended.is_set():
+            raise ConflictError(
+                f"Episode {self.episode_id} has ended", fix="post one reward, before the episode's deadline"
+            )
+        self.reward = reward
+        self.end()
+
+    @contextmanager
+    def calling(self, *, calls_max: int, turns_max: int, clock: Clock) -> Generator[int]:
+        """One call, from here to its answer; its number.
+
+        Raises:
+            BackpressureError: as many calls as may be are under way.
+            RefusedCallError: the episode has made all of its calls.
+        """
+        if self.num_under_way >= calls_max:
+            raise BackpressureError(
+                f"{calls_max} calls of this episode are under way", fix="wait for one of them to be answered"
+            )
+        if self.num_calls >= turns_max:
+            raise RefusedCallError(
+                f"This episode has made its {turns_max} calls",
+                code="turns_exhausted",
+                fix="end it, or raise actor.gateway.turns_max",
+            )
+        call = asyncio.current_task()
+        assert call is not None, "calls are answered by tasks"
+        self.num_calls += 1
+        self.used_at_s = clock.monotonic_s()
+        self._under_way.add(call)
+        try:
+            yield self.num_calls
+        finally:
+            self._under_way.discard(call)
+            self.used_at_s = clock.monotonic_s()
+
+
+class EpisodeTable:
+    """The open episodes, by id, and those that wait for an agent to come for them."""
+
+    def __init__(self, config: GatewayConfig, clock: Clock) -> None:
+        """Nothing is open."""
+        self._config = config
+        self._clock = clock
+        self._episodes: dict[str, Episode] = {}
+        self._waiting: deque[Episode] = deque()
+
+    @property
+    def num_open(self) -> int:
+        """Episodes whose keys open something."""
+        return len(self._episodes)
+
+    def open(self, task: Task, *, sample_index: int, attempt: int) -> Episode:
+        """A new episode.
+
+        Raises:
+            BackpressureError: as many as may be are open.
+        """
+        if len(self._episodes) >= self._config.episodes_max:
+            raise BackpressureError(
+                f"{self._config.episodes_max} episodes are open",
+                fix="wait for one to end, or raise actor.gateway.episodes_max",
+            )
+        now_s = self._clock.monotonic_s()
+        episode = Episode(task, sample_index=sample_index, attempt=attempt, now_s=now_s)
+        self._episodes[episode.episode_id] = episode
+        return episode
+
+    def close(self, episode: Episode) -> None:
+        """Free its place; its keys open nothing any more."""
+        episode.end()
+        self._episodes.pop(episode.episode_id, None)
+        if episode in self._waiting:
+            self._waiting.remove(episode)
+
+    def offer(self, episode: Episode) -> None:
+        """Let an agent come for it."""
+        self._waiting.append(episode)
+
+    def claim(self) -> Episode:
+        """The episode that has waited longest, for the agent that asks.
+
+        Raises:
+            UnavailableError: none waits.
+        """
+        if not self._waiting:
+            raise UnavailableError("No episode waits for an agent", fix="ask again")
+        episode = self._waiting.popleft()
+        episode.used_at_s = self._clock.monotonic_s()
+        episode.claimed.set()
+        return episode
+
+    def by_api_key(self, key: str) -> Episode:
+        """Whose calls a key opens.
+
+        Raises:
+            KeyRefusedError: nobody's.
+        """
+        episode = self._named_in(key)
+        return _opened(episode, key, "" if episode is None else episode.api_key)
+
+    def by_reward_key(self, key: str, *, episode_id: str) -> Episode:
+        """The episode that a key may end.
+
+        Raises:
+            KeyRefusedError: not this one.
+        """
+        episode = self._episodes.get(episode_id)
+        return _opened(episode, key, "" if episode is None else episode.reward_key)
+
+    def _named_in(self, key: str) -> Episode | None:
+        prefix, _, rest = key.partition("-")
+        return self._episodes.get(rest.partition("-")[0]) if prefix == KEY_PREFIX else None
+
+
+def _opened(episode: Episode | None, key: str, wanted: str) -> Episode:
+    """Compared in a time that tells nothing, and compared with something when there is nothing to open."""
+    fits = same_secret(key, wanted)
+    if episode is None or not fits or episode.ended.is_set():
+        raise KeyRefusedError("This key opens no episode", why="it is wrong, or its episode has ended")
+    return episode
+
+
+def same_secret(given: str, wanted: str) -> bool:
+    """Whether two secrets are equal, in a time that does not say how far they are."""
+    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
+
+
+def derived_seed(*parts: object) -> int:
+    """A seed of 63 bits from anything that prints."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

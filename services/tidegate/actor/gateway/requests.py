@@ -1,0 +1,186 @@
+"""The calls of the OpenAI API that the gateway takes: what it honours, and what it refuses and why.
+
+A parameter that would be ignored is refused instead, unless leaving it out changes nothing that an agent could see.
+"""
+
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.errors import RefusedCallError
+from tidegate.core.records import Sampler
+
+STOPS_MAX = 4
+
+
+class _Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What both kinds of call may say. ``user`` to ``prompt_cache_key`` are taken and mean nothing here."""
+
+    model: str = ""
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    n: int | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class ChatRequest(_Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class CompletionRequest(_Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: Any
+    logprobs: int | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+
+Request: TypeAlias = ChatRequest | CompletionRequest
+RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
+
+
+class CallOptions(msgspec.Struct, frozen=True):
+    """What a call asks of the engine and of the answer. ``max_tokens`` is a bound, the answer may end before."""
+
+    max_tokens: int
+    stops: tuple[str, ...]
+    num_choices: int
+    seed: int | None
+    logprobs: bool
+    stream: bool
+    include_usage: bool
+
+
+def read_request(body: bytes, kind: type[RequestT]) -> RequestT:
+    """A call's body.
+
+    Raises:
+        RefusedCallError: it is no such call, or holds a field that is not known here.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedCallError("The body is no call of this endpoint", why=str(error)) from error
+
+
+def options_of(request: Request, *, sampler: Sampler, config: GatewayConfig) -> CallOptions:
+    """What a call asks for, under the run's sampler.
+
+    Raises:
+        RefusedCallError: a parameter asks for what is not given here; the message says which and what to do.
+    """
+    _check_sampling(request, sampler, override=config.sampling == "override")
+    num_choices = 1 if request.n is None else request.n
+    if not 1 <= num_choices <= config.choices_max:
+        raise RefusedCallError(
+            f"n is {num_choices}", param="n", fix=f"ask for 1 to {config.choices_max} choices"
+        )
+    if request.stream and num_choices > 1:
+        raise RefusedCallError(
+            "n is above 1 in a stream", param="n", fix="ask for one choice, or do not stream"
+        )
+    if isinstance(request, ChatRequest):
+        _check_chat(request)
+        logprobs = bool(request.logprobs)
+        asked = request.max_completion_tokens or request.max_tokens
+    else:
+        _check_completion(request)
+        logprobs = request.logprobs is not None
+        asked = request.max_tokens
+    if asked is not None and asked < 1:
+        raise RefusedCallError(f"max_tokens is {asked}", param="max_tokens", fix="ask for 1 or more")
+    stops = _stops(request.stop)
+    usage = bool((request.stream_options or {}).get("include_usage"))
+    return CallOptions(
+        max_tokens=min(asked or sampler.max_new_tokens, sampler.max_new_tokens),
+        stops=stops,
+        num_choices=num_choices,
+        seed=request.seed,
+        logprobs=logprobs,
+        stream=bool(request.stream),
+        include_usage=usage,
+    )
+
+
+def _check_sampling(request: Request, sampler: Sampler, *, override: bool) -> None:
+    for name, given, held in (
+        ("temperature", request.temperature, sampler.temperature),
+        ("top_p", request.top_p, sampler.top_p),
+    ):
+        if given is not None and given != held and not override:
+            raise RefusedCallError(
+                f"{name} is {given:g}, and this run samples with {held:g}",
+                param=name,
+                code="unsupported_value",
+                why="a trajectory is recorded under one sampler",
+                fix=f"leave {name} out, set workload.sampler, or set actor.gateway.sampling to override",
+            )
+    for name, penalty in (
+        ("frequency_penalty", request.frequency_penalty),
+        ("presence_penalty", request.presence_penalty),
+        ("logit_bias", request.logit_bias),
+    ):
+        if penalty:
+            raise _unsupported(name, why="recorded logprobs would not be the policy's")
+
+
+def _check_chat(request: ChatRequest) -> None:
+    if request.top_logprobs:
+        raise _unsupported("top_logprobs", why="engines tell the chosen token's logprob only")
+    if (request.response_format or {"type": "text"}).get("type") != "text":
+        raise _unsupported("response_format", why="replies are the policy's own, unconstrained")
+    if request.tool_choice not in (None, "auto", "none"):
+        raise _unsupported("tool_choice", why="the policy itself chooses whether to call a tool")
+    if request.parallel_tool_calls is False:
+        raise _unsupported("parallel_tool_calls", why="the policy itself chooses how many tools it calls")
+
+
+def _check_completion(request: CompletionRequest) -> None:
+    if request.logprobs:
+        raise _unsupported("logprobs", why="engines tell the chosen token's logprob only; ask for 0")
+    if request.echo:
+        raise _unsupported("echo", why="the prompt has no logprobs here")
+    if request.suffix:
+        raise _unsupported("suffix", why="the policy writes forward only")
+    if (request.best_of or 1) != 1:
+        raise _unsupported("best_of", why="choices that nobody sees would be lost; ask for n")
+
+
+def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > STOPS_MAX or not all(stops):
+        raise RefusedCallError(
+            "stop is not usable", param="stop", fix=f"send at most {STOPS_MAX} strings, none of them empty"
+        )
+    return stops
+
+
+def _unsupported(name: str, *, why: str) -> RefusedCallError:
+    return RefusedCallError(
+        f"{name} is not supported", param=name, code="unsupported_parameter", why=why, fix="leave it out"
+    )

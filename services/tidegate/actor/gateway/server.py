@@ -1,0 +1,268 @@
+"""HTTP: the OpenAI API under /v1 for agents, episodes under /tidegate for whoever runs and judges them.
+
+An agent is known by its key, as the API's own header says, or as a path segment (``/key/<key>/v1``) for programs that
+know a base URL alone. Nothing here is logged that holds a key or a text.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import msgspec
+from aiohttp import web
+
+from tidegate.actor.gateway.calls import Caller
+from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.episodes import Episode, EpisodeTable, Reward, same_secret
+from tidegate.actor.gateway.errors import (
+    KeyRefusedError,
+    RefusedCallError,
+    UnknownModelError,
+    error_body,
+    error_headers,
+    http_status,
+)
+from tidegate.actor.gateway.requests import (
+    CallOptions,
+    ChatRequest,
+    CompletionRequest,
+    Request,
+    options_of,
+    read_request,
+)
+from tidegate.actor.gateway.responses import (
+    Envelope,
+    chat_answer,
+    model_answer,
+    models_answer,
+    text_answer,
+)
+from tidegate.actor.gateway.streams import send_chat, send_text
+from tidegate.core.errors import ConfigError, NotFoundError, PayloadTooLargeError, TidegateError
+from tidegate.runtime.clock import Clock
+from tidegate.runtime.stats_board import StatsBoard
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+# What an agent may call the policy where the run names nothing.
+MODEL = "policy"
+BEARER = "bearer "
+# How long answers under way may take once the server is closed: the runner has ended their episodes before.
+SHUTDOWN_S = 1.0
+
+
+class GatewayServer:
+    """Serves between ``start`` and ``close``. ``address`` is host:port once it has started."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        table: EpisodeTable,
+        config: GatewayConfig,
+        clock: Clock,
+        stats: StatsBoard,
+        *,
+        operator_key: str,
+    ) -> None:
+        """``operator_key`` opens episodes to agents of HTTP; empty opens them to nobody."""
+        self._caller = caller
+        self._table = table
+        self._config = config
+        self._clock = clock
+        self._stats = stats
+        self._operator_key = operator_key
+        self._runner: web.AppRunner | None = None
+        self.address = ""
+
+    async def start(self, *, port: int) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: the port is taken, or the host is not this machine's.
+        """
+        app = web.Application(client_max_size=self._config.request_bytes_max, middlewares=[self._errors])
+        for prefix in ("", "/key/{key}"):
+            app.router.add_post(f"{prefix}/v1/chat/completions", self._chat)
+            app.router.add_post(f"{prefix}/v1/completions", self._completion)
+            app.router.add_get(f"{prefix}/v1/models", self._models)
+            app.router.add_get(f"{prefix}/v1/models/{{model}}", self._model)
+        app.router.add_post("/tidegate/episodes", self._claim)
+        app.router.add_post("/tidegate/episodes/{episode_id}/reward", self._reward)
+        app.router.add_delete("/tidegate/episodes/{episode_id}", self._end)
+        # A caller that hangs up frees its slot of the engine at once.
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
+        )
+        await self._runner.setup()
+        host = self._config.host
+        site = web.TCPSite(self._runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(
+                f"The gateway cannot listen on {host}:{port}",
+                why=error.strerror or str(error),
+                fix="set actor.gateway.host and actor.gateway.port",
+            ) from error
+        bound = self._runner.addresses[0]
+        self.address = f"{host}:{bound[1]}"
+
+    async def close(self) -> None:
+        """Refuse new connections, end the others."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # -- agents ----------------------------------------------------------------------------------------------------
+
+    async def _chat(self, http: web.Request) -> web.StreamResponse:
+        episode = self._episode(http)
+        call = read_request(await http.read(), ChatRequest)
+        options = self._options(call, episode)
+        with self._calling(episode) as number:
+            prepared = self._caller.prepare_chat(episode, call)
+            if options.stream:
+                parts = self._caller.parts(episode, prepared, options, number=number)
+                style = self._config.tool_calls if prepared.callable_tools else None
+                return await send_chat(http, self._envelope("chatcmpl", call), parts, options, style=style)
+            answers = await self._caller.answers(episode, prepared, options, number=number)
+        piece_of = self._caller.piece_of if options.logprobs else None
+        return web.json_response(chat_answer(self._envelope("chatcmpl", call), answers, piece_of=piece_of))
+
+    async def _completion(self, http: web.Request) -> web.StreamResponse:
+        episode = self._episode(http)
+        call = read_request(await http.read(), CompletionRequest)
+        options = self._options(call, episode)
+        with self._calling(episode) as number:
+            prepared = self._caller.prepare_text(episode, call)
+            if options.stream:
+                parts = self._caller.parts(episode, prepared, options, number=number)
+                return await send_text(http, self._envelope("cmpl", call), parts, options)
+            answers = await self._caller.answers(episode, prepared, options, number=number)
+        piece_of = self._caller.piece_of if options.logprobs else None
+        return web.json_response(text_answer(self._envelope("cmpl", call), answers, piece_of=piece_of))
+
+    async def _models(self, http: web.Request) -> web.StreamResponse:
+        self._episode(http)
+        return web.json_response(models_answer(self._names(), created_at_s=int(self._clock.now_s())))
+
+    async def _model(self, http: web.Request) -> web.StreamResponse:
+        self._episode(http)
+        name = http.match_info["model"]
+        self._check_model(name)
+        return web.json_response(model_answer(name, created_at_s=int(self._clock.now_s())))
+
+    def _episode(self, http: web.Request) -> Episode:
+        return self._table.by_api_key(http.match_info.get("key") or _bearer(http))
+
+    def _options(self, call: Request, episode: Episode) -> CallOptions:
+        self._check_model(call.model)
+        return options_of(call, sampler=episode.task.sampler, config=self._config)
+
+    def _check_model(self, name: str) -> None:
+        if self._config.models and name not in self._config.models:
+            raise UnknownModelError(
+                f"There is no model {name[:64]!r}", fix=f"use {' or '.join(self._config.models)}"
+            )
+
+    def _names(self) -> tuple[str, ...]:
+        return self._config.models or (MODEL,)
+
+    @contextmanager
+    def _calling(self, episode: Episode) -> Generator[int]:
+        config = self._config
+        with episode.calling(
+            calls_max=config.calls_max, turns_max=config.turns_max, clock=self._clock
+        ) as number:
+            self._stats.add("gateway_calls_total")
+            yield number
+
+    def _envelope(self, kind: str, call: Request) -> Envelope:
+        return Envelope(
+            f"{kind}-{secrets.token_hex(12)}", call.model or self._names()[0], int(self._clock.now_s())
+        )
+
+    # -- whoever runs and judges episodes ---------------------------------------------------------------------------
+
+    async def _claim(self, http: web.Request) -> web.StreamResponse:
+        if not self._operator_key or not same_secret(_bearer(http), self._operator_key):
+            raise KeyRefusedError(
+                "Episodes are given to the operator's agents",
+                fix="send the key that the actor has in TIDEGATE_GATEWAY_KEY",
+            )
+        episode = self._table.claim()
+        base = f"{http.scheme}://{http.host}"
+        return web.json_response(
+            {
+                "episode_id": episode.episode_id,
+                "base_url": f"{base}/v1",
+                "api_key": episode.api_key,
+                "reward_url": reward_url(base, episode),
+                "reward_key": episode.reward_key,
+                "deadline_s": self._config.episode_deadline_s,
+                "task": task_of(episode),
+                "answer": episode.task.answer,
+            }
+        )
+
+    async def _reward(self, http: web.Request) -> web.StreamResponse:
+        episode = self._judged(http)
+        try:
+            reward = msgspec.json.decode(await http.read(), type=Reward)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RefusedCallError(
+                "The body is no reward", why=str(error), fix='send {"reward": 1.0}'
+            ) from error
+        episode.give_reward(reward)
+        return web.json_response({"episode_id": episode.episode_id, "reward": reward.reward})
+
+    async def _end(self, http: web.Request) -> web.StreamResponse:
+        episode = self._judged(http)
+        episode.end()
+        return web.json_response({"episode_id": episode.episode_id, "ended": True})
+
+    def _judged(self, http: web.Request) -> Episode:
+        return self._table.by_reward_key(_bearer(http), episode_id=http.match_info["episode_id"])
+
+    # -- errors ----------------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Whatever goes wrong leaves in the API's shape."""
+        try:
+            return await handler(request)
+        except TidegateError as error:
+            refusal = error
+        except web.HTTPRequestEntityTooLarge as error:
+            refusal = PayloadTooLargeError(
+                f"The body is larger than {self._config.request_bytes_max} bytes",
+                why=error.reason,
+                fix="send less, or raise actor.gateway.request_bytes_max",
+            )
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+            refusal = NotFoundError(f"There is no {request.method} {request.path[:80]}", why=error.reason)
+        self._stats.add(f"gateway_refused_{http_status(refusal)}_total")
+        return web.json_response(
+            error_body(refusal), status=http_status(refusal), headers=error_headers(refusal)
+        )
+
+
+def task_of(episode: Episode) -> dict[str, Any]:
+    """What an agent is told of its task; never the answer."""
+    task = episode.task
+    return {
+        "prompt": task.prompt,
+        "prompt_id": task.prompt_id,
+        "seed": episode.seed,
+        "episode_id": episode.episode_id,
+    }
+
+
+def reward_url(base: str, episode: Episode) -> str:
+    """Where an episode's reward is posted."""
+    return f"{base}/tidegate/episodes/{episode.episode_id}/reward"
+
+
+def _bearer(http: web.Request) -> str:
+    header = http.headers.get("Authorization", "")
+    return header[len(BEARER) :].strip() if header.lower().startswith(BEARER) else ""

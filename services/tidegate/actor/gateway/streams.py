@@ -1,0 +1,125 @@
+"""Answers as server-sent events: what is sure of a text as it is written, calls once they are whole."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tidegate.actor.gateway.calls import Part
+from tidegate.actor.gateway.errors import error_body
+from tidegate.actor.gateway.requests import CallOptions
+from tidegate.actor.gateway.responses import (
+    Answer,
+    Envelope,
+    called_delta,
+    chat_chunk,
+    text_chunk,
+    usage_of,
+)
+from tidegate.actor.gateway.tool_text import OPENINGS, ToolStyle
+from tidegate.actor.gateway.writing import sure_length
+from tidegate.core.errors import TidegateError
+
+_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+class _Events:
+    """One response; its headers leave with the first event, so that an error before it is an answer of its own."""
+
+    def __init__(self, http: web.Request) -> None:
+        self._http = http
+        self.response = web.StreamResponse(headers=_HEADERS)
+
+    async def send(self, event: dict[str, Any]) -> None:
+        await self._write(msgspec.json.encode(event))
+
+    async def end(self) -> web.StreamResponse:
+        await self._write(b"[DONE]")
+        await self.response.write_eof()
+        return self.response
+
+    async def _write(self, data: bytes) -> None:
+        if not self.response.prepared:
+            await self.response.prepare(self._http)
+        await self.response.write(b"data: " + data + b"\n\n")
+
+
+async def send_chat(
+    http: web.Request,
+    envelope: Envelope,
+    parts: AsyncGenerator[Part],
+    options: CallOptions,
+    *,
+    style: ToolStyle | None,
+) -> web.StreamResponse:
+    """A chat completion; ``style`` says how the reply may call tools, None that it may not.
+
+    Raises:
+        TidegateError: the engine's, before the first piece; later ones are an event.
+    """
+    events = _Events(http)
+    openings = (*options.stops, *(() if style is None else (OPENINGS[style],)))
+    sent = 0
+    try:
+        async with aclosing(parts):
+            async for part in parts:
+                if not events.response.prepared:
+                    await events.send(chat_chunk(envelope, {"role": "assistant", "content": ""}))
+                if isinstance(part, Answer):
+                    await _finish_chat(events, envelope, part, options, sent=sent)
+                    continue
+                sure = sure_length(part.text, openings=openings)
+                if sure > sent:
+                    await events.send(chat_chunk(envelope, {"content": part.text[sent:sure]}))
+                    sent = sure
+    except TidegateError as error:
+        return await _failed(events, error)
+    return await events.end()
+
+
+async def _finish_chat(
+    events: _Events, envelope: Envelope, answer: Answer, options: CallOptions, *, sent: int
+) -> None:
+    if answer.reply.content[sent:]:
+        await events.send(chat_chunk(envelope, {"content": answer.reply.content[sent:]}))
+    if answer.reply.calls:
+        await events.send(chat_chunk(envelope, called_delta(answer.reply)))
+    await events.send(chat_chunk(envelope, {}, finish_reason=answer.finish_reason))
+    if options.include_usage:
+        await events.send({**envelope.around("chat.completion.chunk", []), "usage": usage_of([answer])})
+
+
+async def send_text(
+    http: web.Request, envelope: Envelope, parts: AsyncGenerator[Part], options: CallOptions
+) -> web.StreamResponse:
+    """A completion.
+
+    Raises:
+        TidegateError: the engine's, before the first piece; later ones are an event.
+    """
+    events = _Events(http)
+    sent = 0
+    try:
+        async with aclosing(parts):
+            async for part in parts:
+                done = isinstance(part, Answer)
+                text = part.draft.text if isinstance(part, Answer) else part.text
+                sure = len(text) if done else sure_length(text, openings=options.stops)
+                if done or sure > sent:
+                    reason = part.finish_reason if isinstance(part, Answer) else ""
+                    await events.send(text_chunk(envelope, text[sent:sure], finish_reason=reason))
+                    sent = max(sent, sure)
+                if isinstance(part, Answer) and options.include_usage:
+                    await events.send({**envelope.around("text_completion", []), "usage": usage_of([part])})
+    except TidegateError as error:
+        return await _failed(events, error)
+    return await events.end()
+
+
+async def _failed(events: _Events, error: TidegateError) -> web.StreamResponse:
+    if not events.response.prepared:
+        raise error
+    await events.send(error_body(error))
+    return await events.end()
