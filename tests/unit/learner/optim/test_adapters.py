@@ -1,4 +1,4 @@
-"""Beside ``test_language_model``, which loads no transformers: that alone takes seconds, and torch's compiler with it."""
+"""Apart from ``test_language_model``, which loads no transformers: that takes seconds, and torch's compiler with it."""
 
 from pathlib import Path
 
