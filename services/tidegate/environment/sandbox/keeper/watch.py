@@ -1,0 +1,257 @@
+"""One run, seen from outside of its namespaces: makes them, holds the limits that need an onlooker, and answers.
+
+A process of its own for each run. It dies with the keeper, and the run dies with it.
+"""
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from tidegate.environment.sandbox.keeper import frames, inmate, kernel, usage
+
+# Between two looks a program can use this much more CPU, and grow by what it can write into memory meanwhile.
+_LOOK_PERIOD_S = 0.02
+_READ_BYTES = 1 << 16
+_ANSWER_TIMEOUT_S = 5.0
+
+
+class _Output:
+    """What came out of one stream: all of it counted, the first part kept."""
+
+    def __init__(self, descriptor: int, *, kept_max: int) -> None:
+        self.descriptor = descriptor
+        self.kept = bytearray()
+        self.num_bytes = 0
+        self._kept_max = kept_max
+        os.set_blocking(descriptor, False)
+
+    @property
+    def over(self) -> bool:
+        return self.num_bytes > self._kept_max
+
+    def read(self) -> bool:
+        """Take what is there; False once there is no more to come."""
+        try:
+            data = os.read(self.descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        self.kept += data[: max(0, self._kept_max - self.num_bytes)]
+        self.num_bytes += len(data)
+        return bool(data)
+
+    def drain(self) -> None:
+        """Take what is left of a stream whose writers are dead: what its pipe held, and no more than is kept."""
+        while not self.over and self.read():
+            pass
+
+
+def map_user(proc_fd: int, *, uid: int, gid: int) -> None:
+    """In a new user namespace, make ``uid`` and ``gid`` of the one around it nobody. No other user exists in it."""
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{inmate.NOBODY} {uid} 1"),
+        ("gid_map", f"{inmate.NOBODY} {gid} 1"),
+    ):
+        path = f"self/{name}"
+        map_fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc_fd)
+        try:
+            os.write(map_fd, text.encode())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            os.close(map_fd)
+
+
+def serve_run(connection: socket.socket, proc_fd: int, *, part_bytes_max: int, landlock_abi: int) -> bytes:
+    """Serve the run asked for on ``connection`` and end this process; returns in the program's, with its code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        connection.settimeout(_ANSWER_TIMEOUT_S)
+        head, (code, stdin) = frames.receive(connection, part_bytes_max=part_bytes_max)
+    except (OSError, ValueError, EOFError):
+        os._exit(1)  # the worker is gone: nobody waits for an answer
+    started_at_s = time.monotonic()
+    limits: dict[str, float] = head
+    pipes = [os.pipe() for _ in range(3)]
+    (stdin_read, stdin_write), (stdout_read, stdout_write), (stderr_read, stderr_write) = pipes
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        uid, gid = os.getuid(), os.getgid()
+        kernel.unshare(
+            kernel.CLONE_NEWUSER
+            | kernel.CLONE_NEWPID
+            | kernel.CLONE_NEWNET
+            | kernel.CLONE_NEWIPC
+            | kernel.CLONE_NEWUTS
+        )
+        map_user(proc_fd, uid=uid, gid=gid)
+        first_pid = os.fork()
+    except OSError as error:
+        _answer(connection, {"failed": f"{error.filename}: {error.strerror}", "errno": error.errno})
+    if first_pid == 0:
+        connection.close()
+        ours.close()
+        for descriptor in (proc_fd, stdin_write, stdout_read, stderr_read):
+            os.close(descriptor)
+        inmate.become_program(
+            limits=limits,
+            stdio=(stdin_read, stdout_write, stderr_write),
+            report=theirs,
+            landlock_abi=landlock_abi,
+        )
+        return code
+    theirs.close()
+    for descriptor in (stdin_read, stdout_write, stderr_write):
+        os.close(descriptor)
+    kept_max = int(limits["output_bytes"])
+    outputs = (_Output(stdout_read, kept_max=kept_max), _Output(stderr_read, kept_max=kept_max))
+    ours.send(b"g")
+    _finish(connection, _Run(first_pid, outputs, ours, proc_fd), limits, stdin, stdin_write, started_at_s)
+
+
+class _Run:
+    """A run under way, as its watch knows it."""
+
+    def __init__(
+        self, first_pid: int, outputs: tuple[_Output, _Output], report: socket.socket, proc_fd: int
+    ) -> None:
+        self.first_pid = first_pid
+        self.outputs = outputs
+        self.report = report
+        self.cpu_s = 0.0
+        self._proc_fd = proc_fd
+
+    def spent(self, limits: dict[str, float]) -> str | None:
+        """The limit that is reached by all processes together, if any."""
+        self.cpu_s, resident_bytes = usage.of_tree(self._proc_fd, self.first_pid)
+        if self.cpu_s >= limits["cpu_s"]:
+            return "cpu"
+        return "memory" if resident_bytes > limits["memory_bytes"] else None
+
+    def end(self) -> None:
+        """Kill all that is left of the run, and wait until it is dead."""
+        os.kill(self.first_pid, signal.SIGKILL)
+        _, _, used = os.wait4(self.first_pid, 0)
+        self.cpu_s = max(self.cpu_s, used.ru_utime + used.ru_stime)
+
+
+def _finish(
+    connection: socket.socket,
+    run: _Run,
+    limits: dict[str, float],
+    stdin: bytes,
+    stdin_write: int,
+    started_at_s: float,
+) -> NoReturn:
+    limit = _look_on(connection, run, limits, (stdin, stdin_write), started_at_s + limits["wall_s"])
+    run.end()
+    for output in run.outputs:
+        output.drain()
+    report = _last_word(run.report)
+    if report.startswith("E"):
+        _answer(connection, {"failed": report[1:]})
+    status = int(report[1:]) if report.startswith("S") else -signal.SIGKILL
+    if limit is None:
+        limit = _limit_of(run, limits, status)
+    stdout, stderr = run.outputs
+    head = {
+        "exit_status": status,
+        "limit": limit,
+        "stdout_bytes": stdout.num_bytes,
+        "stderr_bytes": stderr.num_bytes,
+        "cpu_s": run.cpu_s,
+        "wall_s": time.monotonic() - started_at_s,
+    }
+    _answer(connection, head, bytes(stdout.kept), bytes(stderr.kept))
+
+
+def _limit_of(run: _Run, limits: dict[str, float], status: int) -> str | None:
+    """The limit that a run went over between the last look and its end."""
+    if any(output.over for output in run.outputs):
+        return "output"
+    return "cpu" if status == -signal.SIGKILL and run.cpu_s >= limits["cpu_s"] else None
+
+
+def _last_word(report: socket.socket) -> str:
+    """What the inside said of its end; empty where it was killed."""
+    report.setblocking(False)
+    try:
+        return report.recv(4096).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _look_on(
+    connection: socket.socket,
+    run: _Run,
+    limits: dict[str, float],
+    feed: tuple[bytes, int],
+    deadline_s: float,
+) -> str | None:
+    """Read, feed and measure until the run ended by itself (None) or a limit is reached (its name)."""
+    poll = select.poll()
+    ended_fd = os.pidfd_open(run.first_pid)
+    poll.register(ended_fd, select.POLLIN)
+    poll.register(connection, select.POLLIN)
+    handlers: dict[int, Callable[[], bool]] = {output.descriptor: output.read for output in run.outputs}
+    for descriptor in handlers:
+        poll.register(descriptor, select.POLLIN)
+    handlers[feed[1]] = _feeder(*feed)
+    poll.register(feed[1], select.POLLOUT)
+    look_at_s = time.monotonic() + _LOOK_PERIOD_S
+    while True:
+        now_s = time.monotonic()
+        if now_s >= deadline_s:
+            return "wall"
+        if now_s >= look_at_s:
+            limit = run.spent(limits)
+            if limit is not None:
+                return limit
+            look_at_s = time.monotonic() + _LOOK_PERIOD_S
+        ready = dict(poll.poll(max(0.0, min(deadline_s, look_at_s) - now_s) * 1000))
+        if connection.fileno() in ready:
+            run.end()
+            os._exit(1)  # the worker gave the run up
+        for descriptor in ready.keys() & handlers.keys():
+            if not handlers[descriptor]():
+                poll.unregister(descriptor)
+                del handlers[descriptor]
+        if any(output.over for output in run.outputs):
+            return "output"
+        if ended_fd in ready:
+            return None
+
+
+def _feeder(data: bytes, descriptor: int) -> Callable[[], bool]:
+    """Writes ``data`` as it is asked for; the call says whether there is more."""
+    os.set_blocking(descriptor, False)
+    left = memoryview(data)
+
+    def feed() -> bool:
+        nonlocal left
+        try:
+            left = left[os.write(descriptor, left[:_READ_BYTES]) :] if left else left
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:
+            left = left[:0]
+        if left:
+            return True
+        os.close(descriptor)
+        return False
+
+    return feed
+
+
+def _answer(connection: socket.socket, head: dict[str, Any], *parts: bytes) -> NoReturn:
+    try:
+        connection.settimeout(_ANSWER_TIMEOUT_S)
+        frames.send(connection, head, parts)
+    except OSError:
+        os._exit(1)
+    os._exit(0)

@@ -1,0 +1,114 @@
+"""The start's self-test: programs that try to break out of the sandbox that is about to be trusted."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tidegate.environment.sandbox.port import Limits, SandboxResult
+from tidegate.environment.sandbox.unavailable import isolation_unavailable
+
+_MEMORY_BYTES = 128 << 20
+_PROCESSES = 4
+
+# Prints the breaches found, as JSON. Everything it tries must fail.
+_PROBE = """
+import ctypes, json, os, socket, sys
+outside = json.loads({outside!r})
+breaches = []
+
+def must_fail(name, act):
+    try:
+        act()
+    except (OSError, MemoryError):
+        return
+    breaches.append(name)
+
+for path in outside:
+    must_fail("read " + path, lambda: os.stat(path))
+for path in ("/x", "/dev/x", os.path.join(os.path.dirname(os.__file__), "x")):
+    must_fail("write " + path, lambda: open(path, "w"))
+for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
+    must_fail("socket", lambda: socket.socket(family, socket.SOCK_DGRAM))
+libc = ctypes.CDLL(None)
+for name, arguments in (
+    ("unshare", (0x10000000,)),
+    ("ptrace", (16, 1, None, None)),
+    ("mount", (b"none", b"/tmp", b"tmpfs", 0, None)),
+    ("setuid", (0,)),
+    ("memfd_create", (b"x", 0)),
+):
+    if getattr(libc, name)(*arguments) != -1:
+        breaches.append(name)
+if os.getuid() == 0 or os.getppid() != 1:
+    breaches.append("user or pid namespace")
+if os.environ:
+    breaches.append("environment")
+for descriptor in range(3, 256):
+    must_fail("descriptor", lambda: os.fstat(descriptor))
+must_fail("memory", lambda: bytearray({memory_bytes}))
+def fill():
+    with open("/tmp/full", "wb", buffering=0) as file:
+        while file.write(bytes(1 << 16)):
+            pass
+must_fail("disk", fill)
+os.unlink("/tmp/full")
+num_forked = 0
+hold, release = os.pipe()
+try:
+    while num_forked < 4 * {processes}:
+        if os.fork() == 0:
+            os.close(release)
+            os.read(hold, 1)
+            os._exit(0)
+        num_forked += 1
+except OSError:
+    pass
+os.close(release)
+if num_forked >= {processes}:
+    breaches.append("processes")
+sys.stdout.write(json.dumps(breaches))
+"""
+
+_OUTLIVE = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+time.sleep(600)
+"""
+
+_GROW = """
+import os, time
+for _ in range(2):
+    if os.fork() == 0:
+        break
+data = b"x" * (50 << 20)
+time.sleep(600)
+"""
+
+
+def break_out(run: Callable[[str, Limits], SandboxResult]) -> None:
+    """Try it.
+
+    Raises:
+        IsolationUnavailableError: something got out, or the run failed otherwise; the error names it.
+    """
+    # What the worker can see right now and a program must not.
+    outside = [
+        path for path in ("/etc/passwd", "/proc/self/environ", "/sys", __file__) if Path(path).exists()
+    ]
+    probe = _PROBE.format(outside=json.dumps(outside), memory_bytes=_MEMORY_BYTES, processes=_PROCESSES)
+    small = Limits(memory_bytes=_MEMORY_BYTES, processes=_PROCESSES, scratch_bytes=1 << 20)
+    result = run(probe, small)
+    if not result.ok:
+        ended = f"limit {result.limit}" if result.limit else f"status {result.exit_status}"
+        raise isolation_unavailable(f"the self-test ended with {ended}: {result.stderr[-500:]}")
+    breaches = json.loads(result.stdout)
+    if breaches:
+        raise isolation_unavailable(f"a program got past: {', '.join(breaches)}")
+    for code, limits, expected in (
+        (_OUTLIVE, Limits(wall_s=0.1), "wall"),
+        (_GROW, Limits(memory_bytes=_MEMORY_BYTES), "memory"),
+    ):
+        result = run(code, limits)
+        if result.limit != expected:
+            raise isolation_unavailable(f"a program went on past its limit of {expected}")
