@@ -17,6 +17,7 @@ from tidegate.core.records import Array
 from tidegate.environment.conversations.port import Conversation, ToolUse
 from tidegate.environment.conversations.registry import CONVERSATIONS
 from tidegate.environment.conversations.single_turn import SingleTurn
+from tidegate.environment.conversations.tools import NO_TOOLS, Tools
 from tidegate.environment.state import Answer
 from tidegate.environment.tasks.port import Problem, Score, TextTask
 from tidegate.environment.tasks.registry import TASKS
@@ -194,8 +195,9 @@ class GymnasiumEnv:
 class TextEnv:
     """A conversation, or a text task as a conversation of one turn."""
 
-    def __init__(self, env_id: str) -> None:
-        """``env_id`` names a text task."""
+    def __init__(self, env_id: str, tools: Tools) -> None:
+        """``env_id`` names a text task; ``tools`` is what its conversations are given."""
+        self._tools = tools
         self._task: TextTask = TASKS[env_id]
         self._dialogue = CONVERSATIONS.get(env_id)
         self._episode: Conversation | None = None
@@ -213,7 +215,7 @@ class TextEnv:
         self._episode = (
             SingleTurn(self._task, self._problem)
             if self._dialogue is None
-            else self._dialogue.begin(self._problem, seed=seed)
+            else self._dialogue.begin(self._problem, seed=seed, tools=self._tools)
         )
         self._exchange = []
         return self._episode.opening
@@ -241,16 +243,17 @@ class TextEnv:
         """Nothing is held."""
 
 
-def make_session_env(env_id: str, *, allowed_modules: Sequence[str]) -> SessionEnv:
+def make_session_env(env_id: str, *, allowed_modules: Sequence[str], tools: Tools = NO_TOOLS) -> SessionEnv:
     """A text task by its name, or one of Gymnasium's environments.
 
-    ``allowed_modules`` names the environments outside of Gymnasium's registry that a call may open.
+    ``allowed_modules`` names the environments outside of Gymnasium's registry that a call may open; ``tools`` is what
+    conversations are given.
 
     Raises:
         NotFoundError: there is no such environment, or it would import a module that is not allowed.
     """
     if env_id in TASKS:
-        return TextEnv(env_id)
+        return TextEnv(env_id, tools)
     if ":" in env_id and env_id not in allowed_modules:
         raise NotFoundError(
             f"Environment {env_id[:64]!r} may not be opened by a call",

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from tidegate.environment.conversations.tools import Tools
 from tidegate.environment.tasks.port import Problem, Score, TextTask
 
 
@@ -61,8 +62,8 @@ class ConversationTask(TextTask, Protocol):
         """Whether a replay gives the same episode for certain."""
         ...
 
-    def begin(self, problem: Problem, *, seed: int) -> Conversation:
-        """An episode about a problem.
+    def begin(self, problem: Problem, *, seed: int, tools: Tools) -> Conversation:
+        """An episode about a problem; ``seed`` is for what chance there is in it and in its tools.
 
         Raises:
             RecordError: the problem is none of this task's.

@@ -7,6 +7,7 @@ has a solution; any other that reaches the target is as good.
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 
 from tidegate.core.errors import RecordError
@@ -29,7 +30,7 @@ class Countdown:
 
     def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
         """All problems of a split, shuffled by ``seed``."""
-        return split_of(islice(_draws(), NUM_DRAWN), split, seed=seed)
+        return split_of(_drawn(), split, seed=seed)
 
     def score(self, problem: Problem, completion: str) -> Score:
         """1 for an expression of the given numbers that is the target, 0.1 for one that is not, else 0."""
@@ -57,6 +58,12 @@ class Countdown:
 def _score(*, valid: bool, exact: bool, log: str) -> Score:
     reward = 1.0 if exact else VALID_REWARD * valid
     return Score(reward=reward, components={"exact": float(exact), "valid": float(valid)}, log=log)
+
+
+@lru_cache(maxsize=1)
+def _drawn() -> tuple[Problem, ...]:
+    """Every problem, kept for as long as the process lives: a session that names none draws one of them."""
+    return tuple(islice(_draws(), NUM_DRAWN))
 
 
 def _draws() -> Iterator[Problem]:

@@ -16,10 +16,14 @@ DIGITS = frozenset("0123456789")
 
 
 class Evaluated(msgspec.Struct, frozen=True):
-    """An expression's value and the numbers in it, from left to right."""
+    """An expression's value, the numbers in it from left to right, and the steps in the order they were worked out.
+
+    A step is an operation on two values, as text: ``3+45``, then ``12*48``.
+    """
 
     value: Fraction
     numbers: tuple[int, ...]
+    steps: tuple[str, ...]
 
 
 def evaluate(text: str) -> Evaluated:
@@ -35,7 +39,7 @@ def evaluate(text: str) -> Evaluated:
     rest = reader.rest()
     if rest:
         raise RecordError(f"{text[:60]!r} is no expression", why=f"{rest[:20]!r} is left over")
-    return Evaluated(value, tuple(reader.numbers))
+    return Evaluated(value, tuple(reader.numbers), tuple(reader.steps))
 
 
 class _Reader:
@@ -45,6 +49,7 @@ class _Reader:
         self._text = text
         self._position = 0
         self.numbers: list[int] = []
+        self.steps: list[str] = []
 
     def rest(self) -> str:
         self._skip_spaces()
@@ -54,6 +59,7 @@ class _Reader:
         value = self._product(depth=depth)
         while sign := self._taken("+-"):
             term = self._product(depth=depth)
+            self.steps.append(f"{value}{sign}{term}")
             value = value + term if sign == "+" else value - term
         return value
 
@@ -63,6 +69,7 @@ class _Reader:
             factor = self._factor(depth=depth)
             if sign == "/" and factor == 0:
                 raise RecordError("The expression divides by zero")
+            self.steps.append(f"{value}{sign}{factor}")
             value = value * factor if sign == "*" else value / factor
         return value
 

@@ -7,6 +7,7 @@ matter: a judge can be asked for that.
 
 import random
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import cycle, islice, pairwise
 
 import msgspec
@@ -38,7 +39,7 @@ class FormatFollowing:
 
     def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
         """All problems of a split, shuffled by ``seed``."""
-        return split_of(islice(_draws(), NUM_DRAWN), split, seed=seed)
+        return split_of(_drawn(), split, seed=seed)
 
     def score(self, problem: Problem, completion: str) -> Score:
         """1 when every rule is kept, else half of the share that is. Components: ``exact``, and each rule's kind."""
@@ -98,6 +99,12 @@ def _shaped(words: Sequence[str], shape: Rule) -> str:
             return "\n***\n".join(parts)
         case _:
             return msgspec.json.encode(dict(zip(shape.words, parts, strict=True))).decode()
+
+
+@lru_cache(maxsize=1)
+def _drawn() -> tuple[Problem, ...]:
+    """Every problem, kept for as long as the process lives: a session that names none draws one of them."""
+    return tuple(islice(_draws(), NUM_DRAWN))
 
 
 def _draws() -> Iterator[Problem]:

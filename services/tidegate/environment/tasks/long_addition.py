@@ -8,6 +8,7 @@ more.
 
 import random
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice, takewhile
 from math import log
 
@@ -31,7 +32,7 @@ class LongAddition:
 
     def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
         """All problems of a split, shuffled by ``seed``; as many of a length as its share of the draws."""
-        return split_of(islice(_draws(), NUM_DRAWN), split, seed=seed)
+        return split_of(_drawn(), split, seed=seed)
 
     def score(self, problem: Problem, completion: str) -> Score:
         """1 for exactly the steps and the sum, else 0.2 times the share of steps that are right before the first slip.
@@ -67,6 +68,12 @@ def worked_out(left: str, right: str) -> str:
         carry = total // 10
     answer = f"{int(left) + int(right):0{len(left) + 1}d}"
     return STEP_END.join([*steps, answer])
+
+
+@lru_cache(maxsize=1)
+def _drawn() -> tuple[Problem, ...]:
+    """Every problem, kept for as long as the process lives: a session that names none draws one of them."""
+    return tuple(islice(_draws(), NUM_DRAWN))
 
 
 def _draws() -> Iterator[Problem]:
