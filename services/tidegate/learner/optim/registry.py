@@ -6,6 +6,7 @@ a line here and a file beside this one.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -14,8 +15,7 @@ from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks
-from tidegate.models.causal_lm import CausalLm
-from tidegate.models.char_lm import CharLm, CharLmSpec
+from tidegate.models.language_models import open_language_model
 from tidegate.models.registry import mlp_spec
 from tidegate.runtime.config import Settings
 
@@ -32,56 +32,21 @@ def actor_critic(
     return ActorCriticTrainer(spec, config.actor_critic, seed=settings.seed, device=device, ranks=ranks)
 
 
-def char_lm(
+def language_model(
     settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks = ALONE
 ) -> LanguageModelTrainer:
-    """The trainer of ``char_lm``: fresh parameters from the run's seed.
+    """The trainer of all language models: fresh parameters and adapters come from the run's seed.
 
     Raises:
-        ConfigError: the sizes make no model.
+        ConfigError: the sizes make no model, or the folder holds none.
     """
-    policy = settings.policy
-    spec = CharLmSpec(
-        d_model=policy.d_model,
-        num_layers=policy.num_layers,
-        num_heads=policy.num_heads,
-        context_length=policy.context_length,
-        value_head=policy.value_head,
+    model = open_language_model(
+        settings.policy,
+        trains=True,
+        device=device,
+        cache_dir=Path(config.cache_dir) if config.cache_dir else None,
+        generator=torch.Generator().manual_seed(settings.seed),
     )
-    model = CharLm(spec, generator=torch.Generator().manual_seed(settings.seed)).to(device)
-    return _language_model(model, settings, config, device, ranks)
-
-
-def transformers_lm(
-    settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks = ALONE
-) -> LanguageModelTrainer:
-    """The trainer of ``transformers``: the folder's parameters, and adapters from the run's seed.
-
-    Raises:
-        ConfigError: there is no such folder, or it holds no causal language model.
-    """
-    # Here and not above: transformers takes seconds to import, and a character model needs none of it.
-    from tidegate.models.transformers_lm import TransformersLm, TransformersLmSpec
-
-    policy = settings.policy
-    spec = TransformersLmSpec(
-        folder=policy.path,
-        context_length=policy.context_length,
-        dtype=policy.dtype,
-        lora_rank=policy.lora.rank,
-        lora_alpha=policy.lora.alpha,
-        lora_targets=policy.lora.targets,
-        value_head=policy.value_head,
-    )
-    model = TransformersLm(spec, trains=True, generator=torch.Generator().manual_seed(settings.seed)).to(
-        device
-    )
-    return _language_model(model, settings, config, device, ranks)
-
-
-def _language_model(
-    model: CausalLm, settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks
-) -> LanguageModelTrainer:
     return LanguageModelTrainer(
         model,
         config.language_model,
@@ -96,8 +61,8 @@ TRAINERS: dict[
     str, Callable[[Settings, LearnerConfig, torch.device, Ranks], ActorCriticTrainer | LanguageModelTrainer]
 ] = {
     "mlp_actor_critic": actor_critic,
-    "char_lm": char_lm,
-    "transformers": transformers_lm,
+    "char_lm": language_model,
+    "transformers": language_model,
 }
 
 
