@@ -120,11 +120,6 @@ class ContinuousBatch:
         return len(self._live)
 
     @property
-    def longest_written(self) -> int:
-        """Tokens written to the live row that has most."""
-        return max((len(row.written) for row in self._live), default=0)
-
-    @property
     def cache_bytes(self) -> int:
         """Keys and values in slots, as allocated now."""
         return self._slots.num_bytes
@@ -138,16 +133,39 @@ class ContinuousBatch:
         contexts = (HELD_CONTEXTS_MAX + 2) * self._model.context_length + self._tokens_per_pass
         return self._slots.bytes_max + contexts * self._slots.bytes_per_token
 
+    def check(self, row: NewRow) -> None:
+        """Whether a row can be written; reads nothing that changes.
+
+        Raises:
+            RecordError: its context is empty or holds an unknown token, does not fit into the model's with what may
+                follow it, or nothing can be drawn as it asks.
+        """
+        if row.max_new_tokens < 1 or not 0.0 <= row.temperature < math.inf:
+            raise RecordError(
+                f"Cannot write {row.max_new_tokens} tokens at temperature {row.temperature:g}",
+                fix="ask for at least one token at a temperature of 0 (greedy) or more",
+            )
+        if not row.context or not 0 <= min(row.context) <= max(row.context) < self._model.vocabulary_size:
+            raise RecordError(
+                f"A context holds no token, or ids outside of the vocabulary of {self._model.vocabulary_size}"
+            )
+        num_tokens = len(row.context) + row.max_new_tokens
+        if num_tokens > self._model.context_length:
+            raise RecordError(
+                f"A context with {row.max_new_tokens} new tokens needs {num_tokens} tokens",
+                why=f"the model's holds {self._model.context_length}",
+                fix="raise policy.context_length, lower sampler.max_new_tokens, or shorten the prompt",
+            )
+
     def add(self, rows: Sequence[NewRow]) -> list[int]:
         """Rows to write, behind those that wait; their ids. All of them or none.
 
         Raises:
-            RecordError: a context is empty or holds an unknown token, does not fit into the model's with what may
-                follow it, or nothing can be drawn as it asks.
+            RecordError: one of them cannot be written (``check``).
             BackpressureError: more would wait than ``waiting_max``; each row that ends makes room.
         """
         for row in rows:
-            self._check(row)
+            self.check(row)
         free = self._num_slots - len(self._live)
         if len(self._waiting) + len(rows) > self._waiting_max + free:
             raise BackpressureError(
@@ -219,24 +237,6 @@ class ContinuousBatch:
             tokens_BT, lengths_B = padded(written, device=self._model.device)
             _, cache = self._model(tokens_BT, cache=cache, lengths_B=lengths_B)
         self._slots.replace([row.slot for _, row in rows if row.slot is not None], cache)
-
-    def _check(self, row: NewRow) -> None:
-        if row.max_new_tokens < 1 or not 0.0 <= row.temperature < math.inf:
-            raise RecordError(
-                f"Cannot write {row.max_new_tokens} tokens at temperature {row.temperature:g}",
-                fix="ask for at least one token at a temperature of 0 (greedy) or more",
-            )
-        if not row.context or not 0 <= min(row.context) <= max(row.context) < self._model.vocabulary_size:
-            raise RecordError(
-                f"A context holds no token, or ids outside of the vocabulary of {self._model.vocabulary_size}"
-            )
-        num_tokens = len(row.context) + row.max_new_tokens
-        if num_tokens > self._model.context_length:
-            raise RecordError(
-                f"A context with {row.max_new_tokens} new tokens needs {num_tokens} tokens",
-                why=f"the model's holds {self._model.context_length}",
-                fix="raise policy.context_length, lower sampler.max_new_tokens, or shorten the prompt",
-            )
 
     def _decode(self) -> Tensor:
         """Read each live row's last token; the hidden states (R, D) that its next one is drawn from."""

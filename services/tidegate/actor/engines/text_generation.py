@@ -5,7 +5,6 @@ token's logprob is exactly the one its recorded version gives it (I5); for model
 costs less than a token's worth of care elsewhere.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.engines.refusals import check_finite, check_sampler
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.state import VersionMarks
 from tidegate.core.errors import RecordError, UnavailableError
@@ -56,13 +56,7 @@ class TextGenerationEngine:
             RecordError: a name, shape or dtype does not fit, or a value is not finite.
         """
         self._model.check_arrays(snapshot.tensors)
-        for name, tensor in snapshot.tensors.items():
-            if not np.isfinite(tensor).all():
-                raise RecordError(
-                    f"Policy {snapshot.version} holds values in {name!r} that are not finite",
-                    why="its update diverged",
-                    fix="lower the learning rate and start from an earlier checkpoint",
-                )
+        check_finite(snapshot)
 
     def check_task(self, task: Task) -> None:
         """Whether the prompt can be read, and the sampler's logprobs can be corrected for.
@@ -75,7 +69,7 @@ class TextGenerationEngine:
             raise RecordError(
                 f"{name} is a {task.kind} of {task.env_id!r}", why=f"this actor answers {self._env_id!r}"
             )
-        _check_sampler(task.sampler, name=name)
+        check_sampler(task.sampler, name=name)
         if task.sampler.temperature == 0.0:
             raise RecordError(
                 f"{name} is sampled at temperature 0", why="greedy completions have no logprob to train on"
@@ -147,7 +141,7 @@ class TextGenerationEngine:
             RecordError: a prompt cannot be read.
             UnavailableError: the actor is draining; another one will answer.
         """
-        _check_sampler(sampler, name="The evaluation")
+        check_sampler(sampler, name="The evaluation")
         version = self._serve_newest()
         texts: list[str] = []
         num_tokens = 0
@@ -185,20 +179,6 @@ class TextGenerationEngine:
             self._model.load_arrays(newest.tensors)
             self._steering.swapped(newest, seconds=self._clock.monotonic_s() - started_at_s)
         return newest.version
-
-
-def _check_sampler(sampler: Sampler, *, name: str) -> None:
-    if sampler.max_new_tokens < 1 or not 0.0 <= sampler.temperature < math.inf:
-        raise RecordError(
-            f"{name} asks for {sampler.max_new_tokens} new tokens at temperature {sampler.temperature:g}",
-            fix="set workload.sampler to at least one token and a temperature of 0 (greedy) or more",
-        )
-    if sampler.top_p != 1.0 or sampler.top_k != 0:
-        raise RecordError(
-            f"{name} truncates its samples (top_p {sampler.top_p:g}, top_k {sampler.top_k})",
-            why="truncation renormalises the policy, and no learner could recompute its logprobs",
-            fix="set workload.sampler.top_p to 1 and top_k to 0",
-        )
 
 
 def _sample(prompt: list[int], completion: Completion, marks: VersionMarks) -> Sample:

@@ -1,0 +1,42 @@
+"""What no engine takes: a policy whose update diverged, and samplers whose logprobs nobody could correct for."""
+
+import math
+
+import numpy as np
+
+from tidegate.core.errors import RecordError
+from tidegate.core.records import PolicySnapshot, Sampler
+
+
+def check_finite(snapshot: PolicySnapshot) -> None:
+    """Whether all of a policy's values are numbers.
+
+    Raises:
+        RecordError: some are not finite; the message names the first such tensor.
+    """
+    for name, tensor in snapshot.tensors.items():
+        if not np.isfinite(tensor).all():
+            raise RecordError(
+                f"Policy {snapshot.version} holds values in {name!r} that are not finite",
+                why="its update diverged",
+                fix="lower the learning rate and start from an earlier checkpoint",
+            )
+
+
+def check_sampler(sampler: Sampler, *, name: str) -> None:
+    """Whether tokens can be drawn so that a learner can recompute their logprobs; ``name`` says who asks.
+
+    Raises:
+        RecordError: no tokens, no temperature, or truncated sampling.
+    """
+    if sampler.max_new_tokens < 1 or not 0.0 <= sampler.temperature < math.inf:
+        raise RecordError(
+            f"{name} asks for {sampler.max_new_tokens} new tokens at temperature {sampler.temperature:g}",
+            fix="set workload.sampler to at least one token and a temperature of 0 (greedy) or more",
+        )
+    if sampler.top_p != 1.0 or sampler.top_k != 0:
+        raise RecordError(
+            f"{name} truncates its samples (top_p {sampler.top_p:g}, top_k {sampler.top_k})",
+            why="truncation renormalises the policy, and no learner could recompute its logprobs",
+            fix="set workload.sampler.top_p to 1 and top_k to 0",
+        )

@@ -1,0 +1,289 @@
+"""Language models in process, written by continuous batching in a thread beside the event loop.
+
+The thread looks at ``Steering`` between two steps: a newer policy is loaded there, and every token carries the version
+that was in place when it was drawn (I5). Tokens reach their ``Written`` in the event loop, one callback a step for
+all rows. ``Steering.running`` stays with the callers, who know which task a request belongs to.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import torch
+
+from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.refusals import check_finite, check_sampler
+from tidegate.actor.engines.registry import EngineSetting
+from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.core.errors import BackpressureError, RecordError, TidegateError, UnavailableError
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import PolicySnapshot, Task
+from tidegate.models.causal_lm import CausalLm
+from tidegate.models.continuous import ContinuousBatch, NewRow, Stepped
+from tidegate.models.language_models import open_language_model, open_tokenizer
+from tidegate.models.tokenizer import Tokenizer
+from tidegate.runtime.clock import Clock
+
+# Requests at once, far above what an actor's slots and an evaluation ask for; a request that ends makes room.
+REQUESTS_MAX = 65_536
+# Keys and values. Rows wait when it is full, see ``SlotCache``.
+CACHE_BYTES_MAX = 4 * 1024**3
+# Tokens of contexts read between two tokens of the rows under way: what a long prompt makes the others wait for.
+TOKENS_PER_PASS = 512
+# How often an engine without work looks whether there is a policy, or a stop; requests wake it at once.
+IDLE_WAIT_S = 0.05
+
+
+class _Call:
+    """A request under way: ``row`` is its place in the batch, which the thread alone sets and reads."""
+
+    __slots__ = ("future", "request", "row", "written")
+
+    def __init__(self, request: TokenRequest, written: Written, future: asyncio.Future[FinishReason]) -> None:
+        self.request = request
+        self.written = written
+        self.future = future
+        self.row: int | None = None
+
+
+class TorchEngine:
+    """A ``TokenEngine`` over any ``CausalLm``; greedy tokens (temperature 0) have the logprob 0.
+
+    Bounded: ``REQUESTS_MAX`` requests, ``slots`` of them in the cache. What the thread has drawn and the event loop
+    not yet taken is at most what was asked for.
+    """
+
+    def __init__(
+        self,
+        model: CausalLm,
+        tokenizer: Tokenizer,
+        *,
+        slots: int,
+        steering: Steering,
+        clock: Clock,
+        threads: int = 1,
+        cache_on_swap: Literal["recompute", "keep"] = "recompute",
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        tokens_per_pass: int = TOKENS_PER_PASS,
+    ) -> None:
+        """The model stays without a policy until the first one is offered.
+
+        Raises:
+            ConfigError: the cache cannot hold one text of the model's context.
+        """
+        self._model = model
+        self._tokenizer = tokenizer
+        self._steering = steering
+        self._clock = clock
+        self._threads = threads
+        self._recomputes = cache_on_swap == "recompute"
+        self._batch = ContinuousBatch(
+            model,
+            slots=slots,
+            waiting_max=REQUESTS_MAX,
+            tokens_per_pass=tokens_per_pass,
+            cache_bytes_max=cache_bytes_max,
+        )
+        # A call stands here when it begins, and once more when it was cancelled; the thread takes it out.
+        self._inbox: deque[_Call] = deque()
+        self._wake = threading.Event()
+        self._calls: set[_Call] = set()
+        self._calls_of_rows: dict[int, _Call] = {}  # the thread's
+        self._closing = False
+        self._ended = False
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's own."""
+        return self._tokenizer
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a context and its continuation together."""
+        return self._model.context_length
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """Whether the tensors are this model's parameters, and numbers.
+
+        Raises:
+            RecordError: a name, shape or dtype does not fit, or a value is not finite.
+        """
+        self._model.check_arrays(snapshot.tensors)
+        check_finite(snapshot)
+
+    def check_task(self, task: Task) -> None:
+        """Whether the prompt can be read, leaves room for an answer, and its sampler can be corrected for.
+
+        Raises:
+            RecordError: it cannot; the message says which field and why.
+        """
+        name = f"Task {task.task_id}"
+        check_sampler(task.sampler, name=name)
+        num_tokens = len(self._tokenizer.encode_prompt(task.prompt))
+        if num_tokens >= self.context_length:
+            raise RecordError(
+                f"{name} has a prompt of {num_tokens} tokens, and the context holds {self.context_length}",
+                why="nothing can be written behind it",
+                fix="raise policy.context_length, or shorten the prompt",
+            )
+
+    async def run(self) -> None:
+        """Write in a thread until ``Steering.stop``; what is not done then ends with ``UnavailableError``.
+
+        Raises:
+            TidegateError: the thread failed.
+        """
+        loop = asyncio.get_running_loop()
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch-engine")
+        work = loop.run_in_executor(executor, self._work, loop)
+        try:
+            await asyncio.shield(work)
+        except TidegateError:
+            raise
+        except Exception as error:
+            raise TidegateError(
+                "The engine broke while it was writing",
+                why=f"{type(error).__name__}: {error}",
+                fix="lower actor.slots or policy.context_length if memory ran out",
+            ) from error
+        finally:
+            self._closing = True
+            self._wake.set()
+            await asyncio.wait({work})  # at most the step under way
+            executor.shutdown(wait=False)
+            self._end()
+
+    async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
+        """Append to ``written`` until a stop token or ``max_new_tokens``; cancelled, it frees its slot at the next.
+
+        Raises:
+            RecordError: context and continuation do not fit the model, or its sampler truncates.
+            BackpressureError: ``REQUESTS_MAX`` requests are under way.
+            UnavailableError: the engine stops; what is written stays and may be gone on from.
+        """
+        check_sampler(request.sampler, name=f"Request {request.request_id}")
+        self._batch.check(_row(request))
+        if self._ended or self._steering.stop:
+            raise _stopped()
+        if len(self._calls) >= REQUESTS_MAX:
+            raise BackpressureError(
+                f"{REQUESTS_MAX} requests are under way", fix="ask again when some are done"
+            )
+        call = _Call(request, written, asyncio.get_running_loop().create_future())
+        self._calls.add(call)
+        self._tell(call)
+        try:
+            return await call.future
+        finally:
+            self._calls.discard(call)
+            if call.future.cancelled():
+                self._tell(call)
+
+    async def close(self) -> None:
+        """Let the thread end after its step; nothing but memory is held."""
+        self._closing = True
+        self._wake.set()
+        self._end()
+
+    # -- in the event loop -----------------------------------------------------------------------------------------
+
+    def _tell(self, call: _Call) -> None:
+        self._inbox.append(call)
+        self._wake.set()
+
+    def _deliver(self, calls: Sequence[_Call], stepped: Stepped, version: PolicyVersion) -> None:
+        for call, row, token, logprob in zip(
+            calls, stepped.rows, stepped.tokens, stepped.logprobs, strict=True
+        ):
+            if call.future.done():
+                continue  # cancelled while this step was computed
+            call.written.append((token,), (logprob,), version)
+            reason = stepped.ended.get(row)
+            if reason is not None:
+                call.future.set_result(reason)
+
+    def _end(self) -> None:
+        """Nobody waits for an engine that has stopped."""
+        self._ended = True
+        for call in self._calls:
+            if not call.future.done():
+                call.future.set_exception(_stopped())
+
+    # -- in the thread ---------------------------------------------------------------------------------------------
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        torch.set_num_threads(self._threads)  # of the operations that this thread starts
+        while not (self._steering.stop or self._closing):
+            self._wake.clear()
+            self._take()
+            version = self._serve_newest()
+            if version is None or not self._batch.num_rows:
+                self._wake.wait(IDLE_WAIT_S)
+                continue
+            stepped = self._batch.step()
+            if stepped.rows:
+                calls = [self._calls_of_rows[row] for row in stepped.rows]
+                for row in stepped.ended:
+                    del self._calls_of_rows[row]
+                loop.call_soon_threadsafe(self._deliver, calls, stepped, version)
+
+    def _take(self) -> None:
+        """Begin what is new, and stop what was cancelled."""
+        while self._inbox:
+            call = self._inbox.popleft()
+            if call.row is not None:
+                self._batch.stop(call.row)
+                self._calls_of_rows.pop(call.row, None)
+            elif not call.future.cancelled():
+                [call.row] = self._batch.add([_row(call.request)])
+                self._calls_of_rows[call.row] = call
+
+    def _serve_newest(self) -> PolicyVersion | None:
+        """Load the newest policy unless it is loaded; the version that draws from here on."""
+        newest = self._steering.newest
+        if newest is None:
+            return None
+        if newest is not self._steering.serving:
+            started_at_s = self._clock.monotonic_s()
+            self._model.load_arrays(newest.tensors)
+            if self._recomputes:
+                self._batch.refresh_cache()
+            self._steering.swapped(newest, seconds=self._clock.monotonic_s() - started_at_s)
+        return newest.version
+
+
+def _row(request: TokenRequest) -> NewRow:
+    return NewRow(
+        context=request.context,
+        max_new_tokens=request.sampler.max_new_tokens,
+        temperature=request.sampler.temperature,
+        stop_ids=request.stop_ids,
+        seed=request.seed % 2**64,
+    )
+
+
+def _stopped() -> UnavailableError:
+    return UnavailableError(
+        "The engine has stopped", why="its actor drains", fix="go on from what is written on another actor"
+    )
+
+
+def open_engine(setting: EngineSetting, steering: Steering, clock: Clock) -> TorchEngine:
+    """What the registry opens: the run file's model, on a GPU if there is one.
+
+    Raises:
+        ConfigError: there is no such model, or its context does not fit into the cache.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return TorchEngine(
+        open_language_model(setting.policy, trains=False, device=device),
+        open_tokenizer(setting.policy),
+        slots=setting.slots,
+        steering=steering,
+        clock=clock,
+        threads=setting.threads,
+        cache_on_swap=setting.cache_on_swap,
+    )

@@ -1,0 +1,276 @@
+"""The engine in process: tokens in the loop from a thread, versions by token, and nobody left waiting."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from tests.unit.actor.support import CHAR_LM, SAMPLER, group_task, snapshot, version
+from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.registry import EngineSetting
+from tidegate.actor.engines.token_port import TokenRequest, Written
+from tidegate.actor.engines.torch_engine import TorchEngine, open_engine
+from tidegate.core.errors import RecordError, TidegateError, UnavailableError
+from tidegate.core.records import Array, PolicySnapshot, Sampler
+from tidegate.models.causal_lm import Reading
+from tidegate.models.char_lm import CharLm, CharLmSpec
+from tidegate.models.char_tokenizer import EOS, CharTokenizer
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.config import WorkloadConfig
+
+SPEC = CharLmSpec(d_model=16, num_layers=2, num_heads=2, context_length=4096)
+CONTEXT = (1, 5, 6, 7)
+
+
+def params(seed: int) -> dict[str, Array]:
+    model = CharLm(SPEC, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        model.token_embedding.weight.mul_(50.0)
+        model.final_norm.bias.fill_(1.0)
+    return model.to_arrays()
+
+
+def request(
+    name: str, *, max_new_tokens: int = 6, stop_ids: frozenset[int] = frozenset(), seed: int = 0
+) -> TokenRequest:
+    return TokenRequest(name, CONTEXT, Sampler(max_new_tokens=max_new_tokens), stop_ids, seed)
+
+
+@asynccontextmanager
+async def running(
+    steering: Steering, *, slots: int = 4, model: CharLm | None = None
+) -> AsyncGenerator[TorchEngine]:
+    engine = TorchEngine(
+        model or CharLm(SPEC), CharTokenizer(), slots=slots, steering=steering, clock=SystemClock()
+    )
+    run = asyncio.create_task(engine.run())
+    try:
+        yield engine
+    finally:
+        steering.stop = True
+        await asyncio.wait({run})
+        await engine.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """The thread is another clock: waits are for what happens, never for a time."""
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+@torch.no_grad()
+def slow_logprobs(arrays: dict[str, Array], tokens: list[int]) -> list[float]:
+    model = CharLm(SPEC)
+    model.load_arrays(arrays)
+    hidden, _ = model(torch.tensor([[*CONTEXT, *tokens[:-1]]]))
+    logprobs_TV = model.next_logprobs(hidden[0, len(CONTEXT) - 1 :])
+    return [float(logprobs_TV[position, token]) for position, token in enumerate(tokens)]
+
+
+async def test_requests_wait_for_the_first_policy_and_are_written_under_it() -> None:
+    steering = Steering()
+    async with running(steering, slots=2) as engine:
+        texts = [Written() for _ in range(5)]
+        calls = [
+            asyncio.create_task(engine.generate(request(str(seed), seed=seed, max_new_tokens=4 + seed), text))
+            for seed, text in enumerate(texts)
+        ]
+        await asyncio.sleep(0)
+        assert not any(text.tokens for text in texts)
+        steering.newest = snapshot(3, params(0))
+        assert await asyncio.gather(*calls) == ["length"] * 5
+        for seed, text in enumerate(texts):
+            assert len(text.tokens) == 4 + seed
+            assert [(span.version, span.start, span.stop) for span in text.spans()] == [
+                (version(3), 0, 4 + seed)
+            ]
+            np.testing.assert_allclose(text.logprobs, slow_logprobs(params(0), text.tokens), atol=1e-5)
+        assert steering.num_swaps == 1
+        assert steering.serving is steering.newest
+
+
+async def test_a_stop_token_ends_a_text_and_belongs_to_it() -> None:
+    steering = Steering()
+    steering.newest = snapshot(0, params(0))
+    async with running(steering) as engine:
+        free, stopped = Written(), Written()
+        await engine.generate(request("free", max_new_tokens=20), free)
+        stop_ids = frozenset({free.tokens[7]})
+        reason = await engine.generate(request("stopped", max_new_tokens=20, stop_ids=stop_ids), stopped)
+        assert reason == "stop"
+        assert stopped.tokens == free.tokens[: free.tokens.index(free.tokens[7]) + 1]
+
+
+class Swapping(CharLm):
+    """Offers another policy while its tenth pass is under way."""
+
+    def __init__(self, steering: Steering, policy: PolicySnapshot) -> None:
+        super().__init__(SPEC)
+        self.steering = steering
+        self.policy = policy
+        self.num_passes = 0
+
+    def read(self, tokens_BT: torch.Tensor, reading: Reading) -> torch.Tensor:
+        self.num_passes += 1
+        if self.num_passes == 10:
+            self.steering.newest = self.policy
+        return super().read(tokens_BT, reading)
+
+
+async def test_a_policy_offered_while_texts_are_written_makes_their_next_tokens_exactly() -> None:
+    steering = Steering()
+    steering.newest = snapshot(0, params(0))
+    texts = [Written() for _ in range(6)]
+    async with running(steering, model=Swapping(steering, snapshot(1, params(1)))) as engine:
+        calls = [
+            engine.generate(request(str(seed), seed=seed, max_new_tokens=40), text)
+            for seed, text in enumerate(texts)
+        ]
+        await asyncio.gather(*calls)
+    mixed = [text for text in texts if len(text.spans()) == 2]
+    assert mixed, "the swap meets texts under way"
+    for text in texts:
+        by_version = {
+            version(0): slow_logprobs(params(0), text.tokens),
+            version(1): slow_logprobs(params(1), text.tokens),
+        }
+        expected = [
+            by_version[span.version][at] for span in text.spans() for at in range(span.start, span.stop)
+        ]
+        np.testing.assert_allclose(text.logprobs, expected, atol=2e-5)
+
+
+async def test_a_cancelled_request_frees_its_slot_and_is_written_no_more() -> None:
+    steering = Steering()
+    steering.newest = snapshot(0, params(0))
+    async with running(steering, slots=1) as engine:
+        first, second = Written(), Written()
+        long = asyncio.create_task(engine.generate(request("long", max_new_tokens=4000), first))
+        await until(lambda: len(first.tokens) > 3)
+        next_one = asyncio.create_task(engine.generate(request("next"), second))
+        waiting = asyncio.create_task(engine.generate(request("waiting"), Written()))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        long.cancel()
+        await asyncio.wait({long, waiting})
+        kept = list(first.tokens)
+        assert await next_one == "length"
+        assert first.tokens == kept
+        assert len(kept) < 4000
+
+
+async def test_a_text_is_gone_on_from_what_a_stopped_engine_left() -> None:
+    steering = Steering()
+    steering.newest = snapshot(0, params(0))
+    async with running(steering) as engine:
+        text = Written()
+        call = asyncio.create_task(engine.generate(request("text", max_new_tokens=4000), text))
+        await until(lambda: len(text.tokens) > 3)
+        steering.stop = True
+        with pytest.raises(UnavailableError):
+            await call
+        with pytest.raises(UnavailableError):
+            await engine.generate(request("late"), Written())
+    begun = text.tokens[:]
+    other = Steering()
+    other.newest = snapshot(0, params(0))
+    async with running(other) as engine:
+        rest = Written()
+        resumed = msgspec.structs.replace(request("text", max_new_tokens=10), context=(*CONTEXT, *begun))
+        await engine.generate(resumed, rest)
+    np.testing.assert_allclose(
+        text.logprobs + rest.logprobs, slow_logprobs(params(0), begun + rest.tokens), atol=2e-5
+    )
+
+
+async def test_an_engine_that_breaks_says_so_and_leaves_nobody_waiting() -> None:
+    steering = Steering()
+    steering.newest = snapshot(0, params(0))
+    engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, steering=steering, clock=SystemClock())
+    run = asyncio.create_task(engine.run())
+    texts = [Written(), Written()]
+    calls = [
+        asyncio.create_task(engine.generate(request(str(index), max_new_tokens=4000), text))
+        for index, text in enumerate(texts)
+    ]
+    await until(lambda: len(texts[0].tokens) > 3)
+    steering.newest = snapshot(1, {})
+    with pytest.raises(TidegateError):
+        await run
+    for call in calls:
+        with pytest.raises(UnavailableError):
+            await call
+
+
+async def test_what_the_library_raises_becomes_an_error_of_the_service() -> None:
+    class Broken(CharLm):
+        def next_logprobs(
+            self, hidden: torch.Tensor, *, temperature: float | torch.Tensor = 1.0
+        ) -> torch.Tensor:
+            raise RuntimeError("out of memory")
+
+    steering = Steering()
+    steering.newest = snapshot(0, params(0))
+    engine = TorchEngine(Broken(SPEC), CharTokenizer(), slots=1, steering=steering, clock=SystemClock())
+    run = asyncio.create_task(engine.run())
+    with pytest.raises(UnavailableError):
+        await engine.generate(request("any"), Written())
+    with pytest.raises(TidegateError, match="out of memory"):
+        await run
+
+
+async def test_cancelling_the_loop_ends_its_thread_and_its_requests() -> None:
+    steering = Steering()
+    steering.newest = snapshot(0, params(0))
+    engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, steering=steering, clock=SystemClock())
+    run = asyncio.create_task(engine.run())
+    text = Written()
+    call = asyncio.create_task(engine.generate(request("long", max_new_tokens=4000), text))
+    await until(lambda: len(text.tokens) > 3)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    with pytest.raises(UnavailableError):
+        await call
+
+
+async def test_what_does_not_fit_is_refused_before_it_waits() -> None:
+    engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, steering=Steering(), clock=SystemClock())
+    with pytest.raises(RecordError, match="context"):
+        await engine.generate(request("long", max_new_tokens=SPEC.context_length), Written())
+    cut_off = TokenRequest("cut-off", CONTEXT, Sampler(top_k=5), frozenset({EOS}))
+    with pytest.raises(RecordError, match="truncates"):
+        await engine.generate(cut_off, Written())
+
+
+def test_policies_and_tasks_are_checked_before_they_are_served() -> None:
+    setting = EngineSetting(
+        workload=WorkloadConfig(kind="text", env="arithmetic", num_samples=3, sampler=SAMPLER),
+        policy=CHAR_LM,
+        seed=0,
+        actor_index=0,
+        slots=2,
+    )
+    engine = open_engine(setting, Steering(), SystemClock())
+    assert engine.context_length == CHAR_LM.context_length
+    spec = CharLmSpec(
+        d_model=CHAR_LM.d_model,
+        num_layers=CHAR_LM.num_layers,
+        num_heads=CHAR_LM.num_heads,
+        context_length=CHAR_LM.context_length,
+    )
+    arrays = CharLm(spec).to_arrays()
+    engine.check_policy(snapshot(0, arrays))
+    with pytest.raises(RecordError, match="not finite"):
+        engine.check_policy(snapshot(0, arrays | {"final_norm.bias": np.full(16, np.nan, np.float32)}))
+    with pytest.raises(RecordError):
+        engine.check_policy(snapshot(0, params(0)))
+    engine.check_task(group_task())
+    with pytest.raises(RecordError, match="truncates"):
+        engine.check_task(group_task(sampler=Sampler(top_p=0.9)))
+    with pytest.raises(RecordError, match="prompt of 13 tokens"):
+        engine.check_task(group_task(prompt="1" * 12))
