@@ -1,4 +1,5 @@
 import itertools
+import math
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from tests.support.completions import floats, make_inputs
 from tidegate.algorithms.grpo import GrpoInputs, GrpoSettings, ObjectiveName, grpo_loss
+from tidegate.algorithms.grpo_settings import DECOUPLED_WEIGHT_MAX
 
 SEEDS = st.integers(0, 10_000)
 DRIFTS = st.floats(0.0, 1.5)
@@ -33,6 +35,18 @@ def test_truncated_and_untruncated_weights_agree_below_the_cap(seed: int, drift:
     scale_BT = 2.0 / weights_BT.clamp_min(2.0)
     below_own_limit = inputs.mask_BT & (weights_BT < 50.0)
     torch.testing.assert_close(truncated[below_own_limit], (untruncated * scale_BT)[below_own_limit])
+
+
+def test_an_untruncated_weight_is_still_no_absurd_one() -> None:
+    inputs = GrpoInputs(
+        mask_BT=torch.ones(1, 2, dtype=torch.bool),
+        advantages_B=torch.tensor([1.0]),
+        behavior_logprobs_BT=torch.tensor([[-9.0, -3.0]]),
+        proximal_logprobs_BT=torch.tensor([[-1.0, -1.0]]),
+    )
+    logprobs_BT = torch.full((1, 2), -1.0, requires_grad=True)
+    found = gradient(logprobs_BT, inputs, GrpoSettings(objective="decoupled_ppo"))
+    torch.testing.assert_close(found, -torch.tensor([[DECOUPLED_WEIGHT_MAX, math.exp(2.0)]]) / 2.0)
 
 
 @given(seed=SEEDS, drift=DRIFTS)
