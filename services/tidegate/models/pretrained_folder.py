@@ -33,7 +33,7 @@ class Pretrained:
 
     ``network``: all of it. ``body``: its layers, from token ids to the last hidden state, normalised. ``head``: the
     linear layer that makes logits of that. ``context_length``: tokens that its positions reach. ``vocabulary_size``:
-    rows of the head, padding rows included. ``additive_masks``: its attention wants floats instead of booleans.
+    rows of the head, padding rows included.
     """
 
     network: nn.Module
@@ -41,7 +41,6 @@ class Pretrained:
     head: nn.Linear
     context_length: int
     vocabulary_size: int
-    additive_masks: bool
 
 
 def load_pretrained(folder: Path, *, dtype: torch.dtype, context_length: int) -> Pretrained:
@@ -73,7 +72,6 @@ def load_pretrained(folder: Path, *, dtype: torch.dtype, context_length: int) ->
         head=head,
         context_length=int(config.max_position_embeddings),
         vocabulary_size=int(head.weight.shape[0]),
-        additive_masks=config._attn_implementation != "sdpa",
     )
     if context_length > pretrained.context_length:
         raise ConfigError(

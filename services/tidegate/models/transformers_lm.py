@@ -73,7 +73,6 @@ class TransformersLm(nn.Module):
         )
         self.network = pretrained.network
         self._vocabulary_size = pretrained.vocabulary_size
-        self._additive_masks = pretrained.additive_masks
         self._digest = ""
         if full:
             self._trained: dict[str, Tensor] = dict(self.network.named_parameters())
@@ -231,11 +230,11 @@ class TransformersLm(nn.Module):
     def _library_mask(self, mask: Tensor) -> Tensor:
         """Four dimensions, which the library takes as they are: two it would take for padding."""
         mask = mask[None, None] if mask.dim() == 2 else mask
-        if not self._additive_masks:
+        if self._any_network.config._attn_implementation == "sdpa":
             return mask
-        return torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill(
-            ~mask, torch.finfo(self.dtype).min
-        )
+        # The others add a mask to their scores.
+        zeros = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device)
+        return zeros.masked_fill(~mask, torch.finfo(self.dtype).min)
 
 
 class _ReadingCache(Cache):

@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from tidegate.core.errors import RecordError
+from tidegate.models import completion_batch
+from tidegate.models.char_lm import CharLm, CharLmSpec
+from tidegate.models.completion_batch import (
+    CompletionBatch,
+    completion_logprobs,
+    completion_outputs,
+    pack_completions,
+)
+
+PROMPTS = [[1, 5, 6, 7], [1, 9]]
+COMPLETIONS = [[5, 2], [6, 7, 2, 30, 31, 8, 2], [9, 9, 9]]
+GROUP_INDEX = [0, 1, 1]
+# The second row: a turn of three tokens, a reply of two, a turn of two.
+CHOSEN: list[ArrayLike | None] = [None, np.array([1, 1, 1, 0, 0, 1, 1], dtype=np.bool_), None]
+
+
+def make_model(*, value_head: bool = False) -> CharLm:
+    spec = CharLmSpec(d_model=16, num_layers=2, num_heads=2, context_length=12, value_head=value_head)
+    model = CharLm(spec, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embedding" in name:
+                parameter.mul_(50.0)
+            if name.startswith("value_head"):
+                parameter.normal_(generator=generator)
+    return model
+
+
+def packed() -> CompletionBatch:
+    return pack_completions(PROMPTS, COMPLETIONS, group_index=GROUP_INDEX, chosen=CHOSEN)
+
+
+def backward(loss: Tensor) -> None:
+    loss.backward()  # pyright: ignore[reportUnknownMemberType] (torch)
+
+
+def test_replies_are_read_and_not_trained() -> None:
+    model, batch = make_model(), packed()
+    everything = completion_logprobs(model, pack_completions(PROMPTS, COMPLETIONS, group_index=GROUP_INDEX))
+    holes = completion_logprobs(model, batch)
+    torch.testing.assert_close(holes[batch.mask_BT], everything[batch.mask_BT], atol=1e-6, rtol=0)
+    assert torch.equal(holes[1, 3:5], torch.zeros(2))
+    assert torch.equal(batch.mask_BT.sum(dim=1), torch.tensor([2, 5, 3]))
+    assert torch.equal(batch.lengths_B, torch.tensor([2, 7, 3]))
+
+
+def test_chosen_rows_keep_their_holes() -> None:
+    model, batch = make_model(), packed()
+    part = batch.rows(torch.tensor([1]))
+    torch.testing.assert_close(
+        completion_logprobs(model, part), completion_logprobs(model, batch)[1:2], atol=1e-6, rtol=0
+    )
+
+
+def test_logits_in_parts_give_the_same_logprobs_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = make_model(value_head=True), make_model(value_head=True)
+    expected = completion_outputs(whole, packed(), temperature=0.7)
+    backward(expected.square().sum())
+    # Three tokens at a time, of ten.
+    monkeypatch.setattr(completion_batch, "LOGITS_MAX", 3 * parts.vocabulary_size + 1)
+    computed = completion_outputs(parts, packed(), temperature=0.7)
+    backward(computed.square().sum())
+    torch.testing.assert_close(computed, expected, atol=1e-6, rtol=0)
+    for own, other in zip(parts.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_no_more_logits_exist_at_once_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    sizes: list[int] = []
+    next_logprobs = model.next_logprobs
+
+    def counted(hidden: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
+        sizes.append(hidden.shape[:-1].numel() * model.vocabulary_size)
+        return next_logprobs(hidden, temperature=temperature)
+
+    monkeypatch.setattr(model, "next_logprobs", counted)
+    monkeypatch.setattr(completion_batch, "LOGITS_MAX", 4 * model.vocabulary_size)
+    completion_logprobs(model, packed())
+    assert sizes == [4 * model.vocabulary_size, 4 * model.vocabulary_size, 2 * model.vocabulary_size]
+
+
+def test_values_are_those_before_each_chosen_token() -> None:
+    model, batch = make_model(value_head=True), packed()
+    outputs = completion_outputs(model, batch)
+    assert tuple(outputs.shape) == (3, 7, 2)
+    hidden, _ = model(torch.tensor([PROMPTS[1] + COMPLETIONS[1]]))
+    expected = model.state_values(hidden)[0, len(PROMPTS[1]) - 1 : -1]
+    torch.testing.assert_close(
+        outputs[1, :, 1], expected.masked_fill(~batch.mask_BT[1], 0.0), atol=1e-5, rtol=0
+    )
+    assert not outputs[0, 2:].any()
+
+
+def test_a_model_without_a_critic_has_no_column_of_values() -> None:
+    assert tuple(completion_outputs(make_model(), packed()).shape) == (3, 7, 1)
+
+
+@pytest.mark.parametrize("wrong", [[True], [1, 1], np.ones((2, 1), np.bool_)])
+def test_what_was_chosen_is_one_bool_a_token(wrong: ArrayLike) -> None:
+    with pytest.raises(RecordError, match="one bool a token"):
+        pack_completions([[1]], [[3, 4]], group_index=[0], chosen=[wrong])
+
+
+def test_ids_are_held_to_the_models_own_vocabulary() -> None:
+    assert pack_completions([[1]], [[4000]], group_index=[0], vocabulary_size=4001).tokens_BT.max() == 4000
+    with pytest.raises(RecordError, match="vocabulary of 4000"):
+        pack_completions([[1]], [[4000]], group_index=[0], vocabulary_size=4000)

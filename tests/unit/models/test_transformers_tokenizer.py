@@ -1,0 +1,136 @@
+import json
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from tests.unit.models.tiny_llama import make_folder
+from tests.unit.models.tiny_tokenizer import CHATML, SPECIALS, add_tokenizer
+from tidegate.core.errors import ConfigError, RecordError
+from tidegate.models.transformers_tokenizer import UNREADABLE, TransformersTokenizer
+
+VOCABULARY = 272  # 3 special tokens, 256 bytes, and 13 rows of padding
+END, START, TURN_END = range(3)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("model"), tied=True, vocab_size=VOCABULARY, eos_token_id=0)
+
+
+@pytest.fixture(scope="module")
+def chat(bare: Path) -> TransformersTokenizer:
+    return TransformersTokenizer(add_tokenizer(bare, chat_template=CHATML))
+
+
+def talk(*turns: tuple[str, str]) -> str:
+    return json.dumps([{"role": role, "content": content} for role, content in turns])
+
+
+def turn_of(tokenizer: TransformersTokenizer, text: str) -> list[int]:
+    """What the policy writes: the text's bytes, then its end of turn."""
+    written = tokenizer.encode_prompt(talk(("system", text)))
+    return [*written[len("\x00system\n") : -len("\x00\n\x00assistant\n")], TURN_END]
+
+
+def test_plain_text_is_one_message_of_the_user(chat: TransformersTokenizer) -> None:
+    assert chat.encode_prompt("47+38=?") == chat.encode_prompt(talk(("user", "47+38=?")))
+    assert chat.decode(chat.encode_prompt("hi")) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+@given(texts=st.lists(st.text(max_size=12), min_size=3, max_size=3))
+def test_an_episode_written_in_pieces_is_the_conversation_encoded_at_once(
+    chat: TransformersTokenizer, texts: list[str]
+) -> None:
+    first, answer, reply = texts
+    pieces = chat.encode_prompt(talk(("user", first))) + turn_of(chat, answer) + chat.encode_reply(reply)
+    assert pieces == chat.encode_prompt(talk(("user", first), ("assistant", answer), ("user", reply)))
+
+
+@pytest.mark.parametrize("special", SPECIALS)
+def test_markup_in_a_text_is_text(chat: TransformersTokenizer, special: str) -> None:
+    plain, reply = chat.encode_reply("ab"), chat.encode_reply(f"a{special}b")
+    specials = {END, START, TURN_END}
+    assert [token for token in reply if token in specials] == [token for token in plain if token in specials]
+    assert f"a{special[0]} {special[1:]}b" in chat.decode(reply)
+
+
+def test_a_turn_ends_where_the_files_or_the_template_say(chat: TransformersTokenizer) -> None:
+    assert chat.stop_ids == {END, TURN_END}
+
+
+def test_several_ends_in_the_generation_config_all_count(bare: Path, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, tied=True, vocab_size=VOCABULARY)
+    add_tokenizer(folder, chat_template=CHATML)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [0, 5]}')
+    (folder / "config.json").write_text((bare / "config.json").read_text())
+    assert TransformersTokenizer(folder).stop_ids == {END, 5, TURN_END}
+
+
+def test_a_turn_is_decoded_without_its_end_and_specials_inside_show(chat: TransformersTokenizer) -> None:
+    turn = turn_of(chat, "so: 85")
+    assert chat.decode(turn) == "so: 85"
+    assert chat.decode(turn[:-1]) == "so: 85"
+    assert chat.decode([*turn, *turn]) == "so: 85<|im_end|>so: 85"
+
+
+def test_ids_that_no_text_has_never_vanish(chat: TransformersTokenizer) -> None:
+    assert chat.decode([*turn_of(chat, "8")[:-1], VOCABULARY - 1, *turn_of(chat, "5")]) == f"8{UNREADABLE}5"
+    for outside in (-1, VOCABULARY):
+        with pytest.raises(RecordError, match="outside of the vocabulary of 272"):
+            chat.decode([outside])
+
+
+@pytest.mark.parametrize("text", ["[3+45]", "[]", '["a", "b"]', '[{"a": 1}]', " [1, 2"])
+def test_text_that_looks_like_a_list_is_text(chat: TransformersTokenizer, text: str) -> None:
+    assert chat.decode(chat.encode_prompt(text)).split("\n")[1] == f"{text}<|im_end|>"
+
+
+def test_a_message_that_lacks_a_part_is_refused(chat: TransformersTokenizer) -> None:
+    with pytest.raises(RecordError, match="messages cannot be read"):
+        chat.encode_prompt('[{"role": "user", "contents": "hi"}]')
+
+
+def test_roles_that_the_template_refuses_are_an_error_of_the_record(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, tied=True, vocab_size=VOCABULARY)
+    picky = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
+    tokenizer = TransformersTokenizer(add_tokenizer(folder, chat_template=picky))
+    with pytest.raises(RecordError, match="refuses a conversation"):
+        tokenizer.encode_prompt(talk(("system", "a"), ("user", "b")))
+
+
+def test_a_template_that_rewrites_earlier_turns_still_gives_what_stands_between(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, tied=True, vocab_size=VOCABULARY)
+    thinking = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+        "{% if loop.last and message.role == 'assistant' %}(thoughts){% endif %}"
+        "{{ message.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tokenizer = TransformersTokenizer(add_tokenizer(folder, chat_template=thinking))
+    assert (
+        tokenizer.decode(tokenizer.encode_reply("48"))
+        == "\n<|im_start|>user\n48<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_template_that_leaves_out_the_policy_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, tied=True, vocab_size=VOCABULARY)
+    add_tokenizer(folder, chat_template="{% for message in messages %}{{ message.role }}{% endfor %}")
+    with pytest.raises(ConfigError, match="leaves out what an assistant says"):
+        TransformersTokenizer(folder)
+
+
+def test_without_a_template_texts_are_themselves(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, tied=True, vocab_size=VOCABULARY, eos_token_id=0)
+    tokenizer = TransformersTokenizer(add_tokenizer(folder, chat_template=None))
+    assert tokenizer.decode(tokenizer.encode_prompt("47+38=")) == "47+38="
+    assert tokenizer.decode(tokenizer.encode_reply(" 85\n")) == " 85\n"
+    assert tokenizer.stop_ids == {END}
+    with pytest.raises(RecordError, match="no tokens"):
+        tokenizer.encode_prompt("")
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no tokenizer"):
+        TransformersTokenizer(make_folder(tmp_path, tied=True))
