@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from tidegate.actor.engines.port import Engine, Steering
+from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.clock import Clock
@@ -21,7 +22,8 @@ class EngineSetting(msgspec.Struct, frozen=True):
     """What an engine is made from.
 
     ``threads``: of one torch operation. ``evaluation_batch``: prompts at once. ``slots`` and ``cache_on_swap``: of
-    engines that write tokens, as the actor's config has them.
+    engines that write tokens, as the actor's config has them. ``server``: of engines that talk to one. ``data_dir``: the
+    actor's folder, for what they keep on disk.
     """
 
     workload: WorkloadConfig
@@ -32,6 +34,8 @@ class EngineSetting(msgspec.Struct, frozen=True):
     evaluation_batch: int = 512
     slots: int = 1
     cache_on_swap: Literal["recompute", "keep"] = "recompute"
+    server: ServerConfig = ServerConfig()
+    data_dir: str = ""
 
 
 PolicyKind: TypeAlias = Literal["mlp_actor_critic", "char_lm", "transformers"]

@@ -1,0 +1,443 @@
+"""The engine of inference servers: tokens from a server of its own, whose weights it replaces while requests go on.
+
+An update, in order: the version is written as a folder and the probe's answer computed; the server pauses; all tokens
+that it made arrive, or their requests are cut to go on as new ones; weights are loaded; the server resumes; the probe
+is compared while what is written is held back. A wrong answer, or any failure, puts the version before back in place,
+and the server is never left paused. A server that was lost gets its weights anew: nothing is believed about it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.server_config import ServerConfig
+from tidegate.actor.engines.server_port import ServerDialect, ServerRefusalError, ServerRequest, label_of
+from tidegate.actor.engines.server_probe import TEMPERATURE, Expected, LocalProbe, probe_error
+from tidegate.actor.engines.server_process import ServerProcess
+from tidegate.actor.engines.server_streams import Streams
+from tidegate.actor.engines.server_weights import ServerWeights
+from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.core.errors import DeadlineError, RecordError, TidegateError, UnavailableError
+from tidegate.core.records import PolicySnapshot, Task
+from tidegate.models.tokenizer import Tokenizer
+from tidegate.runtime.clock import Clock
+
+ResultT = TypeVar("ResultT")
+
+# Between two looks at Steering, which has no bell: what a new version waits for at most, far below a load's time.
+POLL_S = 0.01
+# Between two questions whether the server is the one that was updated; a server takes longer than that to start.
+PING_PERIOD_S = 1.0
+# Between two looks at a server's counter while its last tokens arrive, and at one that is starting.
+DRAIN_POLL_S = 0.002
+READY_POLL_S = 0.25
+
+
+class UpdateRefusedError(TidegateError):
+    """A server does not compute what the policy does."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class Served(msgspec.Struct, frozen=True, eq=False):
+    """A version as the server has it: its folder, and what the probe must give (None without a probe)."""
+
+    snapshot: PolicySnapshot
+    folder: Path
+    expected: Expected | None
+
+
+class ServerEngine:
+    """A ``TokenEngine`` over one server; ``dialect`` says how it is spoken to."""
+
+    def __init__(
+        self,
+        dialect: ServerDialect,
+        *,
+        config: ServerConfig,
+        weights: ServerWeights,
+        probe: LocalProbe | None,
+        tolerance: float,
+        tokenizer: Tokenizer,
+        context_length: int,
+        slots: int,
+        steering: Steering,
+        clock: Clock,
+        process: ServerProcess | None = None,
+    ) -> None:
+        """Nothing is started. ``tolerance``: of the probe. ``process``: of a server that this engine starts itself."""
+        self._dialect = dialect
+        self._config = config
+        self._weights = weights
+        self._probe = probe
+        self._tolerance = tolerance
+        self._tokenizer = tokenizer
+        self._context_length = context_length
+        self._steering = steering
+        self._clock = clock
+        self._process = process
+        self._slots = asyncio.Semaphore(slots)
+        self._streams = Streams(labels_pieces=dialect.labels_pieces)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-weights")
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("engine")
+        # Open while the server has a version that was found good.
+        self._gate = asyncio.Event()
+        self._served: Served | None = None
+        self._lost: UnavailableError | None = None
+        self._ended: TidegateError | None = None
+        self._failed: PolicySnapshot | None = None
+        self._num_failures = 0
+        self._retry_at_s = 0.0
+        self._pinged_at_s = 0.0
+        self._num_made_before = 0
+        self._epoch = 0
+        self._request_numbers = count()
+        self._figures: dict[str, float] = {}
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's own."""
+        return self._tokenizer
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a context and its continuation together."""
+        return self._context_length
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """What the engine measures, as the actor's board names it; bounded by the names in this file."""
+        return {**self._figures, "server_streams_cut_total": self._streams.num_cut}
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """Whether the tensors belong to the model, and are numbers.
+
+        Raises:
+            RecordError: one does not; the message names it.
+        """
+        self._weights.check(snapshot)
+        if self._probe is not None:
+            self._probe.check(snapshot.tensors)
+
+    def check_task(self, task: Task) -> None:
+        """Whether the sampler's logprobs can be corrected for, and the task fits the context.
+
+        Raises:
+            RecordError: it cannot; the message says which field and why.
+        """
+        sampler = task.sampler
+        if sampler.top_p != 1.0 or sampler.top_k != 0:
+            raise RecordError(
+                f"Task {task.task_id} samples with top_p {sampler.top_p} and top_k {sampler.top_k}",
+                why="truncated sampling renormalises the policy, and no learner could recompute its logprobs",
+                fix="set top_p to 1 and top_k to 0 in workload.sampler",
+            )
+        if sampler.temperature <= 0.0:
+            raise RecordError(
+                f"Task {task.task_id} is sampled at temperature {sampler.temperature}",
+                why="greedy completions have no logprob to train on",
+            )
+        num_tokens = len(self._tokenizer.encode_prompt(task.prompt)) + sampler.max_new_tokens
+        if sampler.max_new_tokens < 1 or num_tokens > self._context_length:
+            raise RecordError(
+                f"Task {task.task_id} needs {num_tokens} tokens, and the context holds {self._context_length}",
+                fix="raise policy.context_length, or lower workload.sampler.max_new_tokens",
+            )
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
+        """Append to ``written`` until a stop token or ``max_new_tokens``; a request that is cut goes on as another.
+
+        Raises:
+            RecordError: context and continuation do not fit the model.
+            UnavailableError: the engine stops, or lost its server; what is written stays.
+            CorruptionError: the server's account of versions is not what was recorded; the engine ends as well.
+        """
+        start = len(written.tokens)
+        if len(request.context) + request.sampler.max_new_tokens > self._context_length:
+            raise RecordError(
+                f"Request {request.request_id} needs {len(request.context)} tokens of context and"
+                f" {request.sampler.max_new_tokens} more, and the model holds {self._context_length}"
+            )
+        async with self._slots:
+            while True:
+                await self._admitted()
+                so_far = written.tokens[start:]
+                if so_far and so_far[-1] in request.stop_ids:
+                    return "stop"
+                if len(so_far) >= request.sampler.max_new_tokens:
+                    return "length"
+                try:
+                    finish = await self._streams.follow(
+                        self._dialect.stream(self._server_request(request, so_far)),
+                        written,
+                        greedy=request.sampler.temperature == 0.0,
+                        lost=self._lose,
+                    )
+                except TidegateError as error:
+                    if not isinstance(error, UnavailableError | ServerRefusalError):
+                        self._ended = error
+                    raise
+                if finish is not None:
+                    return finish
+
+    async def _admitted(self) -> None:
+        """Wait for a version that was found good; the engine's own loop brings it, or ends."""
+        await self._gate.wait()
+        if self._ended is not None:
+            raise UnavailableError("The engine has ended", why=str(self._ended)) from self._ended
+
+    def _server_request(self, request: TokenRequest, so_far: list[int]) -> ServerRequest:
+        left = request.sampler.max_new_tokens - len(so_far)
+        return ServerRequest(
+            # A request that was cut may still be ending on the server.
+            request_id=f"{request.request_id}-{next(self._request_numbers)}",
+            context=(*request.context, *so_far),
+            sampler=msgspec.structs.replace(request.sampler, max_new_tokens=left),
+            stop_ids=request.stop_ids,
+            cache_key=str(self._epoch),
+        )
+
+    # -- the engine's own loop ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep the server on the newest policy until ``Steering.stop``.
+
+        Raises:
+            TidegateError: no server within the deadline, too many failed updates in a row, or versions in doubt.
+        """
+        try:
+            await self._connect()
+            while not self._steering.stop and self._ended is None:
+                try:
+                    await self._tick()
+                except UnavailableError as error:
+                    if self._ended is None:
+                        await self._reconnect(error)
+                await asyncio.sleep(POLL_S)
+            if self._ended is not None:
+                raise self._ended
+        except TidegateError as error:
+            self._end(error)
+            raise
+        finally:
+            self._end(UnavailableError("The engine stops", fix="go on elsewhere from what is written"))
+
+    def _end(self, error: TidegateError) -> None:
+        self._ended = self._ended or error
+        self._streams.fail(UnavailableError("The engine ends", why=str(error)))
+        self._gate.set()  # whoever waits is told
+
+    async def _tick(self) -> None:
+        """One look at everything; the same look twice changes nothing."""
+        if self._lost is not None:
+            raise self._lost
+        if self._process is not None:
+            self._process.check()
+        newest, now_s = self._steering.newest, self._clock.monotonic_s()
+        if newest is not None and self._is_due(newest, now_s=now_s):
+            await self._update(newest)
+        elif now_s - self._pinged_at_s >= PING_PERIOD_S:
+            await self._ping()
+
+    def _is_due(self, newest: PolicySnapshot, *, now_s: float) -> bool:
+        if self._served is not None and newest is self._served.snapshot:
+            return False
+        return newest is not self._failed or now_s >= self._retry_at_s
+
+    async def _ping(self) -> None:
+        label = await self._dialect.label()
+        self._pinged_at_s = self._clock.monotonic_s()
+        if self._served is not None and label != label_of(self._served.snapshot.version):
+            raise UnavailableError(
+                f"The inference server serves {label!r} instead of {self._served.snapshot.version}",
+                why="it was started again, or somebody else updated it",
+            )
+
+    # -- updates -----------------------------------------------------------------------------------------------------
+
+    async def _update(self, snapshot: PolicySnapshot) -> None:
+        try:
+            wanted = await self._in_thread(lambda: self._prepare(snapshot))
+        except (RecordError, OSError) as error:
+            self._note_failure(snapshot, error)
+            return
+        before = self._served
+        self._gate.clear()
+        started_at_s = self._clock.monotonic_s()
+        try:
+            await self._replace(wanted, before=before)
+            paused_s = self._clock.monotonic_s() - started_at_s
+            await self._compare(wanted)
+        except (ServerRefusalError, UpdateRefusedError, DeadlineError, RecordError) as error:
+            self._note_failure(snapshot, error)
+            await self._roll_back(before, refused=snapshot)
+            return
+        except UnavailableError as error:
+            self._note_failure(snapshot, error)
+            raise
+        self._served, self._failed, self._num_failures = wanted, None, 0
+        self._streams.release()
+        self._gate.set()
+        self._steering.swapped(snapshot, seconds=paused_s)
+        self._figures["server_pause_ms"] = 1e3 * paused_s
+        self._add("server_updates_total")
+        await self._in_thread(lambda: self._weights.drop_all_but(wanted.folder))
+        self._log.info("server_updated", version=str(snapshot.version), **self._figures)
+
+    def _prepare(self, snapshot: PolicySnapshot) -> Served:
+        expected = None if self._probe is None else self._probe.expect(snapshot.tensors)
+        return Served(snapshot, self._weights.write(snapshot), expected)
+
+    async def _replace(self, wanted: Served, *, before: Served | None) -> None:
+        """Pause, let arrive, load, resume. The server resumes as well when this fails, by ``_roll_back``."""
+        await self._dialect.pause()
+        await self._settle()
+        version = wanted.snapshot.version
+        self._streams.serve(
+            version, before=None if before is None else before.snapshot.version, held=self._probe is not None
+        )
+        started_at_s = self._clock.monotonic_s()
+        await self._dialect.load(wanted.folder, label=label_of(version))
+        self._figures["server_update_ms"] = 1e3 * (self._clock.monotonic_s() - started_at_s)
+        self._epoch += 1
+        self._num_made_before = await self._dialect.tokens_made() or 0
+        self._streams.num_received = 0
+        await self._dialect.resume()
+
+    async def _settle(self) -> None:
+        """Nothing that a paused server made is on its way when this returns, or nobody waits for it any more."""
+        if self._dialect.labels_pieces:
+            self._streams.cut(only_unlabelled=True)
+        elif not await self._all_arrived():
+            self._streams.cut()
+
+    async def _all_arrived(self) -> bool:
+        """Whether as many tokens arrived as the server made, by its own count, seen twice."""
+        deadline_s = self._clock.monotonic_s() + self._config.drain_deadline_s
+        num_agreed = 0
+        while len(self._streams):
+            num_made = await self._dialect.tokens_made()
+            if num_made is None:
+                return False
+            agrees = num_made - self._num_made_before == self._streams.num_received
+            num_agreed = num_agreed + 1 if agrees else 0
+            if num_agreed == 2:
+                return True
+            if self._clock.monotonic_s() >= deadline_s:
+                return False
+            await asyncio.sleep(DRAIN_POLL_S)
+        return True
+
+    async def _compare(self, served: Served) -> None:
+        if self._probe is None or served.expected is None:
+            return
+        answer = await self._dialect.probe(self._probe.tokens, temperature=TEMPERATURE)
+        error = probe_error(served.expected, answer)
+        self._figures["server_probe_error"] = error
+        if not error <= self._tolerance:
+            raise UpdateRefusedError(
+                f"The server's logprobs under {served.snapshot.version} are off by {error:.3g} on average",
+                why=f"more than {self._tolerance:g} is not rounding: it has other weights, another dtype or another"
+                " way to give logprobs",
+                fix="start it as docs/engines.md says, from the folder made for it, with its head untied",
+            )
+
+    async def _roll_back(self, before: Served | None, *, refused: PolicySnapshot) -> None:
+        """The version before, in place and found good; without one nobody is served until one is.
+
+        Raises:
+            UnavailableError: it is not to be had; what the server computes is unknown.
+        """
+        self._streams.cut(refused=refused.version)
+        await self._in_thread(lambda: self._weights.drop_all_but(*([before.folder] if before else [])))
+        try:
+            if before is None:
+                await self._dialect.resume()
+                return
+            await self._replace(before, before=None)
+            await self._compare(before)
+        except (ServerRefusalError, UpdateRefusedError, DeadlineError, RecordError) as error:
+            with contextlib.suppress(ServerRefusalError, UnavailableError):
+                await self._dialect.resume()
+            raise UnavailableError(
+                "The inference server cannot be brought back to the version before", why=str(error)
+            ) from error
+        self._streams.release()
+        self._gate.set()
+        self._log.info("server_rolled_back", version=str(before.snapshot.version))
+
+    def _note_failure(self, snapshot: PolicySnapshot, error: Exception) -> None:
+        self._failed = snapshot
+        self._num_failures += 1
+        self._retry_at_s = self._clock.monotonic_s() + self._config.retry_delay_s
+        self._add("server_updates_refused_total")
+        self._log.warning("server_update_refused", version=str(snapshot.version), error=str(error))
+        if self._num_failures >= self._config.failures_max:
+            self._ended = UpdateRefusedError(
+                f"{self._num_failures} updates of the inference server failed in a row",
+                why=str(error),
+                fix="look at the server's log; actor.server.failures_max says how many are borne",
+            )
+
+    # -- a server that is gone ---------------------------------------------------------------------------------------
+
+    def _lose(self, error: UnavailableError) -> None:
+        """A request found the server gone: nobody else is sent to it until it was looked at."""
+        self._lost = self._lost or error
+        if self._ended is None:
+            self._gate.clear()
+
+    async def _connect(self) -> None:
+        """Start the server if it is ours, and wait until it is ready."""
+        if self._process is not None:
+            await self._process.start()
+        deadline_s = self._clock.monotonic_s() + self._config.ready_deadline_s
+        while not self._steering.stop:
+            try:
+                await self._dialect.check(context_length=self._context_length)
+            except (UnavailableError, ServerRefusalError) as error:
+                if self._process is not None:
+                    self._process.check()
+                if self._clock.monotonic_s() >= deadline_s:
+                    raise UnavailableError(
+                        f"No inference server within {self._config.ready_deadline_s:g} s",
+                        why=str(error),
+                        fix="start it, or raise actor.server.ready_deadline_s",
+                    ) from error
+                await asyncio.sleep(READY_POLL_S)
+            else:
+                self._pinged_at_s = self._clock.monotonic_s()
+                return
+
+    async def _reconnect(self, error: UnavailableError) -> None:
+        """Nothing is believed about a server that was gone: it may have been started again, with other weights."""
+        self._log.warning("server_lost", error=str(error))
+        self._add("server_losses_total")
+        self._gate.clear()
+        self._streams.fail(error)
+        self._served, self._failed, self._lost = None, None, None
+        await self._connect()
+
+    def _add(self, name: str) -> None:
+        self._figures[name] = self._figures.get(name, 0.0) + 1.0
+
+    async def _in_thread(self, call: Callable[[], ResultT]) -> ResultT:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def close(self) -> None:
+        """End requests, connections, and the server if it is ours."""
+        self._end(UnavailableError("The engine is closed"))
+        await self._dialect.close()
+        if self._process is not None:
+            await self._process.stop()
+        self._thread.shutdown(wait=False)

@@ -1,0 +1,85 @@
+"""Whether a server computes what this actor's own model computes: logprobs of a fixed prompt, after each update.
+
+It is what catches a server that loaded the wrong weights and says that all went well. It also catches one that gives
+logprobs of another sampler than the one it drew from: a token is sampled at a temperature that is not 1.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+import torch
+from torch import Tensor
+
+from tidegate.actor.engines.server_port import ProbeAnswer
+from tidegate.core.errors import RecordError
+from tidegate.core.records import Array
+from tidegate.models.causal_lm import CausalLm
+
+TEMPERATURE = 0.5
+PROBE_TOKENS_MAX = 32
+# Tokens spread over the vocabulary: unlikely text shows every layer, and a multiplier prime to its size repeats none.
+SPREAD = 7919
+
+# Mean difference of logprobs over the probe: docs/engines.md has the measurements.
+TOLERANCES: dict[Literal["float32", "bfloat16"], float] = {"float32": 1e-3, "bfloat16": 0.1}
+
+
+class Expected(msgspec.Struct, frozen=True, eq=False):
+    """What the policy gives: logprobs (P-1,) of the prompt's tokens from its second on, and all (V,) of the next."""
+
+    prompt_logprobs: Tensor
+    next_logprobs: Tensor
+
+
+class LocalProbe:
+    """This actor's own copy of the model, which holds one version at a time. Computes; used by one thread."""
+
+    def __init__(self, model: CausalLm) -> None:
+        """``model``: anything that loads what the learner publishes."""
+        self._model = model
+        self.tokens = probe_tokens(model.vocabulary_size, context_length=model.context_length)
+
+    def check(self, arrays: Mapping[str, Array]) -> None:
+        """Whether the model can load them.
+
+        Raises:
+            RecordError: a tensor does not fit.
+        """
+        self._model.check_arrays(arrays)
+
+    @torch.no_grad()
+    def expect(self, arrays: Mapping[str, Array]) -> Expected:
+        """Load a policy and read the prompt.
+
+        Raises:
+            RecordError: it does not fit.
+        """
+        self._model.load_arrays(arrays)
+        tokens = torch.tensor([self.tokens])
+        hidden, _ = self._model(tokens)
+        prompt = self._model.next_logprobs(hidden[0, :-1])
+        chosen = prompt.gather(1, tokens[0, 1:, None])[:, 0]
+        return Expected(chosen, self._model.next_logprobs(hidden[0, -1], temperature=TEMPERATURE))
+
+
+def probe_tokens(vocabulary_size: int, *, context_length: int) -> tuple[int, ...]:
+    """The fixed prompt; it leaves room for one more token."""
+    length = min(PROBE_TOKENS_MAX, context_length - 1)
+    return tuple((SPREAD * (index + 1)) % vocabulary_size for index in range(length))
+
+
+def probe_error(expected: Expected, answer: ProbeAnswer) -> float:
+    """Mean difference of logprobs, in nats: of the prompt's tokens or of the sampled one, whichever is larger.
+
+    Raises:
+        RecordError: the answer is about another prompt or vocabulary.
+    """
+    if len(answer.prompt_logprobs) != len(expected.prompt_logprobs):
+        raise RecordError("The server answered another probe than it was sent")
+    if not 0 <= answer.token < len(expected.next_logprobs):
+        raise RecordError(f"The server sampled token {answer.token}, which the model does not have")
+    prompt = (torch.tensor(answer.prompt_logprobs) - expected.prompt_logprobs).abs().mean()
+    sampled = abs(answer.logprob - float(expected.next_logprobs[answer.token]))
+    # A single token's rounding is larger than the mean of many: 5 times in what was measured.
+    return max(float(prompt), sampled / 5)

@@ -1,0 +1,198 @@
+"""Requests under way at a server, and which version chose each of their tokens (I5).
+
+A token belongs to the weights that the server had when it made it. Either the server says which those are with each
+piece, or its weights are only ever replaced once all that it made before has arrived here. What a version writes before
+its probe is held back, and is never seen by anyone if the version is refused.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+from tidegate.actor.engines.server_port import LabelSpan, Piece, PieceFinish, label_of
+from tidegate.actor.engines.token_port import FinishReason, Written
+from tidegate.core.errors import CorruptionError, TidegateError, UnavailableError
+from tidegate.core.ids import PolicyVersion
+
+
+class _Stream:
+    """One request: where its tokens go, those held back, and the label of each, for the server's account at the end."""
+
+    def __init__(self, written: Written) -> None:
+        self.written = written
+        self.labels: list[str] = []
+        self.held: list[tuple[int, float, PolicyVersion]] = []
+        self.reading: asyncio.Task[PieceFinish | None] | None = None
+        self.failure: TidegateError | None = None
+
+    def flush(self, *, without: PolicyVersion | None = None) -> None:
+        """Write what was held back, up to the first token of a version that was refused."""
+        for token, logprob, version in self.held:
+            if version == without:
+                break
+            self.written.append([token], [logprob], version)
+        self.held.clear()
+
+
+class Streams:
+    """As many as the engine has slots. Lives in one event loop."""
+
+    def __init__(self, *, labels_pieces: bool) -> None:
+        """``labels_pieces``: whether the server says with each piece whose its tokens are."""
+        self._labels_pieces = labels_pieces
+        self._open: set[_Stream] = set()
+        self._label = ""
+        self._versions: dict[str, PolicyVersion] = {}
+        self._released = asyncio.Event()
+        self._released.set()
+        self.num_received = 0
+        self.num_cut = 0
+
+    def __len__(self) -> int:
+        """Requests under way."""
+        return len(self._open)
+
+    def serve(self, version: PolicyVersion, *, before: PolicyVersion | None, held: bool) -> None:
+        """From here on ``version`` chooses, after ``before``; ``held``: nothing of it is written until ``release``."""
+        self._label = label_of(version)
+        self._versions = {label_of(known): known for known in (before, version) if known is not None}
+        if held:
+            self._released.clear()
+
+    def release(self) -> None:
+        """Write what was held back."""
+        for stream in self._open:
+            stream.flush()
+        self._released.set()
+
+    def cut(self, *, refused: PolicyVersion | None = None, only_unlabelled: bool = False) -> None:
+        """End requests here and on the server; each may go on as a new one, from the tokens that it has.
+
+        ``refused``: the version whose tokens are forgotten. ``only_unlabelled``: those whose pieces do not say whose
+        they are.
+        """
+        for stream in self._open:
+            if only_unlabelled and self._labels_pieces and stream.labels:
+                continue
+            stream.flush(without=refused)
+            self.num_cut += 1
+            self._end(stream)
+        if refused is not None:
+            self._released.set()
+
+    def fail(self, error: TidegateError) -> None:
+        """End all requests with an error; what is written stays, what was held back is forgotten."""
+        for stream in self._open:
+            stream.held.clear()
+            stream.failure = error
+            self._end(stream)
+        self._released.set()
+
+    async def follow(
+        self,
+        opened: AbstractAsyncContextManager[AsyncIterator[Piece]],
+        written: Written,
+        *,
+        greedy: bool,
+        lost: Callable[[UnavailableError], None],
+    ) -> FinishReason | None:
+        """Write what a request brings; how it ended, or None when it was cut.
+
+        ``greedy``: its tokens are the likeliest ones, with logprob 0. ``lost``: told when the server is gone.
+
+        Raises:
+            UnavailableError: the server is gone, or gave the request up.
+            CorruptionError: the server's account of versions is not what was recorded.
+        """
+        stream = _Stream(written)
+        stream.reading = asyncio.create_task(self._read(stream, opened, greedy=greedy))
+        self._open.add(stream)
+        try:
+            await asyncio.wait({stream.reading})
+            if stream.failure is not None:
+                raise stream.failure
+            if stream.reading.cancelled():
+                return None
+            finish = stream.reading.result()
+        except UnavailableError as error:
+            if error is not stream.failure:
+                lost(error)
+            raise
+        finally:
+            self._open.discard(stream)
+            stream.reading.cancel()  # of a caller that was cancelled: the request ends on the server as well
+        if finish is None or finish == "abort":
+            raise UnavailableError(
+                "The inference server gave a request up",
+                why="somebody aborted it" if finish else "its stream ended without a word of how",
+                fix="let no other program steer this actor's server",
+            )
+        return finish
+
+    async def _read(
+        self, stream: _Stream, opened: AbstractAsyncContextManager[AsyncIterator[Piece]], *, greedy: bool
+    ) -> PieceFinish | None:
+        finish: PieceFinish | None = None
+        async with opened as pieces:
+            async for piece in pieces:
+                self._take(stream, piece, greedy=greedy)
+                finish = piece.finish or finish
+        # Who finished while a version was tried waits for what becomes of it.
+        await self._released.wait()
+        return finish
+
+    def _take(self, stream: _Stream, piece: Piece, *, greedy: bool) -> None:
+        first = len(stream.labels)
+        self.num_received += len(piece.tokens)
+        stream.labels += self._labels_of(stream, piece)
+        for index, token in enumerate(piece.tokens):
+            version = self._version_of(stream.labels[first + index])
+            logprob = 0.0 if greedy else piece.logprobs[index]
+            if self._released.is_set():
+                stream.written.append([token], [logprob], version)
+            else:
+                stream.held.append((token, logprob, version))
+        if piece.finish is not None and piece.spans:
+            _check_account(stream.labels, piece.spans)
+
+    def _labels_of(self, stream: _Stream, piece: Piece) -> list[str]:
+        first, stop = len(stream.labels), len(stream.labels) + len(piece.tokens)
+        if piece.tokens and not piece.spans:
+            self._labels_pieces = False  # a server that says it never again is asked to
+        if not self._labels_pieces:
+            return [self._label] * len(piece.tokens)
+        return [_label_at(piece.spans, position) for position in range(first, stop)]
+
+    def _version_of(self, label: str) -> PolicyVersion:
+        if label not in self._versions:
+            raise CorruptionError(
+                f"The inference server wrote tokens under weights called {label!r}",
+                why=f"this actor gave it {' and '.join(self._versions)}",
+                fix="let no other program update this actor's server",
+            )
+        return self._versions[label]
+
+    def _end(self, stream: _Stream) -> None:
+        if stream.reading is not None:
+            stream.reading.cancel()
+
+
+def _label_at(spans: tuple[LabelSpan, ...], position: int) -> str:
+    for span in spans:
+        if span.start <= position < span.stop:
+            return span.label
+    raise CorruptionError(f"The inference server does not say whose token {position} is")
+
+
+def _check_account(labels: list[str], spans: tuple[LabelSpan, ...]) -> None:
+    """Whether the server's account of a request is what was recorded, token by token."""
+    told = [_label_at(spans, position) for position in range(len(labels))]
+    wrong = [position for position, pair in enumerate(zip(told, labels, strict=True)) if pair[0] != pair[1]]
+    if wrong:
+        position = wrong[0]
+        raise CorruptionError(
+            f"The inference server says that token {position} is of {told[position]}, and it was recorded"
+            f" as of {labels[position]}",
+            why="weights were replaced while tokens were on their way, or by somebody else",
+            fix="let no other program update this actor's server; else this is a bug of the engine",
+        )
