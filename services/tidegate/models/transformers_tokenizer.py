@@ -15,7 +15,7 @@ import msgspec
 from transformers import AutoTokenizer
 
 from tidegate.core.errors import ConfigError, RecordError
-from tidegate.models.pretrained_folder import check_folder
+from tidegate.models.model_folder import check_folder
 
 # Stands for an id that the model's head has and no text has: vocabularies are padded to round numbers.
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
@@ -113,6 +113,25 @@ class TransformersTokenizer:
             return self._encode(text)
         return self._encode(self._between(text).rest)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model was taught to take turns."""
+        return self._has_turns
+
+    def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:
+        """A conversation by the template, up to where the model's next turn begins.
+
+        ``messages`` and ``tools`` as the OpenAI API has them, every message with a text as its content.
+
+        Raises:
+            RecordError: the template refuses it.
+        """
+        return self._applied(messages, tools, to_be_answered=True)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Tokens of a template's text: special ones where it names them, and none in front."""
+        return self._encode(text)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a turn, without the stop token that ended it; other special tokens show by their names.
 
@@ -142,12 +161,16 @@ class TransformersTokenizer:
         return ids
 
     def _render(self, messages: Sequence[_Message], *, to_be_answered: bool) -> str:
-        plain = [
-            {"role": message.role, "content": self._without_markup(message.content)} for message in messages
-        ]
+        shown = [{"role": message.role, "content": message.content} for message in messages]
+        return self._applied(shown, (), to_be_answered=to_be_answered)
+
+    def _applied(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, to_be_answered: bool
+    ) -> str:
+        plain = [{**message, "content": self._without_markup(message["content"])} for message in messages]
         try:
             text: str = self._tokenizer.apply_chat_template(
-                plain, tokenize=False, add_generation_prompt=to_be_answered
+                plain, tools=list(tools) or None, tokenize=False, add_generation_prompt=to_be_answered
             )
         except Exception as error:  # templates are programs and raise errors of their own library
             raise RecordError(

@@ -19,6 +19,7 @@ from tidegate.actor.gateway.requests import CallOptions, ChatRequest, Completion
 from tidegate.actor.gateway.responses import Answer
 from tidegate.actor.gateway.tool_text import Reply, read_reply
 from tidegate.actor.gateway.writing import Draft, write
+from tidegate.runtime.clock import Clock
 
 Part: TypeAlias = Draft | Answer
 
@@ -39,11 +40,14 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
 class Caller:
     """Answers the calls of all episodes; keeps nothing of its own."""
 
-    def __init__(self, engine: TokenEngine, chat_format: ChatFormat, config: GatewayConfig) -> None:
+    def __init__(
+        self, engine: TokenEngine, chat_format: ChatFormat, config: GatewayConfig, clock: Clock
+    ) -> None:
         """``chat_format`` is that of the engine's tokenizer."""
         self._engine = engine
         self._format = chat_format
         self._config = config
+        self._clock = clock
 
     def piece_of(self, token: int) -> str:
         """The text of one token."""
@@ -69,7 +73,9 @@ class Caller:
             return Message("assistant", reply.content, reply.calls).digest(digests[-1])
 
         callable_tools = () if request.tool_choice == "none" else tools
-        return self._prepared(parent, given, callable_tools, ends_with)
+        prepared = self._prepared(parent, given, callable_tools, ends_with)
+        episode.answered(messages, now_s=self._clock.now_s())
+        return prepared
 
     def prepare_text(self, episode: Episode, request: CompletionRequest) -> Prepared:
         """The same for a raw prompt, which extends the longest recorded text that it begins with.
@@ -182,6 +188,7 @@ class Caller:
             spans=draft.spans,
             finish_reason=draft.finish_reason,
         )
+        episode.called(reply.calls, now_s=self._clock.now_s())
         return Answer(draft, reply, prompt_tokens=len(prepared.context))
 
 

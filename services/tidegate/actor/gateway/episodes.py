@@ -11,7 +11,7 @@ import hmac
 import math
 import secrets
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -20,8 +20,9 @@ import msgspec
 from tidegate.actor.gateway.chains import Recorder
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.errors import KeyRefusedError, RefusedCallError
+from tidegate.actor.gateway.messages import CalledTool, Message
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
-from tidegate.core.records import Task
+from tidegate.core.records import Task, ToolCall
 from tidegate.runtime.clock import Clock
 
 KEY_PREFIX = "tg"
@@ -60,6 +61,8 @@ class Episode:
         self.seed = derived_seed(task.task_id, task.seed, sample_index, attempt)
         self.recorder = Recorder()
         self.reward: Reward | None = None
+        self.tool_calls: list[ToolCall] = []
+        self._calls_out: dict[str, tuple[CalledTool, float]] = {}
         self.claimed = asyncio.Event()
         self.ended = asyncio.Event()
         self.used_at_s = now_s
@@ -89,6 +92,19 @@ class Episode:
             )
         self.reward = reward
         self.end()
+
+    def called(self, calls: Sequence[CalledTool], *, now_s: float) -> None:
+        """A reply called tools (seconds since the epoch)."""
+        self._calls_out |= {call.call_id: (call, now_s) for call in calls}
+
+    def answered(self, messages: Sequence[Message], *, now_s: float) -> None:
+        """Messages of which some tell what tools gave back; each is noted once."""
+        for message in messages:
+            call, called_at_s = self._calls_out.pop(message.call_id, (None, 0.0))
+            if call is not None and message.role == "tool":
+                self.tool_calls.append(
+                    ToolCall(call.name, call.arguments, message.content, called_at_s, now_s)
+                )
 
     @contextmanager
     def calling(self, *, calls_max: int, turns_max: int, clock: Clock) -> Generator[int]:

@@ -24,7 +24,12 @@ _PROBE = Tool(
 
 @runtime_checkable
 class ChatTokenizer(Tokenizer, Protocol):
-    """A tokenizer whose model has a chat template."""
+    """A tokenizer whose model may have a chat template."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether it has."""
+        ...
 
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:
         """A conversation by the template, up to where the model's next turn begins; ``messages`` as the API has them.
@@ -66,7 +71,7 @@ class ChatFormat(Protocol):
 
 def open_format(tokenizer: Tokenizer, *, style: ToolStyle) -> ChatFormat:
     """The model's template where it has one."""
-    if isinstance(tokenizer, ChatTokenizer):
+    if isinstance(tokenizer, ChatTokenizer) and tokenizer.has_chat_template:
         return TemplateFormat(tokenizer, style=style)
     return PlainFormat(tokenizer, style=style)
 
@@ -101,7 +106,14 @@ class TemplateFormat:
                 why="the model's chat template does not show each reply once, as it was written",
             )
         tokens = self._tokenizer.encode_text(behind)
-        return tokens[1:] if ended and tokens and tokens[0] in self._tokenizer.stop_ids else tokens
+        if not ended:
+            return tokens
+        # The reply's own end of turn stands for the template's, and for the space that some put before theirs.
+        stop_ids = self._tokenizer.stop_ids
+        stop = next((index for index, token in enumerate(tokens) if token in stop_ids), None)
+        if stop is None or self._tokenizer.decode(tokens[: stop + 1]).strip():
+            return tokens
+        return tokens[stop + 1 :]
 
     def opening_text(self, prompt: str) -> list[int]:
         """The prompt as it stands, without the template."""

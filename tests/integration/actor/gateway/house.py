@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import openai
@@ -18,6 +19,15 @@ from tidegate.runtime.stats_board import StatsBoard
 
 CONFIG = GatewayConfig(command=("agent",))
 OPERATOR_KEY = "operator"
+CALCULATOR: Any = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Computes.",
+        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}},
+    },
+}
+HELLO: Any = [{"role": "user", "content": "hello"}]
 
 
 class House:
@@ -28,7 +38,7 @@ class House:
         self.engine = engine
         self.table = EpisodeTable(config, clock)
         self.stats = StatsBoard(service="actor", instance="actor-0", started_at_s=0.0)
-        caller = Caller(engine, open_format(engine.tokenizer, style=config.tool_calls), config)
+        caller = Caller(engine, open_format(engine.tokenizer, style=config.tool_calls), config, clock)
         self.server = GatewayServer(caller, self.table, config, clock, self.stats, operator_key=OPERATOR_KEY)
 
     def episode(self, task: Task | None = None, *, sample_index: int = 0) -> Episode:

@@ -51,6 +51,10 @@ class ChatMlTokenizer:
     def stop_ids(self) -> frozenset[int]:
         return frozenset({END_ID})
 
+    @property
+    def has_chat_template(self) -> bool:
+        return True
+
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:
         shown = list(messages)
         if tools and self.shows_tools:
