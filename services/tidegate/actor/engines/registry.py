@@ -22,7 +22,7 @@ class EngineSetting(msgspec.Struct, frozen=True):
     """What an engine is made from.
 
     ``threads``: of one torch operation. ``evaluation_batch``: prompts at once. ``slots`` and ``cache_on_swap``: of
-    engines that write tokens, as the actor's config has them. ``server``: of engines that talk to one. ``data_dir``: the
+    engines that write tokens, as the config has them. ``server``: of engines that talk to one. ``data_dir``: the
     actor's folder, for what they keep on disk.
     """
 
