@@ -9,7 +9,7 @@ import asyncio
 import msgspec
 
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.running import GivenUp
+from tidegate.actor.outcomes import GivenUp
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
 
@@ -63,11 +63,12 @@ class Desk:
         self.bell.set()
 
     def start(self, positions: list[int]) -> list[Held]:
-        """Move waiting tasks to running."""
-        self.running = [self.waiting[position] for position in positions]
+        """Move waiting tasks to running, beside those that run."""
+        started = [self.waiting[position] for position in positions]
         chosen = set(positions)
         self.waiting = [held for position, held in enumerate(self.waiting) if position not in chosen]
-        return list(self.running)
+        self.running += started
+        return started
 
     def stop_running(self, held: Held) -> None:
         """A task is done with: its place is free, it is still held until answered."""

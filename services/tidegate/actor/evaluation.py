@@ -78,18 +78,20 @@ class Evaluator:
         return self._problems
 
     async def judge(self, problems: list[Problem], completed: Completed, *, sampler: Sampler) -> None:
-        """Score the completions and tell operators the share solved.
+        """Score the completions, unless they are, and tell operators the share solved.
 
         Raises:
             UnavailableError: no environment worker answers.
         """
         context = self._context
-        completions = [
-            Completion(problem.prompt_id, problem.prompt, problem.answer, text, problem.bin)
-            for problem, text in zip(problems, completed.completions, strict=True)
-        ]
-        scored = await score_all(self._environment, context.settings.workload.env, completions)
-        rewards = [item.reward for item in scored]
+        rewards = completed.rewards
+        if rewards is None:
+            completions = [
+                Completion(problem.prompt_id, problem.prompt, problem.answer, text, problem.bin)
+                for problem, text in zip(problems, completed.completions, strict=True)
+            ]
+            scored = await score_all(self._environment, context.settings.workload.env, completions)
+            rewards = [item.reward for item in scored]
         solved_share = sum(reward >= SOLVED_REWARD for reward in rewards) / len(rewards)
         context.stats.set("evaluation_solved_share", solved_share)
         context.stats.set("evaluation_mean_reward", sum(rewards) / len(rewards))

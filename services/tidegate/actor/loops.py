@@ -1,20 +1,24 @@
 """The actor's loops over its desk: fetch tasks, generate rollouts, keep deliveries alive.
 
-The engine computes in one worker thread, so that a rollout of n + 1 overlaps the publishing of rollout n and
-heartbeats go out during long generations (``actor.running``). Draining: fetching stops, what runs is finished (or
-stopped half-way through the drain, and handed on), what waits is handed back, what is finished is published.
+Generating is one flow after the other where the engine runs batches (``actor.running``), and many flows of one task
+where it writes tokens (``actor.episodes``). Engines compute beside the event loop, so that a rollout of n + 1 overlaps
+the publishing of rollout n and heartbeats go out during long generations. Draining: fetching stops, what runs is
+finished (or stopped half-way through the drain, and handed on), what waits is handed back, what is finished is
+published.
 """
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
 
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.desk import Desk, Finished, Held
-from tidegate.actor.engines.port import Engine
-from tidegate.actor.evaluation import Evaluator
+from tidegate.actor.engines.port import Completed
+from tidegate.actor.evaluation import Evaluator, Problem
+from tidegate.actor.outcomes import Made, Refused
 from tidegate.actor.policy import PolicyHolder
 from tidegate.actor.predictions import Predictions
-from tidegate.actor.running import Refused, RolloutRunner
 from tidegate.actor.state import split_startable
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.records import Task
@@ -30,6 +34,40 @@ BELL_WAIT_S = 0.25
 HEARTBEATS_PER_ACK_WAIT = 3
 
 
+class Runner(Protocol):
+    """Runs tasks on an engine; what it yields may be handed on at once."""
+
+    @property
+    def flows_max(self) -> int:
+        """Calls of ``run`` at once."""
+        ...
+
+    @property
+    def batch_max(self) -> int:
+        """Tasks of one call."""
+        ...
+
+    def run(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+        """Run tasks together; each comes back as soon as it is done. Those that do not were stopped."""
+        ...
+
+    async def complete(self, task: Task, problems: Sequence[Problem]) -> Completed:
+        """Answer held-out problems under one policy, as an evaluation asks.
+
+        Raises:
+            TidegateError: the engine cannot, or is to stop.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End what is under way at its next boundary; its tasks are for other actors."""
+        ...
+
+    def close(self) -> None:
+        """Start nothing more."""
+        ...
+
+
 class WorkLoops:
     """Fetch, generate and heartbeat; they share the desk."""
 
@@ -39,22 +77,21 @@ class WorkLoops:
         config: ActorConfig,
         *,
         desk: Desk,
-        engine: Engine,
-        runner: RolloutRunner,
+        runner: Runner,
         predictions: Predictions,
         holder: PolicyHolder,
         evaluator: Evaluator,
     ) -> None:
-        """The engine is called in the runner's thread only."""
+        """Nothing runs yet."""
         self._context = context
         self._config = config
         self._desk = desk
-        self._engine = engine
         self._runner = runner
         self._predictions = predictions
         self._holder = holder
         self._evaluator = evaluator
         self._generating = True
+        self._num_flows = 0
 
     # -- fetch -----------------------------------------------------------------------------------------------------
 
@@ -117,42 +154,64 @@ class WorkLoops:
         """Takes startable tasks off the desk, finishes them; waits for a task, a policy, or room in the way out."""
         ring = asyncio.create_task(self._ring_at_drain())
         try:
-            while (batch := await self._next_batch()) is not None:
-                if batch[0].task.kind == "evaluation":
-                    await self._evaluate(batch[0])
-                else:
-                    await self._generate(batch)
+            async with asyncio.TaskGroup() as flows:
+                while (batch := await self._next_batch()) is not None:
+                    self._num_flows += 1
+                    flows.create_task(self._flow(batch))
+        except BaseExceptionGroup as group:  # a flow that fails ends all of them: the first says why
+            raise group.exceptions[0] from group
         finally:
             ring.cancel()
             self._generating = False
+            self._runner.stop()
             self._runner.close()
             for held in list(self._desk.waiting):
                 await self._hand_back(held, delay_s=0.0)
         for _ in range(self._config.max_unacked_publishes):
             await self._desk.finished.put(None)
 
+    async def _flow(self, batch: list[Held]) -> None:
+        """One call of the runner; its end makes place for the next."""
+        try:
+            if batch[0].task.kind == "evaluation":
+                await self._evaluate(batch[0])
+            else:
+                await self._generate(batch)
+        finally:
+            self._num_flows -= 1
+            self._desk.bell.set()
+
     async def _next_batch(self) -> list[Held] | None:
-        """Tasks to start together, as soon as there are any; None once draining."""
+        """Tasks to start together, as soon as there are any and a place for them; None once draining.
+
+        Where nothing can be started, the wait counts for the places that stand empty, as a share of all.
+        """
         desk, stats, clock = self._desk, self._context.stats, self._context.clock
-        by_length = self._context.settings.long_tail.group_by_length
         while not self._context.drain.requested:
             desk.bell.clear()
-            tasks = [held.task for held in desk.waiting]
-            chosen = split_startable(
-                tasks,
-                own=self._holder.version,
-                tree=self._holder.tree,
-                batch_max=self._config.slots,
-                lengths=[self._predictions.expected_tokens(task) for task in tasks] if by_length else None,
-            )
+            num_free = self._runner.flows_max - self._num_flows
+            chosen = self._startable() if num_free > 0 else []
             if chosen:
                 return desk.start(chosen)
             started_at_s = clock.monotonic_s()
             waits_for = self._waits_for()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(desk.bell.wait(), timeout=BELL_WAIT_S)
-            stats.add(waits_for, clock.monotonic_s() - started_at_s)
+            if num_free > 0:
+                stats.add(waits_for, (clock.monotonic_s() - started_at_s) * num_free / self._runner.flows_max)
         return None
+
+    def _startable(self) -> list[int]:
+        """Positions of waiting tasks to start together."""
+        tasks = [held.task for held in self._desk.waiting]
+        by_length = self._context.settings.long_tail.group_by_length
+        return split_startable(
+            tasks,
+            own=self._holder.version,
+            tree=self._holder.tree,
+            batch_max=self._runner.batch_max,
+            lengths=[self._predictions.expected_tokens(task) for task in tasks] if by_length else None,
+        )
 
     def _waits_for(self) -> str:
         """What the engine stands still for; an empty desk says nothing about TASKS while the broker is away."""
@@ -177,7 +236,8 @@ class WorkLoops:
                     continue
                 made_at_s = clock.monotonic_s()
                 await desk.finished.put(Finished(held, made))
-                stats.add("wait_publish_s_total", clock.monotonic_s() - made_at_s)
+                waited_s = clock.monotonic_s() - made_at_s
+                stats.add("wait_publish_s_total", waited_s / self._runner.flows_max)
         for held in left.values():
             desk.stop_running(held)
             await self._hand_back(held, delay_s=0.0)
@@ -187,10 +247,7 @@ class WorkLoops:
         started_at_s = clock.monotonic_s()
         try:
             problems = self._evaluator.problems()
-            prompts = [problem.prompt for problem in problems]
-            completed = await self._runner.in_thread(
-                lambda: self._engine.complete(prompts, held.task.sampler)
-            )
+            completed = await self._runner.complete(held.task, problems)
             await self._evaluator.judge(problems, completed, sampler=held.task.sampler)
         except TidegateError as error:
             stats.add("evaluations_failed_total")

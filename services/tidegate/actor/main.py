@@ -1,19 +1,25 @@
 """How the actor is put together."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.desk import Desk
 from tidegate.actor.engines.port import Engine, Steering
-from tidegate.actor.engines.registry import EngineSetting, open_engine
+from tidegate.actor.engines.registry import EngineSetting, find_engine, open_engine, open_token_engine
+from tidegate.actor.engines.token_port import TokenEngine
+from tidegate.actor.episodes import EpisodeRunner
 from tidegate.actor.evaluation import Evaluator
 from tidegate.actor.investment import report_investment
-from tidegate.actor.loops import WorkLoops
-from tidegate.actor.policy import PolicyHolder, PolicyLoop
+from tidegate.actor.loops import Runner, WorkLoops
+from tidegate.actor.playing import EpisodePlayer
+from tidegate.actor.policy import ChecksPolicy, PolicyHolder, PolicyLoop
 from tidegate.actor.predictions import Predictions
+from tidegate.actor.progress import ProgressKeeper
 from tidegate.actor.publishing import Publisher
 from tidegate.actor.running import RolloutRunner
 from tidegate.actor.servicer import ActorServicer
+from tidegate.actor.sessions import open_sessions
 from tidegate.actor.tail import TailWatch
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.policy_watch import PolicyWatch
@@ -31,62 +37,129 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
     # Each policy takes the place of the one before the last.
     keep_freed_memory(FREED_BYTES_KEPT)
     steering = Steering()
-    engine = open_engine(
-        config.engine,
-        EngineSetting(
-            workload=context.settings.workload,
-            policy=context.settings.policy,
-            seed=context.settings.seed,
-            actor_index=context.index,
-            threads=config.threads,
-            evaluation_batch=config.evaluation_batch,
-        ),
-        steering,
-        context.clock,
+    settings = context.settings
+    setting = EngineSetting(
+        workload=settings.workload,
+        policy=settings.policy,
+        seed=settings.seed,
+        actor_index=context.index,
+        threads=config.threads,
+        evaluation_batch=config.evaluation_batch,
+        slots=config.slots,
+        cache_on_swap=config.cache_on_swap,
+        server=config.server,
+        data_dir=str(context.data_dir),
     )
+    entry = find_engine(config.engine, workload=settings.workload, policy=settings.policy)
+    if entry.port == "tokens":
+        tokens = open_token_engine(config.engine, setting, steering, context.clock)
+        return assemble_tokens(context, config, engine=tokens, steering=steering)
+    engine = open_engine(config.engine, setting, steering, context.clock)
     return assemble(context, config, engine=engine, steering=steering)
 
 
 def assemble(
     context: ServiceContext, config: ActorConfig, *, engine: Engine, steering: Steering
 ) -> ServiceParts:
-    """The parts of an actor around an engine that reads ``steering``."""
-    desk = Desk(capacity=config.slots + config.prefetch, finished_max=config.slots)
-    holder = PolicyHolder(steering, desk.bell)
-    watch = PolicyWatch(context)
-    policy = PolicyLoop(context, watch, holder, engine, attempts=config.pull_attempts)
-    publisher = Publisher(context, desk, retry_delay_s=config.retry_delay_s)
-    predictions = Predictions(context.settings.long_tail)
-    tail = TailWatch(context, watch, steering, predictions)
-    runner = RolloutRunner(context, engine=engine, steering=steering, predictions=predictions, tail=tail)
-    work = WorkLoops(
+    """The parts of an actor around an engine of batches that reads ``steering``."""
+    house = _House(context, config, engine, steering, num_running=config.slots)
+    runner = RolloutRunner(
         context,
-        config,
-        desk=desk,
         engine=engine,
-        runner=runner,
-        predictions=predictions,
-        holder=holder,
-        evaluator=Evaluator(context, num_problems_max=config.evaluation_problems_max),
+        steering=steering,
+        predictions=house.predictions,
+        tail=house.tail,
+        slots=config.slots,
     )
-    loops: dict[str, Loop] = {
-        "watch": watch.run,
-        "policy": policy.run,
-        "fetch": work.fetch,
-        "generate": work.generate,
-        "heartbeat": work.heartbeat,
-        "investment": partial(report_investment, context, desk),
-    }
-    if tail.wanted:
-        loops["tail"] = tail.run
-    for number in range(config.max_unacked_publishes):
-        loops[f"publish-{number}"] = publisher.run
 
     async def close() -> None:
         engine.close()
 
-    servicer = ActorServicer(context.instance, desk, holder, steering, slots=config.slots)
-    return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
+    return house.parts(runner, loops={}, close=close)
+
+
+def assemble_tokens(
+    context: ServiceContext, config: ActorConfig, *, engine: TokenEngine, steering: Steering
+) -> ServiceParts:
+    """The parts of an actor around an engine that writes tokens and reads ``steering``."""
+    workload = context.settings.workload
+    num_running = max(1, config.slots // workload.num_samples)
+    house = _House(context, config, engine, steering, num_running=num_running)
+    sessions = open_sessions(context) if workload.turns_max > 1 else None
+    runner = EpisodeRunner(
+        context,
+        engine=engine,
+        player=EpisodePlayer(context, engine=engine, steering=steering, sessions=sessions),
+        steering=steering,
+        predictions=house.predictions,
+        tail=house.tail,
+        keeper=house.keeper,
+        holder=house.holder,
+        slots=config.slots,
+    )
+    loops: dict[str, Loop] = {
+        "engine": engine.run,
+        "progress": house.keeper.run,
+        "account": runner.account,
+    }
+    return house.parts(runner, loops=loops, close=engine.close)
+
+
+class _House:
+    """What every actor has, whatever its engine."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        config: ActorConfig,
+        engine: ChecksPolicy,
+        steering: Steering,
+        *,
+        num_running: int,
+    ) -> None:
+        """``num_running``: tasks that run at once."""
+        self._context = context
+        self._config = config
+        self._steering = steering
+        self._num_running = num_running
+        self._desk = Desk(capacity=num_running + config.prefetch, finished_max=num_running)
+        self.holder = PolicyHolder(steering, self._desk.bell)
+        self._watch = PolicyWatch(context)
+        self._policy = PolicyLoop(context, self._watch, self.holder, engine, attempts=config.pull_attempts)
+        self.keeper = ProgressKeeper(context, period_s=config.keep_progress_s)
+        self.predictions = Predictions(context.settings.long_tail)
+        self.tail = TailWatch(context, self._watch, steering, self.predictions)
+
+    def parts(
+        self, runner: Runner, *, loops: dict[str, Loop], close: Callable[[], Awaitable[None]]
+    ) -> ServiceParts:
+        """All of it around ``runner``, with the loops of its engine."""
+        context, config, desk = self._context, self._config, self._desk
+        publisher = Publisher(context, desk, self.keeper, retry_delay_s=config.retry_delay_s)
+        work = WorkLoops(
+            context,
+            config,
+            desk=desk,
+            runner=runner,
+            predictions=self.predictions,
+            holder=self.holder,
+            evaluator=Evaluator(context, num_problems_max=config.evaluation_problems_max),
+        )
+        loops = {
+            "watch": self._watch.run,
+            "policy": self._policy.run,
+            "fetch": work.fetch,
+            "generate": work.generate,
+            "heartbeat": work.heartbeat,
+            "investment": partial(report_investment, context, desk),
+            **loops,
+        }
+        if self.tail.wanted:
+            loops["tail"] = self.tail.run
+        for number in range(config.max_unacked_publishes):
+            loops[f"publish-{number}"] = publisher.run
+        servicer = ActorServicer(context.instance, desk, self.holder, self._steering, slots=self._num_running)
+        return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 
 
 SPEC = ServiceSpec(name="actor", config_type=ActorConfig, build=build)

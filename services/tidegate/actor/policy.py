@@ -6,12 +6,13 @@ stopped, and nothing is served before all of it was verified.
 """
 
 import asyncio
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from tidegate.actor.engines.port import Engine, Steering
+from tidegate.actor.engines.port import Steering
 from tidegate.core.errors import CorruptionError, NotFoundError, TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
@@ -38,6 +39,18 @@ _Content: TypeAlias = tuple[bytes, str, tuple[int, ...]]
 _NOTHING: Array = np.empty(0, dtype=np.float32)
 
 
+class ChecksPolicy(Protocol):
+    """An engine, as far as policies are brought to it."""
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """Whether it can serve a policy.
+
+        Raises:
+            RecordError: it cannot.
+        """
+        ...
+
+
 class PolicyHolder:
     """The newest policy this actor may serve, and the lineage tree that came with it."""
 
@@ -47,6 +60,8 @@ class PolicyHolder:
         self._bell = bell
         self.tree = LineageTree()
         self.loaded_at_s = 0.0
+        self._num_holds = 0
+        self._kept_back: PolicySnapshot | None = None
 
     @property
     def version(self) -> PolicyVersion | None:
@@ -55,11 +70,26 @@ class PolicyHolder:
         return None if newest is None else newest.version
 
     def offer(self, snapshot: PolicySnapshot, tree: LineageTree, *, now_s: float) -> None:
-        """Serve ``snapshot`` from the engine's next boundary on."""
-        self._steering.newest = snapshot
+        """Serve ``snapshot`` from the engine's next boundary on, or from the end of a hold."""
         self.tree = tree
         self.loaded_at_s = now_s
+        if self._num_holds and self._steering.newest is not None:
+            self._kept_back = snapshot
+            return
+        self._steering.newest = snapshot
         self._bell.set()
+
+    @contextmanager
+    def hold(self) -> Generator[None]:
+        """Inside of it the policy stays what it is: what is to be of one version is made here. Keep it short."""
+        self._num_holds += 1
+        try:
+            yield
+        finally:
+            self._num_holds -= 1
+            if not self._num_holds and self._kept_back is not None:
+                self._steering.newest, self._kept_back = self._kept_back, None
+                self._bell.set()
 
 
 class PolicyLoop:
@@ -70,7 +100,7 @@ class PolicyLoop:
         context: ServiceContext,
         watch: PolicyWatch,
         holder: PolicyHolder,
-        engine: Engine,
+        engine: ChecksPolicy,
         *,
         attempts: int,
     ) -> None:

@@ -1,6 +1,7 @@
 """Publishing: finished rollouts become records, one message a task, acknowledged before their task is.
 
-Segments carry their rewards and go to TRAJECTORIES; groups of completions go to ROLLOUTS to be scored. A frame that no
+Segments and episodes of several turns carry their rewards and go to TRAJECTORIES; groups of completions go to ROLLOUTS
+to be scored. A frame that no
 message can hold is uploaded to the store; a group of that size is scored by a call first, as its frame goes past the
 environment workers.
 """
@@ -12,7 +13,8 @@ import msgspec
 
 from tidegate.actor.desk import Desk, Finished, Held
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.running import GivenUp
+from tidegate.actor.outcomes import GivenUp
+from tidegate.actor.progress import ProgressKeeper
 from tidegate.actor.settling import Settler
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
 from tidegate.core.errors import BackpressureError, PayloadTooLargeError, TidegateError
@@ -49,10 +51,16 @@ SHARD = 0
 class Publisher:
     """Takes finished rollouts off the desk. ``run`` is started as often as publishes may be unacknowledged."""
 
-    def __init__(self, context: ServiceContext, desk: Desk, *, retry_delay_s: float) -> None:
-        """The clients are used only for frames that no message can hold, and for tasks that end without a record."""
+    def __init__(
+        self, context: ServiceContext, desk: Desk, keeper: ProgressKeeper, *, retry_delay_s: float
+    ) -> None:
+        """The clients are used only for frames that no message can hold, and for tasks that end without a record.
+
+        ``keeper`` forgets the progress of tasks that are done.
+        """
         self._context = context
         self._desk = desk
+        self._keeper = keeper
         self._retry_delay_s = retry_delay_s
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._environment = EnvironmentClient(context.channel("environment"))
@@ -73,6 +81,7 @@ class Publisher:
                 done = False
             if done:
                 await held.delivery.ack()
+                await self._keeper.forget(held.task.task_id)
             else:
                 await held.delivery.nak(self._retry_delay_s)
             self._desk.answered(held)
@@ -96,6 +105,8 @@ class Publisher:
         provenance = Provenance(actor_id=self._context.instance, taken_at_s=held.taken_at_s)
         traces = self._traces(held, num_samples=len(rollouts.samples))
         records = records_of(rollouts, provenance, trace_parents=traces)
+        if task.kind == "group" and _are_scored(task, records):
+            records = self._with_penalty(records)
         telemetry = self._context.telemetry
         if not telemetry.enabled:
             return records
@@ -143,11 +154,12 @@ class Publisher:
 
     def _sent(self, task: Task, records: Sequence[Trajectory], *, sent_at_s: float) -> None:
         """One message carried all of them: each sampled trace says how long it was on its way out."""
-        stream = "TRAJECTORIES" if task.kind == "segment" else "ROLLOUTS"
+        scored = _are_scored(task, records)
+        stream = "TRAJECTORIES" if scored else "ROLLOUTS"
         for record in records:
             if is_sampled(record.trace_parent):
                 self._context.telemetry.emit(
-                    SPAN_SEND_TRAJECTORIES if task.kind == "segment" else SPAN_SEND_ROLLOUTS,
+                    SPAN_SEND_TRAJECTORIES if scored else SPAN_SEND_ROLLOUTS,
                     parent=record.trace_parent,
                     started_at_s=sent_at_s,
                     finished_at_s=self._context.clock.now_s(),
@@ -197,7 +209,7 @@ class Publisher:
             HEADER_TRACE_PARENT: records[0].trace_parent,
             HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
         }
-        scored = task.kind == "segment"
+        scored = _are_scored(task, records)
         subject = topology.trajectories(SHARD) if scored else topology.rollouts(task.env_id)
         message_id = f"{task.task_id}:scored" if scored else task.task_id
         try:
@@ -231,6 +243,15 @@ class Publisher:
             rewarded(record, reward=given.reward, components=given.components, log=given.log, stage=stage)
             for record, given in zip(records, rewards, strict=True)
         ]
+        return self._with_penalty(judged)
+
+    def _with_penalty(self, judged: list[Trajectory]) -> list[Trajectory]:
+        """What a length near its cap costs, off the rewards, where the run file says so."""
         if self._overlong is None:
             return judged
         return [self._overlong.applied(record) for record in judged]
+
+
+def _are_scored(task: Task, records: Sequence[Trajectory]) -> bool:
+    """Whether their rewards came with them."""
+    return task.kind == "segment" or all(record.reward is not None for record in records)

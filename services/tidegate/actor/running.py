@@ -10,24 +10,23 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from tidegate.actor.engines.port import Engine, Rollouts, Steering
-from tidegate.actor.evaluation import score_all
+from tidegate.actor.engines.port import Completed, Engine, Rollouts, Steering
+from tidegate.actor.evaluation import Problem
 from tidegate.actor.latency import rollout_time_s
+from tidegate.actor.outcomes import GivenUp, Made, Refused, cut_short, settled_early
 from tidegate.actor.predictions import Predictions
+from tidegate.actor.settle_check import SettleCheck
 from tidegate.actor.tail import TailWatch
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TaskId
-from tidegate.core.long_tail import is_settled
-from tidegate.core.records import DropReason, Task
+from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.clients.environment import Completion, EnvironmentClient
 
 T = TypeVar("T")
-EndedBy = Literal["cut", "settled"]
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -35,31 +34,6 @@ class Outcome(msgspec.Struct, frozen=True):
 
     rollouts: list[Rollouts]
     refused: list[tuple[Task, TidegateError]]
-
-
-class Refused(msgspec.Struct, frozen=True, eq=False):
-    """A task that this engine cannot run."""
-
-    task: Task
-    error: TidegateError
-
-
-class GivenUp(msgspec.Struct, frozen=True):
-    """A task that ends without a trajectory: cut, or settled by rule.
-
-    ``length``: steps or tokens of its longest sample when it ended. ``num_made``: samples that were begun.
-    """
-
-    task: Task
-    by: EndedBy
-    reason: DropReason
-    detail: str
-    length: int
-    elapsed_s: float
-    num_made: int
-
-
-Made: TypeAlias = Rollouts | GivenUp | Refused
 
 
 def run_batch(engine: Engine, tasks: Sequence[Task]) -> Outcome:
@@ -77,7 +51,10 @@ def run_batch(engine: Engine, tasks: Sequence[Task]) -> Outcome:
 
 
 class RolloutRunner:
-    """Runs one batch at a time; the engine is called from the one thread made here."""
+    """Runs one batch at a time; the engine is called from the one thread made here.
+
+    ``flows_max``: calls of ``run`` at once; ``batch_max``: tasks of one.
+    """
 
     def __init__(
         self,
@@ -87,20 +64,21 @@ class RolloutRunner:
         steering: Steering,
         predictions: Predictions,
         tail: TailWatch,
+        slots: int,
     ) -> None:
-        """``tail`` marks what is to be cut."""
+        """``tail`` marks what is to be cut. ``slots``: tasks of one batch."""
+        self.flows_max = 1
+        self.batch_max = slots
         self._context = context
         self._engine = engine
         self._steering = steering
         self._predictions = predictions
         self._tail = tail
         self._latency = context.settings.workload.latency_by_bin()
-        self._settle_after = context.settings.long_tail.settle_after
-        self._environment = EnvironmentClient(context.channel("environment"))
+        self._settle_check = SettleCheck(context)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
-    async def in_thread(self, call: Callable[[], T]) -> T:
-        """Call something that computes, in the engine's thread."""
+    async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def stop(self) -> None:
@@ -116,13 +94,27 @@ class RolloutRunner:
         """Run tasks together; each comes back as soon as it is done. Those that do not were stopped."""
         self._tail.begin(tasks)
         tasks = [self._predictions.capped(task) for task in tasks]
-        rounds = self._in_rounds(tasks) if self._may_settle(tasks) else self._round(tasks)
-        async with aclosing(rounds):
-            async for made in rounds:
-                self._tail.over(made.task.task_id)
-                if isinstance(made, Rollouts):
-                    self._predictions.took(made)
-                yield made
+        in_rounds = all(self._settle_check.may_settle(task) for task in tasks)
+        rounds = self._in_rounds(tasks) if in_rounds else self._round(tasks)
+        try:
+            async with aclosing(rounds):
+                async for made in rounds:
+                    self._tail.over(made.task.task_id)
+                    if isinstance(made, Rollouts):
+                        self._predictions.took(made)
+                    yield made
+        finally:
+            for task in tasks:
+                self._tail.over(task.task_id)
+
+    async def complete(self, task: Task, problems: Sequence[Problem]) -> Completed:
+        """Answer held-out problems under one policy, as an evaluation asks.
+
+        Raises:
+            TidegateError: the engine cannot, or is to stop.
+        """
+        prompts = [problem.prompt for problem in problems]
+        return await self._in_thread(lambda: self._engine.complete(prompts, task.sampler))
 
     # -- one round -------------------------------------------------------------------------------------------------
 
@@ -130,7 +122,7 @@ class RolloutRunner:
         """The engine, then the wait: each task as soon as its time has passed or it was cut."""
         clock, stats = self._context.clock, self._context.stats
         started_at_s = clock.monotonic_s()
-        outcome = await self.in_thread(lambda: run_batch(self._engine, tasks))
+        outcome = await self._in_thread(lambda: run_batch(self._engine, tasks))
         now_s = clock.monotonic_s()
         stats.add("busy_s_total", now_s - started_at_s)
         stats.set("swaps_total", self._steering.num_swaps)
@@ -190,26 +182,13 @@ class RolloutRunner:
     def _cut(self, task: Task, *, first_sample: int) -> GivenUp:
         mark = self._tail.marks[task.task_id]
         self._predictions.cut(task, elapsed_s=mark.elapsed_s, length=mark.length)
-        return GivenUp(
-            task=task,
-            by="cut",
-            reason=mark.decision.reason,
-            detail=f"cut at length {mark.length}: {mark.decision.detail}",
-            length=mark.length,
-            elapsed_s=mark.elapsed_s,
-            num_made=first_sample + task.num_samples,
-        )
+        return cut_short(task, mark, num_made=first_sample + task.num_samples)
 
     # -- in rounds -------------------------------------------------------------------------------------------------
 
-    def _may_settle(self, tasks: Sequence[Task]) -> bool:
-        return self._settle_after > 0 and all(
-            task.kind == "group" and task.num_samples > self._settle_after for task in tasks
-        )
-
     async def _in_rounds(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
         """The first samples of every group; then the rest of those that they did not settle."""
-        num_first = self._settle_after
+        num_first = self._settle_check.num_first
         opening = [msgspec.structs.replace(task, num_samples=num_first) for task in tasks]
         first: dict[TaskId, Rollouts] = {}
         async with aclosing(self._round(opening)) as made_ones:
@@ -218,12 +197,12 @@ class RolloutRunner:
                     first[made.task.task_id] = made
                 else:
                     yield made
-        settled = await self._settled(list(first.values()))
+        settled = await self._settle_check.settled(list(first.values()))
         rest: list[Task] = []
         for task in tasks:
             begun = first.get(task.task_id)
             if begun is not None and task.task_id in settled:
-                yield _settle(task, begun)
+                yield settled_early(task, begun)
             elif begun is not None:
                 rest.append(msgspec.structs.replace(task, num_samples=task.num_samples - num_first))
         if not rest or self._steering.stop:
@@ -231,48 +210,6 @@ class RolloutRunner:
         async with aclosing(self._round(rest, first_sample=num_first)) as made_ones:
             async for made in made_ones:
                 yield _joined(first[made.task.task_id], made) if isinstance(made, Rollouts) else made
-
-    async def _settled(self, first: Sequence[Rollouts]) -> set[TaskId]:
-        """The groups whose samples so far are rewarded alike; none when no environment worker can say."""
-        started_at_s = self._context.clock.monotonic_s()
-        completions = [
-            Completion(
-                rollouts.task.prompt_id,
-                rollouts.task.prompt,
-                rollouts.task.answer,
-                sample.completion,
-                rollouts.task.curriculum_bin,
-            )
-            for rollouts in first
-            for sample in rollouts.samples
-        ]
-        try:
-            scored = await score_all(self._environment, self._context.settings.workload.env, completions)
-        except TidegateError as error:
-            self._context.stats.add("settle_checks_failed_total")
-            self._context.log.warning("groups_not_settled", error=str(error))
-            return set()
-        self._context.stats.add("wait_score_s_total", self._context.clock.monotonic_s() - started_at_s)
-        rewards = [item.reward for item in scored]
-        size = self._settle_after
-        return {
-            rollouts.task.task_id
-            for number, rollouts in enumerate(first)
-            if is_settled(rewards[number * size : (number + 1) * size], samples_min=size)
-        }
-
-
-def _settle(task: Task, begun: Rollouts) -> GivenUp:
-    num_made = len(begun.samples)
-    return GivenUp(
-        task=task,
-        by="settled",
-        reason="settled",
-        detail=f"its first {num_made} samples were rewarded alike, so the group has no advantage",
-        length=max(sample.num_steps for sample in begun.samples),
-        elapsed_s=begun.finished_at_s - begun.started_at_s,
-        num_made=num_made,
-    )
 
 
 def _joined(begun: Rollouts, rest: Rollouts) -> Rollouts:

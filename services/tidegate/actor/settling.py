@@ -3,10 +3,10 @@
 Counters, in trajectories unless they say otherwise: ``cut_total``, ``cut_length.<bucket>_total`` and
 ``cut_bin.<bin>_total`` for what was cut, with ``cut_s_total`` seconds of work; ``settled_total``,
 ``settled_bin.<bin>_total`` and ``settled_groups_total`` for groups settled by rule, ``unsampled_total`` for the samples
-of them that were never made.
+of them that were never made; ``failed_total`` and ``failed_bin.<bin>_total`` for episodes that could not be ended.
 """
 
-from tidegate.actor.running import GivenUp
+from tidegate.actor.outcomes import GivenUp
 from tidegate.core.ids import trajectory_id
 from tidegate.core.labels import Labels
 from tidegate.core.lengths import length_bucket
@@ -59,16 +59,16 @@ class Settler:
         if given_up.by == "cut":
             stats.add(f"cut_length.{length_bucket(given_up.length)}_total", num)
             stats.add("cut_s_total", given_up.elapsed_s)
-        else:
+        elif given_up.by == "settled":
             stats.add("settled_groups_total")
             stats.add("unsampled_total", num - given_up.num_made)
 
     def _trace(self, task: Task, given_up: GivenUp) -> None:
         context = self._context
         now_s = context.clock.now_s()
-        if given_up.by == "cut":
+        if given_up.by != "settled":
             context.log.info(
-                "task_cut",
+                "task_cut" if given_up.by == "cut" else "task_failed",
                 task_id=task.task_id,
                 length=given_up.length,
                 reason=given_up.reason,

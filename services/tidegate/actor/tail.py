@@ -6,6 +6,7 @@ runner obey at their next boundary. Waits for time. Only with ``long_tail.policy
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -40,8 +41,16 @@ class Mark(msgspec.Struct, frozen=True):
     elapsed_s: float
 
 
+class Growing(Protocol):
+    """A task whose samples are written one beside the other, each at its own pace."""
+
+    def under_way(self) -> UnderWay | None:
+        """How far it is; None before its first token."""
+        ...
+
+
 class TailWatch:
-    """The rollouts of one batch. ``changed`` is set for who waits while one of them may be marked."""
+    """The rollouts that were started. ``changed`` is set for who waits while one of them may be marked."""
 
     def __init__(
         self,
@@ -61,6 +70,7 @@ class TailWatch:
         self._rate = PublishRate()
         self._tasks: dict[TaskId, Task] = {}
         self._made: dict[TaskId, UnderWay] = {}
+        self._growing: dict[TaskId, Growing] = {}
         self.marks: dict[TaskId, Mark] = {}
         self.changed = asyncio.Event()
 
@@ -70,11 +80,13 @@ class TailWatch:
         return self._config.policy == "cut"
 
     def begin(self, tasks: Sequence[Task]) -> None:
-        """These are about to start; what came before them is over."""
-        self._tasks = {task.task_id: task for task in tasks}
-        self._made.clear()
-        self.marks.clear()
-        self._steering.cut = frozenset()
+        """These are about to start, beside what is under way; each until it is ``over``."""
+        self._tasks |= {task.task_id: task for task in tasks}
+
+    def grows(self, task: Task, growing: Growing) -> None:
+        """A task starts that says itself how far it is, until it is ``over``."""
+        self._tasks[task.task_id] = task
+        self._growing[task.task_id] = growing
 
     def made(self, rollouts: Rollouts) -> None:
         """The engine is done with a task, and the task is not."""
@@ -90,7 +102,10 @@ class TailWatch:
     def over(self, task_id: TaskId) -> None:
         """A task has ended, one way or another."""
         self._made.pop(task_id, None)
+        self._growing.pop(task_id, None)
         self._tasks.pop(task_id, None)
+        if self.marks.pop(task_id, None) is not None:
+            self._steering.cut = frozenset(self.marks)
 
     async def run(self) -> None:
         """Look until draining."""
@@ -129,6 +144,8 @@ class TailWatch:
     def _under_way(self) -> list[UnderWay]:
         running, position = self._steering.running, self._steering.position
         rollouts = list(self._made.values())
+        grown = [growing.under_way() for growing in self._growing.values()]
+        rollouts += [rollout for rollout in grown if rollout is not None]
         if running is not None:
             rollouts += [
                 UnderWay(task_id, running.oldest, running.started_at_s, position)

@@ -210,6 +210,14 @@ class Bus:
         """
         return await self._streams.last(stream, subject)
 
+    async def purge(self, stream: str, subject: str) -> None:
+        """Forget the messages of a subject, for streams whose messages are notes and not work.
+
+        Raises:
+            UnavailableError: JetStream did not answer; they may be there or not.
+        """
+        await self._streams.purge(stream, subject)
+
     async def consumer(self, spec: ConsumerSpec) -> Consumer:
         """Create or bind a durable pull consumer.
 

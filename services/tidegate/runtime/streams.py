@@ -1,6 +1,7 @@
 """Streams and durable consumers: created or verified, never destructively edited."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -183,6 +184,15 @@ class Streams:
         return Stored(
             data=message.data or b"", headers=dict(message.headers or {}), sequence=message.seq or 0
         )
+
+    async def purge(self, stream: str, subject: str) -> None:
+        """Forget the messages of a subject; of none there are none to forget.
+
+        Raises:
+            UnavailableError: JetStream did not answer.
+        """
+        with contextlib.suppress(nats.js.errors.NotFoundError):
+            await self._ask(self._manager.purge_stream(stream, subject=subject), what=subject)
 
     async def _ask(self, question: Awaitable[Any], *, what: str) -> Any:
         try:

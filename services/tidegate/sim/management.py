@@ -106,6 +106,18 @@ class Manager:
 
         return await self._ask(look, timeout_s=REQUEST_TIMEOUT_S, extra_s=self._delay_s(subject))
 
+    async def purge_stream(self, name: str, subject: str) -> None:
+        """Forget the messages of a subject."""
+
+        def forget() -> None:
+            books = self._broker.streams.get(name)
+            if books is None:
+                raise _not_found("stream not found", 10059)
+            for sequence in [each.sequence for each in books.messages.values() if each.subject == subject]:
+                books.remove(sequence)
+
+        await self._ask(forget, timeout_s=REQUEST_TIMEOUT_S)
+
 
 def _limits_of(config: api.StreamConfig) -> StreamLimits:
     return StreamLimits(

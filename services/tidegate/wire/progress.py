@@ -248,10 +248,10 @@ def _covers(spans: Sequence[tuple[LineageName, int, int, int]], length: int) -> 
 
 
 def _are_inside(replies: Sequence[tuple[int, int]], length: int) -> bool:
-    """Ranges in order that do not touch: before each stands a turn of the policy."""
+    """Ranges in order that do not touch: before each stands a turn of the policy. One may be empty, and ends a turn."""
     position = 0
     for start, stop in replies:
-        if not position < start < stop <= length:
+        if not position < start <= stop <= length:
             return False
         position = stop
     return True

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.actor.support import LINEAGE, group_task, version
 from tidegate.actor.engines.port import Rollouts, Sample, Steering
 from tidegate.actor.predictions import Predictions
-from tidegate.actor.tail import TailWatch
+from tidegate.actor.tail import TailWatch, UnderWay
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import Task, VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree
@@ -112,7 +112,7 @@ def test_rollout_that_will_hardly_make_it_is_marked_before_it_is_late() -> None:
     assert "end within" in house.watch.marks[task.task_id].decision.detail
 
 
-def test_rollout_that_is_over_is_marked_no_more_and_a_batch_begins_clean() -> None:
+def test_rollout_that_is_over_is_marked_no_more_whatever_runs_beside_it() -> None:
     house = House(max_lag=1)
     one, two = group_task("t-1"), group_task("t-2")
     house.watch.begin([one, two])
@@ -122,8 +122,36 @@ def test_rollout_that_is_over_is_marked_no_more_and_a_batch_begins_clean() -> No
     house.publish(9)
     assert house.marked() == {"t-2": "stale"}
     house.watch.begin([group_task("t-3")])
+    assert house.marked() == {"t-2": "stale"}, "who begins beside it changes nothing"
+    house.watch.over(two.task_id)
     assert house.marked() == {}
     assert house.steering.cut == frozenset()
+
+
+class Pages:
+    """A task that says itself how far it is."""
+
+    def __init__(self) -> None:
+        self.written: UnderWay | None = None
+
+    def under_way(self) -> UnderWay | None:
+        return self.written
+
+
+def test_tasks_that_grow_side_by_side_are_marked_each_by_its_own_oldest_version() -> None:
+    house = House(max_lag=2)
+    old, new, unbegun = (group_task(name) for name in ("t-old", "t-new", "t-unbegun"))
+    for task, oldest in ((old, 5), (new, 8), (unbegun, None)):
+        pages = Pages()
+        if oldest is not None:
+            pages.written = UnderWay(task.task_id, version(oldest), house.clock.at_s, length=oldest)
+        house.watch.grows(task, pages)
+    house.publish(8)
+    assert house.marked(after_s=1.0) == {"t-old": "stale"}
+    assert house.watch.marks[old.task_id].length == 5
+    house.watch.over(old.task_id)
+    house.publish(11)
+    assert house.marked() == {"t-new": "stale"}
 
 
 def test_second_round_of_a_group_counts_from_the_first() -> None:

@@ -166,7 +166,7 @@ def test_message_is_never_larger_than_it_may_be(progress: Progress, bytes_max: i
             "versions do not cover",
         ),
         (sample(0, replies=((0, 2),)), "between its turns"),
-        (sample(0, replies=((2, 2),)), "between its turns"),
+        (sample(0, replies=((3, 2),)), "between its turns"),
         (sample(0, replies=((1, 5),)), "between its turns"),
         (sample(0, replies=((1, 2),)), "between its turns"),
         (sample(0, reward=float("nan")), "not finite"),
@@ -176,6 +176,11 @@ def test_message_is_never_larger_than_it_may_be(progress: Progress, bytes_max: i
 def test_what_no_actor_would_keep_is_refused(broken: SampleProgress, reason: str) -> None:
     with pytest.raises(RecordError, match=reason):
         decode_progress(encode_progress(progress_of(broken)))
+
+
+def test_reply_of_no_tokens_ends_a_turn_all_the_same() -> None:
+    [kept] = decode_progress(encode_progress(progress_of(sample(0, replies=((2, 2),))))).samples
+    assert kept.replies == ((2, 2),)
 
 
 def test_sample_that_comes_twice_and_a_start_at_no_time_are_refused() -> None:

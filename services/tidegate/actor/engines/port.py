@@ -11,13 +11,14 @@ from typing import Protocol
 import msgspec
 
 from tidegate.core.ids import PolicyVersion, TaskId
-from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Task, VersionSpan
+from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Task, ToolCall, VersionSpan
 
 
 class Sample(msgspec.Struct, frozen=True, eq=False):
     """One finished rollout as its engine made it; ``actor.state`` makes the record of it.
 
-    ``num_steps`` is what throughput counts: environment steps or generated tokens.
+    ``num_steps`` is what throughput counts: environment steps or generated tokens. ``reward``, ``components``, ``log``
+    and ``tool_calls``: of an episode that was held with an environment; without a reward it is still to be scored.
     """
 
     tensors: dict[str, Array]
@@ -26,6 +27,10 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
     episodes: tuple[EpisodeEnd, ...] = ()
     completion: str = ""
     finish_reason: str = ""
+    reward: float | None = None
+    components: dict[str, float] = {}
+    log: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Rollouts(msgspec.Struct, frozen=True, eq=False):
@@ -38,11 +43,15 @@ class Rollouts(msgspec.Struct, frozen=True, eq=False):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """What a policy answered to the prompts of an evaluation, in their order; one version made all of them."""
+    """What a policy answered to the prompts of an evaluation, in their order; one version made all of them.
+
+    ``rewards``: of episodes that were held with an environment; None where the completions are still to be scored.
+    """
 
     version: PolicyVersion
     completions: list[str]
     num_tokens: int
+    rewards: list[float] | None = None
 
 
 class Running(msgspec.Struct, frozen=True):

@@ -45,8 +45,8 @@ class Written:
         self.logprobs.extend(logprobs)
 
     def spans(self) -> tuple[VersionSpan, ...]:
-        """Which version chose which positions, from 0 (I5)."""
-        stops = [start for start, _ in self._marks[1:]] + [len(self.tokens)]
+        """Which version chose which positions, from 0 (I5); none of nothing."""
+        stops = [*(start for start, _ in self._marks), len(self.tokens)][1:]
         return tuple(
             VersionSpan(version, start, stop)
             for (start, version), stop in zip(self._marks, stops, strict=True)

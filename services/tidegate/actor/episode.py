@@ -1,0 +1,264 @@
+"""A rollout of tokens as it grows: an episode is one sample, turns of the policy and replies between them.
+
+Both live in the event loop: engines append to what they were given, and whoever looks between two awaits sees all
+that is written, so that a drain, a cut or the keeping of progress loses nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from tidegate.actor.engines.port import Rollouts, Sample
+from tidegate.actor.engines.token_port import Written
+from tidegate.actor.tail import UnderWay
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Array, Task, ToolCall
+from tidegate.wire.clients.environment import EnvironmentStep
+from tidegate.wire.progress import Progress, SampleProgress
+
+Decode = Callable[[Sequence[int]], str]
+# A verifier's log is for people; all of it travels with every write of progress.
+LOG_CHARACTERS_MAX = 16 * 1024
+
+
+class Episode:
+    """One sample. Bounded by its task's cap on new tokens, by its turns, and by the model's context.
+
+    ``opening``: what the policy reads first where that is not the task's prompt; ``prompt``: the same as tokens.
+    ``reply``: what the environment said last. ``reward`` to ``log``: of its steps so far. ``finish_reason``: empty
+    until it is done.
+    """
+
+    def __init__(self, index: int) -> None:
+        """Nothing is written."""
+        self.index = index
+        self.opening = ""
+        self.prompt: list[int] = []
+        self.reply = ""
+        self.reward: float | None = None
+        self.components: dict[str, float] = {}
+        self.tool_calls: tuple[ToolCall, ...] = ()
+        self.log = ""
+        self.finish_reason = ""
+        self._written = Written()
+        self._replies: list[tuple[int, int]] = []
+        self._writing = Written()
+
+    # -- what is there ---------------------------------------------------------------------------------------------
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """What the policy reads before its next token."""
+        return (*self.prompt, *self._written.tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of turns and replies, without the prompt."""
+        return len(self._written.tokens) + len(self._writing.tokens)
+
+    @property
+    def num_chosen(self) -> int:
+        """Tokens that the policy chose."""
+        return self.num_tokens - sum(stop - start for start, stop in self._replies)
+
+    @property
+    def num_turns(self) -> int:
+        """Turns that were begun, at least the first."""
+        return len(self._replies) + 1
+
+    @property
+    def turn(self) -> list[int]:
+        """Tokens of the present turn."""
+        start = self._replies[-1][1] if self._replies else 0
+        return self._written.tokens[start:]
+
+    @property
+    def oldest(self) -> PolicyVersion | None:
+        """The version of the first token."""
+        spans = self._written.spans() or self._writing.spans()
+        return spans[0].version if spans else None
+
+    def turns(self, decode: Decode) -> list[str]:
+        """The texts of the turns that were answered: what an environment needs to get where this episode is."""
+        starts = [0, *(stop for _, stop in self._replies)]
+        return [
+            decode(self._written.tokens[start:stop])
+            for start, (stop, _) in zip(starts, self._replies, strict=False)
+        ]
+
+    # -- how it grows ----------------------------------------------------------------------------------------------
+
+    def write(self) -> Written:
+        """Where an engine appends; ``wrote`` takes it in."""
+        self._writing = Written()
+        return self._writing
+
+    def wrote(self) -> None:
+        """What the engine appended belongs to the episode; it appends no more."""
+        _append(self._written, self._writing)
+        self._writing = Written()
+
+    def stepped(self, step: EnvironmentStep) -> None:
+        """The environment answered the present turn."""
+        self.reward = (self.reward or 0.0) + step.reward
+        self.components = {
+            name: self.components.get(name, 0.0) + step.components.get(name, 0.0)
+            for name in self.components | step.components
+        }
+        self.tool_calls += step.tool_calls
+        self.log = "\n".join(filter(None, (self.log, step.log)))[:LOG_CHARACTERS_MAX]
+
+    def replied(self, text: str, tokens: Sequence[int]) -> None:
+        """What the policy reads before its next turn; it carries the version of the token before it."""
+        start = len(self._written.tokens)
+        assert start > 0, "a reply answers a turn"
+        self._written.append(tokens, [0.0] * len(tokens), self._written.spans()[-1].version)
+        self._replies.append((start, start + len(tokens)))
+        self.reply = text
+
+    # -- what becomes of it ----------------------------------------------------------------------------------------
+
+    def sample(self, decode: Decode) -> Sample:
+        """The finished sample."""
+        tokens, logprobs = self._written.arrays()
+        tensors: dict[str, Array] = {
+            "prompt_tokens": np.array(self.prompt, dtype=np.int32),
+            "tokens": tokens,
+            "behavior_logprobs": logprobs,
+        }
+        if any(stop > start for start, stop in self._replies):
+            chosen = np.ones(len(tokens), dtype=np.bool_)
+            for start, stop in self._replies:
+                chosen[start:stop] = False
+            tensors["chosen"] = chosen
+        return Sample(
+            tensors=tensors,
+            spans=self._written.spans(),
+            num_steps=self.num_chosen,
+            completion=self._text(decode),
+            finish_reason=self.finish_reason,
+            reward=self.reward,
+            components=self.components,
+            log=self.log,
+            tool_calls=self.tool_calls,
+        )
+
+    def _text(self, decode: Decode) -> str:
+        """Turns and replies as a person reads them, one after the other."""
+        edges = [0, *(edge for reply in self._replies for edge in reply), len(self._written.tokens)]
+        return "".join(
+            decode(self._written.tokens[start:stop]) for start, stop in pairwise(edges) if stop > start
+        )
+
+    def progress(self) -> SampleProgress:
+        """As far as it is written now."""
+        written = Written()
+        _append(written, self._written)
+        _append(written, self._writing)
+        tokens, logprobs = written.arrays()
+        return SampleProgress(
+            index=self.index,
+            tokens=tokens,
+            logprobs=logprobs,
+            spans=written.spans(),
+            replies=tuple(self._replies),
+            opening=self.opening,
+            reply=self.reply,
+            reward=self.reward,
+            components=self.components,
+            tool_calls=self.tool_calls,
+            log=self.log,
+            finish_reason=self.finish_reason,
+        )
+
+    @classmethod
+    def resumed(cls, progress: SampleProgress) -> "Episode":
+        """The episode that another actor began."""
+        episode = cls(progress.index)
+        tokens: list[int] = progress.tokens.tolist()
+        logprobs: list[float] = progress.logprobs.tolist()
+        for span in progress.spans:
+            episode._written.append(
+                tokens[span.start : span.stop], logprobs[span.start : span.stop], span.version
+            )
+        episode._replies = list(progress.replies)
+        episode.opening = progress.opening
+        episode.reply = progress.reply
+        episode.reward = progress.reward
+        episode.components = progress.components
+        episode.tool_calls = progress.tool_calls
+        episode.log = progress.log
+        episode.finish_reason = progress.finish_reason
+        return episode
+
+
+def _append(written: Written, more: Written) -> None:
+    for span in more.spans():
+        written.append(
+            more.tokens[span.start : span.stop], more.logprobs[span.start : span.stop], span.version
+        )
+
+
+class Group:
+    """The samples of one task, written side by side. ``started_at_s``: seconds since the epoch, of the first one."""
+
+    def __init__(self, task: Task, episodes: Sequence[Episode], *, started_at_s: float) -> None:
+        """``task`` as it is written: with its cap. ``episodes``: one a sample, in order."""
+        self.task = task
+        self.episodes = list(episodes)
+        self.started_at_s = started_at_s
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all samples together."""
+        return sum(episode.num_tokens for episode in self.episodes)
+
+    @property
+    def num_begun(self) -> int:
+        """Samples with a token at least."""
+        return sum(episode.num_tokens > 0 for episode in self.episodes)
+
+    @property
+    def length(self) -> int:
+        """Tokens that the policy chose, of the longest sample."""
+        return max(episode.num_chosen for episode in self.episodes)
+
+    def news(self) -> tuple[int, int]:
+        """Changes with every token, and with every sample that ends."""
+        return self.num_tokens, sum(bool(episode.finish_reason) for episode in self.episodes)
+
+    def under_way(self) -> UnderWay | None:
+        """How far the task is; its oldest version is that of the sample that was begun first."""
+        versions = [episode.oldest for episode in self.episodes]
+        oldest = min((version for version in versions if version is not None), key=_step, default=None)
+        if oldest is None:
+            return None
+        return UnderWay(self.task.task_id, oldest, self.started_at_s, self.length)
+
+    def rollouts(self, decode: Decode, *, num_samples: int, finished_at_s: float) -> Rollouts:
+        """The first ``num_samples``, which are done."""
+        return Rollouts(
+            task=msgspec.structs.replace(self.task, num_samples=num_samples),
+            samples=tuple([episode.sample(decode) for episode in self.episodes[:num_samples]]),
+            started_at_s=self.started_at_s,
+            finished_at_s=finished_at_s,
+        )
+
+    def progress(self) -> Progress:
+        """All that is written now."""
+        task = self.task
+        return Progress(
+            run_id=task.run_id,
+            task_id=task.task_id,
+            attempt=task.attempt,
+            num_samples=task.num_samples,
+            started_at_s=self.started_at_s,
+            max_new_tokens=task.sampler.max_new_tokens,
+            samples=tuple([episode.progress() for episode in self.episodes if episode.num_tokens]),
+        )
+
+
+def _step(version: PolicyVersion) -> int:
+    return version.step

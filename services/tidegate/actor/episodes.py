@@ -1,0 +1,309 @@
+"""Running tasks on an engine that writes tokens: many at once, each sample an episode of its own.
+
+A task leaves as soon as all of its samples are done. Samples of a group read their prompt once where the engine can;
+an engine that has room is given the next task at once, so that one long answer holds up nothing but its own group.
+What a task has when it is stopped is kept for the actor that gets it next.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidegate.actor.engines.port import Completed, Rollouts, Steering
+from tidegate.actor.engines.token_port import TokenEngine
+from tidegate.actor.episode import Episode, Group
+from tidegate.actor.evaluation import Problem
+from tidegate.actor.latency import rollout_time_s
+from tidegate.actor.outcomes import GivenUp, Made, Refused, cut_short, settled_early
+from tidegate.actor.playing import EpisodePlayer
+from tidegate.actor.policy import PolicyHolder
+from tidegate.actor.predictions import Predictions
+from tidegate.actor.progress import ProgressKeeper
+from tidegate.actor.resuming import fresh, resume
+from tidegate.actor.settle_check import SettleCheck
+from tidegate.actor.tail import TailWatch
+from tidegate.core.errors import RecordError, TidegateError, UnavailableError
+from tidegate.core.ids import PromptId, TaskId
+from tidegate.core.records import Task
+from tidegate.core.staleness import StalenessLimits
+from tidegate.runtime.service import ServiceContext
+
+T = TypeVar("T")
+# Between two looks at the clocks: often enough for statistics that go out twice a second.
+ACCOUNT_S = 0.25
+# An evaluation whose policy was swapped under it is made again, under a policy that is held; once should do.
+EVALUATION_ROUNDS = 3
+
+
+class _Clocks:
+    """How long the engine has work, and how long all of that work only waits for its time; several tasks at once."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._num_working = 0
+        self._num_waiting = 0
+        self._since_s = context.clock.monotonic_s()
+
+    def tell(self) -> None:
+        """Count what passed since the last time."""
+        now_s = self._context.clock.monotonic_s()
+        passed_s, self._since_s = now_s - self._since_s, now_s
+        if self._num_working or self._num_waiting:
+            self._context.stats.add("busy_s_total", passed_s)
+        if self._num_waiting and not self._num_working:
+            self._context.stats.add("wait_latency_s_total", passed_s)
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        """A task is with the engine or its environment."""
+        self.tell()
+        self._num_working += 1
+        try:
+            yield
+        finally:
+            self.tell()
+            self._num_working -= 1
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """A task waits for its time to pass; that counts as work."""
+        self.tell()
+        self._num_waiting += 1
+        try:
+            yield
+        finally:
+            self.tell()
+            self._num_waiting -= 1
+
+
+class EpisodeRunner:
+    """Runs each task in a flow of its own; as many as fit into the engine's slots with all of their samples."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        engine: TokenEngine,
+        player: EpisodePlayer,
+        steering: Steering,
+        predictions: Predictions,
+        tail: TailWatch,
+        keeper: ProgressKeeper,
+        holder: PolicyHolder,
+        slots: int,
+    ) -> None:
+        """``slots``: continuations that the engine writes at once. ``tail`` marks what is to be cut."""
+        self.flows_max = max(1, slots // context.settings.workload.num_samples)
+        self.batch_max = 1
+        self._context = context
+        self._engine = engine
+        self._player = player
+        self._steering = steering
+        self._predictions = predictions
+        self._tail = tail
+        self._keeper = keeper
+        self._holder = holder
+        self._slots = slots
+        self._latency = context.settings.workload.latency_by_bin()
+        staleness = context.settings.staleness
+        self._limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
+        self._settle_check = SettleCheck(context)
+        self._clocks = _Clocks(context)
+
+    async def account(self) -> None:
+        """Keep the statistics true while long rollouts run, until draining."""
+        context, steering = self._context, self._steering
+        while True:
+            self._clocks.tell()
+            context.stats.set("swaps_total", steering.num_swaps)
+            context.stats.set("swap_ms_total", 1e3 * steering.swap_s)
+            if await context.drain.sleep(ACCOUNT_S):
+                return
+
+    def stop(self) -> None:
+        """End what is under way; it is kept for other actors."""
+        self._steering.stop = True
+        self._tail.changed.set()
+
+    def close(self) -> None:
+        """Nothing but memory is held."""
+
+    async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+        """Run one task; nothing comes back of one that was stopped."""
+        [task] = tasks
+        try:
+            self._engine.check_task(task)
+        except TidegateError as error:
+            yield Refused(task, error)
+            return
+        group = await self._begin(task)
+        self._tail.grows(task, group)
+        self._keeper.grows(group)
+        try:
+            made = await self._made(group)
+            if made is None or isinstance(made, Refused):
+                await self._keeper.write(group)
+                self._keeper.hands_on(task.task_id)
+        finally:
+            self._keeper.leaves(task.task_id)
+            self._tail.over(task.task_id)
+        if made is not None:
+            yield made
+
+    async def _begin(self, task: Task) -> Group:
+        """The task's group: what another actor left of it, or a fresh one."""
+        context = self._context
+        capped = self._predictions.capped(task)
+        progress, head = await self._keeper.find(task), self._holder.version
+        now_s = context.clock.now_s()
+        if progress is None or head is None:
+            return fresh(capped, now_s=now_s)
+        resumed = resume(
+            progress, capped, head=head, tree=self._holder.tree, limits=self._limits, now_s=now_s
+        )
+        context.stats.add("tokens_resumed_total", resumed.tokens_resumed)
+        context.stats.add("tokens_lost_total", resumed.tokens_lost)
+        context.stats.add("rollouts_resumed_total" if resumed.tokens_resumed else "rollouts_begun_anew_total")
+        context.log.info(
+            "rollout_resumed",
+            task_id=task.task_id,
+            tokens_resumed=resumed.tokens_resumed,
+            tokens_lost=resumed.tokens_lost,
+        )
+        return resumed.group
+
+    async def _made(self, group: Group) -> Made | None:
+        """What becomes of a group; None when it was stopped."""
+        task = group.task
+        try:
+            made = await self._unless_ended(self._make(group), task.task_id)
+        except RecordError as error:
+            self._context.stats.add("episodes_failed_total")
+            return self._failed(group, error)
+        except TidegateError as error:
+            return None if self._steering.stop else Refused(task, error)
+        if made is not None:
+            if isinstance(made, Rollouts):
+                self._predictions.took(made)
+            return made
+        mark = self._tail.marks.get(task.task_id)
+        if mark is None:
+            return None
+        self._predictions.cut(task, elapsed_s=mark.elapsed_s, length=mark.length)
+        return cut_short(task, mark, num_made=group.num_begun)
+
+    async def _unless_ended(self, work: Coroutine[Any, Any, T], task_id: TaskId | None = None) -> T | None:
+        """The result of ``work``; None, and its end, as soon as the engine is to stop or its task is marked."""
+        running = asyncio.create_task(work)
+        changed = self._tail.changed
+        try:
+            while not (running.done() or self._steering.stop or task_id in self._tail.marks):
+                changed.clear()
+                rung = asyncio.create_task(changed.wait())
+                await asyncio.wait({running, rung}, return_when=asyncio.FIRST_COMPLETED)
+                rung.cancel()
+            return running.result() if running.done() else None
+        finally:
+            # Its own error, if it meets one on its way out, comes after the one that ended it.
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def _make(self, group: Group) -> Rollouts | GivenUp:
+        """All samples, or the first of them and then the rest; and the time that they have to take."""
+        task, check = group.task, self._settle_check
+        num_first = check.num_first if check.may_settle(task) else task.num_samples
+        begun = await self._round(group, 0, num_first, since_s=group.started_at_s)
+        if num_first < task.num_samples:
+            if task.task_id in await check.settled([begun], share=1.0 / self.flows_max):
+                return settled_early(task, begun)
+            begun = await self._round(group, num_first, task.num_samples, since_s=begun.finished_at_s)
+        return begun
+
+    async def _round(self, group: Group, start: int, stop: int, *, since_s: float) -> Rollouts:
+        """Play some of the samples to their ends; the rollouts of all up to ``stop``, once their time has passed."""
+        with self._clocks.working():
+            await self._play(group.task, group.episodes[start:stop])
+        decode, clock = self._engine.tokenizer.decode, self._context.clock
+        rollouts = group.rollouts(decode, num_samples=stop, finished_at_s=clock.now_s())
+        if stop == group.task.num_samples:
+            self._predictions.wrote(rollouts)
+        asked = msgspec.structs.replace(group.task, num_samples=stop - start)
+        wanted_s = rollout_time_s(self._latency, asked, first_sample=start)
+        left_s = wanted_s - (clock.now_s() - since_s)
+        if left_s <= 0.0:
+            return rollouts
+        with self._clocks.waiting():
+            await asyncio.sleep(left_s)
+        return msgspec.structs.replace(rollouts, finished_at_s=clock.now_s())
+
+    async def _play(self, task: Task, episodes: Sequence[Episode]) -> None:
+        """Play episodes side by side; the first that fails ends the others."""
+        try:
+            async with asyncio.TaskGroup() as together:
+                for episode in episodes:
+                    together.create_task(self._player.play(task, episode))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+
+    def _failed(self, group: Group, error: RecordError) -> GivenUp:
+        return GivenUp(
+            task=group.task,
+            by="failed",
+            reason="failed",
+            detail=str(error),
+            length=group.length,
+            elapsed_s=max(0.0, self._context.clock.now_s() - group.started_at_s),
+            num_made=group.num_begun,
+        )
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    async def complete(self, task: Task, problems: Sequence[Problem]) -> Completed:
+        """Answer held-out problems under one policy, which is held meanwhile; rollouts go on beside it.
+
+        Raises:
+            UnavailableError: the actor is draining, or the engine did not keep to one policy; another one will answer.
+        """
+        with self._holder.hold():
+            for _ in range(EVALUATION_ROUNDS):
+                episodes = await self._unless_ended(self._answers(task, problems))
+                if episodes is None:
+                    raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
+                samples = [episode.sample(self._engine.tokenizer.decode) for episode in episodes]
+                versions = {span.version for sample in samples for span in sample.spans}
+                if len(versions) == 1:
+                    rewards = [sample.reward for sample in samples if sample.reward is not None]
+                    return Completed(
+                        version=versions.pop(),
+                        completions=[sample.completion for sample in samples],
+                        num_tokens=sum(sample.num_steps for sample in samples),
+                        rewards=rewards if len(rewards) == len(samples) else None,
+                    )
+        raise UnavailableError("The engine swapped its policy while it was held")
+
+    async def _answers(self, task: Task, problems: Sequence[Problem]) -> list[Episode]:
+        """One episode a problem, as many at once as the engine has slots."""
+        episodes = [Episode(index) for index in range(len(problems))]
+        places = asyncio.Semaphore(self._slots)
+
+        async def answer(episode: Episode, problem: Problem) -> None:
+            asked = msgspec.structs.replace(
+                task,
+                prompt_id=PromptId(problem.prompt_id),
+                prompt=problem.prompt,
+                answer=problem.answer,
+                curriculum_bin=problem.bin,
+            )
+            async with places:
+                await self._player.play(asked, episode)
+
+        try:
+            async with asyncio.TaskGroup() as together:
+                for episode, problem in zip(episodes, problems, strict=True):
+                    together.create_task(answer(episode, problem))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+        return episodes

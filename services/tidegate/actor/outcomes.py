@@ -1,0 +1,64 @@
+"""What becomes of a task that an actor started: rollouts, an end without a trajectory, or a refusal."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tidegate.actor.engines.port import Rollouts
+from tidegate.actor.tail import Mark
+from tidegate.core.errors import TidegateError
+from tidegate.core.records import DropReason, Task
+
+EndedBy = Literal["cut", "settled", "failed"]
+
+
+class Refused(msgspec.Struct, frozen=True, eq=False):
+    """A task that this actor cannot run, or not now."""
+
+    task: Task
+    error: TidegateError
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """A task that ends without a trajectory: cut, settled by rule, or failed.
+
+    ``length``: steps or tokens of its longest sample when it ended. ``num_made``: samples that were begun.
+    """
+
+    task: Task
+    by: EndedBy
+    reason: DropReason
+    detail: str
+    length: int
+    elapsed_s: float
+    num_made: int
+
+
+Made: TypeAlias = Rollouts | GivenUp | Refused
+
+
+def cut_short(task: Task, mark: Mark, *, num_made: int) -> GivenUp:
+    """A task that was ended because it would be too late."""
+    return GivenUp(
+        task=task,
+        by="cut",
+        reason=mark.decision.reason,
+        detail=f"cut at length {mark.length}: {mark.decision.detail}",
+        length=mark.length,
+        elapsed_s=mark.elapsed_s,
+        num_made=num_made,
+    )
+
+
+def settled_early(task: Task, begun: Rollouts) -> GivenUp:
+    """A group that needs no more samples: those of ``begun`` were rewarded alike."""
+    num_made = len(begun.samples)
+    return GivenUp(
+        task=task,
+        by="settled",
+        reason="settled",
+        detail=f"its first {num_made} samples were rewarded alike, so the group has no advantage",
+        length=max(sample.num_steps for sample in begun.samples),
+        elapsed_s=begun.finished_at_s - begun.started_at_s,
+        num_made=num_made,
+    )

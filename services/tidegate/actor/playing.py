@@ -1,0 +1,153 @@
+"""Playing one episode to its end: the policy's turn, the environment's reply, and so on."""
+
+import asyncio
+import itertools
+
+import msgspec
+
+from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.token_port import FinishReason, TokenEngine, TokenRequest
+from tidegate.actor.episode import Episode
+from tidegate.actor.sessions import Session, Sessions
+from tidegate.core.curriculum import uniform_fraction
+from tidegate.core.errors import RecordError, UnavailableError
+from tidegate.core.ids import trajectory_id
+from tidegate.core.records import Task
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.environment import EnvironmentStep
+
+# How an episode ended, beside the engine's own `stop` and `length`: its turns were used up.
+TURNS = "turns"
+# An engine that lost its server is asked again; after that the task is for another actor.
+ENGINE_ATTEMPTS = 6
+BACKOFF_START_S = 0.1
+BACKOFF_MAX_S = 3.0
+SEED_RANGE = 2**63
+
+
+class EpisodePlayer:
+    """Plays any number of episodes at once, on one engine and the sessions of a run."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        engine: TokenEngine,
+        steering: Steering,
+        sessions: Sessions | None,
+    ) -> None:
+        """``sessions``: None where an episode is one completion, scored by somebody else."""
+        self._context = context
+        self._engine = engine
+        self._steering = steering
+        self._sessions = sessions
+        self._turns_max = context.settings.workload.turns_max
+        self._requests = itertools.count()
+
+    async def play(self, task: Task, episode: Episode) -> None:
+        """Write the episode to its end, from where it is, which may be its end; then it has a ``finish_reason``.
+
+        What is written stays in the episode, however this ends.
+
+        Raises:
+            RecordError: the environment and the tokens do not fit each other (any more), or the model does not hold
+                them: trying again will not help.
+            TidegateError: engine or environment is not to be had now.
+        """
+        if episode.finish_reason:
+            episode.prompt = self._engine.tokenizer.encode_prompt(episode.opening or task.prompt)
+            return
+        if self._sessions is None:
+            episode.prompt = self._engine.tokenizer.encode_prompt(task.prompt)
+            episode.finish_reason = await self._write_turn(task, episode)
+            return
+        session = self._sessions.session(
+            task,
+            turns=episode.turns(self._engine.tokenizer.decode),
+            last=self._said_last(task, episode) if episode.num_tokens else None,
+        )
+        try:
+            await self._converse(task, episode, session)
+        finally:
+            await session.close()
+
+    def _said_last(self, task: Task, episode: Episode) -> str:
+        return episode.reply if episode.num_turns > 1 else episode.opening or task.prompt
+
+    async def _converse(self, task: Task, episode: Episode, session: Session) -> None:
+        tokenizer = self._engine.tokenizer
+        said = await session.open()
+        if not episode.num_tokens:
+            episode.opening = "" if said == task.prompt else said
+        episode.prompt = tokenizer.encode_prompt(episode.opening or task.prompt)
+        while not episode.finish_reason:
+            reason = await self._write_turn(task, episode)
+            step = await session.step(tokenizer.decode(episode.turn))
+            episode.stepped(step)
+            episode.finish_reason = self._ended(episode, reason, step)
+            if episode.finish_reason:
+                return
+            reply = tokenizer.encode_reply(step.observation)
+            if self._room(task, episode) <= len(reply):
+                episode.finish_reason = "length"
+            else:
+                episode.replied(step.observation, reply)
+
+    def _ended(self, episode: Episode, reason: FinishReason, step: EnvironmentStep) -> str:
+        """How the episode ended with this turn; empty when it goes on."""
+        if reason == "length":
+            return "length"
+        if step.terminated:
+            return "stop"
+        return TURNS if step.truncated or episode.num_turns >= self._turns_max else ""
+
+    def _left(self, task: Task, episode: Episode) -> int:
+        """Tokens that may still be chosen, by the sampler's cap and by the model's context."""
+        return min(task.sampler.max_new_tokens - episode.num_chosen, self._room(task, episode))
+
+    def _room(self, task: Task, episode: Episode) -> int:
+        """Tokens that the context still holds; none once the sampler's cap is met."""
+        if episode.num_chosen >= task.sampler.max_new_tokens:
+            return 0
+        return self._engine.context_length - len(episode.prompt) - episode.num_tokens
+
+    async def _write_turn(self, task: Task, episode: Episode) -> FinishReason:
+        """Write the present turn to its end; one that another actor began is gone on from where it stopped."""
+        stop_ids = self._engine.tokenizer.stop_ids
+        backoff_s = BACKOFF_START_S
+        for attempt in itertools.count(1):
+            if episode.turn and episode.turn[-1] in stop_ids:
+                return "stop"
+            left = self._left(task, episode)
+            if left <= 0:
+                if not episode.turn:
+                    raise RecordError(
+                        f"A prompt of task {task.task_id} leaves no room for an answer",
+                        why=f"it has {len(episode.prompt)} tokens, the context holds {self._engine.context_length}",
+                        fix="raise policy.context_length, or ask shorter questions",
+                    )
+                return "length"
+            request = TokenRequest(
+                request_id=f"{trajectory_id(task.task_id, sample_index=episode.index)}/{next(self._requests)}",
+                context=episode.context,
+                sampler=msgspec.structs.replace(task.sampler, max_new_tokens=left),
+                stop_ids=stop_ids,
+                seed=_seed(task, episode),
+            )
+            try:
+                return await self._engine.generate(request, episode.write())
+            except UnavailableError as error:
+                if attempt == ENGINE_ATTEMPTS or self._steering.stop:
+                    raise
+                self._context.stats.add("engine_retries_total")
+                self._context.log.warning("engine_unavailable", task_id=task.task_id, error=str(error))
+            finally:
+                episode.wrote()
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        raise AssertionError("the attempts are counted")
+
+
+def _seed(task: Task, episode: Episode) -> int:
+    """Another one for each sample and each place to go on from, so that no draw is used twice."""
+    return int(uniform_fraction(task.seed, "draw", episode.index, episode.num_tokens) * SEED_RANGE)

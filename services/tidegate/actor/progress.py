@@ -1,0 +1,126 @@
+"""What is written of running tasks, kept in PROGRESS so that a rollout outlives its actor (I10).
+
+Consumes: groups as they grow. Produces: one message a task, each in place of the one before; forgets them when their
+task is done. Waits for time. What is kept is a note and not work: where it cannot be written, found or read, tokens
+are written again, and that is counted.
+"""
+
+import asyncio
+import itertools
+
+from tidegate.actor.episode import Group
+from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.ids import TaskId
+from tidegate.core.records import Task
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.progress import Progress, check_progress, decode_progress, encode_progress
+
+# Each write repeats all that is written of a task, so long rollouts are kept less often: what all writes of an actor
+# may take of the broker's disk and network.
+BYTES_PER_S = 4 * 1024 * 1024
+# A write that takes longer is given up; the next one holds more.
+WRITE_DEADLINE_S = 5.0
+
+
+class ProgressKeeper:
+    """Bounded by the tasks that run. One write at a time."""
+
+    def __init__(self, context: ServiceContext, *, period_s: float) -> None:
+        """Nothing is kept yet."""
+        self._context = context
+        self._period_s = period_s
+        self._stream = context.topology.stream("PROGRESS")
+        # Running groups, with what was news when they were written last; freed when they leave.
+        self._growing: dict[TaskId, Group] = {}
+        self._told: dict[TaskId, tuple[int, int]] = {}
+        # Tasks that have a message; freed when it is purged, or when they are for another actor.
+        self._kept: set[TaskId] = set()
+        self._writes = itertools.count()
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Write what is new of all that runs, until draining and nothing runs."""
+        drain = self._context.drain
+        while not drain.requested or self._growing:
+            if drain.requested:
+                await asyncio.sleep(self._period_s)
+            else:
+                await drain.sleep(self._period_s)
+            num_bytes = 0
+            for group in list(self._growing.values()):
+                if group.task.task_id in self._growing:
+                    num_bytes += await self.write(group)
+            await asyncio.sleep(max(0.0, num_bytes / BYTES_PER_S - self._period_s))
+
+    def grows(self, group: Group) -> None:
+        """A group is about to be written, until it ``leaves``."""
+        self._growing[group.task.task_id] = group
+
+    def leaves(self, task_id: TaskId) -> None:
+        """A task runs here no longer; its message stays."""
+        self._growing.pop(task_id, None)
+        self._told.pop(task_id, None)
+
+    def hands_on(self, task_id: TaskId) -> None:
+        """A task is for another actor, and so is its message."""
+        self._kept.discard(task_id)
+
+    async def write(self, group: Group) -> int:
+        """Keep a group as it is now, unless nothing of it is new; returns the bytes it took."""
+        async with self._lock:
+            return await self._write(group)
+
+    async def _write(self, group: Group) -> int:
+        context, task, news = self._context, group.task, group.news()
+        if not group.num_tokens or self._told.get(task.task_id) == news:
+            return 0
+        data = encode_progress(group.progress())
+        try:
+            await context.bus.publish(
+                context.topology.progress(task.task_id),
+                data,
+                message_id=f"{task.task_id}:{task.attempt}:{context.instance}:{next(self._writes)}",
+                deadline_s=WRITE_DEADLINE_S,
+            )
+        except TidegateError as error:
+            context.stats.add("progress_not_kept_total")
+            context.log.warning("progress_not_kept", task_id=task.task_id, error=str(error))
+            return 0
+        self._kept.add(task.task_id)
+        if task.task_id in self._growing:
+            self._told[task.task_id] = news
+        context.stats.add("progress_kept_total")
+        context.stats.add("progress_bytes_total", len(data))
+        return len(data)
+
+    async def find(self, task: Task) -> Progress | None:
+        """What another actor, or this one before it was started again, kept of a task; None when there is nothing."""
+        context = self._context
+        try:
+            stored = await context.bus.last(self._stream, context.topology.progress(task.task_id))
+            if stored is None:
+                return None
+            self._kept.add(task.task_id)
+            progress = decode_progress(stored.data)
+            check_progress(progress, task)
+        except RecordError as error:
+            context.stats.add("progress_refused_total")
+            context.log.warning("progress_refused", task_id=task.task_id, error=str(error))
+            return None
+        except TidegateError as error:
+            context.stats.add("progress_unread_total")
+            context.log.warning("progress_unread", task_id=task.task_id, error=str(error))
+            return None
+        return progress
+
+    async def forget(self, task_id: TaskId) -> None:
+        """A task is done: nobody will go on from here. What cannot be purged now goes by its age."""
+        if task_id not in self._kept:
+            return
+        async with self._lock:
+            self._kept.discard(task_id)
+            try:
+                await self._context.bus.purge(self._stream, self._context.topology.progress(task_id))
+            except TidegateError as error:
+                self._context.stats.add("progress_not_purged_total")
+                self._context.log.warning("progress_not_purged", task_id=task_id, error=str(error))

@@ -1,0 +1,69 @@
+"""Going on with what another actor began: which samples are still worth it, and which begin anew."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidegate.actor.episode import Episode, Group
+from tidegate.core.errors import UnknownVersionError
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Task
+from tidegate.core.staleness import LineageTree, StalenessLimits
+from tidegate.wire.progress import Progress, SampleProgress
+
+
+class Resumed(msgspec.Struct, frozen=True, eq=False):
+    """A group to go on with, how many tokens it has already, and how many of those that were written it has not."""
+
+    group: Group
+    tokens_resumed: int
+    tokens_lost: int
+
+
+def fresh(task: Task, *, now_s: float) -> Group:
+    """A group of which nothing is written."""
+    return Group(task, [Episode(index) for index in range(task.num_samples)], started_at_s=now_s)
+
+
+def resume(
+    progress: Progress,
+    task: Task,
+    *,
+    head: PolicyVersion,
+    tree: LineageTree,
+    limits: StalenessLimits,
+    now_s: float,
+) -> Resumed:
+    """The group that ``progress`` tells of, under the cap it was begun with.
+
+    Samples whose oldest version is beyond the budget already begin anew: nobody could train on them. So does all of it
+    once it is too old; what goes on keeps the time at which it was begun, as its age counts from there.
+    """
+    found: Sequence[SampleProgress] = progress.samples
+    if now_s - progress.started_at_s > limits.max_age_s:
+        found = []
+    kept = [sample for sample in found if _is_inside(sample, head=head, tree=tree, limits=limits)]
+    num_kept = sum(len(sample.tokens) for sample in kept)
+    num_written = sum(len(sample.tokens) for sample in progress.samples) + progress.tokens_left_out
+    if not kept:
+        return Resumed(fresh(task, now_s=now_s), 0, num_written)
+    by_index = {sample.index: sample for sample in kept}
+    sampler = msgspec.structs.replace(task.sampler, max_new_tokens=progress.max_new_tokens)
+    group = Group(
+        msgspec.structs.replace(task, sampler=sampler),
+        [
+            Episode.resumed(by_index[index]) if index in by_index else Episode(index)
+            for index in range(task.num_samples)
+        ],
+        started_at_s=progress.started_at_s,
+    )
+    return Resumed(group, num_kept, num_written - num_kept)
+
+
+def _is_inside(
+    sample: SampleProgress, *, head: PolicyVersion, tree: LineageTree, limits: StalenessLimits
+) -> bool:
+    try:
+        return all(tree.distance(head, span.version) <= limits.max_lag for span in sample.spans)
+    except UnknownVersionError:
+        return False

@@ -1,0 +1,186 @@
+"""Sessions at the environment workers: opened where there is room, and again elsewhere when one is lost.
+
+A session lives in one worker. An episode is a function of its problem, its seed and its turns, so a session that went
+away is made again by replaying them; the environment then has to say again what it said last, or the episode fails.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Protocol
+
+from tidegate.core.errors import BackpressureError, ConflictError, NotFoundError, RecordError, TidegateError
+from tidegate.core.records import Task
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.environment import EnvironmentClient, EnvironmentStep, EpisodeProblem
+
+# A step that failed this often, each time in a fresh session, is not asked again here.
+STEP_ATTEMPTS = 4
+BACKOFF_START_S = 0.05
+BACKOFF_MAX_S = 2.0
+# What a worker does not hear is freed when the session idles out.
+CLOSE_WAIT_S = 2.0
+
+
+class SessionWorker(Protocol):
+    """One environment worker, as ``wire.clients.environment`` calls it."""
+
+    async def reset(
+        self, env_id: str, *, seed: int, problem: EpisodeProblem | None = None, actions: Sequence[str] = ()
+    ) -> tuple[str, str]:
+        """Open a session, replay actions; its id, and what it said last.
+
+        Raises:
+            BackpressureError: every slot is taken.
+            ConflictError: a replayed action ended the episode.
+        """
+        ...
+
+    async def step(self, session_id: str, *, action: str) -> EnvironmentStep:
+        """One turn.
+
+        Raises:
+            NotFoundError: the session is gone.
+            RecordError: the action is none of this environment.
+        """
+        ...
+
+    async def close(self, session_id: str) -> None:
+        """End a session; ending it twice is fine."""
+        ...
+
+
+class ReplayDiffersError(RecordError):
+    """An environment answered the same turns otherwise than before: what was written does not fit it any more."""
+
+
+class Sessions:
+    """The workers of a run, taken in turn. Holds nothing; a session belongs to who opened it."""
+
+    def __init__(self, context: ServiceContext, workers: Sequence[SessionWorker]) -> None:
+        """``workers``: at least one."""
+        self._context = context
+        self._workers = workers
+        self._turn = itertools.count(context.index)
+
+    def session(self, task: Task, *, turns: Sequence[str], last: str | None) -> "Session":
+        """A session about a task's problem, not opened yet.
+
+        ``turns``: those that were answered before; ``last``: what the environment said then, None for a new episode.
+        """
+        return Session(self, task, turns=turns, last=last)
+
+    async def open(self, task: Task, turns: Sequence[str]) -> tuple[SessionWorker, str, str]:
+        """A worker with room, the id of the session there, and what it said last; waits as long as there is none.
+
+        A run without environment workers is a pause and not a failure: whoever waits is cancelled by a drain or a cut.
+
+        Raises:
+            TidegateError: waiting will not help.
+        """
+        context = self._context
+        problem = EpisodeProblem(task.prompt_id, task.prompt, task.answer, task.curriculum_bin)
+        backoff_s = BACKOFF_START_S
+        while True:
+            started_at_s = context.clock.monotonic_s()
+            for _ in self._workers:
+                worker = self._workers[next(self._turn) % len(self._workers)]
+                try:
+                    session_id, said = await worker.reset(
+                        task.env_id, seed=task.seed, problem=problem, actions=turns
+                    )
+                except ConflictError as error:
+                    raise ReplayDiffersError(
+                        f"An environment ended an episode of {task.task_id} that had gone on", why=str(error)
+                    ) from error
+                except TidegateError as error:
+                    if not error.retryable:
+                        raise
+                    full = isinstance(error, BackpressureError)
+                    context.stats.add("session_backpressure_total" if full else "session_retries_total")
+                else:
+                    context.stats.add("sessions_opened_total")
+                    return worker, session_id, said
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+            context.stats.add("wait_session_s_total", context.clock.monotonic_s() - started_at_s)
+
+    def lost(self, task: Task, error: TidegateError) -> None:
+        """A session went away."""
+        self._context.stats.add("sessions_lost_total")
+        self._context.log.warning("session_lost", task_id=task.task_id, error=str(error))
+
+
+class Session:
+    """One episode's session; ``close`` it."""
+
+    def __init__(self, sessions: Sessions, task: Task, *, turns: Sequence[str], last: str | None) -> None:
+        """``Sessions.session`` is the way in."""
+        self._sessions = sessions
+        self._task = task
+        self._turns = list(turns)
+        self._last = last
+        self._open: tuple[SessionWorker, str] | None = None
+
+    async def open(self) -> str:
+        """Open it; what the environment said last, for a new episode what the policy reads first.
+
+        Raises:
+            ReplayDiffersError: it says something else than it did.
+            TidegateError: waiting will not help.
+        """
+        worker, session_id, said = await self._sessions.open(self._task, self._turns)
+        self._open = (worker, session_id)
+        if self._last is not None and said != self._last:
+            raise ReplayDiffersError(
+                f"An environment of {self._task.task_id} said {said[:80]!r}, before it said {self._last[:80]!r}",
+                why=f"its {len(self._turns)} turns were the same",
+                fix="make the environment a function of problem, seed and turns",
+            )
+        self._last = said
+        return said
+
+    async def step(self, turn: str) -> EnvironmentStep:
+        """What follows on a turn. A session that is lost is opened elsewhere, and the turn is told there.
+
+        A call that timed out may have been heard, so it is never repeated in the same session.
+
+        Raises:
+            ReplayDiffersError: as ``open``.
+            TidegateError: the turn is none of this environment, or every attempt failed.
+        """
+        for attempt in itertools.count(1):
+            if self._open is None:
+                await self.open()
+            assert self._open is not None, "open returned"
+            worker, session_id = self._open
+            try:
+                step = await worker.step(session_id, action=turn)
+            except TidegateError as error:
+                if attempt == STEP_ATTEMPTS or not (error.retryable or isinstance(error, NotFoundError)):
+                    raise
+                self._sessions.lost(self._task, error)
+                await self.close()
+            else:
+                self._turns.append(turn)
+                self._last = step.observation
+                return step
+        raise AssertionError("the attempts are counted")
+
+    async def close(self) -> None:
+        """End the session where it is open; the worker frees what it does not hear of by itself."""
+        if self._open is None:
+            return
+        worker, session_id = self._open
+        self._open = None
+        try:
+            await asyncio.wait_for(worker.close(session_id), timeout=CLOSE_WAIT_S)
+        except (TidegateError, TimeoutError):
+            return
+
+
+def open_sessions(context: ServiceContext) -> Sessions:
+    """Sessions at all environment workers of a run."""
+    count = len(context.settings.addresses["environment"])
+    workers = [EnvironmentClient(context.channel("environment", index)) for index in range(count)]
+    return Sessions(context, workers)

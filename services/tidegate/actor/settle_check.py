@@ -1,0 +1,60 @@
+"""Whether the first samples of groups settle them: they are rewarded alike, so the rest would teach nothing."""
+
+from collections.abc import Sequence
+
+from tidegate.actor.engines.port import Rollouts
+from tidegate.actor.evaluation import score_all
+from tidegate.core.errors import TidegateError
+from tidegate.core.ids import TaskId
+from tidegate.core.long_tail import is_settled
+from tidegate.core.records import Task
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.environment import Completion, EnvironmentClient
+
+
+class SettleCheck:
+    """``long_tail.settle_after`` samples of a group are made first; ``num_first`` says how many, 0 is off."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        """Asks any environment worker for what has no reward yet."""
+        self._context = context
+        self._environment = EnvironmentClient(context.channel("environment"))
+        self.num_first = context.settings.long_tail.settle_after
+
+    def may_settle(self, task: Task) -> bool:
+        """Whether a task is made in two rounds."""
+        return self.num_first > 0 and task.kind == "group" and task.num_samples > self.num_first
+
+    async def settled(self, first: Sequence[Rollouts], *, share: float = 1.0) -> set[TaskId]:
+        """The groups whose samples so far are rewarded alike; none when no environment worker can say.
+
+        ``share`` of the actor waits for it, and the wait is counted accordingly.
+        """
+        context = self._context
+        started_at_s = context.clock.monotonic_s()
+        try:
+            rewards = await self._rewards(first)
+        except TidegateError as error:
+            context.stats.add("settle_checks_failed_total")
+            context.log.warning("groups_not_settled", error=str(error))
+            return set()
+        context.stats.add("wait_score_s_total", share * (context.clock.monotonic_s() - started_at_s))
+        size = self.num_first
+        return {
+            rollouts.task.task_id
+            for number, rollouts in enumerate(first)
+            if is_settled(rewards[number * size : (number + 1) * size], samples_min=size)
+        }
+
+    async def _rewards(self, first: Sequence[Rollouts]) -> list[float]:
+        """Rewards of all samples in order: their own where their episodes gave one, else a verifier's."""
+        samples = [(rollouts.task, sample) for rollouts in first for sample in rollouts.samples]
+        known = [sample.reward for _, sample in samples if sample.reward is not None]
+        if len(known) == len(samples):
+            return known
+        completions = [
+            Completion(task.prompt_id, task.prompt, task.answer, sample.completion, task.curriculum_bin)
+            for task, sample in samples
+        ]
+        scored = await score_all(self._environment, self._context.settings.workload.env, completions)
+        return [item.reward for item in scored]
