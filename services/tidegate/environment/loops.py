@@ -11,7 +11,7 @@ from tidegate.core.errors import BackpressureError, PayloadTooLargeError, Record
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, Trajectory
 from tidegate.environment.config import EnvironmentConfig
-from tidegate.environment.scoring import Scorer
+from tidegate.environment.rewards import Rewards
 from tidegate.environment.sessions import Sessions
 from tidegate.environment.state import (
     STAGE_SCORE,
@@ -52,11 +52,11 @@ BACKOFF_MAX_S = 2.0
 class ScoreLoop:
     """Consumes ROLLOUTS, produces TRAJECTORIES. Waits for rollouts and for a free slot; a finished group frees one."""
 
-    def __init__(self, context: ServiceContext, config: EnvironmentConfig, scorer: Scorer) -> None:
+    def __init__(self, context: ServiceContext, config: EnvironmentConfig, rewards: Rewards) -> None:
         """The store is called for frames that no message can hold, and to settle what cannot be scored."""
         self._context = context
         self._config = config
-        self._scorer = scorer
+        self._rewards = rewards
         self._env_id = context.settings.workload.env
         settings = context.settings
         self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)
@@ -118,11 +118,12 @@ class ScoreLoop:
             await self._refuse(delivery, error)
             return
         started_at_s = clock.now_s()
-        judgements = await self._scorer.judge(self._env_id, [answer_of(record) for record in records])
+        judgements = await self._rewards.judge(self._env_id, [answer_of(record) for record in records])
+        stats.add("busy_s_total", clock.now_s() - started_at_s)
+        await self._wait_out(records, started_at_s)
         stage = StageTiming(STAGE_SCORE, self._context.instance, started_at_s, clock.now_s())
-        stats.add("busy_s_total", stage.finished_at_s - stage.started_at_s)
-        stats.set("cache_hits_total", self._scorer.cache_hits_total)
-        stats.set("verifier_failures_total", self._scorer.failures_total)
+        stats.set("cache_hits_total", self._rewards.cache_hits_total)
+        stats.set("verifier_failures_total", self._rewards.failures_total)
         scores: list[Score] = []
         for judgement in judgements:
             score = settle_failure(judgement, on_error=self._config.on_error)
@@ -140,6 +141,14 @@ class ScoreLoop:
         await self._publish(self._traced(rewarded, stage))
         await delivery.ack()
         stats.add("scored_total", len(records))
+
+    async def _wait_out(self, records: list[Trajectory], started_at_s: float) -> None:
+        """Until scoring has taken as long as ``score_latency`` asks, or until draining."""
+        wanted_s = self._rewards.delay_s(records[0].task_id, num=len(records))
+        left_s = wanted_s - (self._context.clock.now_s() - started_at_s)
+        if left_s > 0.0:
+            await self._context.drain.sleep(left_s)
+            self._context.stats.add("wait_latency_s_total", left_s)
 
     def _decode(self, delivery: Delivery) -> list[Trajectory]:
         """The group of a message.

@@ -1,53 +1,101 @@
 """How the environment service is put together."""
 
+import os
 from functools import partial
 
-from tidegate.environment.config import EnvironmentConfig
+from tidegate.core.errors import TidegateError
+from tidegate.environment.config import EnvironmentConfig, times_of
+from tidegate.environment.conversations.tools import Conditions, Tools
 from tidegate.environment.loops import ScoreLoop, SweepLoop
+from tidegate.environment.rewards import Rewards
+from tidegate.environment.sandbox.linux import LinuxSandbox
+from tidegate.environment.sandbox.port import Sandbox
 from tidegate.environment.scoring import Scorer
 from tidegate.environment.servicer import EnvironmentServicer
 from tidegate.environment.session_envs import make_session_env
 from tidegate.environment.sessions import SessionLimits, Sessions
 from tidegate.environment.state import ScoreCache
 from tidegate.environment.tasks.registry import get_task
+from tidegate.environment.verifiers.port import Verifier
+from tidegate.environment.verifiers.registry import make_verifier
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 
 
 async def build(context: ServiceContext, config: EnvironmentConfig) -> ServiceParts:
-    """Put the service's parts together; nothing runs yet. Without text work there are only sessions.
+    """Put the service's parts together and load the verifiers. Without text work there are only sessions.
 
     Raises:
+        ConfigError: a verifier can never score, as it is configured.
         NotFoundError: the run asks for a text task that nobody wrote.
     """
-    workload = context.settings.workload
+    settings = context.settings
+    if settings.workload.kind == "text":
+        get_task(settings.workload.env)
     scorer = Scorer(
         get_task,
         ScoreCache(num_max=config.cache_entries),
         context.clock,
         deadline_s=config.score_deadline_s,
         num_threads=config.verifier_threads,
+        attempts=config.score_attempts,
     )
+    verifiers = await _verifiers(config)
+    rewards = Rewards(scorer, verifiers, config, seed=settings.seed)
+    sandbox = LinuxSandbox(max_runs=config.session_threads)
     sessions = Sessions(
-        partial(make_session_env, allowed_modules=config.session_envs),
+        partial(make_session_env, allowed_modules=config.session_envs, tools=_tools(config, sandbox=sandbox)),
         SessionLimits(
             max_sessions=config.max_sessions,
             idle_s=config.session_idle_s,
             deadline_s=config.session_deadline_s,
+            num_threads=config.session_threads,
         ),
         context.clock,
+        reward=rewards.of_episode,
     )
     loops: dict[str, Loop] = {"sweep": SweepLoop(context, sessions, idle_s=config.session_idle_s).run}
-    if workload.kind == "text":
-        get_task(workload.env)
-        score = ScoreLoop(context, config, scorer)
+    if settings.workload.kind == "text":
+        score = ScoreLoop(context, config, rewards)
         loops |= {"score": score.run, "heartbeat": score.heartbeat}
 
     async def close() -> None:
         await sessions.close_all()
+        sandbox.close()
         scorer.close()
+        await _close(verifiers)
 
-    servicer = EnvironmentServicer(scorer, sessions)
+    servicer = EnvironmentServicer(rewards, sessions)
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
+
+
+async def _verifiers(config: EnvironmentConfig) -> dict[str, Verifier]:
+    """The run's verifiers, ready to score: a service that is ready can."""
+    verifiers: dict[str, Verifier] = {}
+    try:
+        for name, section in config.verifiers.items():
+            verifiers[name] = make_verifier(section, environ=os.environ)
+            await verifiers[name].start()
+    except TidegateError:
+        await _close(verifiers)
+        raise
+    return verifiers
+
+
+async def _close(verifiers: dict[str, Verifier]) -> None:
+    for verifier in verifiers.values():
+        await verifier.close()
+
+
+def _tools(config: EnvironmentConfig, *, sandbox: LinuxSandbox) -> Tools:
+    def isolated() -> Sandbox:
+        sandbox.start()
+        return sandbox
+
+    return Tools(
+        conditions=Conditions(latency=times_of(config.tool_latency), error_share=config.tool_error_share),
+        sandbox=isolated,
+        limits=config.sandbox,
+    )
 
 
 SPEC = ServiceSpec(name="environment", config_type=EnvironmentConfig, build=build)

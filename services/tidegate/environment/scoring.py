@@ -2,16 +2,51 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from tidegate.core.errors import TidegateError
 from tidegate.environment.state import Answer, Judgement, ScoreCache, VerifierFailed
 from tidegate.environment.tasks.port import Score, TextTask
+from tidegate.environment.verifiers.port import VerifierBusyError
 from tidegate.runtime.clock import Clock
+
+BACKOFF_START_S = 0.2
+BACKOFF_MAX_S = 10.0
+# A verifier that asks for more patience is as good as away.
+RETRY_AFTER_MAX_S = 60.0
+
+
+async def attempted(ask: Callable[[], Awaitable[Judgement]], *, attempts: int) -> Judgement:
+    """The first score, or the last failure, of at most ``attempts`` tries; what cannot get better is tried once."""
+    backoff_s = BACKOFF_START_S
+    for _ in range(attempts - 1):
+        judgement = await ask()
+        if not isinstance(judgement, VerifierFailed) or not judgement.retryable:
+            return judgement
+        await asyncio.sleep(min(max(backoff_s, judgement.retry_after_s), RETRY_AFTER_MAX_S))
+        backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+    return await ask()
+
+
+def failure_of(error: Exception) -> VerifierFailed:
+    """What a verifier raised, as a judgement."""
+    if not isinstance(error, TidegateError):
+        return VerifierFailed(repr(error))
+    retry_after_s = error.retry_after_s if isinstance(error, VerifierBusyError) else 0.0
+    return VerifierFailed(str(error), retryable=error.retryable, retry_after_s=retry_after_s)
+
+
+def checked(score: Score) -> Judgement:
+    """A score, unless its reward is no number."""
+    return score if math.isfinite(score.reward) else VerifierFailed(f"it gave the reward {score.reward}")
 
 
 class Scorer:
-    """Judges completions. With ``num_threads`` 0 verifiers run in the event loop, one after the other."""
+    """Judges completions by the verifiers of their tasks.
+
+    With ``num_threads`` 0 verifiers run in the event loop, one after the other.
+    """
 
     def __init__(
         self,
@@ -21,12 +56,14 @@ class Scorer:
         *,
         deadline_s: float,
         num_threads: int,
+        attempts: int = 1,
     ) -> None:
         """``task_of`` raises ``NotFoundError`` for an environment that it does not know."""
         self._task_of = task_of
         self._cache = cache
         self._clock = clock
         self._deadline_s = deadline_s
+        self._attempts = attempts
         # A slot is a thread: a verifier that hangs past its deadline keeps its slot until it ends.
         self._slots = asyncio.Semaphore(max(1, num_threads))
         self._num_threads = num_threads
@@ -49,12 +86,9 @@ class Scorer:
         judgements: list[Judgement | None] = [self._cache.get(env_id, answer) for answer in answers]
         missing = [index for index, judgement in enumerate(judgements) if judgement is None]
         self.cache_hits_total += len(answers) - len(missing)
-        if self._threads is None:
-            fresh = [self._call(task, answers[index]) for index in missing]
-        else:
-            fresh = await asyncio.gather(
-                *(self._in_thread(self._threads, task, answers[index]) for index in missing)
-            )
+        asked = (self._judged(task, answers[index]) for index in missing)
+        # Without threads one follows the other anyway, and tasks of the loop would only cost.
+        fresh = await asyncio.gather(*asked) if self._threads else [await judged for judged in asked]
         for index, judgement in zip(missing, fresh, strict=True):
             judgements[index] = judgement
             if isinstance(judgement, Score):
@@ -63,18 +97,26 @@ class Scorer:
                 self.failures_total += 1
         return [judgement for judgement in judgements if judgement is not None]
 
+    async def _judged(self, task: TextTask, answer: Answer) -> Judgement:
+        threads = self._threads
+
+        async def ask() -> Judgement:
+            return (
+                self._call(task, answer) if threads is None else await self._in_thread(threads, task, answer)
+            )
+
+        return await attempted(ask, attempts=self._attempts)
+
     def _call(self, task: TextTask, answer: Answer) -> Judgement:
         started_at_s = self._clock.monotonic_s()
         try:
             score = task.score(answer.problem, answer.completion)
         except Exception as error:  # a verifier is foreign code: whatever it raises is a failure of its score
-            return VerifierFailed(repr(error))
-        if not math.isfinite(score.reward):
-            return VerifierFailed(f"it gave the reward {score.reward}")
+            return failure_of(error)
         took_s = self._clock.monotonic_s() - started_at_s
         if took_s > self._deadline_s:
             return VerifierFailed(f"it took {took_s:.3g} s, the deadline is {self._deadline_s:g} s")
-        return score
+        return checked(score)
 
     async def _in_thread(self, threads: ThreadPoolExecutor, task: TextTask, answer: Answer) -> Judgement:
         if not await self._slot():

@@ -5,7 +5,7 @@ from typing import Any
 from grpc.aio import ServicerContext
 
 from tidegate.core.errors import RecordError
-from tidegate.environment.scoring import Scorer
+from tidegate.environment.rewards import Rewards
 from tidegate.environment.sessions import Sessions
 from tidegate.environment.state import Answer, settle_failure
 from tidegate.environment.tasks.port import Problem
@@ -23,11 +23,11 @@ REPLAY_MAX = 1024
 
 
 class EnvironmentServicer(EnvironmentServiceServicer):
-    """Thin over the scorer and the sessions; their errors carry the status of the call."""
+    """Thin over the rewards and the sessions; their errors carry the status of the call."""
 
-    def __init__(self, scorer: Scorer, sessions: Sessions) -> None:
+    def __init__(self, rewards: Rewards, sessions: Sessions) -> None:
         """Both are shared with the loops."""
-        self._scorer = scorer
+        self._rewards = rewards
         self._sessions = sessions
 
     async def Score(self, request: pb.ScoreRequest, context: ServicerContext[Any, Any]) -> pb.ScoreResponse:
@@ -41,7 +41,7 @@ class EnvironmentServicer(EnvironmentServiceServicer):
             for item in request.items
         ]
         response = pb.ScoreResponse()
-        for judgement in await self._scorer.judge(request.env_id, answers):
+        for judgement in await self._rewards.judge(request.env_id, answers):
             score = settle_failure(judgement, on_error="zero")
             assert score is not None, "on_error zero always gives a score"
             response.results.add(reward=score.reward, components=score.components, log=score.log)

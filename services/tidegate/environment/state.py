@@ -1,7 +1,7 @@
 """Scores as values: the cache of them, what a failed verifier means, the record once it is scored."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -11,6 +11,11 @@ from tidegate.core.records import StageTiming, Trajectory
 from tidegate.environment.tasks.port import Problem, Score
 
 STAGE_SCORE = "reward.score"
+# The name of a task's own score among the parts of a reward.
+TASK = "task"
+# Stands behind a completion that was cut off at its length: no verifier takes it for one that ended.
+CUT_OFF = "\N{HORIZONTAL ELLIPSIS}"
+FINISHED_BY_LENGTH = "length"
 # A verifier's log is kept with the record; this bounds what it may add to a message.
 LOG_CHARS_MAX = 2000
 
@@ -23,17 +28,24 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class VerifierFailed(msgspec.Struct, frozen=True):
-    """A verifier raised, overran its deadline, or gave a reward that is no number."""
+    """A verifier raised, overran its deadline, or gave a reward that is no number.
+
+    ``retryable``: asking again can help, ``retry_after_s`` from now at the earliest.
+    """
 
     why: str
+    retryable: bool = False
+    retry_after_s: float = 0.0
 
 
 Judgement: TypeAlias = Score | VerifierFailed
-OnError: TypeAlias = Literal["zero", "drop"]
+OnError: TypeAlias = Literal["zero", "drop", "partial"]
 
 
 class ScoreCache:
-    """Scores by (environment, problem, completion), least recently used out first. Failures are not kept.
+    """Scores by (who gave it, problem, completion), least recently used out first. Failures are not kept.
+
+    Who gave it is the environment for a task's own score, else the verifier by its name.
 
     At most ``num_max`` entries; a new one frees the place of the one that was not asked for the longest.
     """
@@ -47,16 +59,16 @@ class ScoreCache:
         """Scores kept now."""
         return len(self._scores)
 
-    def get(self, env_id: str, answer: Answer) -> Score | None:
+    def get(self, source: str, answer: Answer) -> Score | None:
         """A score given before. The whole problem counts: its id alone could be asked about with another answer."""
-        score = self._scores.get((env_id, answer))
+        score = self._scores.get((source, answer))
         if score is not None:
-            self._scores.move_to_end((env_id, answer))
+            self._scores.move_to_end((source, answer))
         return score
 
-    def put(self, env_id: str, answer: Answer, score: Score) -> None:
+    def put(self, source: str, answer: Answer, score: Score) -> None:
         """Keep a score."""
-        self._scores[env_id, answer] = score
+        self._scores[source, answer] = score
         while len(self._scores) > self._num_max:
             self._scores.popitem(last=False)
 
@@ -66,7 +78,8 @@ def answer_of(record: Trajectory) -> Answer:
     problem = Problem(
         prompt_id=record.prompt_id, prompt=record.prompt, answer=record.answer, bin=record.curriculum_bin
     )
-    return Answer(problem=problem, completion=record.completion)
+    ending = CUT_OFF if record.finish_reason == FINISHED_BY_LENGTH else ""
+    return Answer(problem=problem, completion=record.completion + ending)
 
 
 def check_group(records: Sequence[Trajectory], *, env_id: str) -> None:
@@ -89,6 +102,37 @@ def check_group(records: Sequence[Trajectory], *, env_id: str) -> None:
             f"Group {first.group_id} of {first.group_size} came as {len(ids)} samples in {len(records)} records",
             why="a group travels whole, or it is not trained",
         )
+
+
+def combined(
+    parts: Mapping[str, Judgement], weights: Mapping[str, float], *, partial_credit: float | None
+) -> Judgement:
+    """One judgement of the parts that were asked: the weighted sum of their scores, with every part kept.
+
+    ``parts`` and ``weights`` have the same names. A task's own components keep their names, a verifier's follow its
+    own. A failed part counts as ``partial_credit``; where that is None, it fails the whole.
+    """
+    failed = {name: part for name, part in parts.items() if isinstance(part, VerifierFailed)}
+    if failed and partial_credit is None:
+        return VerifierFailed("; ".join(f"{name}: {part.why}" for name, part in failed.items()))
+    if weights == {TASK: 1.0} and not failed:
+        return parts[TASK]
+    reward, components, logs = 0.0, dict[str, float](), list[str]()
+    for name, part in parts.items():
+        match part:
+            case Score():
+                score = part
+            case VerifierFailed(why):
+                credit = partial_credit or 0.0
+                score = Score(credit, {}, f"failed and counts as {credit:g}: {why}")
+        reward += weights[name] * score.reward
+        components |= {
+            component if name == TASK else f"{name}.{component}": value
+            for component, value in score.components.items()
+        }
+        components[name] = score.reward
+        logs.append(f"{name}: {score.log}")
+    return Score(reward, components, " | ".join(logs))
 
 
 def settle_failure(judgement: Judgement, *, on_error: OnError) -> Score | None:

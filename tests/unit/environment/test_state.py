@@ -79,6 +79,12 @@ def test_answer_holds_what_the_record_says_of_its_problem() -> None:
     assert answer_of(record(1)) == Answer(Problem("1+1", "1+1=", "2", "carries-0"), "1")
 
 
+def test_completion_that_was_cut_off_is_never_taken_for_one_that_ended() -> None:
+    cut = msgspec.structs.replace(record(2), finish_reason="length")
+    assert answer_of(cut).completion == "2\N{HORIZONTAL ELLIPSIS}"
+    assert answer_of(msgspec.structs.replace(cut, finish_reason="stop")).completion == "2"
+
+
 def test_whole_group_passes() -> None:
     check_group([record(0), record(1)], env_id=ENV)
 

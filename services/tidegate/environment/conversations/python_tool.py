@@ -13,6 +13,7 @@ from math import isqrt
 
 import msgspec
 
+from tidegate.core.errors import RecordError
 from tidegate.environment.conversations.port import ToolUse, Turn
 from tidegate.environment.conversations.tools import TOOL_FAILED, Tools
 from tidegate.environment.sandbox.port import SandboxResult
@@ -118,7 +119,10 @@ class PythonEpisode:
     def _run(self, program: str, turn_index: int) -> ToolUse:
         if self._tools.conditions.fails(self._seed, turn_index):
             return ToolUse("python", program, TOOL_FAILED)
-        result = self._sandbox.run_python(program, limits=self._tools.limits)
+        try:
+            result = self._sandbox.run_python(program, limits=self._tools.limits)
+        except RecordError as error:
+            return ToolUse("python", program, str(error))
         self._ran = self._ran or result.ok
         return ToolUse("python", program, told(result))
 

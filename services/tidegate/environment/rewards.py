@@ -1,0 +1,134 @@
+"""Rewards: a task's own score and the run's other verifiers, each asked as often as it takes, weighted into one.
+
+Each part is cached for itself, so that a judge whose neighbour failed is not asked again.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from tidegate.core.curriculum import uniform_fraction
+from tidegate.core.distributions import Distribution, slowest_quantile
+from tidegate.core.errors import TidegateError
+from tidegate.environment.config import EnvironmentConfig, times_of
+from tidegate.environment.scoring import Scorer, attempted, checked, failure_of
+from tidegate.environment.session_envs import Verdict
+from tidegate.environment.state import (
+    TASK,
+    Answer,
+    Judgement,
+    OnError,
+    ScoreCache,
+    VerifierFailed,
+    combined,
+    settle_failure,
+)
+from tidegate.environment.tasks.port import Score
+from tidegate.environment.verifiers.port import Verifier
+
+
+class Rewards:
+    """Makes rewards of completions and of whole episodes."""
+
+    def __init__(
+        self, scorer: Scorer, verifiers: Mapping[str, Verifier], config: EnvironmentConfig, *, seed: int
+    ) -> None:
+        """``scorer`` knows the tasks; ``verifiers`` are those of ``config`` by name, started; ``seed`` is the run's."""
+        self._scorer = scorer
+        self._verifiers = verifiers
+        self._weights = config.weights()
+        self._on_error: OnError = config.on_error
+        self._partial_credit = config.partial_credit if config.on_error == "partial" else None
+        self._attempts = config.score_attempts
+        self._cache = ScoreCache(num_max=config.cache_entries)
+        self._latency: Distribution = times_of(config.score_latency)
+        self._seed = seed
+        self._cache_hits_total = 0
+        self._failures_total = 0
+
+    @property
+    def cache_hits_total(self) -> int:
+        """Verdicts that nobody had to be asked for again."""
+        return self._scorer.cache_hits_total + self._cache_hits_total
+
+    @property
+    def failures_total(self) -> int:
+        """Verdicts that were not to be had."""
+        return self._scorer.failures_total + self._failures_total
+
+    async def judge(self, env_id: str, answers: Sequence[Answer]) -> list[Judgement]:
+        """A judgement for each answer, in order; one that occurs twice is asked about once.
+
+        Raises:
+            NotFoundError: there is no such text task.
+        """
+        asked = list(dict.fromkeys(answers))
+        by_part: dict[str, list[Judgement]] = {}
+        if TASK in self._weights:
+            by_part[TASK] = await self._scorer.judge(env_id, asked)
+        by_part |= await self._others(asked)
+        judgement_of = {
+            answer: self._combined({name: judgements[index] for name, judgements in by_part.items()})
+            for index, answer in enumerate(asked)
+        }
+        return [judgement_of[answer] for answer in answers]
+
+    async def of_episode(self, verdict: Verdict) -> Score:
+        """The reward of a whole episode, whose turns and replies are the completion that other verifiers read.
+
+        Raises:
+            TidegateError: a verifier failed, and the run drops such episodes.
+        """
+        answer = verdict.answer
+        by_part: dict[str, list[Judgement]] = {}
+        if TASK in self._weights:
+            by_part[TASK] = [verdict.score]
+        by_part |= await self._others([answer])
+        judgement = self._combined({name: judgements[0] for name, judgements in by_part.items()})
+        await asyncio.sleep(self.delay_s(answer.problem.prompt_id, answer.completion, num=1))
+        score = settle_failure(judgement, on_error=self._on_error)
+        if score is None:
+            raise TidegateError(
+                "A verifier of an episode failed, and on_error is drop",
+                why=str(judgement),
+                fix="drop its group as failed",
+            )
+        return score
+
+    def delay_s(self, *key: str, num: int) -> float:
+        """How long scoring takes at least: the slowest of ``num`` draws, the same for the same key in every run."""
+        return slowest_quantile(self._latency, uniform_fraction(self._seed, "score latency", *key), num=num)
+
+    async def _others(self, answers: Sequence[Answer]) -> dict[str, list[Judgement]]:
+        names = list(self._verifiers)
+        judgements = await asyncio.gather(
+            *(self._asked(name, self._verifiers[name], answer) for name in names for answer in answers)
+        )
+        return {
+            name: judgements[index * len(answers) : (index + 1) * len(answers)]
+            for index, name in enumerate(names)
+        }
+
+    async def _asked(self, name: str, verifier: Verifier, answer: Answer) -> Judgement:
+        known = self._cache.get(name, answer)
+        if known is not None:
+            self._cache_hits_total += 1
+            return known
+
+        async def ask() -> Judgement:
+            try:
+                return checked(await verifier.score(answer.problem, answer.completion))
+            except (
+                Exception
+            ) as error:  # a verifier is foreign code: whatever it raises is a failure of its score
+                return failure_of(error)
+
+        judgement = await attempted(ask, attempts=self._attempts)
+        match judgement:
+            case Score():
+                self._cache.put(name, answer, judgement)
+            case VerifierFailed():
+                self._failures_total += 1
+        return judgement
+
+    def _combined(self, parts: Mapping[str, Judgement]) -> Judgement:
+        return combined(parts, self._weights, partial_credit=self._partial_credit)

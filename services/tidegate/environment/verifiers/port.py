@@ -1,0 +1,39 @@
+"""What a verifier beside a task's own is: it is asked about one completion at a time, and may be away."""
+
+from typing import Protocol
+
+from tidegate.core.errors import BackpressureError
+from tidegate.environment.tasks.port import Problem, Score
+
+
+class VerifierBusyError(BackpressureError):
+    """A verifier asks to be asked later, ``retry_after_s`` from now; 0 leaves the moment to the caller."""
+
+    def __init__(self, what: str, *, retry_after_s: float) -> None:
+        """``what``: who is busy."""
+        super().__init__(what, fix="ask again later, or lower max_concurrent")
+        self.retry_after_s = retry_after_s
+
+
+class Verifier(Protocol):
+    """Scores completions, however long that takes; its own deadline ends each try."""
+
+    async def start(self) -> None:
+        """Be ready to score.
+
+        Raises:
+            ConfigError: it never will be, as it is configured.
+        """
+        ...
+
+    async def score(self, problem: Problem, completion: str) -> Score:
+        """The verdict, between 0 and 1 where the verifier has a scale. The try frees its place when it ends.
+
+        Raises:
+            TidegateError: there is none; ``retryable`` says whether asking again can help.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release what is held; nothing is asked any more."""
+        ...

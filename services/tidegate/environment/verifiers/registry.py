@@ -1,0 +1,36 @@
+"""Verifiers from their sections of the run file; what they need is imported when one is asked for."""
+
+from collections.abc import Mapping
+
+from tidegate.core.errors import ConfigError
+from tidegate.environment.verifiers.port import Verifier
+from tidegate.environment.verifiers.settings import ClassifierSettings, JudgeSettings, VerifierSettings
+
+
+def make_verifier(settings: VerifierSettings, *, environ: Mapping[str, str]) -> Verifier:
+    """The verifier of a section; ``environ`` holds the key that the section names.
+
+    Raises:
+        ConfigError: the key is not set, or what the verifier is built on is not installed.
+    """
+    match settings:
+        case JudgeSettings():
+            return _judge(settings, environ=environ)
+        case ClassifierSettings():
+            from tidegate.environment.verifiers.classifier import Classifier
+
+            return Classifier(settings)
+
+
+def _judge(settings: JudgeSettings, *, environ: Mapping[str, str]) -> Verifier:
+    api_key = environ.get(settings.api_key_env, "") if settings.api_key_env else ""
+    if settings.api_key_env and not api_key:
+        raise ConfigError(
+            f"The judge's key is not there: the environment variable {settings.api_key_env} is empty",
+            fix="set it for the environment service, or leave api_key_env out",
+        )
+    try:
+        from tidegate.environment.verifiers.judge import Judge
+    except ImportError as error:
+        raise ConfigError("A judge needs aiohttp", why=str(error), fix="install tidegate[llm]") from error
+    return Judge(settings, api_key=api_key)

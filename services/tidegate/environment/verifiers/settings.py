@@ -1,0 +1,116 @@
+"""The sections ``environment.verifiers.<name>`` of the run file."""
+
+import re
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+
+PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)]
+
+RUBRIC = """Question:
+{prompt}
+
+Reference answer:
+{answer}
+
+Reply to be judged:
+{completion}
+
+How good is the reply? Think briefly, then end with one line "Score: N", N from 0 (useless) to 10 (perfect)."""
+
+
+class JudgeSettings(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="judge"
+):
+    """A model behind an OpenAI-style API that grades completions.
+
+    ``base_url``: up to and without ``/chat/completions``. ``model``: its name there. ``api_key_env``: the environment
+    variable that holds the key, never the key itself; empty sends none.
+    ``rubric``: what it is asked, with ``{prompt}``, ``{answer}`` and ``{completion}`` where they belong.
+    ``score_pattern``: a regular expression whose one group is the grade; the last match counts. ``score_key``: instead,
+    the key of the grade in the JSON object that it answers with. ``lowest``, ``highest``: the grades that become 0 and
+    1; a grade outside of them is a failure.
+    ``deadline_s``: seconds for one try. ``max_concurrent``: requests under way; others wait. ``temperature``,
+    ``max_tokens``: of the judge's answer.
+    """
+
+    base_url: str
+    model: str
+    api_key_env: str = ""
+    rubric: str = RUBRIC
+    score_pattern: str = r"(?i)score\s{0,4}[:=]\s{0,4}(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)"
+    score_key: str = ""
+    lowest: float = 0.0
+    highest: float = 10.0
+    deadline_s: PositiveSeconds = 30.0
+    max_concurrent: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    temperature: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)] = 0.0
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=32768)] = 256
+
+    def __post_init__(self) -> None:
+        """Refuse what could never give a grade.
+
+        Raises:
+            ConfigError: the address, the rubric, the pattern or the scale is none.
+        """
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"A judge's base_url is {self.base_url[:80]!r}",
+                fix="write http://host:port/v1 or https://...",
+            )
+        if "{completion}" not in self.rubric:
+            raise ConfigError(
+                "A judge's rubric does not show the completion", fix="put {completion} where it belongs"
+            )
+        try:
+            num_groups = re.compile(self.score_pattern).groups
+        except re.error as error:
+            raise ConfigError("A judge's score_pattern is no regular expression", why=str(error)) from error
+        if num_groups != 1:
+            raise ConfigError(
+                f"A judge's score_pattern has {num_groups} groups", fix="put one group around the grade"
+            )
+        if not self.lowest < self.highest:
+            raise ConfigError(f"A judge's grades go from {self.lowest:g} to {self.highest:g}")
+
+
+class ClassifierSettings(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="classifier",
+):
+    """A reward model: a folder of `transformers` with a sequence classifier, run by a child process on the CPU.
+
+    ``path``: the folder (config, tokenizer, safetensors), for every environment worker to read. ``text``: what it
+    reads, with ``{prompt}``, ``{answer}`` and ``{completion}`` where they belong. ``label``: the label whose output is
+    the score; empty where there is only one. ``output``: its ``probability``, or its ``logit`` as a reward model
+    without a scale gives it. ``deadline_s``: seconds for one text; past it the child is ended and begun anew.
+    ``start_deadline_s``: seconds in which the model must be loaded. ``num_threads``: threads of its arithmetic.
+    """
+
+    path: str
+    text: str = "{prompt}{completion}"
+    label: str = ""
+    output: Literal["probability", "logit"] = "probability"
+    deadline_s: PositiveSeconds = 30.0
+    start_deadline_s: PositiveSeconds = 300.0
+    num_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a text that leaves out what is to be scored.
+
+        Raises:
+            ConfigError: the completion has no place in it.
+        """
+        if "{completion}" not in self.text:
+            raise ConfigError(
+                "A classifier's text does not show the completion", fix="put {completion} where it belongs"
+            )
+
+
+VerifierSettings: TypeAlias = JudgeSettings | ClassifierSettings

@@ -1,0 +1,29 @@
+"""What verifiers read: templates filled in, and prompts of chat messages as people write them."""
+
+import re
+
+import msgspec
+
+from tidegate.environment.tasks.port import Problem
+
+_PLACE = re.compile(r"\{(prompt|answer|completion)\}")
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str
+
+
+def filled(template: str, problem: Problem, completion: str) -> str:
+    """The template with problem and completion in their places, whatever braces they hold themselves."""
+    texts = {"prompt": readable(problem.prompt), "answer": problem.answer, "completion": completion}
+    return _PLACE.sub(lambda place: texts[place[1]], template)
+
+
+def readable(prompt: str) -> str:
+    """A prompt of chat messages with a line for each, any other as it is."""
+    try:
+        messages = msgspec.json.decode(prompt, type=list[_Message])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return prompt
+    return "\n".join(f"{message.role}: {message.content}" for message in messages)
