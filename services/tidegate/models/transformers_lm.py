@@ -22,8 +22,9 @@ from transformers import Cache, DynamicLayer
 from tidegate.core.records import Array
 from tidegate.models.causal_lm import KvCache, Reading
 from tidegate.models.lora import adapters_off, add_adapters
+from tidegate.models.model_folder import folder_digest
 from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
-from tidegate.models.pretrained_folder import folder_digest, load_pretrained
+from tidegate.models.pretrained_folder import load_pretrained
 from tidegate.models.reading import KvReading
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -6,7 +6,8 @@ import torch
 from tests.unit.models.tiny_llama import make_folder
 from tests.unit.models.tiny_tokenizer import CHATML, add_tokenizer
 from tidegate.core.errors import ConfigError
-from tidegate.models.language_models import open_language_model, open_tokenizer, pretrained_folder
+from tidegate.models.language_models import open_language_model, open_tokenizer
+from tidegate.models.model_folder import pretrained_folder
 from tidegate.runtime.config import LoraConfig, PolicyConfig
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import torch
 from tests.unit.models.tiny_llama import library_model
 from tidegate.models.char_tokenizer import PAD
 from tidegate.models.completion_batch import completion_logprobs, pack_completions
-from tidegate.models.language_models import CACHE_DIR
+from tidegate.models.model_folder import CACHE_DIR
 from tidegate.models.smollm2 import make_smollm2_folder
 from tidegate.models.transformers_lm import TransformersLm, TransformersLmSpec
 from tidegate.models.transformers_tokenizer import TransformersTokenizer

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tidegate.cli import folder as folders
 from tidegate.cli.checks import check_target
-from tidegate.cli.prepare import write_datasets
+from tidegate.cli.prepare import prepare_model, write_datasets
 from tidegate.cli.registry import load
 from tidegate.cli.run_file import read_run_file
 from tidegate.cli.run_plan import RunPlan
@@ -53,6 +53,7 @@ def up(
     where, record = _open_folder(folder, plan)
     lock = folders.lock(where)
     try:
+        prepare_model(plan)
         write_datasets(plan, where / "data")
         session = Session(where, record, plan, target, limit_s, started_at_s)
         outcome = run_to_end(session, _screen(headless=headless or json))
