@@ -2,12 +2,13 @@
 Who may say what at the broker, by user; a user is a component. Subjects and streams are those of wire/subjects.py, which
 a test holds against a real server. publish, follow: subjects below `tg.<run>.`. read: streams whose last message is
 asked for. consume: the stream whose durable consumer it shares. tune: the stream whose consumer it changes, unread.
+purge: the stream of notes whose subjects it clears once they are of no use.
 What everybody may: its statistics, events and quarantine; seeing that the streams are there, or making them.
-What nobody may: delete or purge.
+What nobody may: delete a stream or a message, purge a stream of work.
 */}}
 {{- define "tidegate.brokerUsers" -}}
 task-queue: {publish: ["task.*"], follow: ["ver.*", "ctl.task_queue"], read: [CONTROL, POLICY]}
-actor: {publish: ["roll.*", "traj.*"], follow: ["ver.*"], read: [POLICY], consume: TASKS}
+actor: {publish: ["roll.*", "traj.*", "part.*"], follow: ["ver.*"], read: [POLICY, PROGRESS], purge: PROGRESS, consume: TASKS}
 environment: {publish: ["traj.*"], consume: ROLLOUTS}
 trajectory-store: {follow: ["ver.*"], read: [POLICY], consume: TRAJECTORIES}
 learner: {follow: ["ver.*"], read: [POLICY]}
@@ -16,7 +17,7 @@ admission: {publish: ["ctl.*"], follow: ["ver.*"], read: [CONTROL, POLICY], tune
 {{- end -}}
 
 {{- define "tidegate.streams" -}}
-[TASKS, ROLLOUTS, TRAJECTORIES, POLICY, CONTROL, EVENTS, QUARANTINE]
+[TASKS, ROLLOUTS, TRAJECTORIES, PROGRESS, POLICY, CONTROL, EVENTS, QUARANTINE]
 {{- end -}}
 
 {{/* Everybody with a password: the components, people and `helm test` (operator), the server's own account (system), and
@@ -91,6 +92,9 @@ accounts {
             {{- range $may.read }}
             "$JS.API.DIRECT.GET.{{ . }}-{{ $run }}.>"
             "$JS.API.STREAM.MSG.GET.{{ . }}-{{ $run }}"
+            {{- end }}
+            {{- with $may.purge }}
+            "$JS.API.STREAM.PURGE.{{ . }}-{{ $run }}"
             {{- end }}
             {{- with coalesce $may.consume $may.tune }}
             "$JS.API.CONSUMER.INFO.{{ . }}-{{ $run }}.*"
