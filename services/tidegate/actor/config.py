@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tidegate.actor.engines.server_config import ServerConfig
+from tidegate.actor.gateway.config import GatewayConfig
 
 
 class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,6 +24,8 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     it again, so that each logprob is exactly its version's; ``keep`` goes on at once, and the learner's correction for
     the mismatch has to bear it.
     ``server``: the inference server of the engines ``vllm`` and ``sglang``.
+    ``gateway``: agents that speak the OpenAI API hold the episodes, on an engine that writes tokens; not set, the actor
+    holds them itself.
     ``keep_progress_s``: seconds between two looks at what is written of running tasks and not yet kept in PROGRESS:
     about the seconds of tokens that a killed actor costs. Large rollouts are kept less often than that.
     ``max_unacked_publishes``: rollouts on their way to a stream at once. One more batch of ``slots`` may be finished
@@ -42,6 +45,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefetch: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 1
     cache_on_swap: Literal["recompute", "keep"] = "recompute"
     server: ServerConfig = ServerConfig()
+    gateway: GatewayConfig | None = None
     keep_progress_s: Annotated[float, msgspec.Meta(ge=0.05, le=3600.0)] = 1.0
     max_unacked_publishes: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     ack_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 10.0

@@ -10,6 +10,7 @@ from tidegate.actor.engines.registry import EngineSetting, find_engine, open_eng
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.episodes import EpisodeRunner
 from tidegate.actor.evaluation import Evaluator
+from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.investment import report_investment
 from tidegate.actor.loops import Runner, WorkLoops
 from tidegate.actor.playing import EpisodePlayer
@@ -21,6 +22,7 @@ from tidegate.actor.running import RolloutRunner
 from tidegate.actor.servicer import ActorServicer
 from tidegate.actor.sessions import open_sessions
 from tidegate.actor.tail import TailWatch
+from tidegate.core.errors import ConfigError
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
@@ -53,7 +55,13 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
     entry = find_engine(config.engine, workload=settings.workload, policy=settings.policy)
     if entry.port == "tokens":
         tokens = open_token_engine(config.engine, setting, steering, context.clock)
+        if config.gateway is not None:
+            return assemble_agents(context, config, config.gateway, engine=tokens, steering=steering)
         return assemble_tokens(context, config, engine=tokens, steering=steering)
+    if config.gateway is not None:
+        raise ConfigError(
+            "Agents need an engine that writes tokens", fix="set actor.engine to torch, vllm or sglang"
+        )
     engine = open_engine(config.engine, setting, steering, context.clock)
     return assemble(context, config, engine=engine, steering=steering)
 
@@ -102,6 +110,29 @@ def assemble_tokens(
         "progress": house.keeper.run,
         "account": runner.account,
     }
+    return house.parts(runner, loops=loops, close=engine.close)
+
+
+def assemble_agents(
+    context: ServiceContext,
+    config: ActorConfig,
+    gateway: GatewayConfig,
+    *,
+    engine: TokenEngine,
+    steering: Steering,
+) -> ServiceParts:
+    """The parts of an actor whose episodes are held by agents.
+
+    Raises:
+        ConfigError: the run asks for what agents cannot do.
+    """
+    # Its web server is loaded where agents are.
+    from tidegate.actor.gateway.runner import AgentRunner, flows_of
+
+    num_running = flows_of(gateway, num_samples=context.settings.workload.num_samples)
+    house = _House(context, config, engine, steering, num_running=num_running)
+    runner = AgentRunner(context, gateway, engine=engine, steering=steering, holder=house.holder)
+    loops: dict[str, Loop] = {"engine": engine.run, "gateway": runner.serve, "account": runner.account}
     return house.parts(runner, loops=loops, close=engine.close)
 
 

@@ -1,0 +1,116 @@
+"""From an ended episode to a sample: its longest chain, and the reward by whoever gives it."""
+
+import asyncio
+
+from tidegate.actor.engines.port import Sample
+from tidegate.actor.gateway.chains import Turn, chain_to
+from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.episodes import Episode, Reward
+from tidegate.core.errors import TidegateError
+from tidegate.core.records import Array
+from tidegate.models.tokenizer import Tokenizer
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.environment import Completion, EnvironmentClient
+
+BACKOFF_START_S = 0.2
+BACKOFF_MAX_S = 2.0
+
+
+class NoRewardError(TidegateError):
+    """An episode ended without a reward, and the run file drops its group for it."""
+
+    status = "ABORTED"
+
+    def __init__(self, what: str, *, why: str, num_steps: int) -> None:
+        """``num_steps``: tokens that the policy had chosen."""
+        super().__init__(what, why=why)
+        self.num_steps = num_steps
+
+
+class Judge:
+    """Makes samples of episodes; asks the environment where the run file says so."""
+
+    def __init__(self, context: ServiceContext, config: GatewayConfig, tokenizer: Tokenizer) -> None:
+        """Nothing is asked yet."""
+        self._context = context
+        self._config = config
+        self._tokenizer = tokenizer
+        self._environment = EnvironmentClient(context.channel("environment"))
+
+    async def sample_of(self, episode: Episode, *, why: str) -> Sample:
+        """The sample of an ended episode with at least one turn; ``why`` it ended, for people.
+
+        Raises:
+            NoRewardError: it has none, and the run file drops such episodes.
+            TidegateError: the environment cannot score it.
+        """
+        leaf = episode.recorder.longest()
+        assert leaf is not None, "an episode to be judged has a turn"
+        num_branches = len(episode.recorder.leaves()) - 1
+        self._context.stats.add("gateway_branches_dropped_total", num_branches)
+        if num_branches and self._config.branches == "fail":
+            why = f"{num_branches} of its calls do not extend its longest conversation"
+            reward = self._without_reward(leaf, why=why)
+        else:
+            reward = (
+                episode.reward or await self._scored(episode, leaf) or self._without_reward(leaf, why=why)
+            )
+        return self._sample(episode, leaf, reward)
+
+    async def _scored(self, episode: Episode, leaf: Turn) -> Reward | None:
+        """The environment's verdict on the last reply, however long it is away; None where others judge."""
+        if self._config.reward != "environment":
+            return None
+        task = episode.task
+        completion = Completion(
+            task.prompt_id, task.prompt, task.answer, self._tokenizer.decode(leaf.tokens), task.curriculum_bin
+        )
+        backoff_s = BACKOFF_START_S
+        while True:
+            try:
+                [given] = await self._environment.score(task.env_id, [completion])
+                return Reward(given.reward, given.components, given.log)
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                self._context.stats.add("gateway_score_retries_total")
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    def _without_reward(self, leaf: Turn, *, why: str) -> Reward:
+        self._context.stats.add("gateway_episodes_without_reward_total")
+        if self._config.without_reward == "drop":
+            raise NoRewardError(
+                "An episode ended without a reward, and its group is dropped",
+                why=why,
+                num_steps=leaf.num_chosen,
+            )
+        return Reward(0.0, {}, f"no reward: {why}"[:1024])
+
+    def _sample(self, episode: Episode, leaf: Turn, reward: Reward) -> Sample:
+        chain = chain_to(leaf)
+        tensors: dict[str, Array] = {
+            "prompt_tokens": chain.prompt_tokens_P,
+            "tokens": chain.tokens_T,
+            "behavior_logprobs": chain.behavior_logprobs_T,
+        }
+        if not chain.chosen_T.all():
+            tensors["chosen"] = chain.chosen_T
+        return Sample(
+            tensors=tensors,
+            spans=chain.spans,
+            num_steps=chain.num_chosen,
+            completion=self._text(leaf),
+            finish_reason=chain.finish_reason,
+            reward=reward.reward,
+            components=reward.components,
+            log=reward.log,
+            tool_calls=tuple(episode.tool_calls),
+        )
+
+    def _text(self, leaf: Turn) -> str:
+        """Turns and what stands between them, as a person reads them."""
+        path = leaf.path()
+        decode = self._tokenizer.decode
+        between = ["", *(decode(turn.given) for turn in path[1:])]
+        return "".join(given + decode(turn.tokens) for given, turn in zip(between, path, strict=True))

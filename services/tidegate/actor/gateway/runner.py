@@ -1,0 +1,341 @@
+"""Tasks in, rollouts out, with agents in between: the runner that an actor's loops drive in place of its episodes.
+
+A task is a group of episodes, one a sample, each held by an agent of its own. The task leaves once all of them have
+ended and were judged; it is Refused when no agent did anything, so that another actor or a later try may, and given up
+where the run file drops what has no reward. An agent's state is its own: what is stopped is begun anew elsewhere.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.engines.token_port import TokenEngine
+from tidegate.actor.evaluation import Problem
+from tidegate.actor.gateway.calls import Caller
+from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.episodes import Episode, EpisodeTable
+from tidegate.actor.gateway.formats import open_format
+from tidegate.actor.gateway.judging import Judge, NoRewardError
+from tidegate.actor.gateway.programs import arguments_of, environment_of, run_program
+from tidegate.actor.gateway.server import GatewayServer, reward_url, task_of
+from tidegate.actor.outcomes import GivenUp, Made, Refused
+from tidegate.actor.policy import PolicyHolder
+from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
+from tidegate.core.ids import PromptId
+from tidegate.core.records import Task
+from tidegate.runtime.config import Settings
+from tidegate.runtime.service import ServiceContext
+
+T = TypeVar("T")
+
+OPERATOR_KEY_VARIABLE = "TIDEGATE_GATEWAY_KEY"
+# How often an agent of HTTP is looked at for its idleness.
+IDLE_LOOK_S = 0.25
+ACCOUNT_S = 0.25
+# An evaluation whose policy was swapped under it is made again, under a policy that is held; once should do.
+EVALUATION_ROUNDS = 3
+
+
+class AgentRunner:
+    """Runs each task in a flow of its own, as many as all of their episodes may be open together."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        config: GatewayConfig,
+        *,
+        engine: TokenEngine,
+        steering: Steering,
+        holder: PolicyHolder,
+    ) -> None:
+        """``holder`` holds one policy while an evaluation runs. ``serve`` opens the gateway.
+
+        Raises:
+            ConfigError: the run asks for what agents cannot do.
+        """
+        _check_run(context.settings)
+        self.flows_max = flows_of(config, num_samples=context.settings.workload.num_samples)
+        self.batch_max = 1
+        self._context = context
+        self._config = config
+        self._engine = engine
+        self._steering = steering
+        self._holder = holder
+        self._table = EpisodeTable(config, context.clock)
+        self._places = asyncio.Semaphore(config.episodes_max)
+        self._judge = Judge(context, config, engine.tokenizer)
+        caller = Caller(engine, open_format(engine.tokenizer, style=config.tool_calls), config, context.clock)
+        self.server = GatewayServer(
+            caller,
+            self._table,
+            config,
+            context.clock,
+            context.stats,
+            operator_key=os.environ.get(OPERATOR_KEY_VARIABLE, ""),
+        )
+        self._serving = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._num_tasks = 0
+
+    @property
+    def num_open(self) -> int:
+        """Episodes that agents hold, or may come for."""
+        return self._table.num_open
+
+    # -- the gateway's life ----------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Serve HTTP until ``close``.
+
+        Raises:
+            ConfigError: the port is taken.
+        """
+        config, context = self._config, self._context
+        await self.server.start(port=config.port + context.index if config.port else 0)
+        context.log.info("gateway_ready", address=self.server.address)
+        self._serving.set()
+        try:
+            await self._closed.wait()
+        finally:
+            await self.server.close()
+
+    async def account(self) -> None:
+        """Keep the statistics true until draining."""
+        stats, clock, steering = self._context.stats, self._context.clock, self._steering
+        before_s = clock.monotonic_s()
+        while True:
+            now_s = clock.monotonic_s()
+            if self._num_tasks:
+                stats.add("busy_s_total", now_s - before_s)
+            before_s = now_s
+            stats.set("gateway_episodes", self._table.num_open)
+            stats.set("swaps_total", steering.num_swaps)
+            stats.set("swap_ms_total", 1e3 * steering.swap_s)
+            if await self._context.drain.sleep(ACCOUNT_S):
+                return
+
+    def stop(self) -> None:
+        """End the agents; their tasks are for other actors."""
+        self._steering.stop = True
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._closed.set()
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+        """Run one task; nothing comes back of one that was stopped."""
+        [task] = tasks
+        try:
+            self._engine.check_task(task)
+        except TidegateError as error:
+            yield Refused(task, error)
+            return
+        self._num_tasks += 1
+        try:
+            made = await self._unless_stopped(self._made(task))
+        finally:
+            self._num_tasks -= 1
+        if made is not None:
+            yield made
+
+    async def _made(self, task: Task) -> Made | None:
+        """What becomes of a task; None when it was stopped."""
+        clock = self._context.clock
+        started_at_s = clock.now_s()
+        try:
+            samples = await self._together(
+                [self._sample(task, sample_index=index) for index in range(task.num_samples)]
+            )
+        except NoRewardError as error:
+            return GivenUp(
+                task=task,
+                by="failed",
+                reason="failed",
+                detail=str(error),
+                length=error.num_steps,
+                elapsed_s=max(0.0, clock.now_s() - started_at_s),
+                num_made=task.num_samples,
+            )
+        except TidegateError as error:
+            return None if self._stopping.is_set() else Refused(task, error)
+        return Rollouts(task, tuple(samples), started_at_s, clock.now_s())
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of ``work``; None, and its end, once the runner is to stop."""
+        running, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return running.result() if running.done() else None
+        finally:
+            stopping.cancel()
+            if not running.done():
+                running.cancel()
+                await asyncio.wait({running})
+
+    async def _together(self, works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """All results in order; the first that fails ends the others."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(work) for work in works]
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+        return [done.result() for done in running]
+
+    # -- episodes --------------------------------------------------------------------------------------------------
+
+    async def _sample(self, task: Task, *, sample_index: int) -> Sample:
+        """One episode, held and judged.
+
+        One without a call is begun again; one with calls never is, as its policy has chosen already.
+
+        Raises:
+            NoRewardError: it has no reward, and the run file drops such episodes.
+            TidegateError: no agent, no engine, or nobody to judge.
+        """
+        await self._serving.wait()
+        why = ""
+        for attempt in range(self._config.attempts):
+            async with self._places:
+                episode = self._table.open(task, sample_index=sample_index, attempt=attempt)
+                try:
+                    why = await self._hold(episode)
+                finally:
+                    self._table.close(episode)
+            if episode.recorder.num_turns:
+                self._context.stats.add("gateway_episodes_total")
+                return await self._judge.sample_of(episode, why=why)
+            self._context.stats.add("gateway_episodes_without_calls_total")
+        raise UnavailableError(
+            f"No agent called in {self._config.attempts} episodes of task {task.task_id}",
+            why=why,
+            fix="run actor.gateway.command by hand with OPENAI_BASE_URL and OPENAI_API_KEY of any server",
+        )
+
+    async def _hold(self, episode: Episode) -> str:
+        """Let an agent have its episode until it has ended; how it did, for people."""
+        if self._config.command:
+            return await self._hold_program(episode)
+        return await self._hold_visitor(episode)
+
+    async def _hold_program(self, episode: Episode) -> str:
+        config = self._config
+        base = f"http://{self.server.address}"
+        given = {
+            "OPENAI_BASE_URL": f"{base}/v1",
+            "OPENAI_API_KEY": episode.api_key,
+            "TIDEGATE_TASK": _json(task_of(episode)),
+        }
+        if config.reward == "posted":
+            reward = {
+                "url": reward_url(base, episode),
+                "key": episode.reward_key,
+                "answer": episode.task.answer,
+            }
+            given["TIDEGATE_REWARD"] = _json(reward)
+        end = await run_program(
+            arguments_of(config.command, prompt=episode.task.prompt),
+            environment=environment_of(os.environ, passed=config.pass_env, given=given),
+            ended=episode.ended,
+            deadline_s=config.episode_deadline_s,
+            kill_grace_s=config.kill_grace_s,
+        )
+        if end.exit_code != 0:
+            self._context.stats.add("gateway_programs_failed_total")
+        return str(end)
+
+    async def _hold_visitor(self, episode: Episode) -> str:
+        config, clock = self._config, self._context.clock
+        self._table.offer(episode)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(episode.claimed.wait(), timeout=config.claim_deadline_s)
+        if not episode.claimed.is_set():
+            raise UnavailableError(
+                f"No agent came for an episode within {config.claim_deadline_s:g} s",
+                fix="start agents that ask POST /tidegate/episodes, or more of them",
+            )
+        deadline_s = clock.monotonic_s() + config.episode_deadline_s
+        while clock.monotonic_s() < deadline_s:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(episode.ended.wait(), timeout=IDLE_LOOK_S)
+            if episode.ended.is_set():
+                return "its agent ended it"
+            if not episode.num_under_way and clock.monotonic_s() - episode.used_at_s > config.idle_s:
+                return f"its agent was idle for {config.idle_s:g} s"
+        return f"its {config.episode_deadline_s:g} s were over"
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    async def complete(self, task: Task, problems: Sequence[Problem]) -> Completed:
+        """One episode a held-out problem, all under one policy, which is held meanwhile.
+
+        Raises:
+            UnavailableError: the actor is draining, an agent is away, or the engine did not keep to one policy.
+        """
+        asked = [
+            msgspec.structs.replace(
+                task,
+                prompt_id=PromptId(problem.prompt_id),
+                prompt=problem.prompt,
+                answer=problem.answer,
+                curriculum_bin=problem.bin,
+            )
+            for problem in problems
+        ]
+        with self._holder.hold():
+            for _ in range(EVALUATION_ROUNDS):
+                episodes = [self._sample(one, sample_index=index) for index, one in enumerate(asked)]
+                samples = await self._unless_stopped(self._together(episodes))
+                if samples is None:
+                    raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
+                versions = {span.version for sample in samples for span in sample.spans}
+                if len(versions) == 1:
+                    return Completed(
+                        version=versions.pop(),
+                        completions=[sample.completion for sample in samples],
+                        num_tokens=sum(sample.num_steps for sample in samples),
+                        rewards=[sample.reward or 0.0 for sample in samples],
+                    )
+        raise UnavailableError("The engine swapped its policy while it was held")
+
+
+def flows_of(config: GatewayConfig, *, num_samples: int) -> int:
+    """Tasks at once: as many as all of their episodes may be open together, at least one."""
+    return max(1, config.episodes_max // num_samples)
+
+
+def _check_run(settings: Settings) -> None:
+    """Whether a run asks only for what agents can do.
+
+    Raises:
+        ConfigError: it cuts, caps or settles rollouts, or has them wait; the message names the setting.
+    """
+    tail = settings.long_tail
+    wrong = [
+        name
+        for name, is_set in (
+            ("long_tail.policy", tail.policy != "wait"),
+            ("long_tail.cap_quantile", tail.cap_quantile > 0.0),
+            ("long_tail.settle_after", tail.settle_after > 0),
+            ("workload.latency", bool(settings.workload.latency)),
+        )
+        if is_set
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{' and '.join(wrong)} cannot be had with actor.gateway",
+            why="what an agent does between two calls is its own",
+            fix="leave it out; episodes end at actor.gateway.episode_deadline_s",
+        )
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,342 @@
+"""Agents' programs as processes: one trajectory an episode, and what becomes of programs that misbehave."""
+
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+from aiohttp import ClientSession
+
+from tests.integration.actor.gateway.house import with_config
+from tests.support.broker import free_port
+from tests.support.room import make_context, until
+from tests.support.settings import make_settings
+from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task, version
+from tidegate.actor.engines.port import Rollouts, Sample, Steering
+from tidegate.actor.engines.token_port import Written
+from tidegate.actor.evaluation import Problem
+from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.runner import OPERATOR_KEY_VARIABLE, AgentRunner
+from tidegate.actor.outcomes import GivenUp, Made, Refused
+from tidegate.actor.policy import PolicyHolder
+from tidegate.core.errors import RecordError
+from tidegate.core.records import Task
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import WorkloadConfig
+from tidegate.runtime.stats_board import StatsBoard
+
+pytestmark = pytest.mark.integration
+
+HARNESS = Path(__file__).parents[4] / "examples" / "calculator_harness.py"
+QUESTION = "12*(3+45)-7="
+STEPS = ["3+45", "12*48", "576-7"]
+
+
+def calculator_policy(context: str) -> str:
+    """Asks for each step, one a turn, then says what came last."""
+    num_done = context.count("<|im_start|>tool")
+    if num_done < len(STEPS):
+        return f'<tool_call>{{"name": "calculator", "arguments": {{"expression": "{STEPS[num_done]}"}}}}</tool_call>'
+    return context.rsplit("<|im_start|>tool\n", 1)[1].partition("<|im_end|>")[0]
+
+
+def question(*, num_samples: int = 1, answer: str = "569") -> Task:
+    return group_task(num_samples=num_samples, prompt=QUESTION, answer=answer)
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+# One call by hand, for programs that need no client.
+CALL_ONCE = """
+import json, os, sys, time, urllib.request
+body = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+urllib.request.urlopen(urllib.request.Request(url, body, headers)).read()
+"""
+
+
+@asynccontextmanager
+async def agents(
+    engine: ScriptedEngine,
+    config: GatewayConfig,
+    folder: Path,
+    *,
+    num_samples: int = 1,
+    stats: StatsBoard | None = None,
+) -> AsyncGenerator[AgentRunner]:
+    settings = msgspec.structs.replace(
+        make_settings(folder, broker_url=""),
+        workload=WorkloadConfig(kind="text", env="calculator", num_samples=num_samples),
+    )
+    steering = Steering()
+    context = make_context("actor", settings, bus=cast("Bus", None))
+    runner = AgentRunner(
+        context if stats is None else dataclasses.replace(context, stats=stats),
+        config,
+        engine=engine,
+        steering=steering,
+        holder=PolicyHolder(steering, asyncio.Event()),
+    )
+    serving = asyncio.create_task(runner.serve())
+    try:
+        yield runner
+    finally:
+        runner.stop()
+        runner.close()
+        await serving
+
+
+async def made_of(runner: AgentRunner, task: Task) -> list[Made]:
+    return [made async for made in runner.run([task])]
+
+
+def samples_of(made: list[Made]) -> tuple[Sample, ...]:
+    [rollouts] = made
+    assert isinstance(rollouts, Rollouts), rollouts
+    return rollouts.samples
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine(calculator_policy)
+
+
+Told: TypeAlias = tuple[list[int], list[tuple[int, float, int]]]
+
+
+def happened(engine: ScriptedEngine) -> list[Told]:
+    """Each episode as the engine knows it: all of its tokens, and (position, logprob, version) of those it wrote."""
+    episodes: dict[str, Told] = {}
+    for request, written in engine.seen:
+        versions = [span.version.step for span in written.spans() for _ in range(span.start, span.stop)]
+        start = len(request.context)
+        _, before = episodes.get(request.request_id.partition(".")[0], ([], []))
+        chosen = [
+            (start + index, float(np.float32(logprob)), versions[index])
+            for index, logprob in enumerate(written.logprobs)
+        ]
+        everything = [*request.context, *written.tokens]
+        episodes[request.request_id.partition(".")[0]] = (everything, [*before, *chosen])
+    return list(episodes.values())
+
+
+def told(sample: Sample) -> Told:
+    """The same as its record tells it."""
+    tensors = sample.tensors
+    prompt, logprobs = tensors["prompt_tokens"].tolist(), tensors["behavior_logprobs"].tolist()
+    versions = [span.version.step for span in sample.spans for _ in range(span.start, span.stop)]
+    positions: list[int] = np.flatnonzero(tensors["chosen"]).tolist()
+    assert sample.num_steps == len(positions)
+    assert not tensors["behavior_logprobs"][~tensors["chosen"]].any()
+    chosen = [(len(prompt) + index, logprobs[index], versions[index]) for index in positions]
+    return [*prompt, *tensors["tokens"].tolist()], chosen
+
+
+async def test_unmodified_program_gives_one_trajectory_an_episode_over_a_policy_swap(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    """Its first two turns are written by version 3, from the third turn's fourth token on version 4 writes."""
+    engine.version = version(3)
+
+    def swap(written: Written) -> None:
+        if len(engine.seen) == 4 and len(written.tokens) == 4:
+            engine.version = version(4)
+
+    engine.wrote = swap
+    config = with_config(command=("python", str(HARNESS)), reward="posted")
+    async with agents(engine, config, tmp_path, num_samples=2) as runner:
+        samples = samples_of(await made_of(runner, question(num_samples=2)))
+    assert len(samples) == 2
+    assert len(engine.seen) == 8, "two episodes of four turns"
+    assert sorted(map(told, samples)) == sorted(happened(engine))
+    steps = {span.version.step for sample in samples for span in sample.spans}
+    assert steps == {3, 4}, "the swap fell into these episodes"
+    for sample in samples:
+        assert (sample.reward, sample.components) == (1.0, {"exact": 1.0})
+        assert [(call.name, call.result) for call in sample.tool_calls] == [
+            ("calculator", "48"),
+            ("calculator", "576"),
+            ("calculator", "569"),
+        ]
+        assert sample.completion.endswith("569")
+
+
+async def test_harness_posts_no_reward_for_another_answer(engine: ScriptedEngine, tmp_path: Path) -> None:
+    config = with_config(command=("python", str(HARNESS)))
+    async with agents(engine, config, tmp_path) as runner:
+        [sample] = samples_of(await made_of(runner, question(answer="570")))
+    assert sample.reward == 0.0
+
+
+async def test_program_sees_its_keys_and_little_else(
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER_TOKEN", "secret")
+    monkeypatch.setenv("AGENT_SETTING", "wanted")
+    monkeypatch.setenv(OPERATOR_KEY_VARIABLE, "operator")
+    seen = tmp_path / "seen.json"
+    code = f"{CALL_ONCE}\nopen({str(seen)!r}, 'w').write(json.dumps([dict(os.environ), sys.argv[1:]]))"
+    config = with_config(command=(*python(code), "{prompt}"), pass_env=("AGENT_SETTING",))
+    async with agents(engine, config, tmp_path) as runner:
+        await made_of(runner, question())
+    variables, arguments = json.loads(seen.read_text())
+    task, reward = json.loads(variables["TIDEGATE_TASK"]), json.loads(variables["TIDEGATE_REWARD"])
+    assert task["prompt"] == QUESTION
+    assert "569" not in variables["TIDEGATE_TASK"]
+    assert reward["answer"] == "569"
+    assert reward["key"] != variables["OPENAI_API_KEY"]
+    assert variables["AGENT_SETTING"] == "wanted"
+    assert arguments == [QUESTION]
+    assert not {"BROKER_TOKEN", OPERATOR_KEY_VARIABLE} & variables.keys()
+
+
+@pytest.mark.parametrize("ending", ["deadline", "stop"])
+async def test_program_is_killed_with_its_children(
+    engine: ScriptedEngine, tmp_path: Path, ending: str
+) -> None:
+    """One child in the program's session, one in a session of its own, both deaf to SIGTERM."""
+    pids = tmp_path / "pids"
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    code = f"""{CALL_ONCE}
+import subprocess, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+children = [subprocess.Popen([sys.executable, "-c", {deaf!r}], start_new_session=own) for own in (False, True)]
+open({str(pids)!r} + ".part", "w").write(" ".join(str(pid) for pid in (os.getpid(), *(c.pid for c in children))))
+os.rename({str(pids)!r} + ".part", {str(pids)!r})
+time.sleep(600)"""
+    config = with_config(
+        command=python(code), episode_deadline_s=2.0 if ending == "deadline" else 600.0, kill_grace_s=0.2
+    )
+    async with agents(engine, config, tmp_path) as runner:
+        running = asyncio.create_task(made_of(runner, question()))
+        await until(pids.exists)
+        if ending == "stop":
+            runner.stop()
+        made = await running
+    for pid in pids.read_text().split():
+        assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+    if ending == "stop":
+        assert made == [], "the task is for another actor"
+    else:
+        [sample] = samples_of(made)
+        assert sample.reward == 0.0
+        assert "killed" in sample.log
+
+
+async def test_group_with_an_episode_without_reward_is_dropped_where_the_run_says_so(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    config = with_config(command=python(f"{CALL_ONCE}\nraise SystemExit('gave up')"), without_reward="drop")
+    async with agents(engine, config, tmp_path, num_samples=2) as runner:
+        [made] = await made_of(runner, question(num_samples=2))
+    assert isinstance(made, GivenUp)
+    assert (made.by, made.reason) == ("failed", "failed")
+    assert "gave up" in made.detail
+    assert made.length > 0
+
+
+async def test_task_whose_program_never_calls_is_refused_after_its_attempts(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    config = with_config(
+        command=python(f"open({str(marks)!r}, 'a').write('x'); raise SystemExit('no idea')"), attempts=3
+    )
+    async with agents(engine, config, tmp_path) as runner:
+        [made] = await made_of(runner, question())
+    assert isinstance(made, Refused)
+    assert "no idea" in str(made.error)
+    assert marks.read_text() == "xxx"
+
+
+async def test_task_that_the_engine_refuses_starts_no_program(engine: ScriptedEngine, tmp_path: Path) -> None:
+    engine.error = RecordError("too long")
+    async with agents(engine, with_config(command=("/does/not/exist",)), tmp_path) as runner:
+        [made] = await made_of(runner, question())
+    assert isinstance(made, Refused)
+    assert made.error is engine.error
+
+
+async def test_program_that_is_not_there_is_told_of(engine: ScriptedEngine, tmp_path: Path) -> None:
+    async with agents(engine, with_config(command=("/does/not/exist",)), tmp_path) as runner:
+        [made] = await made_of(runner, question())
+    assert isinstance(made, Refused)
+    assert "actor.gateway.command" in str(made.error)
+
+
+@pytest.mark.parametrize("branches", ["longest", "fail"])
+async def test_branches_are_dropped_with_a_count_or_cost_the_reward(tmp_path: Path, branches: Any) -> None:
+    engine = ScriptedEngine(lambda context: "long reply" if "other" in context else "short")
+    twice = CALL_ONCE + CALL_ONCE.replace('"hi"', '"other"')
+    post = """
+reward = json.loads(os.environ["TIDEGATE_REWARD"])
+headers = {"Authorization": "Bearer " + reward["key"]}
+urllib.request.urlopen(urllib.request.Request(reward["url"], b'{"reward": 1.0}', headers)).read()
+"""
+    config = with_config(command=python(twice + post), branches=branches)
+    stats = StatsBoard(service="actor", instance="actor-0", started_at_s=0.0)
+    async with agents(engine, config, tmp_path, stats=stats) as runner:
+        [sample] = samples_of(await made_of(runner, question()))
+    assert sample.completion == "long reply"
+    assert sample.reward == (1.0 if branches == "longest" else 0.0)
+    assert stats.value("gateway_branches_dropped_total") == 1
+
+
+async def test_agents_of_http_take_tasks_and_end_them(
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OPERATOR_KEY_VARIABLE, "operator")
+    config = with_config(command=(), port=free_port(), idle_s=0.3, claim_deadline_s=30.0)
+    async with agents(engine, config, tmp_path, num_samples=2) as runner, ClientSession() as session:
+        running = asyncio.create_task(made_of(runner, question(num_samples=2)))
+        await until(lambda: bool(runner.server.address) and runner.num_open == 2)
+        base = f"http://{runner.server.address}"
+
+        async def post(url: str, key: str, body: Any = None) -> Any:
+            async with session.post(url, json=body, headers={"Authorization": f"Bearer {key}"}) as response:
+                assert response.status == 200, await response.text()
+                return await response.json()
+
+        given = [await post(f"{base}/tidegate/episodes", "operator") for _ in range(2)]
+        assert given[0]["episode_id"] != given[1]["episode_id"]
+        assert given[0]["task"]["seed"] != given[1]["task"]["seed"]
+        hello = {"messages": [{"role": "user", "content": "hello"}]}
+        for one in given:
+            await post(f"{one['base_url']}/chat/completions", one["api_key"], hello)
+        # One is rewarded, the other's agent is never heard of again.
+        await post(given[0]["reward_url"], given[0]["reward_key"], {"reward": 0.5, "log": "half"})
+        samples = samples_of(await running)
+    assert sorted((sample.reward or 0.0, "idle" in sample.log) for sample in samples) == [
+        (0.0, True),
+        (0.5, False),
+    ]
+
+
+async def test_task_that_no_agent_comes_for_is_refused(engine: ScriptedEngine, tmp_path: Path) -> None:
+    config = with_config(command=(), port=free_port(), claim_deadline_s=0.05)
+    async with agents(engine, config, tmp_path) as runner:
+        [made] = await made_of(runner, question())
+    assert isinstance(made, Refused)
+    assert "No agent came" in str(made.error)
+    assert runner.num_open == 0
+
+
+async def test_evaluation_is_answered_by_agents_under_one_policy(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    problems = [Problem("a", QUESTION, "569"), Problem("b", QUESTION, "570")]
+    async with agents(engine, with_config(command=("python", str(HARNESS))), tmp_path) as runner:
+        completed = await runner.complete(question(), problems)
+    assert completed.rewards == [1.0, 0.0]
+    assert completed.version == version(0)
