@@ -203,12 +203,15 @@ def test_rows_of_a_group_alone_are_what_they_are_in_the_batch(name: ObjectiveNam
         torch.testing.assert_close(part, 2.0 * whole[rows_B])
 
 
+@pytest.mark.parametrize("token_mean", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_completion_that_chose_nothing_has_no_say(name: ObjectiveName) -> None:
+def test_a_completion_that_chose_nothing_has_no_say(name: ObjectiveName, token_mean: bool) -> None:
     logprobs_BT, inputs = make_inputs(seed=1, drift=0.4, critic=has_critic(name))
     mask_BT = inputs.mask_BT.clone()
     mask_BT[1] = False
-    found = gradient(logprobs_BT, replace(inputs, mask_BT=mask_BT), settings_of(name))
+    without, settings = replace(inputs, mask_BT=mask_BT), settings_of(name, token_mean=token_mean)
+    found = gradient(logprobs_BT, without, settings)
+    assert torch.isfinite(loss_of(logprobs_BT, without, settings))
     assert torch.isfinite(found).all()
     assert not found[1].any()
 
