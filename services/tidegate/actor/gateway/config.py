@@ -23,7 +23,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``reward``: ``posted`` by the program or its harness, which alone gets the episode's reward key and the answer;
     ``environment`` has the last reply scored by ``workload.env``.
     ``without_reward``: what an episode without one at its end is: ``zero``, or ``drop`` for its whole group.
-    ``attempts``: times an episode is begun that ended without a call or a reward.
+    ``attempts``: times an episode is begun that ends without a call; one with calls is never begun again, because the
+    policy has chosen in it.
     ``branches``: calls that do not extend their episode's longest conversation (parallel ones, a summarised history)
     are answered, counted and not trained with ``longest``; with ``fail`` such an episode ends as one without reward.
     ``sampling``: a call that asks for another temperature or top_p than the run's is refused with ``refuse``; with
