@@ -320,6 +320,7 @@ class ServerEngine:
             self._streams.cut(only_unlabelled=True)
         elif not await self._all_arrived():
             self._streams.cut()
+        await self._streams.until_ended()
 
     async def _all_arrived(self) -> bool:
         """Whether as many tokens arrived as the server made, by its own count, seen twice."""

@@ -11,7 +11,8 @@ from tidegate.actor.engines.server_port import ServerDialect
 from tidegate.actor.engines.server_probe import TOLERANCES, LocalProbe
 from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.actor.engines.server_weights import ServerWeights
-from tidegate.models.language_models import open_language_model, open_tokenizer, pretrained_folder
+from tidegate.models.language_models import open_language_model, open_tokenizer
+from tidegate.models.model_folder import pretrained_folder
 from tidegate.runtime.clock import Clock
 
 UPDATE_FOLDER = "server-weights"

@@ -45,6 +45,8 @@ class Streams:
         self._versions: dict[str, PolicyVersion] = {}
         self._released = asyncio.Event()
         self._released.set()
+        # Freed as they end, which takes no longer than closing a connection.
+        self._ending: set[asyncio.Task[PieceFinish | None]] = set()
         self.num_received = 0
         self.num_cut = 0
 
@@ -79,6 +81,11 @@ class Streams:
             self._end(stream)
         if refused is not None:
             self._released.set()
+
+    async def until_ended(self) -> None:
+        """Until the connections of what was cut are closed, which is what ends a request on the server."""
+        if self._ending:
+            await asyncio.wait(self._ending)
 
     def fail(self, error: TidegateError) -> None:
         """End all requests with an error; what is written stays, what was held back is forgotten."""
@@ -174,6 +181,8 @@ class Streams:
 
     def _end(self, stream: _Stream) -> None:
         if stream.reading is not None:
+            self._ending.add(stream.reading)
+            stream.reading.add_done_callback(self._ending.discard)
             stream.reading.cancel()
 
 

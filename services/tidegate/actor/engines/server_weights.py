@@ -27,7 +27,7 @@ from torch import Tensor
 
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array, PolicySnapshot
-from tidegate.models.pretrained_folder import CONFIG_FILE, WEIGHTS_PATTERN, check_folder
+from tidegate.models.model_folder import CONFIG_FILE, WEIGHTS_PATTERN, check_folder
 from tidegate.models.transformers_lm import DTYPES, VALUE_HEAD_PREFIX
 from tidegate.runtime.config import LoraConfig
 

@@ -1,0 +1,287 @@
+"""An engine over a server: versions, updates that fail, servers that go away. The server is a toy, the rest is real."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.actor.engines.toy_server import ToyServer
+from tests.unit.models.tiny_llama import CONTEXT, make_folder, open_model
+from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.server_config import ServerConfig
+from tidegate.actor.engines.server_engine import ServerEngine, UpdateRefusedError
+from tidegate.actor.engines.server_probe import LocalProbe
+from tidegate.actor.engines.server_weights import ServerWeights, read_untied, write_folder
+from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.core.errors import CorruptionError, RecordError, UnavailableError
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.records import PolicySnapshot, Sampler
+from tidegate.models.char_tokenizer import CharTokenizer
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.config import LoraConfig
+
+NO_STOP: frozenset[int] = frozenset()
+CONFIG = ServerConfig(retry_delay_s=0.02, drain_deadline_s=0.2, ready_deadline_s=1.0)
+
+
+class House:
+    """An engine, its server, and what steers it."""
+
+    def __init__(self, folder: Path, server: ToyServer, config: ServerConfig = CONFIG) -> None:
+        self.server = server
+        self.steering = Steering()
+        self.model_folder = make_folder(folder / "model", tied=True)
+        self.weights = ServerWeights(
+            self.model_folder, folder / "weights", lora=LoraConfig(), dtype="float32"
+        )
+        self.arrays = open_model(self.model_folder).to_arrays()
+        self.engine = ServerEngine(
+            server,
+            config=config,
+            weights=self.weights,
+            probe=LocalProbe(open_model(self.model_folder, trains=False)),
+            tolerance=1e-3,
+            tokenizer=CharTokenizer(),
+            context_length=CONTEXT,
+            slots=8,
+            steering=self.steering,
+            clock=SystemClock(),
+        )
+        self.running = asyncio.create_task(self.engine.run())
+
+    def snapshot(self, step: int) -> PolicySnapshot:
+        noise = np.random.default_rng(step)
+        tensors = {
+            name: (array + 0.05 * noise.standard_normal(array.shape)).astype(np.float32)
+            for name, array in self.arrays.items()
+        }
+        return PolicySnapshot(PolicyVersion(LineageName("0-a"), step), tensors)
+
+    async def serve(self, step: int) -> PolicySnapshot:
+        snapshot = self.snapshot(step)
+        self.steering.newest = snapshot
+        await self.until(lambda: self.steering.serving is snapshot)
+        return snapshot
+
+    async def until(self, holds: object) -> None:
+        assert callable(holds)
+        while not holds():
+            if self.running.done():
+                self.running.result()
+            await asyncio.sleep(0.002)
+
+    def write(
+        self, written: Written, *, num_tokens: int, stop_ids: frozenset[int] = NO_STOP
+    ) -> "asyncio.Task[FinishReason]":
+        request = TokenRequest("r", (3, 4), Sampler(max_new_tokens=num_tokens), stop_ids)
+        return asyncio.create_task(self.engine.generate(request, written))
+
+    async def close(self) -> None:
+        self.steering.stop = True
+        await asyncio.gather(self.running, return_exceptions=True)
+        await self.engine.close()
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    house = House(tmp_path, ToyServer())
+    yield house
+    await house.close()
+
+
+def assert_each_token_is_its_versions(written: Written) -> None:
+    labels = [span.version.step for span in written.spans() for _ in range(span.start, span.stop)]
+    assert labels == written.tokens
+
+
+async def test_nothing_is_sent_before_a_version_was_found_good(house: House) -> None:
+    writing = house.write(written := Written(), num_tokens=3)
+    await asyncio.sleep(0.05)
+    assert house.server.num_requests == 0
+    await house.serve(1)
+    assert await writing == "length"
+    assert written.tokens == [1, 1, 1]
+    assert house.server.calls.index("probe") < house.server.calls.index("stream")
+
+
+async def test_a_stop_token_ends_a_continuation(house: House) -> None:
+    await house.serve(7)
+    written = Written()
+    assert await house.write(written, num_tokens=9, stop_ids=frozenset({7})) == "stop"
+    assert written.tokens == [7]
+
+
+@pytest.mark.parametrize("labels_pieces", [True, False])
+async def test_requests_under_way_are_kept_across_updates_with_each_token_its_versions(
+    tmp_path: Path, labels_pieces: bool
+) -> None:
+    house = House(tmp_path, ToyServer(labels_pieces=labels_pieces))
+    house.server.wire_s = 0.02
+    await house.serve(1)
+    written = [Written() for _ in range(6)]
+    writings = [house.write(one, num_tokens=45) for one in written]
+    for step in (2, 3):
+        await house.until(lambda step=step: all(step - 1 in one.tokens for one in written))
+        await house.serve(step)
+    assert {await writing for writing in writings} == {"length"}
+    for one in written:
+        assert len(one.tokens) == 45
+        assert_each_token_is_its_versions(one)
+    assert house.server.num_requests == 6
+    assert house.engine.figures["server_streams_cut_total"] == 0
+    await house.close()
+
+
+async def test_tokens_that_never_prove_to_have_arrived_are_given_up_and_requests_go_on(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path, ToyServer(counts=False))
+    house.server.wire_s = 0.03
+    await house.serve(1)
+    writing = house.write(written := Written(), num_tokens=40)
+    await house.until(lambda: len(written.tokens) > 3)
+    await house.serve(2)
+    assert await writing == "length"
+    assert len(written.tokens) == 40
+    assert_each_token_is_its_versions(written)
+    assert house.server.num_requests == 2
+    await house.close()
+
+
+async def test_a_caller_that_leaves_costs_no_later_token_its_label(house: House) -> None:
+    house.server.wire_s = 0.02
+    await house.serve(1)
+    gone = house.write(Written(), num_tokens=40)
+    await asyncio.sleep(0.03)
+    gone.cancel()
+    writing = house.write(written := Written(), num_tokens=40)
+    await house.until(lambda: len(written.tokens) > 3)
+    await house.serve(2)
+    await writing
+    assert_each_token_is_its_versions(written)
+    writing = house.write(written := Written(), num_tokens=40)
+    await house.until(lambda: len(written.tokens) > 3)
+    num_cut = house.engine.figures["server_streams_cut_total"]
+    await house.serve(3)
+    await writing
+    assert_each_token_is_its_versions(written)
+    assert house.engine.figures["server_streams_cut_total"] == num_cut
+
+
+async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(house: House, tmp_path: Path) -> None:
+    await house.serve(1)
+    # What vLLM did with a tied head: the body is the new one, the head the old.
+    old = read_untied(house.model_folder)
+    wrong = house.weights.merge(house.snapshot(2).tensors) | {"lm_head.weight": old["lm_head.weight"]}
+    write_folder(tmp_path / "wrong", wrong, model=house.model_folder, dtype="float32")
+    writing = house.write(written := Written(), num_tokens=45)
+    await house.until(lambda: len(written.tokens) > 3)
+    house.server.loads_instead = tmp_path / "wrong"
+    house.steering.newest = house.snapshot(2)
+    await house.until(lambda: "server_updates_refused_total" in house.engine.figures)
+    house.steering.newest = newer = house.snapshot(3)
+    assert await writing == "length"
+    assert 2 not in written.tokens
+    assert_each_token_is_its_versions(written)
+    await house.until(lambda: house.steering.serving is newer)
+    assert house.engine.figures["server_updates_refused_total"] == 1
+    assert not house.server.paused
+
+
+async def test_a_shuffled_tensor_is_refused(house: House, tmp_path: Path) -> None:
+    await house.serve(1)
+    wrong = house.weights.merge(house.snapshot(2).tensors)
+    name = "model.layers.1.self_attn.v_proj.weight"
+    wrong[name] = wrong[name].flip(0)
+    write_folder(tmp_path / "wrong", wrong, model=house.model_folder, dtype="float32")
+    house.server.loads_instead = tmp_path / "wrong"
+    house.steering.newest = house.snapshot(2)
+    await house.until(lambda: "server_updates_refused_total" in house.engine.figures)
+    assert house.steering.serving is not None
+    assert house.steering.serving.version.step == 1
+
+
+@pytest.mark.parametrize("call", ["pause", "load", "resume", "probe"])
+async def test_a_call_that_fails_leaves_the_version_before_in_place_and_nothing_paused(
+    house: House, call: str
+) -> None:
+    await house.serve(1)
+    house.server.refusals.append(call)
+    house.steering.newest = second = house.snapshot(2)
+    await house.until(lambda: "server_updates_refused_total" in house.engine.figures)
+    written = Written()
+    assert await house.write(written, num_tokens=2) == "length"
+    await house.until(lambda: house.steering.serving is second)  # it was tried again
+    assert not house.server.paused
+    assert_each_token_is_its_versions(written)
+
+
+async def test_the_engine_fails_after_updates_that_fail_in_a_row(tmp_path: Path) -> None:
+    house = House(tmp_path, ToyServer())
+    await house.serve(1)
+    house.server.refuses = "0-a@2"
+    house.steering.newest = house.snapshot(2)
+    with pytest.raises(UpdateRefusedError):
+        await house.running
+    assert house.engine.figures["server_updates_refused_total"] == CONFIG.failures_max
+    assert not house.server.paused
+    assert house.server.weights == "0-a@1"
+    with pytest.raises(UnavailableError):
+        await house.write(Written(), num_tokens=1)
+    await house.close()
+
+
+async def test_a_lost_server_fails_its_requests_and_gets_its_weights_anew(house: House) -> None:
+    await house.serve(1)
+    writing = house.write(written := Written(), num_tokens=45)
+    await house.until(lambda: len(written.tokens) > 3)
+    house.server.die()
+    with pytest.raises(UnavailableError):
+        await writing
+    kept = list(written.tokens)
+    assert len(kept) > 3
+    house.server.up = True
+    writing = house.write(written, num_tokens=5)
+    assert await writing == "length"
+    assert written.tokens == [*kept, 1, 1, 1, 1, 1]
+    assert house.server.weights == "0-a@1"
+    assert house.engine.figures["server_losses_total"] >= 1
+
+
+async def test_a_server_that_does_not_come_back_ends_the_engine(tmp_path: Path) -> None:
+    house = House(tmp_path, ToyServer(), ServerConfig(ready_deadline_s=0.05))
+    await house.serve(1)
+    house.server.die()
+    with pytest.raises(UnavailableError):
+        await house.running
+    await house.close()
+
+
+async def test_somebody_else_updating_the_server_is_found_out(house: House) -> None:
+    await house.serve(5)
+    writing = house.write(written := Written(), num_tokens=30)
+    await house.until(lambda: len(written.tokens) > 3)
+    house.server.weights = "0-a@6"
+    with pytest.raises(CorruptionError):
+        await writing
+    with pytest.raises(CorruptionError):
+        await house.running
+
+
+async def test_stopping_ends_what_is_written_with_what_it_has(house: House) -> None:
+    await house.serve(1)
+    writing = house.write(written := Written(), num_tokens=45)
+    await house.until(lambda: len(written.tokens) > 3)
+    house.steering.stop = True
+    with pytest.raises(UnavailableError):
+        await writing
+    await house.running
+    assert_each_token_is_its_versions(written)
+
+
+async def test_a_context_that_does_not_fit_is_refused(house: House) -> None:
+    request = TokenRequest("r", tuple([3] * CONTEXT), Sampler(max_new_tokens=1), NO_STOP)
+    with pytest.raises(RecordError):
+        await house.engine.generate(request, Written())
