@@ -45,7 +45,8 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch before the first gradient step, or ``interpolated`` between behaviour policy and θ by versions, without it.
     ``icepop_low``, ``icepop_high``: tokens whose π_prox/μ lies outside have no gradient; 1 must lie well inside, or
     fresh data goes. ``sequence_low``, ``sequence_high``: the same for the geometric mean over a completion
-    (``sequence_mask``); it is far steadier than a token's ratio, so bounds are narrow, and wide ones keep everything.
+    (``sequence_mask``), which is far steadier than a token's ratio: wide bounds keep everything; of short completions
+    on old data narrow ones keep next to nothing, and that little misleads.
     ``cispo_low``, ``cispo_high``: smallest and largest weight of ``cispo``, absolute (papers write 1 + ε); at a
     ``cispo_high`` below 1 fresh data is scaled down, and hard caps cost reward once data is stale.
     ``dppo_delta``: change of a token's probability from which on it may not go further the same way; at 1 nothing is
@@ -53,7 +54,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``opsm_kl_max``: mean nats per token by which a completion below its group's average may have become less likely
     before it is left out; at 0 rounding decides.
     ``tba_beta``: reward worth a nat of distance from the reference policy; the target is π_ref exp(R/β). Small is
-    greedy and its gradients grow as 1/β; far above the rewards' spread nothing is learnt.
+    greedy, its gradients grow as 1/β and it needs fresher data; far above the rewards' spread nothing is learnt.
     ``kl_weight``: weight of the KL to the reference policy, in reward a nat; 0 needs no reference. ``kl_in``: taken as
     a ``loss`` (k3, its gradient goes straight to θ) or off the ``reward`` (advantages carry it).
     ``normalise_by_std``: divide a group's advantages by their spread; else only centre them (Dr. GRPO). Advantages of a
@@ -91,7 +92,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dppo_delta: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.2
     dppo_tau: Annotated[float, msgspec.Meta(ge=0.0, le=10.0)] = 1e-3
     opsm_kl_max: Annotated[float, msgspec.Meta(ge=0.0, le=20.0)] = 1e-4
-    tba_beta: Annotated[float, msgspec.Meta(gt=0.0, le=1000.0)] = 0.1
+    tba_beta: Annotated[float, msgspec.Meta(gt=0.0, le=1000.0)] = 0.3
     kl_weight: Annotated[float, msgspec.Meta(ge=0.0, le=10.0)] = 0.0
     kl_in: Literal["loss", "reward"] = "loss"
     normalise_by_std: bool = True
