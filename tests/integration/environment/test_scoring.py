@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from aiohttp import web
 
+from tests.integration.environment.judge_server import serving_judge
 from tests.integration.environment.store import FakeStore, serving_store
 from tests.support.broker import Broker
 from tests.support.room import make_context, running, until
@@ -212,7 +214,7 @@ class BrokenTask:
         return Score(1.0, {}, "")
 
 
-@pytest.mark.parametrize("on_error", ["zero", "drop"])
+@pytest.mark.parametrize("on_error", ["zero", "drop", "partial"])
 async def test_failed_verifier_costs_its_completion_or_its_group_as_configured(
     bus: Bus,
     topology: Topology,
@@ -222,7 +224,7 @@ async def test_failed_verifier_costs_its_completion_or_its_group_as_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(TASKS, ENV, BrokenTask())  # scoring needs no more
-    config = msgspec.convert({"on_error": on_error}, EnvironmentConfig)
+    config = msgspec.convert({"on_error": on_error, "partial_credit": 0.25}, EnvironmentConfig)
     broken, good = group("task-1", "085", "084"), group("task-2", "085", "086")
     for records in (broken, good):
         await publish(bus, topology, encode_frame(records), records)
@@ -237,9 +239,55 @@ async def test_failed_verifier_costs_its_completion_or_its_group_as_configured(
         assert {reason for reason, _ in store.settled.values()} == {"failed"}
         assert set(store.settled) == {"task-1.0", "task-1.1"}
     else:
-        assert rewards["task-1.1"].reward == 0.0
+        assert rewards["task-1.1"].reward == (0.25 if on_error == "partial" else 0.0)
         assert "its own bug" in rewards["task-1.1"].verifier_log
         assert store.settled == {}
+
+
+async def test_reward_of_a_group_is_what_its_task_and_its_judge_say(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    async with serving_judge() as judge:
+        judge.script = [web.Response(status=503), "Score: 10", "Score: 2"]
+        section = {
+            "rewards": {"task": 1.0, "taste": 0.5},
+            "verifiers": {
+                "taste": {"kind": "judge", "base_url": judge.base_url, "model": "m", "max_concurrent": 1}
+            },
+        }
+        records = group("task-1", "085", "084")
+        await publish(bus, topology, encode_frame(records), records)
+        config = msgspec.convert(section, EnvironmentConfig)
+        async with running(main.build, config, make_context("environment", settings, bus=bus)):
+            [message] = await scored_messages(bus, topology, 1)
+        assert len(judge.requests) == 3, "the one that failed was asked again"
+    rewarded = decode_frame(message.data)
+    grades = [record.reward_components["taste"] for record in rewarded]
+    assert sorted(grades) == [0.2, 1.0]
+    assert [record.reward_components["task"] for record in rewarded] == [1.0, 0.0]
+    assert [record.reward for record in rewarded] == [
+        pytest.approx(1.0 + 0.5 * grades[0]),
+        pytest.approx(0.5 * grades[1]),
+    ]
+    assert "taste: Score" in rewarded[0].verifier_log
+
+
+async def test_injected_latency_holds_a_group_back_until_draining(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    records = group("task-1", "085", "084")
+    config = msgspec.structs.replace(CONFIG, score_latency="fixed:0.3")
+    async with running(main.build, config, make_context("environment", settings, bus=bus)):
+        await publish(bus, topology, encode_frame(records), records)
+        [message] = await scored_messages(bus, topology, 1)
+    [stage] = decode_frame(message.data)[0].stages
+    assert stage.finished_at_s - stage.started_at_s >= 0.25
+    endless = msgspec.structs.replace(CONFIG, score_latency="fixed:3600")
+    others = group("task-2", "085", "084")
+    async with running(main.build, endless, make_context("environment", settings, bus=bus)) as context:
+        await publish(bus, topology, encode_frame(others), others)
+        await until(lambda: context.stats.value("busy_s_total") > 0.0)
+    assert len(await scored_messages(bus, topology, 1)) == 1
 
 
 async def test_full_stream_holds_finished_groups_and_stops_taking_more(

@@ -11,7 +11,13 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.room import make_context, running, until
 from tests.support.settings import make_settings
-from tidegate.core.errors import BackpressureError, ConflictError, NotFoundError, RecordError
+from tidegate.core.errors import (
+    BackpressureError,
+    ConflictError,
+    NotFoundError,
+    RecordError,
+    StaleFolderError,
+)
 from tidegate.environment import main
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.runtime.bus import Bus
@@ -19,6 +25,7 @@ from tidegate.wire.clients.environment import Completion, EnvironmentClient, Epi
 
 pytestmark = pytest.mark.integration
 CONFIG = EnvironmentConfig(max_sessions=2)
+CALCULATION = EpisodeProblem("12*(3+45)-7", "12*(3+45)-7=", "569", "signs-3")
 
 
 @pytest.fixture
@@ -61,14 +68,49 @@ async def test_text_task_is_a_session_of_one_turn_in_plain_text(client: Environm
 async def test_session_goes_on_elsewhere_from_its_actions(client: EnvironmentClient) -> None:
     actions = ["0", "1", "1"]
     first, _ = await client.reset("CartPole-v1", seed=11)
-    for action in actions:
-        step = await client.step(first, action=action)
+    steps = [await client.step(first, action=action) for action in actions]
     second, observation = await client.reset("CartPole-v1", seed=11, actions=actions)
-    assert observation == step.observation
+    assert observation == steps[-1].observation
     assert await client.step(first, action="0") == await client.step(second, action="0")
     await client.close(first)
     with pytest.raises(ConflictError, match="ended the episode"):
         await client.reset("CartPole-v1", seed=11, actions=["1"] * 40)
+
+
+async def test_conversation_over_calls_tells_of_its_tools_and_ends_with_its_components(
+    client: EnvironmentClient,
+) -> None:
+    session_id, opening = await client.reset("calculator", seed=0, problem=CALCULATION)
+    assert opening == CALCULATION.prompt
+    step = await client.step(session_id, action="[3+45]")
+    assert (step.observation, step.terminated, step.components) == ("48", False, {})
+    [call] = step.tool_calls
+    assert (call.name, call.arguments, call.result) == ("calculator", "[3+45]", "48")
+    assert call.started_at_s <= call.finished_at_s
+    again, said = await client.reset("calculator", seed=0, problem=CALCULATION, actions=["[3+45]", "[12*48]"])
+    assert said == "576"
+    await client.step(again, action="[576-7]")
+    end = await client.step(again, action="569")
+    assert (end.reward, end.terminated, end.log) == (1.0, True, "solved")
+    assert end.components == {"exact": 1.0, "steps": 1.0}
+
+
+async def test_problem_of_another_environment_is_refused_and_holds_no_slot(client: EnvironmentClient) -> None:
+    for _ in range(CONFIG.max_sessions + 1):
+        with pytest.raises(RecordError, match="no problem of guess_number"):
+            await client.reset("guess_number", seed=0, problem=CALCULATION)
+
+
+async def test_python_runs_in_the_sandbox_or_no_session_is_opened(client: EnvironmentClient) -> None:
+    problem = EpisodeProblem("q", "What is 6 times 7?", "42", "digits")
+    try:
+        session_id, _ = await client.reset("python_tool", seed=0, problem=problem)
+    except StaleFolderError:  # FAILED_PRECONDITION, as the wire knows it: the sandbox's own tests say why
+        pytest.skip("this machine isolates nothing")
+    step = await client.step(session_id, action="```python\nprint(6 * 7)\n```")
+    assert step.observation == "42"
+    end = await client.step(session_id, action="answer: 42")
+    assert (end.reward, end.components) == (1.0, {"exact": 1.0, "ran": 1.0})
 
 
 async def test_errors_over_the_wire_name_their_kind(client: EnvironmentClient) -> None:
