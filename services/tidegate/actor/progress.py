@@ -6,6 +6,7 @@ are written again, and that is counted.
 """
 
 import asyncio
+import contextlib
 import itertools
 
 from tidegate.actor.episode import Group
@@ -37,29 +38,35 @@ class ProgressKeeper:
         self._kept: set[TaskId] = set()
         self._writes = itertools.count()
         self._lock = asyncio.Lock()
+        # Set while nothing runs.
+        self._idle = asyncio.Event()
 
     async def run(self) -> None:
         """Write what is new of all that runs, until draining and nothing runs."""
-        drain = self._context.drain
+        drain, pause_s = self._context.drain, self._period_s
         while not drain.requested or self._growing:
             if drain.requested:
-                await asyncio.sleep(self._period_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._idle.wait(), timeout=pause_s)
             else:
-                await drain.sleep(self._period_s)
+                await drain.sleep(pause_s)
             num_bytes = 0
             for group in list(self._growing.values()):
                 if group.task.task_id in self._growing:
                     num_bytes += await self.write(group)
-            await asyncio.sleep(max(0.0, num_bytes / BYTES_PER_S - self._period_s))
+            pause_s = max(self._period_s, num_bytes / BYTES_PER_S)
 
     def grows(self, group: Group) -> None:
         """A group is about to be written, until it ``leaves``."""
         self._growing[group.task.task_id] = group
+        self._idle.clear()
 
     def leaves(self, task_id: TaskId) -> None:
         """A task runs here no longer; its message stays."""
         self._growing.pop(task_id, None)
         self._told.pop(task_id, None)
+        if not self._growing:
+            self._idle.set()
 
     def hands_on(self, task_id: TaskId) -> None:
         """A task is for another actor, and so is its message."""
