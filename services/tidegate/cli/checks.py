@@ -2,27 +2,35 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tidegate.actor.engines.registry import find_engine
 from tidegate.cli.up.targets import Target
 from tidegate.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidegate.cli.run_plan import RunFile
 
-ENGINE_OF_WORKLOAD = {"segments": "vector_env", "text": "text_generation"}
 RETURN_STATISTICS = ("mean_return", "episodes_total")
 EVALUATION_STATISTICS = ("solved_share", "evaluation_solved_share", "evaluation_mean_reward")
-POLICY_OF_WORKLOAD = {"segments": "mlp_actor_critic", "text": "char_lm"}
 
 
 def check_plan(file: "RunFile", services: dict[str, Any]) -> ConfigError | None:
     """The first combination that cannot work, or None."""
     workload, policy = file.workload, file.policy
     group = workload.num_samples
-    wanted = POLICY_OF_WORKLOAD[workload.kind]
-    if policy.kind != wanted:
+    try:
+        find_engine(services["actor"].engine, workload=workload, policy=policy)
+    except ConfigError as error:
+        return error
+    if policy.kind == "transformers" and not policy.path:
         return ConfigError(
-            f"policy.kind {policy.kind} cannot act in workload.kind {workload.kind}",
-            fix=f"set policy.kind to {wanted}",
+            "policy.kind is transformers and policy.path names no model",
+            fix="set policy.path to a folder with a pretrained model, or to smollm2",
+        )
+    if services["learner"].language_model.reads_values and workload.kind == "text" and not policy.value_head:
+        return ConfigError(
+            f"learner.language_model.objective {services['learner'].language_model.objective} needs a critic",
+            why="policy.value_head is false",
+            fix="set policy.value_head to true, or take an objective that compares within groups, such as tis",
         )
     if workload.kind == "segments" and group != 1:
         return ConfigError(
@@ -84,12 +92,6 @@ def _check_services(file: "RunFile", services: dict[str, Any]) -> ConfigError | 
             f"trajectory_store.max_resident_trajectories {resident} is below batch_size {file.batch_size}",
             why="the store would be full before a batch is, and the learner would wait for ever",
             fix=f"set trajectory_store.max_resident_trajectories to {2 * file.batch_size} or more",
-        )
-    engine = services["actor"].engine
-    if engine not in ("auto", ENGINE_OF_WORKLOAD[file.workload.kind]):
-        return ConfigError(
-            f"actor.engine {engine} cannot run workload.kind {file.workload.kind}",
-            fix=f"set actor.engine to auto or {ENGINE_OF_WORKLOAD[file.workload.kind]}",
         )
     if file.workload.kind == "segments" and services["task_queue"].evaluation_every_versions:
         return ConfigError(

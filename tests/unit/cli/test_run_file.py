@@ -119,6 +119,19 @@ def test_key_given_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
     assert "Key `run` is given twice, in line 1 and in line 3" in refusal(run=path)
 
 
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("policy.path=''", "names no model"),
+        ("policy.kind=mlp_actor_critic", "The auto engine cannot run mlp_actor_critic on text"),
+        ("learner.language_model.objective=ppo", "objective ppo needs a critic"),
+        ("actor.engine=text_generation", "text_generation runs char_lm on text in one turn"),
+    ],
+)
+def test_language_models_that_cannot_be_run_or_trained_are_refused(override: str, reason: str) -> None:
+    assert reason in refusal(override, run=RUNS / "smollm2.yaml")
+
+
 def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "evil.yaml"
     path.write_text("run: !!python/object/apply:os.getcwd []\n", encoding="utf-8")
@@ -128,10 +141,13 @@ def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("policy.kind=char_lm", "policy.kind char_lm cannot act in workload.kind segments"),
+        ("policy.kind=char_lm", "The auto engine cannot run char_lm on segments"),
         ("workload.num_samples=2", "a segment is one trajectory"),
         ("trajectory_store.max_resident_trajectories=1", "the learner would wait for ever"),
-        ("actor.engine=text_generation", "set actor.engine to auto or vector_env"),
+        (
+            "actor.engine=text_generation",
+            "set actor.engine to auto, and policy.kind to a network of this workload",
+        ),
         ("task_queue.evaluation_every_versions=5", "only prompts have held-out problems"),
         ("long_tail.cap_quantile=0.95", "a segment has a fixed length and no group"),
         ("long_tail.settle_after=2", "a segment has a fixed length and no group"),
