@@ -13,6 +13,8 @@ from tidegate.environment.tasks.registry import get_task
 from tidegate.models.model_folder import CACHE_DIR, check_folder, pretrained_folder
 from tidegate.models.smollm2 import SMOLLM2, smollm2_folder
 from tidegate.runtime.files import replace_file
+from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE
+from tidegate.task_queue.dataset_import import import_dataset
 
 # Enough for a few hundred batches of a warm-up to differ; a task with fewer problems repeats them.
 NUM_DEMONSTRATIONS = 8_192
@@ -21,10 +23,11 @@ NUM_DEMONSTRATIONS = 8_192
 def write_datasets(plan: RunPlan, folder: Path) -> None:
     """Write the problems and demonstrations of a text workload into ``folder``; segments read none.
 
-    Files that are there already stay, so that a resumed run goes on with its own and a person may bring theirs.
+    Problems are those of ``workload.dataset`` where it names one, else those of the environment. Files that are there
+    already stay, so that a resumed run goes on with its own and a person may bring theirs.
 
     Raises:
-        ConfigError: there is no such text task.
+        ConfigError: there is no such text task, or the dataset cannot be read.
     """
     workload = plan.file.workload
     if workload.kind != "text":
@@ -33,12 +36,15 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
         task = get_task(workload.env)
     except NotFoundError as error:
         raise ConfigError(f"workload.env: {error.what}", fix=error.fix) from error
+    import_dataset(workload.dataset, folder)
     folder.mkdir(parents=True, exist_ok=True)
     encoder = msgspec.json.Encoder()
     rows_by_file = dataset_rows(task, seed=plan.file.seed, num_demonstrations=NUM_DEMONSTRATIONS)
     for name, rows in rows_by_file.items():
         path = folder / name
-        if not path.exists():
+        # A person's problems are held out by their rule or not at all, never mixed with the environment's.
+        brought = bool(workload.dataset.path) and name in (TRAIN_FILE, HELD_OUT_FILE)
+        if not path.exists() and not brought:
             replace_file(path, encoder.encode_lines(rows))
 
 

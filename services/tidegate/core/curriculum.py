@@ -11,6 +11,7 @@ variance of a success that happens with rate p is p (1 - p), so that is the weig
 """
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -78,9 +79,10 @@ class Curriculum:
         self._seed = seed
         self._size = len(bins)
         self._learnable = strategy == "learnable"
-        self._members: dict[str, list[int]] = {}
+        # Eight bytes a prompt, where a list of numbers takes forty.
+        self._members: dict[str, array[int]] = {}
         for index, name in enumerate(bins):
-            self._members.setdefault(name, []).append(index)
+            self._members.setdefault(name, array("Q")).append(index)
 
     def draw(self, state: CurriculumState, *, count: int) -> tuple[list[int], CurriculumState]:
         """The next ``count`` prompts as indices into the dataset, and the state after them."""

@@ -64,6 +64,42 @@ class ResponseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.tiers if self.graded else ()
 
 
+class DatasetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A person's own prompts. They are copied into the run folder once, so that a run goes on with what it began with.
+
+    ``path``: a file of JSON lines, a Parquet file, a folder of several of one of them, or a folder that the library
+    ``datasets`` saved to disk; relative to where the run is started. Empty takes the environment's own problems.
+    ``format``: ``auto`` tells by names. ``split``: which part of a saved folder that has several.
+    ``prompt_column``, ``answer_column``, ``prompt_id_column``, ``bin_column``: where a row holds them. A prompt is a
+    text or a list of messages (``role``, ``content``), which a policy with a chat template reads as a chat. Without an
+    answer the verifier is given an empty one; without an id a prompt is known by the digest of its content; without a
+    bin all are one. Of the four only the prompt must be there, and any that is named otherwise than by default; an
+    empty name stands for no column.
+    ``held_out_path``, ``held_out_split``, ``held_out_share``: the problems that evaluations try and that are never
+    trained on: other files, another split, or a share of the prompts, chosen by their digest. At most one of the three.
+    """
+
+    path: str = ""
+    format: Literal["auto", "jsonl", "parquet", "datasets"] = "auto"
+    split: str = "train"
+    prompt_column: str = "prompt"
+    answer_column: str = "answer"
+    prompt_id_column: str = "prompt_id"
+    bin_column: str = "bin"
+    held_out_path: str = ""
+    held_out_split: str = ""
+    held_out_share: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            ValueError: there is more than one rule for what is held out.
+        """
+        if sum(map(bool, (self.held_out_path, self.held_out_split, self.held_out_share))) > 1:
+            raise ValueError("at most one of held_out_path, held_out_split and held_out_share can be set")
+
+
 class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is rolled out.
 
@@ -81,6 +117,7 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     a conversation with a session of the environment ``env``, whose replies stand between the turns and are not trained.
     A latency must stay well below ``staleness.max_age_s`` and
     ``task_queue.task_deadline_s``, or everything is dropped.
+    ``dataset`` (text): prompts of a person's own in place of the problems of ``env``, which scores them all the same.
     """
 
     kind: Literal["segments", "text"]
@@ -91,6 +128,7 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampler: Sampler = Sampler()
     latency: str | dict[str, str] = ""
     turns_max: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    dataset: DatasetConfig = DatasetConfig()
 
     def __post_init__(self) -> None:
         """Refuse a latency that cannot be read, before anything starts.

@@ -8,7 +8,7 @@ every learner step waits for it.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -66,7 +66,7 @@ T = TypeVar("T")
 class TaskSource:
     """Where tasks come from: prompts of a dataset, or nothing but seeds for segments."""
 
-    def __init__(self, prompts: list[Prompt], curriculum: Curriculum | None) -> None:
+    def __init__(self, prompts: Sequence[Prompt], curriculum: Curriculum | None) -> None:
         """An empty dataset has no curriculum: segments."""
         self._prompts = prompts
         self._curriculum = curriculum

@@ -9,18 +9,16 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.task_queue.config import TaskQueueConfig
-from tidegate.task_queue.dataset import read_dataset
+from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Dataset, open_dataset
+from tidegate.task_queue.dataset_import import import_dataset
 from tidegate.task_queue.evaluation import Evaluation
 from tidegate.task_queue.journal import open_journal
 from tidegate.task_queue.journal_file import FILE_NAME
 from tidegate.task_queue.loops import TaskQueue, TaskSource
 from tidegate.task_queue.servicer import TaskQueueServicer
-from tidegate.task_queue.state import Prompt, Workload, check_limits
+from tidegate.task_queue.state import Workload, check_limits
 from tidegate.task_queue.sweep import Sweep
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
-
-TRAIN_FILE = "train.jsonl"
-HELD_OUT_FILE = "heldout.jsonl"
 
 
 async def build(context: ServiceContext, config: TaskQueueConfig) -> ServiceParts:
@@ -41,13 +39,15 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     )
     check_limits(ceiling, group_size=workload.group_size)
     data = Path(settings.data_dir) / "data"
-    prompts = read_dataset(data / TRAIN_FILE) if workload.kind == "group" else []
+    if workload.kind == "group":
+        import_dataset(settings.workload.dataset, data)
+    prompts = open_dataset(data / TRAIN_FILE) if workload.kind == "group" else None
     if config.evaluation_every_versions:
         _check_held_out(data / HELD_OUT_FILE, workload)
 
     path = context.data_dir / FILE_NAME
     journal = open_journal(path, run_id=settings.run)
-    journal.keep_dataset_size(len(prompts))
+    journal.keep_dataset_size(len(prompts) if prompts is not None else 0)
     journal.set_retired(retired=False)
     policy = PolicyWatch(context)
     queue = TaskQueue(
@@ -55,7 +55,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         config,
         journal=journal,
         workload=workload,
-        source=TaskSource(prompts, _curriculum(prompts, settings, config)),
+        source=TaskSource(prompts or (), _curriculum(prompts, settings, config)),
         store=TrajectoryStoreClient(context.channel("trajectory_store")),
         policy=policy,
         ceiling=ceiling,
@@ -74,6 +74,8 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
 
     async def close() -> None:
         journal.close()
+        if prompts is not None:
+            prompts.close()
 
     servicer = TaskQueueServicer(journal, sweep, path=path)
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
@@ -101,13 +103,13 @@ def _check_held_out(path: Path, workload: Workload) -> None:
             why="segments report the returns of their own episodes and have no held-out problems",
             fix="set it to 0",
         )
-    read_dataset(path)
+    open_dataset(path).close()
 
 
-def _curriculum(prompts: list[Prompt], settings: Settings, config: TaskQueueConfig) -> Curriculum | None:
-    if not prompts:
+def _curriculum(prompts: Dataset | None, settings: Settings, config: TaskQueueConfig) -> Curriculum | None:
+    if prompts is None:
         return None
-    return Curriculum([prompt.bin for prompt in prompts], seed=settings.seed, strategy=config.curriculum)
+    return Curriculum(prompts.bins, seed=settings.seed, strategy=config.curriculum)
 
 
 SPEC = ServiceSpec(name="task_queue", config_type=TaskQueueConfig, build=build)

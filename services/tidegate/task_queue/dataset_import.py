@@ -1,0 +1,142 @@
+"""A person's dataset, written once into the run folder as the rows that every service of a run reads.
+
+A run goes on with its copy, so its epochs stay what they were, wherever the original goes. Files that are there
+already stay: a resumed run's own, or those that somebody brought.
+"""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+from tidegate.runtime.config import DatasetConfig
+from tidegate.task_queue.dataset import HELD_OUT_FILE, ROW_BYTES_MAX, TRAIN_FILE, Row
+from tidegate.task_queue.dataset_files import SourceRow, read_rows
+
+_encode = msgspec.json.Encoder().encode
+_DEFAULTS = DatasetConfig()
+
+
+def import_dataset(config: DatasetConfig, folder: Path) -> None:
+    """Write ``train.jsonl``, and ``heldout.jsonl`` where anything is held out; nothing without a ``path``.
+
+    Raises:
+        ConfigError: a file is missing or malformed, or a row is no problem; it names the file, the row and what to do.
+    """
+    if not config.path or (folder / TRAIN_FILE).exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    if config.held_out_path or config.held_out_split:
+        path, split = config.held_out_path or config.path, config.held_out_split or config.split
+        _write(folder, config, path=path, split=split, into=HELD_OUT_FILE)
+    _write(folder, config, path=config.path, split=config.split, into=TRAIN_FILE)
+
+
+def _write(folder: Path, config: DatasetConfig, *, path: str, split: str, into: str) -> None:
+    """One source into one file; a share that is held out of it goes into the other. Whole or not at all."""
+    share = config.held_out_share
+    named = _columns(config)
+    rows = read_rows(Path(path), kind=config.format, split=split, columns=list(named.values()))
+    problems = _problems(rows, named)
+    unfinished = {name: folder / f"{name}.new" for name in ((HELD_OUT_FILE, into) if share else (into,))}
+    files = {name: place.open("wb") for name, place in unfinished.items()}
+    try:
+        for problem in problems:
+            held_out = bool(share) and _fraction(problem.prompt) < share
+            _append(files[HELD_OUT_FILE if held_out else into], problem)
+    finally:
+        for file in files.values():
+            file.close()
+    empty = [name for name, place in unfinished.items() if place.stat().st_size == 0]
+    if empty:
+        why = f"none of its prompts came into {empty[0]}" if share else "it has no rows"
+        raise ConfigError(f"Dataset {path} is too small", why=why, fix="add rows, or change held_out_share")
+    # The training file last: that it is there says that all of it is.
+    for name in unfinished:
+        if (folder / name).exists():
+            unfinished[name].unlink()
+        else:
+            unfinished[name].replace(folder / name)
+
+
+def _append(file: BinaryIO, problem: Row) -> None:
+    file.write(_encode(problem) + b"\n")
+
+
+def _columns(config: DatasetConfig) -> dict[str, str]:
+    columns = {
+        "prompt": config.prompt_column,
+        "answer": config.answer_column,
+        "prompt_id": config.prompt_id_column,
+        "bin": config.bin_column,
+    }
+    return {field: column for field, column in columns.items() if column or field == "prompt"}
+
+
+def _problems(rows: Iterator[SourceRow], named: dict[str, str]) -> Iterator[Row]:
+    """Rows as problems; each is checked for what the queue would refuse later."""
+    places: dict[str, str] = {}
+    repeats: dict[str, int] = {}
+    for row in rows:
+        for field, column in named.items():
+            # A column that somebody named must be there; one that is named by default may be missing.
+            by_default = column == getattr(_DEFAULTS, f"{field}_column")
+            if column not in row.columns and (field == "prompt" or not by_default):
+                raise ConfigError(
+                    f"{row.where} has no column {column!r}",
+                    why=f"it has {', '.join(sorted(row.columns)) or 'none of those asked for'}",
+                    fix=f"set workload.dataset.{field}_column to the column of the {field.replace('_', ' ')}",
+                )
+        prompt, answer, prompt_id, bin_name = (
+            _text(row.columns.get(named.get(field, ""))) for field in ("prompt", "answer", "prompt_id", "bin")
+        )
+        if not prompt:
+            raise ConfigError(f"{row.where} has an empty prompt", fix="remove the row or fill it")
+        if prompt_id:
+            if prompt_id in places:
+                raise ConfigError(
+                    f"{row.where} has the prompt_id {prompt_id!r}",
+                    why=f"{places[prompt_id]} has it too",
+                    fix='give every prompt an id of its own, or set workload.dataset.prompt_id_column to ""',
+                )
+            places[prompt_id] = row.where
+        else:
+            prompt_id = _content_id(prompt, answer, repeats)
+        problem = Row(prompt_id, prompt, answer, bin_name or "all")
+        size = len(_encode(problem))
+        if size > ROW_BYTES_MAX:
+            raise ConfigError(
+                f"{row.where} has {size:,} bytes",
+                why=f"a task travels as one message, so a row may have {ROW_BYTES_MAX:,}",
+                fix="shorten or remove it",
+            )
+        yield problem
+
+
+def _text(value: Any) -> str:
+    """A column's value as text: texts as they are, messages and other values as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    try:
+        return _encode(value).decode()
+    except TypeError:
+        return str(value)
+
+
+def _content_id(prompt: str, answer: str, repeats: dict[str, int]) -> str:
+    """The digest of a row's content; a row that comes again is told apart by how often it came."""
+    digest = blake2b(digest_size=10)
+    digest.update(f"{len(prompt)}:{prompt}{answer}".encode())
+    name = digest.hexdigest()
+    repeats[name] = repeats.get(name, 0) + 1
+    return name if repeats[name] == 1 else f"{name}-{repeats[name]}"
+
+
+def _fraction(prompt: str) -> float:
+    """A number in [0, 1) that a prompt has wherever and whenever it is read; repeats fall on the same side."""
+    return int.from_bytes(blake2b(prompt.encode(), digest_size=8).digest(), "little") / 2**64
