@@ -154,17 +154,19 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def under(self, response: Response) -> "GrpoSettings":
         """The same, tightened as the graded response asks; never loosened.
 
-        Objectives that ignore staleness become ``tis``, which corrects for it with bounded weights (and keeps the
-        advantages of a value head); those that correct already stay what they are. A clip narrows every trust region:
+        Objectives that ignore staleness become ``tis``, which corrects for it with bounded weights; ``ppo`` keeps the
+        advantages of its value head, and with them every group. Those that correct already stay what they are. A clip narrows every trust region:
         PPO's on ratios and ``dppo``'s on probabilities, which a ratio bounds. An importance cap lowers weights that are
         truncated (``tis``, ``cispo``) and no mask: a mask from 1 on would throw away half of the freshest tokens.
         ``tba`` has its KL weight in ``tba_beta``.
         """
         clip, cap = response.clip, response.importance_cap
+        corrected = response.corrected and self.objective in _UNCORRECTED
         cispo_high = self.cispo_high if cap is None else min(self.cispo_high, cap)
         return msgspec.structs.replace(
             self,
-            objective="tis" if response.corrected and self.objective in _UNCORRECTED else self.objective,
+            objective="tis" if corrected else self.objective,
+            drop_zero_signal=self.drop_zero_signal and not (corrected and self.objective == "ppo"),
             clip_low=self.clip_low if clip is None else min(self.clip_low, clip),
             clip_high=self.clip_high if clip is None else min(self.clip_high, clip),
             dppo_delta=self.dppo_delta if clip is None else min(self.dppo_delta, clip),

@@ -54,6 +54,8 @@ def test_stale_data_tightens_and_never_loosens(name: ObjectiveName) -> None:
     settings = GrpoSettings(objective=name, kl_weight=0.1)
     under = settings.under(STALE)
     assert under.objective == ("tis" if name in {"none", "grpo", "ppo"} else name)
+    # A value head tells completions apart whose group earned the same.
+    assert under.drop_zero_signal is (name != "ppo")
     assert (under.clip_low, under.clip_high, under.dppo_delta) == (0.1, 0.1, 0.1)
     assert (under.importance_cap, under.cispo_high) == (1.0, 1.0)
     assert under.kl_weight == pytest.approx(0.2)
