@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from tests.integration.actor.house import (
     RUN,
@@ -18,16 +19,22 @@ from tests.integration.actor.house import (
     group,
     read,
     text_settings,
+    trajectories,
     version,
 )
 from tests.support.broker import Broker
 from tests.support.room import make_context, running, until
+from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.engines.token_port import TokenRequest, Written
 from tidegate.actor.main import assemble_tokens
 from tidegate.core.ids import TaskId
 from tidegate.core.records import PolicySnapshot, Sampler, Task, Trajectory
+from tidegate.environment import main as environment_main
+from tidegate.environment.config import EnvironmentConfig
+from tidegate.models.char_lm import CharLm, CharLmSpec
+from tidegate.models.completion_batch import completion_logprobs, pack_completions
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
@@ -223,3 +230,35 @@ async def test_rollout_longer_than_its_delivery_is_never_given_to_another(
         await emptied(bus, topology, "TASKS")
     assert context.stats.value("tasks_redelivered_total") == 0
     assert context.stats.value("busy_s_total") >= 2.0
+
+
+async def test_model_in_process_writes_groups_and_evaluations_for_the_same_actor(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    """The engine that the run file names, with the real model: what it says of its tokens is what they are."""
+    model = CharLm(CharLmSpec(d_model=16, num_layers=2, num_heads=2, context_length=64))
+    policy = msgspec.structs.replace(settings.policy, context_length=64)
+    settings = msgspec.structs.replace(settings, policy=policy)
+    config = msgspec.structs.replace(CONFIG, engine="torch", evaluation_problems_max=6)
+    heldout = Path(settings.data_dir) / "data" / "heldout.jsonl"
+    heldout.parent.mkdir(parents=True)
+    heldout.write_bytes(b'{"prompt_id": "1+1", "prompt": "01+01=", "answer": "002"}\n' * 6)
+    await announce_policy(bus, topology, 0, model.to_arrays())
+    evaluation = msgspec.structs.replace(task("e-1"), kind="evaluation")
+    await give(bus, topology, [task("task-1"), evaluation, task("task-2")])
+    context = make_context("actor", settings, bus=bus)
+    environment = make_context("environment", settings, bus=bus)
+    async with (
+        running(main.build, config, context),
+        running(environment_main.build, EnvironmentConfig(), environment),
+    ):
+        records = await trajectories(bus, topology, 2)
+        await until(lambda: context.stats.value("evaluations_total") == 1)
+        await emptied(bus, topology, "TASKS")
+    assert len(records) == 4
+    for record in records:
+        prompt, tokens = record.tensors["prompt_tokens"], record.tensors["tokens"]
+        batch = pack_completions([prompt], [tokens], group_index=[0])
+        with torch.no_grad():
+            logprobs = completion_logprobs(model, batch)[0].numpy()
+        np.testing.assert_allclose(record.tensors["behavior_logprobs"], logprobs, atol=1e-4)
