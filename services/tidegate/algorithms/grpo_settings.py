@@ -155,10 +155,10 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The same, tightened as the graded response asks; never loosened.
 
         Objectives that ignore staleness become ``tis``, which corrects for it with bounded weights; ``ppo`` keeps the
-        advantages of its value head, and with them every group. Those that correct already stay what they are. A clip narrows every trust region:
-        PPO's on ratios and ``dppo``'s on probabilities, which a ratio bounds. An importance cap lowers weights that are
-        truncated (``tis``, ``cispo``) and no mask: a mask from 1 on would throw away half of the freshest tokens.
-        ``tba`` has its KL weight in ``tba_beta``.
+        advantages of its value head, and with them every group. Those that correct already stay what they are. A clip
+        narrows every trust region: PPO's on ratios and ``dppo``'s on probabilities, which a ratio bounds. An
+        importance cap lowers weights that are truncated (``tis``, ``cispo``) and no mask: a mask from 1 on would throw
+        away half of the freshest tokens. ``tba`` has its KL weight in ``tba_beta``.
         """
         clip, cap = response.clip, response.importance_cap
         corrected = response.corrected and self.objective in _UNCORRECTED
