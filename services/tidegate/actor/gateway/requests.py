@@ -112,6 +112,8 @@ def options_of(request: Request, *, sampler: Sampler, config: GatewayConfig) -> 
         _check_completion(request)
         logprobs = request.logprobs is not None
         asked = request.max_tokens
+    if request.stream and logprobs:
+        raise _unsupported("logprobs", why="a stream's pieces are text, not tokens")
     if asked is not None and asked < 1:
         raise RefusedCallError(f"max_tokens is {asked}", param="max_tokens", fix="ask for 1 or more")
     stops = _stops(request.stop)

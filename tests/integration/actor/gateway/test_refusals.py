@@ -22,6 +22,7 @@ pytestmark = pytest.mark.integration
         ({"top_p": 0.9}, "top_p"),
         ({"n": 99}, "n"),
         ({"n": 2, "stream": True}, "n"),
+        ({"logprobs": True, "stream": True}, "logprobs"),
         ({"frequency_penalty": 1.0}, "frequency_penalty"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"logprobs": True, "top_logprobs": 3}, "top_logprobs"),
