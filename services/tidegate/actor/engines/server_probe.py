@@ -4,6 +4,7 @@ It is what catches a server that loaded the wrong weights and says that all went
 logprobs of another sampler than the one it drew from: a token is sampled at a temperature that is not 1.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -20,6 +21,9 @@ TEMPERATURE = 0.5
 PROBE_TOKENS_MAX = 32
 # Tokens spread over the vocabulary: unlikely text shows every layer, and a multiplier prime to its size repeats none.
 SPREAD = 7919
+
+# A single token's rounding is larger than the mean of many.
+SINGLE_TOKEN_ALLOWANCE = 5.0
 
 # Mean difference of logprobs over the probe: docs/engines.md has the measurements.
 TOLERANCES: dict[Literal["float32", "bfloat16"], float] = {"float32": 1e-3, "bfloat16": 0.1}
@@ -81,5 +85,5 @@ def probe_error(expected: Expected, answer: ProbeAnswer) -> float:
         raise RecordError(f"The server sampled token {answer.token}, which the model does not have")
     prompt = (torch.tensor(answer.prompt_logprobs) - expected.prompt_logprobs).abs().mean()
     sampled = abs(answer.logprob - float(expected.next_logprobs[answer.token]))
-    # A single token's rounding is larger than the mean of many: 5 times in what was measured.
-    return max(float(prompt), sampled / 5)
+    errors = (float(prompt), sampled / SINGLE_TOKEN_ALLOWANCE)
+    return max(errors) if all(map(math.isfinite, errors)) else math.inf
