@@ -107,7 +107,8 @@ def options_of(request: Request, *, sampler: Sampler, config: GatewayConfig) -> 
     if isinstance(request, ChatRequest):
         _check_chat(request)
         logprobs = bool(request.logprobs)
-        asked = request.max_completion_tokens or request.max_tokens
+        newer, older = request.max_completion_tokens, request.max_tokens
+        asked = older if newer is None else newer
     else:
         _check_completion(request)
         logprobs = request.logprobs is not None

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.integration
         ({"tool_choice": "required", "tools": [CALCULATOR]}, "tool_choice"),
         ({"stop": ["", "a"]}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
