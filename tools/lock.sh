@@ -20,3 +20,7 @@ resolve --group build --constraints locks/runtime.txt --output-file locks/build.
 # The dev lock holds the runtime's packages at the same versions, and the tools beside them.
 resolve pyproject.toml --all-extras --group build --group dev --constraints locks/runtime.txt \
     --output-file locks/dev.txt "$@"
+# The inference server that the tests start has an environment of its own, for Linux on x86-64 alone.
+"$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-header \
+    --no-annotate --no-emit-index-url --no-emit-find-links --no-sources --override tools/vllm/overrides.in \
+    --output-file locks/vllm.txt "$@" tools/vllm/requirements.in
