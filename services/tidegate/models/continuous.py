@@ -273,14 +273,18 @@ class ContinuousBatch:
     def _next_to_start(self) -> list[_Row]:
         """Those that wait longest and would all fit into free slots at their full lengths."""
         free = self._num_slots - len(self._live)
-        longest = max((row.longest for row in self._live), default=0)
-        starting: list[_Row] = []
-        for row in islice(self._waiting, free):
-            longest = max(longest, row.longest)
-            if not self._slots.has_room(len(self._live) + len(starting) + 1, longest=longest):
+        candidates = list(islice(self._waiting, free))
+        live = max((row.longest for row in self._live), default=0)
+        longest = max(live, *(row.longest for row in candidates)) if candidates else live
+        if self._slots.has_room(len(self._live) + len(candidates), longest=longest):
+            return candidates
+        fitting: list[_Row] = []
+        for row in candidates:
+            live = max(live, row.longest)
+            if not self._slots.has_room(len(self._live) + len(fitting) + 1, longest=live):
                 break
-            starting.append(row)
-        return starting
+            fitting.append(row)
+        return fitting
 
     def _start(self, read: ReadContexts | None, rows: list[tuple[_Row, int]]) -> list[Tensor]:
         """The first of those that wait are live, their contexts' cache copied into the next slots."""

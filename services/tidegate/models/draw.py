@@ -28,9 +28,9 @@ def uniforms(seeds_R: NDArray[np.uint64], positions_R: NDArray[np.int64]) -> NDA
     Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators" (SplitMix64, whose n-th output
     is a function of seed and n).
     """
-    with np.errstate(over="ignore"):
-        state = _mixed(seeds_R) + (positions_R.astype(np.uint64) + np.uint64(1)) * GOLDEN_GAMMA
-        return (_mixed(state) >> np.uint64(64 - UNIFORM_BITS)).astype(np.float64) * 2.0**-UNIFORM_BITS
+    # Arrays of whole numbers wrap around at 64 bits, as they should.
+    state = _mixed(seeds_R) + (positions_R.astype(np.uint64) + np.uint64(1)) * GOLDEN_GAMMA
+    return (_mixed(state) >> np.uint64(64 - UNIFORM_BITS)).astype(np.float64) * 2.0**-UNIFORM_BITS
 
 
 def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -49,21 +49,29 @@ def draw_tokens(logprobs_RV: Tensor, uniforms_R1: Tensor) -> Tensor:
     probabilities_RV = logprobs_RV.exp()
     vocabulary = probabilities_RV.shape[1]
     if vocabulary <= BLOCK:
-        return _invert(probabilities_RV, uniforms_R1)[0][:, 0]
-    blocks_RNB = F.pad(probabilities_RV, (0, -vocabulary % BLOCK)).unflatten(1, (-1, BLOCK))
-    block_R1, rest_R1 = _invert(blocks_RNB.sum(dim=-1), uniforms_R1)
+        return _find(*_cumulated(probabilities_RV, uniforms_R1))[:, 0]
+    padded_RV = F.pad(probabilities_RV, (0, -vocabulary % BLOCK))
+    blocks_RNB = padded_RV.view(len(padded_RV), -1, BLOCK)
+    cumulated_RN, targets_R1 = _cumulated(blocks_RNB.sum(dim=-1), uniforms_R1)
+    block_R1 = _find(cumulated_RN, targets_R1)
+    before_R1 = cumulated_RN.gather(1, (block_R1 - 1).clamp_min(0)).masked_fill(block_R1 == 0, 0.0)
+    # How far into its block a number falls is uniform again.
+    rest_R1 = (targets_R1 - before_R1) / (cumulated_RN.gather(1, block_R1) - before_R1)
     within_RB = blocks_RNB[torch.arange(len(block_R1), device=block_R1.device), block_R1[:, 0]]
-    offset_R1, _ = _invert(within_RB, rest_R1)
+    largest = 1.0 - 2.0**-UNIFORM_BITS
+    offset_R1 = _find(*_cumulated(within_RB, rest_R1.clamp_max(largest)))
     return (block_R1 * BLOCK + offset_R1)[:, 0]
 
 
-def _invert(weights_RN: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
-    """Which entry each number falls on, and how far into it: in [0, 1) and uniform again."""
+def _cumulated(weights_RN: Tensor, uniforms_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums up to each entry, and where on them each number falls: below the last one, see UNIFORM_BITS."""
     cumulated_RN = weights_RN.cumsum(dim=-1, dtype=torch.float64)
-    targets_R1 = uniforms_R1 * cumulated_RN[:, -1:]
-    # Entries of weight 0 are never the first to pass a target; and a target stays below the sum, see UNIFORM_BITS.
-    # Rows of NaN fall on the last: their logprobs show it.
-    index_R1 = torch.searchsorted(cumulated_RN, targets_R1, right=True).clamp_max(weights_RN.shape[1] - 1)
-    before_R1 = cumulated_RN.gather(1, (index_R1 - 1).clamp_min(0)).masked_fill(index_R1 == 0, 0.0)
-    weight_R1 = cumulated_RN.gather(1, index_R1) - before_R1
-    return index_R1, ((targets_R1 - before_R1) / weight_R1).clamp_max(1.0 - 2.0**-UNIFORM_BITS)
+    return cumulated_RN, uniforms_R1 * cumulated_RN[:, -1:]
+
+
+def _find(cumulated_RN: Tensor, targets_R1: Tensor) -> Tensor:
+    """The first entry (R, 1) whose sum passes the target, which none of weight 0 is.
+
+    Rows of NaN fall on the last: their logprobs show it.
+    """
+    return torch.searchsorted(cumulated_RN, targets_R1, right=True).clamp_max(cumulated_RN.shape[1] - 1)

@@ -76,7 +76,7 @@ class SlotCache:
         start, stop = self.num_rows, self.num_rows + len(index)
         self.num_rows = stop
         self._lengths_N[start:stop] = lengths
-        self._write(cache, self._slot_indices[start:stop], index, longest=max(lengths))
+        self._write(cache, slice(start, stop), index, longest=max(lengths))
 
     def replace(self, slots: Sequence[int], cache: KvCache) -> None:
         """Live slots take the keys and values of a cache's rows, computed anew for the same tokens."""
@@ -119,14 +119,14 @@ class SlotCache:
             mask=mask,
         )
 
-    def _write(self, cache: KvCache, slots: Tensor, index: Sequence[int], *, longest: int) -> None:
+    def _write(self, cache: KvCache, slots: Tensor | slice, index: Sequence[int], *, longest: int) -> None:
         """What stands behind a row's own length is padding, which nobody reads before it is written over."""
         self._grow(longest)
         rows = torch.tensor(index, device=self._device)
         width = min(longest, cache.keys[0].shape[2])
         for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True)):
-            self._keys[layer][slots, :, :width] = keys[rows, :, :width]
-            self._values[layer][slots, :, :width] = values[rows, :, :width]
+            self._keys[layer][slots, :, :width] = keys[:, :, :width].index_select(0, rows)
+            self._values[layer][slots, :, :width] = values[:, :, :width].index_select(0, rows)
 
     def _room(self, num_tokens: int) -> int:
         room = ROOM_MIN
