@@ -113,7 +113,9 @@ class LanguageModelTrainer:
             "zero_signal_fraction": 1.0 - len(signal_B) / num_rows,
             "reward_mean": float(batch.rewards_B.mean()),
         }
-        if settings.learns_from_equal_rewards or (len(signal_B) and not settings.drop_zero_signal):
+        # A critic tells apart what its group earned alike.
+        equals_teach = settings.learns_from_equal_rewards or self.model.has_value_head
+        if equals_teach or (len(signal_B) and not settings.drop_zero_signal):
             signal_B = torch.arange(num_rows, device=self._device)
         if not len(signal_B):
             return {**metrics, "loss": 0.0, "ess": 1.0, "clipped_fraction": 0.0}
@@ -125,7 +127,9 @@ class LanguageModelTrainer:
         if len(parts) == 1:
             # The only gradient step starts from the policy at the start of the step: its own outputs say what that is.
             return {**metrics, **self._gradient_step(step, parts[0], partial(step.loss_of, reference_BT))}
-        outputs = self._outputs(self.model, step.completions, temperature=batch.temperature)
+        outputs = None
+        if settings.reads_proximal or self.model.has_value_head:
+            outputs = self._outputs(self.model, step.completions, temperature=batch.temperature)
         inputs = step.inputs(outputs, reference_BT)
         measured = [
             self._gradient_step(step, index_B, partial(step.loss_of_part, inputs, index_B))
@@ -238,8 +242,8 @@ class _Step:
         weights = response.weights
         self._weights_B = batch.rewards_B.new_tensor(weights)[rows_B] if weights else None
 
-    def inputs(self, outputs: Tensor, reference_BT: Tensor | None) -> GrpoInputs:
-        """What the objectives read; ``outputs`` are those of the policy at the start of the step."""
+    def inputs(self, outputs: Tensor | None, reference_BT: Tensor | None) -> GrpoInputs:
+        """What the objectives read; ``outputs``: of the policy at the start of the step, where they are read."""
         settings = self.settings
         return grpo_inputs(
             settings,
@@ -247,9 +251,11 @@ class _Step:
             rewards_B=self.batch.rewards_B[self._rows_B],
             group_index_B=self.completions.group_index_B,
             behavior_logprobs_BT=self._behavior_BT,
-            proximal_logprobs_BT=_logprobs(outputs) if settings.reads_proximal else None,
+            proximal_logprobs_BT=_logprobs(outputs)
+            if outputs is not None and settings.reads_proximal
+            else None,
             reference_logprobs_BT=reference_BT,
-            values_BT=_values(outputs),
+            values_BT=None if outputs is None else _values(outputs),
             version_gap_BT=self._gap_BT if settings.reads_version_gap else None,
             weights_B=self._weights_B,
         )
