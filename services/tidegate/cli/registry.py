@@ -49,6 +49,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "report": CommandEntry(
         "tidegate.cli.report.command:report", "Write the report of a run as one HTML file."
     ),
+    "export": CommandEntry(
+        "tidegate.cli.export.command:export", "Write a run's trajectories to a Parquet file, for analysis."
+    ),
     "await": CommandEntry(
         "tidegate.cli.waiting:wait", "Wait until a running platform is ready, trains, or reaches a target."
     ),

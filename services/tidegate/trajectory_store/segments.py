@@ -20,6 +20,11 @@ _NAME = re.compile(r"^(\d{8})\.frames$")
 _BUFFERS_MAX = 512
 
 
+def segment_path(folder: Path, segment: int) -> Path:
+    """The file of a segment."""
+    return folder / f"{segment:08d}.frames"
+
+
 class FrameCache:
     """The most recent frames, so that a batch that is leased at once needs no disk. Bounded: the oldest make room."""
 
@@ -80,7 +85,7 @@ class Segments:
         self._begin()
 
     def _path(self, segment: int) -> Path:
-        return self._folder / f"{segment:08d}.frames"
+        return segment_path(self._folder, segment)
 
     def _begin(self) -> None:
         if self._writer >= 0:

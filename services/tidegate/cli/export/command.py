@@ -1,0 +1,110 @@
+"""``tidegate export``."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tidegate.cli.books import ledger_path
+from tidegate.cli.export.table import COLUMNS, FORMAT, TENSOR_COLUMNS, Column, arrow_type
+from tidegate.cli.folder import find_folder, read_record
+from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.trajectory_store.exporting import Ended, ended
+
+# A Parquet row group ends at either: many small pages are read quickly as one, and tokens with their logprobs stay
+# below some 20 MB.
+GROUP_ROWS = 1024
+GROUP_TOKENS = 1 << 20
+
+
+def export(
+    run_dir: Annotated[
+        Path | None, typer.Argument(help="A run folder; without it the newest one here.")
+    ] = None,
+    to: Annotated[Path, typer.Option("--to", help="The Parquet file to write.")] = Path(
+        "trajectories.parquet"
+    ),
+    since_step: Annotated[
+        int,
+        typer.Option(
+            "--since-step", min=0, help="Only what was trained at this step or later, or dropped since."
+        ),
+    ] = 0,
+    tensors: Annotated[
+        bool, typer.Option("--tensors", help="Tokens and logprobs as well, where the store still keeps them.")
+    ] = False,
+) -> None:
+    """Write what a live or stopped run trained and dropped to a Parquet file, a row for each trajectory."""
+    where = find_folder(run_dir)
+    record = read_record(where)
+    if record.cluster:
+        raise NotFoundError(
+            f"Run {record.run_id} keeps its ledger in a cluster",
+            fix="export from the folder of the store's volume, or from a copy of it",
+        )
+    pages = ended(ledger_path(where).parent, since_step=since_step, with_tensors=tensors)
+    counts = write_table(pages, to, run_id=record.run_id, with_tensors=tensors)
+    shares = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+    Console().print(f"{to}: {shares or 'no trajectory is terminal yet'}", highlight=False)
+
+
+def write_table(
+    pages: Iterator[list[Ended]], path: Path, *, run_id: str, with_tensors: bool
+) -> dict[str, int]:
+    """Write all pages, a row group at a time; returns rows by outcome. The file appears once it is whole.
+
+    Raises:
+        ConfigError: pyarrow is not installed, or the file cannot be written.
+    """
+    try:
+        arrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ConfigError(
+            "Parquet files need the library pyarrow", why=str(error), fix="pip install 'tidegate[data]'"
+        ) from error
+    columns = (*COLUMNS, *TENSOR_COLUMNS) if with_tensors else COLUMNS
+    schema = _schema(arrow, columns, run_id)
+    counts: dict[str, int] = {}
+    unfinished = path.with_name(f"{path.name}.new")
+    try:
+        with parquet.ParquetWriter(unfinished, schema, compression="zstd") as writer:
+            for rows in _groups(pages):
+                for row in rows:
+                    counts[row.state] = counts.get(row.state, 0) + 1
+                arrays = [
+                    arrow.array([column.value(row) for row in rows], type=field.type)
+                    for column, field in zip(columns, schema, strict=True)
+                ]
+                writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+        unfinished.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written", why=str(error), fix="name a file in a folder with room, with --to"
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return counts
+
+
+def _schema(arrow: Any, columns: tuple[Column, ...], run_id: str) -> Any:
+    fields = [
+        arrow.field(column.name, arrow_type(arrow, column.type), metadata={"meaning": column.meaning})
+        for column in columns
+    ]
+    return arrow.schema(fields, metadata={"tidegate.format": FORMAT, "tidegate.run_id": run_id})
+
+
+def _groups(pages: Iterator[list[Ended]]) -> Iterator[list[Ended]]:
+    """Pages joined to row groups, so that a file of many small ones is read quickly."""
+    rows: list[Ended] = []
+    for page in pages:
+        rows += page
+        if len(rows) >= GROUP_ROWS or sum(row.length_tokens for row in rows) >= GROUP_TOKENS:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
