@@ -29,7 +29,8 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     ``on_error``: what a verifier means that failed or was late, after all of its attempts. ``zero`` rewards nothing and
     says so in the verifier log; ``drop`` drops the whole group as failed; ``partial`` gives the failed verifier
     ``partial_credit`` (as if that had been its score) and counts the others as they are.
-    ``cache_entries``: verdicts kept, least recently used out first; 0 scores everything anew.
+    ``cache_entries``: verdicts kept, of the task's own verifier and of all others, least recently used out first; 0
+    scores everything anew.
     ``rewards``: what the reward is the weighted sum of: ``task`` (the environment's own score) and verifiers by name;
     empty is the task's own score. A weight of 0 keeps the component in the record and out of the reward.
     ``verifiers``: judges and classifiers by name, each of ``kind`` judge or classifier; each needs a weight.

@@ -11,8 +11,10 @@ from tidegate.v1.environment_service_pb2_grpc import EnvironmentServiceStub
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 
 SERVICE = "environment"
-# A turn waits for its tools, and the last one for its verifiers: a judge that is asked again takes a while.
-SESSION_DEADLINE_S = 60.0
+# Tools and verifiers have deadlines of their own, and a judge that is asked again takes minutes. A worker that is gone
+# shows by its connection long before.
+SCORE_DEADLINE_S = 300.0
+SESSION_DEADLINE_S = 300.0
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -65,7 +67,9 @@ class EnvironmentClient:
         """The channel is shared and stays the caller's to close."""
         self._stub = EnvironmentServiceStub(channel)
 
-    async def score(self, env_id: str, completions: Sequence[Completion]) -> list[RewardedCompletion]:
+    async def score(
+        self, env_id: str, completions: Sequence[Completion], *, deadline_s: float = SCORE_DEADLINE_S
+    ) -> list[RewardedCompletion]:
         """Rewards in the order of the completions."""
         request = pb.ScoreRequest(
             env_id=env_id,
@@ -81,7 +85,7 @@ class EnvironmentClient:
             ],
         )
         with remote_errors(SERVICE):
-            response = await self._stub.Score(request, timeout=DEADLINE_S)
+            response = await self._stub.Score(request, timeout=deadline_s)
         return [RewardedCompletion(item.reward, dict(item.components), item.log) for item in response.results]
 
     async def reset(
