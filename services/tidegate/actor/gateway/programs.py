@@ -94,10 +94,15 @@ async def run_program(
             # What is in the pipe already; a child that lives on keeps it open.
             await asyncio.wait({reading}, timeout=0.1)
     finally:
-        ending.cancel()
-        await _end(process, exiting, grace_s=kill_grace_s)
-        reading.cancel()
-        await asyncio.gather(reading, ending, return_exceptions=True)
+        # A task of its own: whoever is cancelled while it waits still leaves no process behind.
+        killing = asyncio.create_task(_end(process, exiting, grace_s=kill_grace_s))
+        try:
+            await asyncio.shield(killing)
+        finally:
+            await asyncio.wait({killing})
+            for task in (ending, reading):
+                task.cancel()
+            await asyncio.gather(ending, reading, return_exceptions=True)
     return ProgramEnd(exit_code, tail.decode(errors="replace"))
 
 
@@ -112,9 +117,7 @@ async def _end(process: asyncio.subprocess.Process, exiting: asyncio.Task[int], 
     strays = _children(process.pid)
     if not exiting.done():
         _signal(process.pid, strays, signal.SIGTERM)
-        # Shielded: whoever is cancelled while it waits here still leaves no process behind.
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({exiting}, timeout=grace_s)
+        await asyncio.wait({exiting}, timeout=grace_s)
         strays += _children(process.pid)
     _signal(process.pid, strays, signal.SIGKILL)
     await asyncio.wait({exiting})

@@ -150,6 +150,22 @@ async def test_agent_that_hangs_up_frees_the_engine_and_leaves_no_record() -> No
     assert episode.recorder.num_turns == 0
 
 
+async def test_calls_of_an_episode_that_ends_are_cut_off() -> None:
+    async with gateway(lambda _: "hi there") as house:
+        house.engine.hold = asyncio.Event()
+        episode = house.episode()
+        call = asyncio.create_task(
+            house.client(episode.api_key).chat.completions.create(model="m", messages=HELLO)
+        )
+        await until(lambda: house.engine.under_way == 1)
+        house.table.close(episode)
+        await until(lambda: house.engine.under_way == 0)
+        with pytest.raises(openai.APIConnectionError):
+            await call
+        assert house.table.num_open == 0
+    assert episode.recorder.num_turns == 0
+
+
 async def test_unknown_paths_answer_in_the_apis_shape() -> None:
     async with (
         gateway(lambda _: "hi") as house,

@@ -1,0 +1,123 @@
+"""Episodes: bounded, each with its own keys, rewarded once."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.unit.actor.gateway.fakes import group_task
+from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.episodes import Episode, EpisodeTable, Reward
+from tidegate.actor.gateway.errors import KeyRefusedError
+from tidegate.actor.gateway.messages import CalledTool, Message
+from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
+from tidegate.runtime.clock import SystemClock
+
+CONFIG = GatewayConfig(command=("agent",), episodes_max=2)
+
+
+@pytest.fixture
+def table() -> EpisodeTable:
+    return EpisodeTable(CONFIG, SystemClock())
+
+
+def opened(table: EpisodeTable, *, sample_index: int = 0, attempt: int = 0) -> Episode:
+    return table.open(group_task(), sample_index=sample_index, attempt=attempt)
+
+
+async def test_place_of_an_episode_is_free_once_it_is_closed(table: EpisodeTable) -> None:
+    first, _ = opened(table), opened(table)
+    with pytest.raises(BackpressureError):
+        opened(table)
+    table.close(first)
+    assert opened(table).episode_id != first.episode_id
+    assert table.num_open == 2
+
+
+async def test_each_key_opens_its_own_episode_for_its_own_purpose(table: EpisodeTable) -> None:
+    one, other = opened(table), opened(table)
+    assert table.by_api_key(one.api_key) is one
+    assert table.by_reward_key(other.reward_key, episode_id=other.episode_id) is other
+    for wrong in ("", one.api_key, other.reward_key, one.reward_key + "x", "\N{SNOWMAN}"):
+        with pytest.raises(KeyRefusedError):
+            table.by_reward_key(wrong, episode_id=one.episode_id)
+    for wrong in (
+        "",
+        "tg",
+        "tg-",
+        f"tg-{one.episode_id}",
+        one.reward_key,
+        one.api_key[:-1],
+        one.api_key.upper(),
+    ):
+        with pytest.raises(KeyRefusedError):
+            table.by_api_key(wrong)
+
+
+async def test_ended_episode_is_opened_by_nothing_and_rewarded_no_more(table: EpisodeTable) -> None:
+    episode = opened(table)
+    episode.give_reward(Reward(1.0))
+    with pytest.raises(KeyRefusedError):
+        table.by_api_key(episode.api_key)
+    with pytest.raises(ConflictError):
+        episode.give_reward(Reward(2.0))
+    assert episode.reward == Reward(1.0)
+
+
+async def test_episodes_wait_for_agents_in_order_and_closed_ones_do_not(table: EpisodeTable) -> None:
+    first, second = opened(table), opened(table)
+    table.offer(first)
+    table.offer(second)
+    table.close(first)
+    assert table.claim() is second
+    assert second.claimed.is_set()
+    with pytest.raises(UnavailableError):
+        table.claim()
+
+
+async def test_seeds_differ_between_samples_and_attempts_and_repeat_with_them(table: EpisodeTable) -> None:
+    seeds: dict[tuple[int, int], int] = {}
+    for sample_index, attempt in [(0, 0), (1, 0), (0, 1)]:
+        for _ in range(2):
+            episode = opened(table, sample_index=sample_index, attempt=attempt)
+            assert seeds.setdefault((sample_index, attempt), episode.seed) == episode.seed
+            table.close(episode)
+    assert len(set(seeds.values())) == 3
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"reward": "1"},
+        {"components": {}},
+        {"reward": 1.0, "components": {"a": "b"}},
+        {"reward": 1.0, "other": 1},
+        {"reward": 1.0, "log": "x" * 10_000},
+        {"reward": 1.0, "components": {str(index): 0.0 for index in range(100)}},
+    ],
+)
+def test_what_is_no_reward_is_refused(raw: Any) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(raw, Reward)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_reward_that_is_no_number_is_refused(number: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        Reward(number)
+    with pytest.raises(ValueError, match="finite"):
+        Reward(0.0, {"part": number})
+
+
+async def test_tools_results_are_noted_once_with_their_calls(table: EpisodeTable) -> None:
+    episode = opened(table)
+    episode.called([CalledTool("c1", "calculator", "{}")], now_s=1.0)
+    results = [
+        Message("user", "c1"),
+        Message("tool", "4", call_id="c1"),
+        Message("tool", "5", call_id="other"),
+    ]
+    for _ in range(2):
+        episode.answered(results, now_s=3.0)
+    [call] = episode.tool_calls
+    assert (call.name, call.result, call.started_at_s, call.finished_at_s) == ("calculator", "4", 1.0, 3.0)
