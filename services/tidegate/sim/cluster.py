@@ -36,6 +36,7 @@ PROMPTS = 64
 ACK_WAIT_S = 1.5
 TASK_DEADLINE_S = 8.0
 DRAIN_TIMEOUT_S = 3.0
+KEEP_PROGRESS_S = 0.1
 # Small, so that the trajectory store overshoots its bound on residents by little.
 FETCH_MESSAGES_MAX = 2
 
@@ -83,15 +84,21 @@ class Cluster:
     def _hosts(self) -> list[Host]:
         scenario, around = self.scenario, self.around
         actor_config = ActorConfig(
-            slots=scenario.slots,
+            slots=scenario.slots * scenario.group_size if scenario.writes_tokens else scenario.slots,
             prefetch=scenario.prefetch,
             ack_wait_s=ACK_WAIT_S,
             retry_delay_s=0.5,
+            keep_progress_s=KEEP_PROGRESS_S,
         )
         hosts = [
             Host(
                 around,
-                actor_spec(self.actor_paces[index], self.truth, scenario.rng(f"actor-{index}")),
+                actor_spec(
+                    self.actor_paces[index],
+                    self.truth,
+                    scenario.rng(f"actor-{index}"),
+                    writes_tokens=scenario.writes_tokens,
+                ),
                 actor_config,
                 index=index,
                 policy_delay_s=scenario.policy_delays_s[index],

@@ -20,7 +20,8 @@ class Scenario(msgspec.Struct, frozen=True):
     ``max_running`` and ``batch_size`` as in a run file. ``policy_delays_s``: how much later announcements reach each
     actor than they leave; they differ on purpose. ``small_streams``: messages that the work queues hold at most, in
     place of their limits by bytes, so that they fill up; ``max_resident`` is as small for the trajectory store.
-    ``latency`` and ``long_tail`` as in a run file.
+    ``latency`` and ``long_tail`` as in a run file. ``writes_tokens``: actors of text run engines that write tokens, so
+    that rollouts outlive their actors.
     """
 
     seed: int
@@ -44,6 +45,7 @@ class Scenario(msgspec.Struct, frozen=True):
     faults: bool
     latency: str = ""
     long_tail: LongTailConfig = LongTailConfig()
+    writes_tokens: bool = False
 
     @property
     def calm_from_tick(self) -> int:

@@ -6,20 +6,25 @@ import random
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.main import assemble as assemble_actor
+from tidegate.actor.main import assemble_tokens
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.main import assemble as assemble_learner
 from tidegate.learner.steps_log import StepsLog
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.sim.engine import Pace, PacedEngine, PacedTrainer
+from tidegate.sim.paced_tokens import PacedTokenEngine
 from tidegate.sim.truth import Truth
 
 
-def actor_spec(pace: Pace, truth: Truth, rng: random.Random) -> ServiceSpec:
-    """An actor whose rollouts take as long as ``pace`` says."""
+def actor_spec(pace: Pace, truth: Truth, rng: random.Random, *, writes_tokens: bool = False) -> ServiceSpec:
+    """An actor whose rollouts take as long as ``pace`` says; ``writes_tokens``: by an engine that writes tokens."""
 
     async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         steering = Steering()
+        if writes_tokens:
+            tokens = PacedTokenEngine(pace, steering, truth)
+            return assemble_tokens(context, config, engine=tokens, steering=steering)
         engine = PacedEngine(pace, steering, context.clock, truth, rng)
         return assemble_actor(context, config, engine=engine, steering=steering)
 

@@ -17,6 +17,8 @@ from tidegate.core.records import Array, Trajectory
 
 NODE_TENSOR = "node"
 NODES_TENSOR = "nodes"
+# Where rollouts are tokens, a token is the node that chose it, and so many times its answer beside that.
+ANSWER_UNIT = 1_000_000
 # Violations past this many say nothing new.
 VIOLATIONS_MAX = 20
 
@@ -124,7 +126,8 @@ class Truth:
     def _check(self, trajectory: Trajectory, *, node: int, now_s: float) -> int:
         """Hold a trajectory against the budget (I1); returns its lag."""
         name = trajectory.trajectory_id
-        nodes = {int(made_by) for made_by in np.unique(trajectory.tensors[NODES_TENSOR])}
+        self._check_versions(trajectory)
+        nodes = {int(made_by) for made_by in np.unique(_nodes(trajectory))}
         lag = max(self.distance(node, made_by) for made_by in nodes)
         self.lags[lag] = self.lags.get(lag, 0) + 1
         if lag > self._max_lag:
@@ -133,6 +136,17 @@ class Truth:
         if age_s > self._max_age_s:
             self.violate("I1", f"{name} was trained {age_s:.1f} s old, max_age_s is {self._max_age_s:g}")
         return lag
+
+    def _check_versions(self, trajectory: Trajectory) -> None:
+        """Each step or token is of the version that its record says (I5), however many actors wrote it."""
+        nodes = _nodes(trajectory)
+        for span in trajectory.spans:
+            wrong = nodes[span.start : span.stop] != self._node_of.get(span.version, -1)
+            if wrong.any():
+                self.violate(
+                    "I5",
+                    f"{trajectory.trajectory_id} has {int(wrong.sum())} positions that {span.version} did not make",
+                )
 
     def trained(self) -> tuple[dict[TrajectoryId, int], set[TrajectoryId]]:
         """What the surviving policy was trained on and at which lag; and of it, what its last two updates used.
@@ -149,3 +163,9 @@ class Truth:
                 recent.update(used)
             node, steps = self._parents[node], steps + 1
         return everything, recent
+
+
+def _nodes(trajectory: Trajectory) -> Array:
+    """The policy that made each position."""
+    nodes = trajectory.tensors.get(NODES_TENSOR)
+    return trajectory.tensors["tokens"] % ANSWER_UNIT if nodes is None else nodes

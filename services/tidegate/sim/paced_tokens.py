@@ -1,0 +1,98 @@
+"""A token engine whose tokens are the policies that chose them, at the pace of its actor.
+
+A continuation is ``POSITIONS`` tokens, each the node of the policy that was served then; the last one is its answer
+as well. So what a trajectory says of its versions can be held against what really wrote it, whoever resumed it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.core.curriculum import uniform_fraction
+from tidegate.core.errors import UnavailableError
+from tidegate.core.records import PolicySnapshot, Task
+from tidegate.sim.engine import POSITIONS, RIGHT_SHARE, STRAGGLER_SLOWNESS, Pace
+from tidegate.sim.truth import ANSWER_UNIT, Truth
+
+# Less than a token's number may be, and the sum of no problem.
+WRONG = 1000
+NO_POLICY_WAIT_S = 0.01
+
+
+class SumTokenizer:
+    """Prompts of the simulation (``7+1=``) as the one number in them; the answer is in the last token."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """None: the engine knows when it has answered."""
+        return frozenset()
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """Its number."""
+        return [int(prompt.partition("+")[0])]
+
+    def encode_reply(self, text: str) -> list[int]:
+        """Nothing: these rollouts have one turn."""
+        return []
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The answer at the end."""
+        return str(tokens[-1] // ANSWER_UNIT)
+
+
+class PacedTokenEngine:
+    """Writes as many continuations as it is asked for; each takes as long as ``pace`` says now."""
+
+    def __init__(self, pace: Pace, steering: Steering, truth: Truth) -> None:
+        """``truth`` hears which policy writes."""
+        self.tokenizer = SumTokenizer()
+        self.context_length = 2 * POSITIONS
+        self._pace = pace
+        self._steering = steering
+        self._truth = truth
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """Every policy fits."""
+
+    def check_task(self, task: Task) -> None:
+        """Every task fits."""
+
+    async def run(self) -> None:
+        """Until it is to stop."""
+        while not self._steering.stop:  # noqa: ASYNC110  # whoever sets it knows of no event
+            await asyncio.sleep(NO_POLICY_WAIT_S)
+
+    async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
+        """From where the context stops to the answer."""
+        name = request.request_id.partition("/")[0]
+        first, *before = request.context
+        is_right = uniform_fraction(name, "right") < RIGHT_SHARE
+        answer = ANSWER_UNIT * (first + 1 if is_right else WRONG)
+        for position in range(len(before), POSITIONS):
+            await asyncio.sleep(self._pause_s(name))
+            snapshot = await self._served()
+            node = self._truth.serves(snapshot.version, snapshot.tensors)
+            is_last = position == POSITIONS - 1
+            written.append([node + answer if is_last else node], [0.0], snapshot.version)
+        return "stop"
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+    def _pause_s(self, name: str) -> float:
+        """Looked at anew before each token: with the fault, its victims get well."""
+        straggles = uniform_fraction(name, "straggles") < self._pace.stragglers
+        slowness = STRAGGLER_SLOWNESS if straggles else 1.0
+        return self._pace.rollout_s * (0.5 + uniform_fraction(name, "length")) * slowness / POSITIONS
+
+    async def _served(self) -> PolicySnapshot:
+        while True:
+            if self._steering.stop:
+                raise UnavailableError("The engine stops")
+            newest = self._steering.newest
+            if newest is not None:
+                if newest is not self._steering.serving:
+                    self._steering.swapped(newest, seconds=0.0)
+                return newest
+            await asyncio.sleep(NO_POLICY_WAIT_S)

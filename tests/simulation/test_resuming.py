@@ -1,0 +1,70 @@
+"""Rollouts of tokens under seeded faults: actors die in the middle of them, others go on, every invariant holds."""
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.simulation.reports import check
+from tidegate.actor import episodes
+from tidegate.actor.resuming import Resumed, resume
+from tidegate.sim.cluster import Cluster
+from tidegate.sim.scenario import Scenario, draw_scenario
+from tidegate.sim.simulation import simulate
+
+pytestmark = [
+    pytest.mark.simulation,
+    # What a killed process was awaiting is unwound when nobody can be harmed by it, after its loop is gone.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+TICKS = 1000
+
+
+def tokens(seed: int, *, max_lag: int) -> Scenario:
+    """Groups of four on three actors, each rollout long enough to be interrupted."""
+    return msgspec.structs.replace(
+        draw_scenario(seed, ticks=TICKS, max_lag=max_lag),
+        kind="text",
+        group_size=4,
+        batch_size=4,
+        max_running=32,
+        num_actors=3,
+        policy_delays_s=(0.0, 0.3, 1.0),
+        slots=2,
+        rollout_s=2.0,
+        update_s=0.1,
+        writes_tokens=True,
+    )
+
+
+@pytest.mark.parametrize("max_lag", [0, 4])
+@pytest.mark.parametrize("seed", range(2))
+def test_invariants_hold_under_faults_with_engines_that_write_tokens(seed: int, max_lag: int) -> None:
+    report = check(simulate(tokens(seed, max_lag=max_lag)))
+    assert report.faults > 0
+    assert report.updates > 0
+    assert max(report.trained_by_lag) <= max_lag
+
+
+async def interrupt_an_actor(cluster: Cluster, rng: random.Random) -> None:
+    """``kill -9`` of an actor, which comes back."""
+    actor = rng.choice(cluster.actors)
+    await actor.kill()
+    actor.start()
+
+
+def test_killed_actors_rollouts_are_gone_on_with_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token is held against the policy that wrote it, whichever actor that was (I5)."""
+    resumed: list[Resumed] = []
+
+    def noted(*arguments: Any, **keywords: Any) -> Resumed:
+        resumed.append(resume(*arguments, **keywords))
+        return resumed[-1]
+
+    monkeypatch.setattr(episodes, "resume", noted)
+    report = check(simulate(tokens(3, max_lag=16), faults={interrupt_an_actor: 1}))
+    assert report.faults > 3
+    assert sum(each.tokens_resumed for each in resumed) > 0
+    assert any(trained > 0 for trained in report.trained_by_lag.values())
