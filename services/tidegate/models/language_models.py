@@ -130,6 +130,9 @@ def _transformers_lm(policy: LanguagePolicy, options: OpeningOptions, device: to
         lora_alpha=policy.lora.alpha,
         lora_targets=policy.lora.targets,
         value_head=policy.value_head,
+        # On a core the fused kernel's way back takes a fifth of a training step: SmolLM2 with adapters, 32 completions
+        # of 12 tokens, took 5.9 s with it and 4.5 s without in bfloat16, 6.6 s and 5.9 s in float32.
+        attention="eager" if device.type == "cpu" else "auto",
     )
     return TransformersLm(spec, trains=options.trains, generator=options.generator).to(device)
 

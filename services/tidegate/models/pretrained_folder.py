@@ -5,7 +5,7 @@ Nothing in the folder is run: no code of its own, no pickled weights, and nothin
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
@@ -39,8 +39,12 @@ class Pretrained:
     vocabulary_size: int
 
 
-def load_pretrained(folder: Path, *, dtype: torch.dtype, context_length: int) -> Pretrained:
+def load_pretrained(
+    folder: Path, *, dtype: torch.dtype, context_length: int, attention: Literal["auto", "eager"] = "auto"
+) -> Pretrained:
     """The model of a folder, its weights in ``dtype``; its layers compute without dropout.
+
+    ``attention``: the library's choice, or plain products.
 
     Raises:
         ConfigError: there is no such folder, it is no causal language model in safetensors, its context is shorter than
@@ -51,7 +55,12 @@ def load_pretrained(folder: Path, *, dtype: torch.dtype, context_length: int) ->
     cast("Any", transformers_logging).disable_progress_bar()
     try:
         network: Any = cast("Any", AutoModelForCausalLM).from_pretrained(
-            str(folder), dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
+            str(folder),
+            dtype=dtype,
+            attn_implementation=None if attention == "auto" else attention,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(

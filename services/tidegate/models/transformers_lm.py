@@ -38,6 +38,7 @@ class TransformersLmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     ``folder``: config and safetensors. ``lora_rank``: 0 trains all weights. ``value_head``: a critic on the last hidden
     state; actors have it as well, so that one set of names is published, checked and restored everywhere.
+    ``attention``: ``auto`` takes the library's choice, fused kernels where there are some; ``eager`` is plain products.
     """
 
     folder: str
@@ -47,6 +48,7 @@ class TransformersLmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     lora_alpha: float = 32.0
     lora_targets: tuple[str, ...] = ()
     value_head: bool = False
+    attention: Literal["auto", "eager"] = "auto"
 
 
 class TransformersLm(nn.Module):
@@ -71,6 +73,7 @@ class TransformersLm(nn.Module):
             Path(spec.folder),
             dtype=torch.float32 if full and trains else self.dtype,
             context_length=spec.context_length,
+            attention=spec.attention,
         )
         self.network = pretrained.network
         self._vocabulary_size = pretrained.vocabulary_size

@@ -64,9 +64,12 @@ def test_ragged_rows_behind_shared_prompts_equal_the_librarys_own_forward(folder
         assert not logprobs_BT[row, len(completion) :].any()
 
 
-@pytest.mark.parametrize("lora_rank", [0, 4])
-def test_shared_prompts_give_the_gradient_of_separate_rows(folder: Path, lora_rank: int) -> None:
-    model, twin = open_model(folder, lora_rank=lora_rank), open_model(folder, lora_rank=lora_rank)
+@pytest.mark.parametrize(("lora_rank", "attention"), [(0, "auto"), (4, "eager")])
+def test_shared_prompts_give_the_gradient_of_separate_rows(
+    folder: Path, lora_rank: int, attention: str
+) -> None:
+    model = open_model(folder, lora_rank=lora_rank, attention=attention)
+    twin = open_model(folder, lora_rank=lora_rank)
     shake(model)
     twin.load_arrays(model.to_arrays())
     backward(completion_logprobs(model, batch_of_all()).sum())
@@ -88,9 +91,7 @@ def test_reading_in_pieces_equals_reading_at_once(folder: Path) -> None:
 
 
 def test_attention_with_additive_masks_equals_attention_with_boolean_ones(folder: Path) -> None:
-    model, eager = open_model(folder), open_model(folder)
-    network: Any = eager.network
-    network.set_attn_implementation("eager")
+    model, eager = open_model(folder), open_model(folder, attention="eager")
     torch.testing.assert_close(
         completion_logprobs(eager, batch_of_all()),
         completion_logprobs(model, batch_of_all()),
