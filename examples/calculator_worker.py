@@ -36,14 +36,14 @@ def claim(base: str, key: str) -> dict[str, Any] | None:
     return None
 
 
-def work(base: str, key: str) -> None:
-    """One episode after the other, for as long as the process lives."""
+def work(base: str, key: str, shared: openai.OpenAI) -> None:
+    """One episode after the other, for as long as the process lives; ``shared`` has the connections."""
     while True:
         episode = claim(base, key)
         if episode is None:
             time.sleep(ASK_AGAIN_S)
             continue
-        client = openai.OpenAI(base_url=episode["base_url"], api_key=episode["api_key"])
+        client = shared.with_options(base_url=episode["base_url"], api_key=episode["api_key"])
         try:
             exact = answer(client, episode["task"]["prompt"]) == episode["answer"]
             post_reward(episode["reward_url"], episode["reward_key"], float(exact))
@@ -55,8 +55,9 @@ def main() -> None:
     """As many agents side by side as asked for."""
     base, agents = sys.argv[1], int(sys.argv[2])
     key = os.environ["TIDEGATE_GATEWAY_KEY"]
+    shared = openai.OpenAI(base_url=base, api_key="each episode has its own")
     with ThreadPoolExecutor(max_workers=agents) as threads:
-        for done in [threads.submit(work, base, key) for _ in range(agents)]:
+        for done in [threads.submit(work, base, key, shared) for _ in range(agents)]:
             done.result()
 
 
