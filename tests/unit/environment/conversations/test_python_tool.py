@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.unit.environment.conversations.test_conversations import FakeSandbox
-from tidegate.core.errors import UnavailableError
+from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.environment.conversations.python_tool import KINDS, TURNS_MAX, PythonTool, told
 from tidegate.environment.conversations.tools import NO_TOOLS, Conditions, Tools
 from tidegate.environment.sandbox.port import IsolationUnavailableError, Limits, SandboxResult
@@ -77,6 +77,15 @@ def test_sandbox_that_failed_costs_no_turn() -> None:
     assert [turn.done for turn in turns] == [False] * (TURNS_MAX - 1) + [True]
     assert turns[-1].score is not None
     assert turns[-1].score.reward == pytest.approx(0.1), "programs ran, and no answer was given"
+
+
+def test_program_that_the_sandbox_does_not_take_is_told_so() -> None:
+    class Small(FakeSandbox):
+        def run_python(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
+            raise RecordError("The code has 2,000,000 bytes")
+
+    turn = PythonTool().begin(PROBLEM, seed=0, tools=Tools(sandbox=Small)).reply(PROGRAM)
+    assert (turn.observation, turn.done) == ("The code has 2,000,000 bytes.", False)
 
 
 def test_injected_failure_runs_nothing() -> None:
