@@ -1,10 +1,10 @@
 """A run's trajectories as a Parquet file, read back: every terminal one, once, with what the store still knows."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow.parquet
 import pytest
 
 from tests.unit.cli.run_folder import LINEAGE, START_S, write_run
@@ -22,6 +22,8 @@ from tidegate.trajectory_store.store import Store
 from tidegate.wire.clients.trajectory_store import Consumption, Dropped
 from tidegate.wire.frame import encode_frame
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
+
+pq = cast("Any", pyarrow.parquet)  # ships without types
 
 GROUP = 2
 LIMITS = StalenessLimits(max_lag=4, max_age_s=1e6)

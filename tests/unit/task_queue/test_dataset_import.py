@@ -2,17 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.config import DatasetConfig
 from tidegate.task_queue.dataset import ROW_BYTES_MAX, Prompt, open_dataset
 from tidegate.task_queue.dataset_import import import_dataset
+
+pa = cast("Any", pyarrow)  # ships without types
+pq = cast("Any", pyarrow.parquet)
 
 ROWS: list[dict[str, Any]] = [
     {"prompt_id": f"p{n}", "prompt": f"{n}+1=", "answer": str(n + 1), "bin": "odd" if n % 2 else "even"}

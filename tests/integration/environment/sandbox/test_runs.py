@@ -211,6 +211,54 @@ def test_isolation_that_is_not_to_be_had_is_refused_and_nothing_runs(
         assert "docs/sandbox.md" in line
 
 
+_AS_ANOTHER_USER = """
+import os, sys
+{become}
+from tidegate.environment.sandbox.linux import LinuxSandbox
+from tidegate.environment.sandbox.port import IsolationUnavailableError
+try:
+    print(LinuxSandbox().run_python("import os; print(os.getuid(), os.listdir('/tmp'))").stdout)
+except IsolationUnavailableError as error:
+    print(error)
+"""
+
+
+def _said_by(code: str) -> str:
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="every other test runs as an unprivileged user already")
+def test_a_user_without_privileges_has_the_same_sandbox(sandbox: LinuxSandbox) -> None:
+    del sandbox
+    system = "/usr/bin/python3"  # one that other users may execute, unlike one in root's home
+    version = "import sys; sys.exit(sys.version_info < (3, 11))"
+    if not os.path.exists(system) or subprocess.run([system, "-c", version], check=False).returncode:
+        pytest.skip("there is no interpreter that every user may execute")
+    become = "import tidegate.environment.sandbox.linux\nos.setgroups([])\nos.setresgid(*[65533] * 3)\n"
+    become += f"os.setresuid(*[65533] * 3)\nsys.executable = {system!r}"
+    assert _said_by(_AS_ANOTHER_USER.format(become=become)) == "65534 []"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else's root")
+def test_a_sandbox_that_holds_no_limit_on_processes_is_found_out_by_its_own_test(
+    sandbox: LinuxSandbox,
+) -> None:
+    """The kernel counts no processes of the machine's root, by whatever name a user namespace calls it."""
+    del sandbox
+    become = """
+from tidegate.environment.sandbox.keeper import kernel
+kernel.unshare(kernel.CLONE_NEWUSER)
+for name, text in (("setgroups", "deny"), ("uid_map", "1000 0 1"), ("gid_map", "1000 0 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+"""
+    said = _said_by(_AS_ANOTHER_USER.format(become=become))
+    assert "cannot be isolated" in said
+    assert "processes" in said
+
+
 def test_the_error_travels_as_a_failed_precondition() -> None:
     error = IsolationUnavailableError("x")
     assert (error.status, error.retryable) == ("FAILED_PRECONDITION", False)

@@ -57,8 +57,8 @@ def run(code: bytes) -> NoReturn:
 def _wind_up() -> None:
     """Wait for the program's threads, call what it left to be called at the end, and write what it printed."""
     # What the interpreter itself calls at its end; there is no public name for either.
-    threading._shutdown()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]
-    atexit._run_exitfuncs()
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
