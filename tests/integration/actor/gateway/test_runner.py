@@ -35,7 +35,8 @@ from tidegate.runtime.stats_board import StatsBoard
 
 pytestmark = pytest.mark.integration
 
-HARNESS = Path(__file__).parents[4] / "examples" / "calculator_harness.py"
+EXAMPLES = Path(__file__).parents[4] / "examples"
+HARNESS, WORKER = EXAMPLES / "calculator_harness.py", EXAMPLES / "calculator_worker.py"
 QUESTION = "12*(3+45)-7="
 STEPS = ["3+45", "12*48", "576-7"]
 
@@ -321,6 +322,24 @@ async def test_agents_of_http_take_tasks_and_end_them(
         (0.0, True),
         (0.5, False),
     ]
+
+
+async def test_worker_holds_many_episodes_over_http(
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OPERATOR_KEY_VARIABLE, "operator")
+    port = free_port()
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, str(WORKER), f"http://127.0.0.1:{port}", "2", stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with agents(engine, with_config(command=(), port=port), tmp_path, num_samples=3) as runner:
+            samples = samples_of(await made_of(runner, question(num_samples=3)))
+    finally:
+        worker.kill()
+        await worker.wait()
+    assert [sample.reward for sample in samples] == [1.0] * 3
+    assert [len(sample.tool_calls) for sample in samples] == [3] * 3
 
 
 async def test_task_that_no_agent_comes_for_is_refused(engine: ScriptedEngine, tmp_path: Path) -> None:
