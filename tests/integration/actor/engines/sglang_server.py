@@ -7,7 +7,7 @@ as the real one would, or louder.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -85,7 +85,7 @@ class SglangServer:
         self.requests: list[str] = []
 
     @asynccontextmanager
-    async def served(self) -> AsyncIterator[str]:
+    async def served(self) -> AsyncGenerator[str]:
         """Listen on a free port; its address."""
         app = web.Application()
         app.add_routes(

@@ -1,10 +1,10 @@
 """The engine over the contract of SGLang's interface (``sglang_server``); no real one was ever asked."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from tidegate.actor.engines.server_engine import ServerEngine
 from tidegate.actor.engines.token_port import Written
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import LineageName, PolicyVersion
-from tidegate.core.records import PolicySnapshot
+from tidegate.core.records import Array, PolicySnapshot
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import PolicyConfig
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 class World:
     """A contract server, an engine on it, and versions of its model."""
 
-    def __init__(self, server: SglangServer, house: House, arrays: dict[str, Any]) -> None:
+    def __init__(self, server: SglangServer, house: House, arrays: dict[str, Array]) -> None:
         self.server = server
         self.house = house
         self._arrays = arrays
@@ -46,7 +46,7 @@ class World:
 @asynccontextmanager
 async def world(
     folder: Path, *, cache_on_swap: Literal["recompute", "keep"] = "recompute", **server: bool
-) -> AsyncIterator[World]:
+) -> AsyncGenerator[World]:
     model = make_folder(folder / "model", tied=True)
     save_tokenizer(model)
     contract = SglangServer(model, **server)

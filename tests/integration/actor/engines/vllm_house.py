@@ -28,8 +28,8 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 
 ROOT = Path(__file__).parents[4]
-CONTEXT = 512
-SLOTS = 16
+CONTEXT = 2048
+SLOTS = 8
 NO_STOP: frozenset[int] = frozenset()
 # A head of 32 is the smallest that vLLM's attention for CPUs computes.
 SIZES: dict[str, Any] = {

@@ -1,0 +1,297 @@
+"""The engine over a real vLLM server, on a tiny random Llama with a tied head. Left out where vLLM is not installed."""
+
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from tests.integration.actor.engines.vllm_house import (
+    READY_S,
+    SLOTS,
+    Versions,
+    engine_at,
+    make_policy,
+    make_setting,
+    opened,
+    vllm_python,
+)
+from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.server_config import ServerConfig
+from tidegate.actor.engines.server_port import Piece, ProbeAnswer, ServerDialect, ServerRequest
+from tidegate.actor.engines.server_process import ServerProcess, free_port
+from tidegate.actor.engines.server_weights import read_untied, write_folder
+from tidegate.actor.engines.token_port import Written
+from tidegate.actor.engines.vllm_engine import SERVER_ENVIRONMENT, open_engine, server_command
+from tidegate.core.errors import UnavailableError
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.config import PolicyConfig
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),  # a server starts in 40 s alone on two cores, in minutes beside others
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+# float32 on both sides, other kernels: 1e-4 was the largest of thousands of tokens.
+TOLERANCE = 1e-3
+
+# Long enough for three updates to find requests under way, at some 100 tokens a second each.
+NUM_TOKENS = 1500
+
+
+class Server:
+    """One server for the tests of this file: it is what takes their time."""
+
+    def __init__(self, url: str, policy: PolicyConfig) -> None:
+        self.url = url
+        self.policy = policy
+        self.versions = Versions(policy)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    folder = tmp_path_factory.mktemp("vllm")
+    policy = make_policy(folder / "model")
+    start = folder / "start"
+    write_folder(start, read_untied(folder / "model"), model=folder / "model", dtype="float32")
+    process, url = start_server(policy, start)
+    await process.start()
+    yield Server(url, policy)
+    await process.stop()
+
+
+def newest(written: Written) -> int:
+    return written.spans()[-1].version.step
+
+
+def start_server(policy: PolicyConfig, start: Path) -> tuple[ServerProcess, str]:
+    port = free_port()
+    command = server_command(policy, start=start, port=port, slots=SLOTS, seed=3)
+    process = ServerProcess(
+        [str(vllm_python()), *command],
+        environment=SERVER_ENVIRONMENT,
+        log=start.with_name(f"{start.name}.log"),
+    )
+    return process, f"http://127.0.0.1:{port}"
+
+
+async def test_tokens_come_with_the_logprobs_of_the_sampler_that_drew_them(
+    server: Server, tmp_path: Path
+) -> None:
+    steering = Steering()
+    async with opened(engine_at(server.url, server.policy, tmp_path, steering), steering) as house:
+        await house.serve(server.versions.random(1))
+        written = Written()
+        assert await house.write((3, 4, 5), written, num_tokens=20) == "length"
+        assert server.versions.error((3, 4, 5), written) < TOLERANCE
+        hot = Written()
+        await house.write((3, 4, 5), hot, num_tokens=20, temperature=1.5)
+        assert server.versions.error((3, 4, 5), hot, temperature=1.5) < TOLERANCE
+        greedy, again = Written(), Written()
+        await house.write((3, 4, 5), greedy, num_tokens=20, temperature=0.0)
+        await house.write((3, 4, 5), again, num_tokens=20, temperature=0.0)
+        assert greedy.tokens == again.tokens
+        assert set(greedy.logprobs) == {0.0}
+        stopped = Written()
+        stops = frozenset({greedy.tokens[3]})
+        assert await house.write((3, 4, 5), stopped, num_tokens=20, temperature=0.0, stops=stops) == "stop"
+        assert stopped.tokens == greedy.tokens[: greedy.tokens.index(greedy.tokens[3]) + 1]
+
+
+async def test_requests_under_way_are_kept_across_updates_and_each_token_is_its_versions(
+    server: Server, tmp_path: Path
+) -> None:
+    steering = Steering()
+    async with opened(engine_at(server.url, server.policy, tmp_path, steering), steering) as house:
+        await house.serve(server.versions.random(11))
+        contexts = [(3, 4, 5 + index) for index in range(SLOTS)]
+        written = [Written() for _ in contexts]
+        writings = [
+            house.write(context, one, num_tokens=NUM_TOKENS)
+            for context, one in zip(contexts, written, strict=True)
+        ]
+        for step in (12, 13, 14):
+            await house.until(
+                lambda step=step: all(one.spans() and newest(one) == step - 1 for one in written)
+            )
+            await house.serve(server.versions.random(step))
+        assert {await writing for writing in writings} == {"length"}
+        assert {len(one.tokens) for one in written} == {NUM_TOKENS}
+        assert {len(one.spans()) for one in written} == {4}
+        # Read anew under each version, every token has the logprob of the version it is labelled with.
+        errors = [server.versions.error(context, one) for context, one in zip(contexts, written, strict=True)]
+        assert max(errors) < TOLERANCE
+        assert house.engine.figures["server_streams_cut_total"] == 0
+        assert house.engine.figures["server_probe_error"] < TOLERANCE
+
+
+async def test_no_token_of_kept_caches_is_labelled_with_the_version_after_or_before_it(
+    server: Server, tmp_path: Path
+) -> None:
+    steering = Steering()
+    engine = engine_at(server.url, server.policy, tmp_path, steering, cache_on_swap="keep")
+    async with opened(engine, steering) as house:
+        await house.serve(server.versions.writes_only(20, odd=False))
+        written = [Written() for _ in range(SLOTS)]
+        writings = [
+            house.write((3, 4, 5 + index), one, num_tokens=NUM_TOKENS) for index, one in enumerate(written)
+        ]
+        for step in (21, 22, 23):
+            await house.until(
+                lambda step=step: all(one.spans() and newest(one) == step - 1 for one in written)
+            )
+            await house.serve(server.versions.writes_only(step, odd=step % 2 == 1))
+        assert {await writing for writing in writings} == {"length"}
+        for one in written:
+            for span in one.spans():
+                assert {token % 2 for token in one.tokens[span.start : span.stop]} == {span.version.step % 2}
+        assert {len(one.spans()) for one in written} == {4}
+        assert house.engine.figures["server_streams_cut_total"] == 0
+
+
+async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way(
+    server: Server, tmp_path: Path
+) -> None:
+    steering, spoiling = Steering(), list[Spoiling]()
+
+    def around(dialect: ServerDialect) -> ServerDialect:
+        spoiling.append(Spoiling(dialect, folder=tmp_path / "spoiled", model=Path(server.policy.path)))
+        return spoiling[0]
+
+    engine = engine_at(server.url, server.policy, tmp_path, steering, around=around)
+    async with opened(engine, steering) as house:
+        first = server.versions.random(31)
+        await house.serve(first)
+        for number, way in enumerate(("old head", "shuffled"), start=1):
+            written = Written()
+            writing = house.write((3, 4, 5), written, num_tokens=1500)
+            await house.until(lambda written=written: len(written.tokens) > 20)
+            spoiling[0].way = way
+            steering.newest = server.versions.random(31 + number)
+            await house.until(
+                lambda number=number: house.engine.figures.get("server_updates_refused_total", 0) == number
+            )
+            assert house.engine.figures["server_probe_error"] > 10 * TOLERANCE
+            steering.newest = first
+            assert await writing == "length"
+            assert [span.version for span in written.spans()] == [first.version]
+            assert server.versions.error((3, 4, 5), written) < TOLERANCE
+        await house.serve(server.versions.random(39))  # and the next good one is taken
+        assert house.engine.figures["server_updates_refused_total"] == 2
+
+
+async def test_a_server_started_with_a_tied_head_is_found_out(tmp_path: Path) -> None:
+    vllm_python()
+    policy = make_policy(tmp_path / "model")
+    process, url = start_server(policy, tmp_path / "model")
+    versions, steering = Versions(policy), Steering()
+    await process.start()
+    try:
+        async with opened(engine_at(url, policy, tmp_path, steering), steering) as house:
+            steering.newest = versions.random(1)
+            await house.until(lambda: "server_updates_refused_total" in house.engine.figures)
+            assert steering.serving is None
+            assert house.engine.figures["server_probe_error"] > 10 * TOLERANCE
+    finally:
+        await process.stop()
+
+
+async def test_a_server_killed_while_it_writes_loses_nothing_written_and_is_started_again(
+    tmp_path: Path,
+) -> None:
+    python = vllm_python()
+    policy = make_policy(tmp_path / "model")
+    versions, steering = Versions(policy), Steering()
+    config = ServerConfig(python=str(python), ready_deadline_s=READY_S)
+    engine = open_engine(make_setting(policy, tmp_path, config), steering, SystemClock())
+    async with opened(engine, steering) as house:
+        await house.serve(versions.random(1))
+        written = Written()
+        writing = house.write((3, 4, 5), written, num_tokens=1500)
+        await house.until(lambda: len(written.tokens) > 20)
+        killed = server_processes()
+        for process in killed:
+            os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(UnavailableError):
+            await writing
+        kept = list(written.tokens)
+        assert len(kept) > 20
+        writing = house.write(
+            (3, 4, 5, *kept), written, num_tokens=10
+        )  # waits for the server that is started
+        assert await writing == "length"
+        assert written.tokens[: len(kept)] == kept
+        assert len(written.tokens) == len(kept) + 10
+        assert versions.error((3, 4, 5), written) < TOLERANCE
+        assert house.engine.figures["server_losses_total"] >= 1
+        last = server_processes()
+    gone, alive = psutil.wait_procs(last, timeout=30)
+    assert gone
+    assert alive == []
+
+
+def server_processes() -> Sequence[psutil.Process]:
+    """Children of this process whose command is vLLM's, and theirs."""
+    ours = psutil.Process().children(recursive=True)
+    roots = [process for process in ours if "vllm.entrypoints.openai.api_server" in process.cmdline()]
+    # Of those that stand beside it because another test runs one, only the youngest is this test's.
+    root = max(roots, key=lambda process: process.create_time())
+    return [root, *root.children(recursive=True)]
+
+
+class Spoiling:
+    """Between engine and server: the next load is of another folder than asked for, and nobody is told."""
+
+    def __init__(self, dialect: ServerDialect, *, folder: Path, model: Path) -> None:
+        self._dialect = dialect
+        self._folder = folder
+        self._model = model
+        self.labels_pieces = dialect.labels_pieces
+        self.way = ""
+
+    async def load(self, folder: Path, *, label: str) -> None:
+        if self.way:
+            folder = self._spoiled(folder)
+        await self._dialect.load(folder, label=label)
+
+    def _spoiled(self, folder: Path) -> Path:
+        tensors = read_untied(folder)
+        if self.way == "old head":
+            tensors["lm_head.weight"] = read_untied(self._model)["lm_head.weight"]
+        else:
+            name = "model.layers.1.self_attn.v_proj.weight"
+            tensors[name] = tensors[name].flip(0)
+        spoiled = self._folder.with_name(f"{self._folder.name} {self.way}")
+        write_folder(spoiled, tensors, model=folder, dtype="float32")
+        self.way = ""
+        return spoiled
+
+    async def check(self, *, context_length: int) -> None:
+        await self._dialect.check(context_length=context_length)
+
+    def stream(self, request: ServerRequest) -> AbstractAsyncContextManager[AsyncIterator[Piece]]:
+        return self._dialect.stream(request)
+
+    async def pause(self) -> None:
+        await self._dialect.pause()
+
+    async def resume(self) -> None:
+        await self._dialect.resume()
+
+    async def label(self) -> str:
+        return await self._dialect.label()
+
+    async def tokens_made(self) -> int | None:
+        return await self._dialect.tokens_made()
+
+    async def probe(self, tokens: Sequence[int], *, temperature: float) -> ProbeAnswer:
+        return await self._dialect.probe(tokens, temperature=temperature)
+
+    async def close(self) -> None:
+        await self._dialect.close()
