@@ -44,9 +44,9 @@ def test_build_file_names_no_host_and_no_folder_of_a_machine(path: Path) -> None
 
 
 def pins(lock: Path) -> set[str]:
-    """Read the pinned packages of a lock, with their markers."""
+    """Read the pinned packages of a lock. Not their markers: what more tools ask for, more platforms may need."""
     return {
-        line
+        line.split(";")[0].strip(" \\")
         for line in lock.read_text(encoding="utf-8").splitlines()
         if "==" in line and "--hash" not in line
     }

@@ -6,7 +6,6 @@ a line here and a file beside this one.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -44,7 +43,6 @@ def language_model(
         settings.policy,
         trains=True,
         device=device,
-        cache_dir=Path(config.cache_dir) if config.cache_dir else None,
         generator=torch.Generator().manual_seed(settings.seed),
     )
     return LanguageModelTrainer(
