@@ -6,12 +6,12 @@ What a task has when it is stopped is kept for the actor that gets it next.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
+from tidegate.actor.clocks import Clocks
 from tidegate.actor.engines.port import Completed, Rollouts, Steering
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.episode import Episode, Group
@@ -38,47 +38,6 @@ ACCOUNT_S = 0.25
 EVALUATION_ROUNDS = 3
 
 
-class _Clocks:
-    """How long the engine has work, and how long all of that work only waits for its time; several tasks at once."""
-
-    def __init__(self, context: ServiceContext) -> None:
-        self._context = context
-        self._num_working = 0
-        self._num_waiting = 0
-        self._since_s = context.clock.monotonic_s()
-
-    def tell(self) -> None:
-        """Count what passed since the last time."""
-        now_s = self._context.clock.monotonic_s()
-        passed_s, self._since_s = now_s - self._since_s, now_s
-        if self._num_working or self._num_waiting:
-            self._context.stats.add("busy_s_total", passed_s)
-        if self._num_waiting and not self._num_working:
-            self._context.stats.add("wait_latency_s_total", passed_s)
-
-    @contextmanager
-    def working(self) -> Generator[None]:
-        """A task is with the engine or its environment."""
-        self.tell()
-        self._num_working += 1
-        try:
-            yield
-        finally:
-            self.tell()
-            self._num_working -= 1
-
-    @contextmanager
-    def waiting(self) -> Generator[None]:
-        """A task waits for its time to pass; that counts as work."""
-        self.tell()
-        self._num_waiting += 1
-        try:
-            yield
-        finally:
-            self.tell()
-            self._num_waiting -= 1
-
-
 class EpisodeRunner:
     """Runs each task in a flow of its own; as many as fit into the engine's slots with all of their samples."""
 
@@ -93,6 +52,7 @@ class EpisodeRunner:
         tail: TailWatch,
         keeper: ProgressKeeper,
         holder: PolicyHolder,
+        clocks: Clocks,
         slots: int,
     ) -> None:
         """``slots``: continuations that the engine writes at once. ``tail`` marks what is to be cut."""
@@ -111,7 +71,7 @@ class EpisodeRunner:
         staleness = context.settings.staleness
         self._limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
         self._settle_check = SettleCheck(context)
-        self._clocks = _Clocks(context)
+        self._clocks = clocks
 
     async def account(self) -> None:
         """Keep the statistics true while long rollouts run, until draining."""
@@ -224,8 +184,7 @@ class EpisodeRunner:
 
     async def _round(self, group: Group, start: int, stop: int, *, since_s: float) -> Rollouts:
         """Play some of the samples to their ends; the rollouts of all up to ``stop``, once their time has passed."""
-        with self._clocks.working():
-            await self._play(group.task, group.episodes[start:stop])
+        await self._play(group.task, group.episodes[start:stop])
         decode, clock = self._engine.tokenizer.decode, self._context.clock
         rollouts = group.rollouts(decode, num_samples=stop, finished_at_s=clock.now_s())
         if stop == group.task.num_samples:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from tidegate.actor.clocks import Clocks
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.desk import Desk
 from tidegate.actor.engines.port import Engine, Steering
@@ -94,10 +95,12 @@ def assemble_tokens(
     num_running = max(1, config.slots // workload.num_samples)
     house = _House(context, config, engine, steering, num_running=num_running)
     sessions = open_sessions(context) if workload.turns_max > 1 else None
+    clocks = Clocks(context)
     runner = EpisodeRunner(
         context,
         engine=engine,
-        player=EpisodePlayer(context, engine=engine, steering=steering, sessions=sessions),
+        player=EpisodePlayer(context, engine=engine, steering=steering, sessions=sessions, clocks=clocks),
+        clocks=clocks,
         steering=steering,
         predictions=house.predictions,
         tail=house.tail,

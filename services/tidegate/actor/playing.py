@@ -5,6 +5,7 @@ import itertools
 
 import msgspec
 
+from tidegate.actor.clocks import Clocks
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.engines.token_port import FinishReason, TokenEngine, TokenRequest
 from tidegate.actor.episode import Episode
@@ -35,12 +36,14 @@ class EpisodePlayer:
         engine: TokenEngine,
         steering: Steering,
         sessions: Sessions | None,
+        clocks: Clocks,
     ) -> None:
         """``sessions``: None where an episode is one completion, scored by somebody else."""
         self._context = context
         self._engine = engine
         self._steering = steering
         self._sessions = sessions
+        self._clocks = clocks
         self._turns_max = context.settings.workload.turns_max
         self._requests = itertools.count()
 
@@ -76,13 +79,15 @@ class EpisodePlayer:
 
     async def _converse(self, task: Task, episode: Episode, session: Session) -> None:
         tokenizer = self._engine.tokenizer
-        said = await session.open()
+        with self._clocks.answering():
+            said = await session.open()
         if not episode.num_tokens:
             episode.opening = "" if said == task.prompt else said
         episode.prompt = tokenizer.encode_prompt(episode.opening or task.prompt)
         while not episode.finish_reason:
             reason = await self._write_turn(task, episode)
-            step = await session.step(tokenizer.decode(episode.turn))
+            with self._clocks.answering():
+                step = await session.step(tokenizer.decode(episode.turn))
             episode.stepped(step)
             episode.finish_reason = self._ended(episode, reason, step)
             if episode.finish_reason:
@@ -135,7 +140,8 @@ class EpisodePlayer:
                 seed=_seed(task, episode),
             )
             try:
-                return await self._engine.generate(request, episode.write())
+                with self._clocks.writing():
+                    return await self._engine.generate(request, episode.write())
             except UnavailableError as error:
                 if attempt == ENGINE_ATTEMPTS or self._steering.stop:
                     raise

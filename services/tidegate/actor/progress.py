@@ -52,8 +52,7 @@ class ProgressKeeper:
                 await drain.sleep(pause_s)
             num_bytes = 0
             for group in list(self._growing.values()):
-                if group.task.task_id in self._growing:
-                    num_bytes += await self.write(group)
+                num_bytes += await self.write(group)
             pause_s = max(self._period_s, num_bytes / BYTES_PER_S)
 
     def grows(self, group: Group) -> None:
@@ -79,7 +78,8 @@ class ProgressKeeper:
 
     async def _write(self, group: Group) -> int:
         context, task, news = self._context, group.task, group.news()
-        if not group.num_tokens or self._told.get(task.task_id) == news:
+        left = task.task_id not in self._growing  # while others were written: it may be done, and forgotten
+        if left or not group.num_tokens or self._told.get(task.task_id) == news:
             return 0
         data = encode_progress(group.progress())
         try:

@@ -83,6 +83,7 @@ class Publisher:
                 await held.delivery.ack()
                 await self._keeper.forget(held.task.task_id)
             else:
+                self._keeper.hands_on(held.task.task_id)
                 await held.delivery.nak(self._retry_delay_s)
             self._desk.answered(held)
 

@@ -82,7 +82,6 @@ class Sessions:
         problem = EpisodeProblem(task.prompt_id, task.prompt, task.answer, task.curriculum_bin)
         backoff_s = BACKOFF_START_S
         while True:
-            started_at_s = context.clock.monotonic_s()
             for _ in self._workers:
                 worker = self._workers[next(self._turn) % len(self._workers)]
                 try:
@@ -103,7 +102,6 @@ class Sessions:
                     return worker, session_id, said
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-            context.stats.add("wait_session_s_total", context.clock.monotonic_s() - started_at_s)
 
     def lost(self, task: Task, error: TidegateError) -> None:
         """A session went away."""

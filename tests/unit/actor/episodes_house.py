@@ -12,6 +12,7 @@ import structlog
 
 from tests.support.settings import make_settings
 from tests.unit.actor.support import LINEAGE, group_task, snapshot
+from tidegate.actor.clocks import Clocks
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.episodes import EpisodeRunner
 from tidegate.actor.outcomes import Made
@@ -173,10 +174,14 @@ class House:
         self.holder = PolicyHolder(self.steering, asyncio.Event())
         self.keeper = ProgressKeeper(self.context, period_s=0.05)
         sessions = Sessions(self.context, workers) if workers else None
+        clocks = Clocks(self.context)
         self.runner = EpisodeRunner(
             self.context,
+            clocks=clocks,
             engine=self.engine,
-            player=EpisodePlayer(self.context, engine=self.engine, steering=self.steering, sessions=sessions),
+            player=EpisodePlayer(
+                self.context, engine=self.engine, steering=self.steering, sessions=sessions, clocks=clocks
+            ),
             steering=self.steering,
             predictions=self.predictions,
             tail=self.tail,

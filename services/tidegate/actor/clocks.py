@@ -1,0 +1,67 @@
+"""Where an actor's time goes when many episodes are under way at once; each second is counted once."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from tidegate.runtime.service import ServiceContext
+
+
+class Clocks:
+    """``busy_s_total``: the engine has work, or rollouts wait for their time (``wait_latency_s_total`` when only that).
+
+    ``wait_session_s_total``: all that runs waits for its environment, and the engine has nothing to write.
+    """
+
+    def __init__(self, context: ServiceContext) -> None:
+        """Nothing runs."""
+        self._context = context
+        self._num_writing = 0
+        self._num_answering = 0
+        self._num_waiting = 0
+        self._since_s = context.clock.monotonic_s()
+
+    def tell(self) -> None:
+        """Count what passed since the last time."""
+        stats = self._context.stats
+        now_s = self._context.clock.monotonic_s()
+        passed_s, self._since_s = now_s - self._since_s, now_s
+        if self._num_writing:
+            stats.add("busy_s_total", passed_s)
+        elif self._num_answering:
+            stats.add("wait_session_s_total", passed_s)
+        elif self._num_waiting:
+            stats.add("busy_s_total", passed_s)
+            stats.add("wait_latency_s_total", passed_s)
+
+    @contextmanager
+    def writing(self) -> Generator[None]:
+        """An episode is with the engine."""
+        self.tell()
+        self._num_writing += 1
+        try:
+            yield
+        finally:
+            self.tell()
+            self._num_writing -= 1
+
+    @contextmanager
+    def answering(self) -> Generator[None]:
+        """An episode is with its environment, or waits for one."""
+        self.tell()
+        self._num_answering += 1
+        try:
+            yield
+        finally:
+            self.tell()
+            self._num_answering -= 1
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """A task waits for its time to pass; that counts as work."""
+        self.tell()
+        self._num_waiting += 1
+        try:
+            yield
+        finally:
+            self.tell()
+            self._num_waiting -= 1
