@@ -189,6 +189,21 @@ def test_a_context_longer_than_a_pass_is_read_in_parts_while_others_are_written(
     )
 
 
+def test_a_context_that_a_swap_finds_partly_read_is_read_by_one_policy() -> None:
+    new = make_model(1)
+    model = make_model(0)
+    batch = open_batch(model, tokens_per_pass=8)
+    row = new_row((1, *range(3, 30)), max_new_tokens=3, stop_ids=frozenset())
+    text = Text(row)
+    [key] = batch.add([row])
+    assert not batch.step().rows
+    model.load_arrays(new.to_arrays())
+    batch.refresh_cache()
+    while batch.num_rows:
+        collect(batch.step(), {key: text})
+    np.testing.assert_allclose(text.logprobs, slow_logprobs(new, text), atol=TOLERANCE)
+
+
 def test_a_free_slot_is_taken_at_the_next_step() -> None:
     batch = open_batch(make_model(0), slots=1)
     first, second = batch.add([new_row(max_new_tokens=2, stop_ids=frozenset()), new_row(max_new_tokens=1)])
