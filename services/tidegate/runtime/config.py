@@ -94,10 +94,13 @@ class DatasetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Refuse what contradicts itself.
 
         Raises:
-            ValueError: there is more than one rule for what is held out.
+            ConfigError: there is more than one rule for what is held out.
         """
         if sum(map(bool, (self.held_out_path, self.held_out_split, self.held_out_share))) > 1:
-            raise ValueError("at most one of held_out_path, held_out_split and held_out_share can be set")
+            raise ConfigError(
+                "workload.dataset has more than one rule for what is held out",
+                fix="set at most one of held_out_path, held_out_split and held_out_share",
+            )
 
 
 class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,11 +134,17 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dataset: DatasetConfig = DatasetConfig()
 
     def __post_init__(self) -> None:
-        """Refuse a latency that cannot be read, before anything starts.
+        """Refuse a latency that cannot be read, and prompts that nobody would read, before anything starts.
 
         Raises:
-            ConfigError: it is no distribution; the message says what to write.
+            ConfigError: it is no distribution, or segments have a dataset; the message says what to write.
         """
+        if self.dataset.path and self.kind != "text":
+            raise ConfigError(
+                f"workload.dataset is set with workload.kind {self.kind}",
+                why="only text has prompts",
+                fix="remove workload.dataset",
+            )
         try:
             self.latency_by_bin()
         except ConfigError as error:

@@ -43,7 +43,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         import_dataset(settings.workload.dataset, data)
     prompts = open_dataset(data / TRAIN_FILE) if workload.kind == "group" else None
     if config.evaluation_every_versions:
-        _check_held_out(data / HELD_OUT_FILE, workload)
+        _check_held_out(data / HELD_OUT_FILE, workload, brought=bool(settings.workload.dataset.path))
 
     path = context.data_dir / FILE_NAME
     journal = open_journal(path, run_id=settings.run)
@@ -95,13 +95,19 @@ def _workload(settings: Settings) -> Workload:
     )
 
 
-def _check_held_out(path: Path, workload: Workload) -> None:
-    """Refuse at the start what an actor would only find out when it evaluates."""
+def _check_held_out(path: Path, workload: Workload, *, brought: bool) -> None:
+    """Refuse at the start what an actor would only find out when it evaluates. ``brought``: by ``workload.dataset``."""
     if workload.kind != "group":
         raise ConfigError(
             "task_queue.evaluation_every_versions is set for a workload of segments",
             why="segments report the returns of their own episodes and have no held-out problems",
             fix="set it to 0",
+        )
+    if brought and not path.exists():
+        raise ConfigError(
+            "task_queue.evaluation_every_versions is set and workload.dataset holds no problems out",
+            why="what was trained on says nothing about what was learned",
+            fix="set held_out_share, held_out_split or held_out_path of workload.dataset, or no evaluations",
         )
     open_dataset(path).close()
 

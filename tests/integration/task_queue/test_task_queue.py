@@ -17,7 +17,7 @@ from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Task
 from tidegate.runtime.bus import Bus
-from tidegate.runtime.config import Settings, WorkloadConfig
+from tidegate.runtime.config import DatasetConfig, Settings, WorkloadConfig
 from tidegate.runtime.service import ServiceContext
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.journal import open_journal, read_journal
@@ -349,3 +349,15 @@ async def test_settings_that_cannot_work_are_refused_at_the_start(stage: Stage) 
     stage.settings = msgspec.structs.replace(stage.settings, batch_size=3)
     with pytest.raises(ConfigError, match="whole groups"):
         await build(stage.context(), CONFIG)
+
+
+async def test_evaluations_without_held_out_problems_are_refused_at_the_start(stage: Stage) -> None:
+    own = Path(stage.settings.data_dir) / "mine.jsonl"
+    own.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    workload = WorkloadConfig(
+        kind="text", env="arithmetic", num_samples=2, dataset=DatasetConfig(path=str(own))
+    )
+    stage.settings = msgspec.structs.replace(stage.settings, workload=workload, batch_size=4)
+    config = msgspec.structs.replace(CONFIG, evaluation_every_versions=2)
+    with pytest.raises(ConfigError, match="holds no problems out"):
+        await build(stage.context(), config)

@@ -224,5 +224,5 @@ def test_files_that_cannot_be_read_are_named_with_what_to_do(
 
 
 def test_two_rules_for_what_is_held_out_contradict_each_other() -> None:
-    with pytest.raises(ValueError, match="at most one"):
+    with pytest.raises(ConfigError, match="at most one"):
         DatasetConfig(path="a", held_out_share=0.1, held_out_split="test")
