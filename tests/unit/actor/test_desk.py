@@ -37,6 +37,17 @@ def test_room_counts_what_waits_and_runs_but_not_what_is_being_published() -> No
     assert len(desk.held()) == 3
 
 
+def test_tasks_that_start_later_run_beside_those_that_run() -> None:
+    desk = Desk(capacity=3, finished_max=1)
+    first, second = held(1), held(2)
+    desk.take(first)
+    desk.take(second)
+    assert desk.start([0]) == [first]
+    assert desk.start([0]) == [second]
+    assert desk.running == [first, second]
+    assert desk.room() == 1
+
+
 def test_answered_task_is_held_no_longer_wherever_it_was() -> None:
     desk = Desk(capacity=2, finished_max=1)
     first, second = held(1), held(2)

@@ -1,0 +1,47 @@
+"""Each second of an actor is counted once, for what it was spent on."""
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidegate.actor.clocks import Clocks
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.stats_board import StatsBoard
+
+
+class Time:
+    """Where the test puts it."""
+
+    def __init__(self) -> None:
+        self.at_s = 50.0
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+@pytest.mark.parametrize(
+    ("kinds", "counted"),
+    [
+        ([], {}),
+        (["writing"], {"busy_s_total": 3.0}),
+        (["writing", "writing", "answering", "waiting"], {"busy_s_total": 3.0}),
+        (["answering", "answering", "waiting"], {"wait_session_s_total": 3.0}),
+        (["waiting", "waiting"], {"busy_s_total": 3.0, "wait_latency_s_total": 3.0}),
+    ],
+)
+def test_time_is_counted_by_what_holds_everything_up(kinds: list[str], counted: dict[str, float]) -> None:
+    time, stats = Time(), StatsBoard(service="actor", instance="actor-0", started_at_s=0.0)
+    clocks = Clocks(cast("ServiceContext", cast("Any", SimpleNamespace(stats=stats, clock=time))))
+    time.at_s += 7.0
+    with ExitStack() as stack:
+        for kind in kinds:
+            stack.enter_context(getattr(clocks, kind)())
+        time.at_s += 1.0
+        clocks.tell()
+        time.at_s += 2.0
+    time.at_s += 11.0
+    clocks.tell()
+    names = ("busy_s_total", "wait_session_s_total", "wait_latency_s_total")
+    assert {name: stats.value(name) for name in names if stats.value(name)} == counted
