@@ -78,9 +78,10 @@ def _columns(config: DatasetConfig) -> dict[str, str]:
 
 def _problems(rows: Iterator[SourceRow], named: dict[str, str]) -> Iterator[Row]:
     """Rows as problems; each is checked for what the queue would refuse later."""
-    places: dict[str, str] = {}
+    # Grow with the number of rows, not with their texts: about 100 bytes for each.
+    numbers: dict[str, int] = {}
     repeats: dict[str, int] = {}
-    for row in rows:
+    for number, row in enumerate(rows, start=1):
         for field, column in named.items():
             # A column that somebody named must be there; one that is named by default may be missing.
             by_default = column == getattr(_DEFAULTS, f"{field}_column")
@@ -96,13 +97,13 @@ def _problems(rows: Iterator[SourceRow], named: dict[str, str]) -> Iterator[Row]
         if not prompt:
             raise ConfigError(f"{row.where} has an empty prompt", fix="remove the row or fill it")
         if prompt_id:
-            if prompt_id in places:
+            if prompt_id in numbers:
                 raise ConfigError(
                     f"{row.where} has the prompt_id {prompt_id!r}",
-                    why=f"{places[prompt_id]} has it too",
+                    why=f"row {numbers[prompt_id]} of the dataset has it too",
                     fix='give every prompt an id of its own, or set workload.dataset.prompt_id_column to ""',
                 )
-            places[prompt_id] = row.where
+            numbers[prompt_id] = number
         else:
             prompt_id = _content_id(prompt, answer, repeats)
         problem = Row(prompt_id, prompt, answer, bin_name or "all")

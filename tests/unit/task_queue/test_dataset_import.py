@@ -175,7 +175,7 @@ def test_an_import_that_failed_leaves_no_half_of_a_dataset(tmp_path: Path) -> No
         (
             [{"prompt": "x", "prompt_id": "a"}, {"prompt": "y", "prompt_id": "a"}],
             {},
-            "line 2 .*'a'.*line 1 of",
+            "line 2 .*'a'.*row 1 of",
         ),
         ([{"prompt": "x" * ROW_BYTES_MAX}], {}, "line 1 .*one message"),
         ([], {}, "too small"),
