@@ -1,7 +1,7 @@
 """The starting policy of a language-model run: a supervised warm-up, made once and then taken from a cache.
 
-The cache's key is a digest of everything the result depends on (network, settings, seed, demonstrations, held-out
-problems), so a changed dataset makes a new policy and an unchanged one costs nothing.
+The cache's key is a digest of everything the result depends on (network, settings, seed, demonstrations), so a changed
+dataset makes a new policy and an unchanged one costs nothing.
 """
 
 import hashlib
@@ -25,18 +25,12 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.files import replace_file
 
 # Changes when the warm-up computes something else from the same inputs.
-FORMAT = 1
+FORMAT = 2
 DEMONSTRATIONS_FILE = "demonstrations.jsonl"
-HELDOUT_FILE = "heldout.jsonl"
+# One in so many different demonstrations is set aside to measure by.
+SET_ASIDE_ONE_IN = 10
 
 _safetensors = cast("Any", safetensors.numpy)  # ships with partial types
-
-
-class _Problem(msgspec.Struct, frozen=True):
-    """A row of the held-out file, as far as the warm-up reads it."""
-
-    prompt: str
-    answer: str
 
 
 def warm_up(
@@ -56,20 +50,20 @@ def warm_up(
     """
     folder = Path(settings.data_dir) / "data"
     demonstrations_text = _read(folder / DEMONSTRATIONS_FILE)
-    heldout_text = _read(folder / HELDOUT_FILE)
-    key = _key(settings, config, demonstrations_text, heldout_text)
+    key = _key(settings, config, demonstrations_text)
     cached = Path(config.cache_dir) / f"warmup-{key}.safetensors" if config.cache_dir else None
     policy = _load(cached, log) if cached else None
     if policy is not None:
         trainer.begin_from(policy)
         log.info("warmup_from_cache", path=str(cached))
         return None
-    examples = _decode(folder / DEMONSTRATIONS_FILE, demonstrations_text, WarmupExample)
-    problems = _decode(folder / HELDOUT_FILE, heldout_text, _Problem)
+    examples = _decode(folder / DEMONSTRATIONS_FILE, demonstrations_text)
+    set_aside = list(dict.fromkeys(examples))[::SET_ASIDE_ONE_IN]
+    kept_back = frozenset(set_aside)
     result = supervised_warmup(
         model,
-        examples,
-        [WarmupExample(prompt=problem.prompt, completion=problem.answer) for problem in problems],
+        [example for example in examples if example not in kept_back],
+        set_aside,
         config.warmup,
         generator=torch.Generator().manual_seed(settings.seed),
         report=report,
@@ -82,12 +76,11 @@ def warm_up(
     return result
 
 
-def _key(settings: Settings, config: LearnerConfig, *texts: bytes) -> str:
+def _key(settings: Settings, config: LearnerConfig, demonstrations: bytes) -> str:
     digest = hashlib.blake2b(digest_size=16)
     parts = (FORMAT, settings.policy, settings.seed, config.warmup, str(torch.__version__))
     digest.update(msgspec.json.encode(parts))
-    for text in texts:
-        digest.update(hashlib.blake2b(text).digest())
+    digest.update(demonstrations)
     return digest.hexdigest()
 
 
@@ -102,13 +95,11 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
-def _decode(path: Path, text: bytes, row: type[Any]) -> list[Any]:
+def _decode(path: Path, text: bytes) -> list[WarmupExample]:
     try:
-        return msgspec.json.Decoder(row).decode_lines(text)
+        return msgspec.json.Decoder(WarmupExample).decode_lines(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path} holds a line that is no {row.__name__.strip('_')}", why=str(error)
-        ) from error
+        raise ConfigError(f"{path} holds a line that is no demonstration", why=str(error)) from error
 
 
 def _load(path: Path, log: structlog.stdlib.BoundLogger) -> dict[str, Array] | None:

@@ -1,14 +1,17 @@
 """Supervised warm-up: the starting policy of a language-model run, made from demonstrations.
 
 Reinforcement learns from differences inside a group, and a policy that solves nothing has none. The warm-up stops as
-soon as enough is solved to begin with; held-out problems are only ever used to measure.
+soon as enough is reproduced of demonstrations that were set aside and are only ever used to measure. An episode of
+several turns is shown with the environment's replies between them, which are read and not learned.
 
 Shapes: B demonstrations of a batch, T tokens of a completion.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import msgspec
+import numpy as np
 import torch
 
 from tidegate.algorithms.loss import Loss
@@ -17,7 +20,7 @@ from tidegate.learner.optim.adam import AdamW
 from tidegate.learner.optim.gradients import gradient_step
 from tidegate.learner.warmup_settings import WarmupSettings
 from tidegate.models.char_lm import CharLm
-from tidegate.models.char_tokenizer import decode, encode_completion, encode_prompt
+from tidegate.models.char_tokenizer import decode, encode, encode_completion, encode_prompt
 from tidegate.models.completion_batch import completion_logprobs, pack_completions
 from tidegate.models.sampling import generate
 
@@ -29,10 +32,38 @@ class WarmupError(TidegateError):
 
 
 class WarmupExample(msgspec.Struct, frozen=True):
-    """A prompt with the completion that it should have."""
+    """A prompt with the completion that it should have; ``exchanges``: each reply to it with the turn that follows."""
 
     prompt: str
     completion: str
+    exchanges: tuple[tuple[str, str], ...] = ()
+
+    def tokens(self) -> tuple[list[int], list[bool]]:
+        """What stands behind the prompt, and which of it the policy chooses.
+
+        Raises:
+            RecordError: a text holds an unknown character.
+        """
+        tokens = encode_completion(self.completion)
+        chosen = [True] * len(tokens)
+        for reply, turn in self.exchanges:
+            for part, is_chosen in ((encode(reply), False), (encode_completion(turn), True)):
+                tokens += part
+                chosen += [is_chosen] * len(part)
+        return tokens, chosen
+
+    def turns(self) -> list[tuple[list[int], str]]:
+        """Each turn with all that is read before it.
+
+        Raises:
+            RecordError: a text holds an unknown character.
+        """
+        context = encode_prompt(self.prompt)
+        turns = [(context, self.completion)]
+        for reply, turn in self.exchanges:
+            context = [*context, *encode_completion(turns[-1][1]), *encode(reply)]
+            turns.append((context, turn))
+        return turns
 
 
 class WarmupProgress(msgspec.Struct, frozen=True):
@@ -59,25 +90,35 @@ def solved_share(
     temperature: float,
     generator: torch.Generator,
 ) -> float:
-    """Share of sampled completions that equal the demonstrated ones exactly.
+    """Share of samples that equal the demonstrations exactly, in every turn behind the demonstrated ones before it.
 
     Raises:
         RecordError: a text holds an unknown character, or is longer than the model's context.
     """
+    turns = [problem.turns() for problem in problems]
+    expected = [turn for _, turn in chain.from_iterable(turns)]
     completions = generate(
         model,
-        [encode_prompt(problem.prompt) for problem in problems],
+        [context for context, _ in chain.from_iterable(turns)],
         num_samples=num_samples,
-        max_new_tokens=max(len(encode_completion(problem.completion)) for problem in problems),
+        max_new_tokens=max(len(encode_completion(turn)) for turn in expected),
         temperature=temperature,
         generator=generator,
     )
     # A completion that was cut off is longer than any answer, so none of them passes for one.
-    num_solved = sum(
-        decode(completion.tokens) == problems[row // num_samples].completion
+    right = [
+        decode(completion.tokens) == expected[row // num_samples]
         for row, completion in enumerate(completions)
-    )
-    return num_solved / len(completions)
+    ]
+    num_solved, first = 0, 0
+    for of_problem in turns:
+        rows = [
+            right[(first + turn) * num_samples : (first + turn + 1) * num_samples]
+            for turn in range(len(of_problem))
+        ]
+        num_solved += sum(map(all, zip(*rows, strict=True)))
+        first += len(of_problem)
+    return num_solved / (len(problems) * num_samples)
 
 
 def supervised_warmup(
@@ -89,27 +130,28 @@ def supervised_warmup(
     generator: torch.Generator,
     report: Callable[[WarmupProgress], None] = lambda _: None,
 ) -> WarmupResult:
-    """Train ``model`` in place on demonstrations until it solves enough of the held-out problems.
+    """Train ``model`` in place on demonstrations until it solves enough of the ``heldout`` ones.
 
-    The same generator state, model and data give the same parameters. ``report`` hears of every look at the held-out
-    problems.
+    The same generator state, model and data give the same parameters. ``report`` hears of every look at those held out.
 
     Raises:
-        ConfigError: there are no demonstrations or no held-out problems.
+        ConfigError: there are no demonstrations, or none held out.
         RecordError: a text holds an unknown character, or is longer than the model's context.
         WarmupError: ``max_steps`` were not enough.
     """
     if not examples or not heldout:
         raise ConfigError(
-            f"A warm-up needs demonstrations and held-out problems; there are {len(examples)} and {len(heldout)}",
-            why="demonstrations.jsonl or heldout.jsonl of the run folder is empty",
-            fix="write them anew by starting in a fresh run folder",
+            f"A warm-up needs demonstrations, and some held out; there are {len(examples)} and {len(heldout)}",
+            why="demonstrations.jsonl of the run folder has too few different ones",
+            fix="write more, or have them written anew by starting in a fresh run folder",
         )
     measured = heldout[: settings.heldout_problems]
+    shown = [example.tokens() for example in examples]
     data = pack_completions(
         [encode_prompt(example.prompt) for example in examples],
-        [encode_completion(example.completion) for example in examples],
+        [tokens for tokens, _ in shown],
         group_index=range(len(examples)),
+        chosen=[np.array(chosen, dtype=np.bool_) for _, chosen in shown],
     )
     optimizer = AdamW(
         dict(model.named_parameters()),
@@ -131,7 +173,7 @@ def supervised_warmup(
                 greedy = solved_share(model, measured, num_samples=1, temperature=0.0, generator=generator)
                 return WarmupResult(solved=solved, greedy_solved=greedy, steps=step)
     raise WarmupError(
-        f"After {settings.max_steps} steps of warm-up {solved:.0%} of the held-out problems are solved, "
+        f"After {settings.max_steps} steps of warm-up {solved:.0%} of the demonstrations held out are reproduced, "
         f"not {settings.stop_at_solved:.0%}",
         why="too few steps or demonstrations, or a model too small for the task",
         fix="raise warmup.max_steps or lower warmup.stop_at_solved",

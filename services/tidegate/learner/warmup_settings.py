@@ -8,11 +8,12 @@ import msgspec
 class WarmupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long and how the warm-up trains.
 
-    ``stop_at_solved``: share of held-out samples solved at temperature 1 at which it stops; under 0.2 most groups have
-    no signal, above 0.7 few have any left. ``max_steps``: gradient steps after which it gives up.
+    ``stop_at_solved``: share of the demonstrations set aside that sampling at temperature 1 reproduces, at which it
+    stops; under 0.2 most groups have no signal, above 0.7 few have any left. ``max_steps``: gradient steps after which
+    it gives up.
     ``learning_rate``: AdamW's, reached after ``ramp_steps``. ``batch_size``: demonstrations a step.
-    ``evaluate_every_steps``: steps between two looks at the held-out problems. ``heldout_problems``: problems looked
-    at; ``heldout_samples``: completions each.
+    ``evaluate_every_steps``: steps between two looks at what was set aside. ``heldout_problems``: most of those
+    looked at; ``heldout_samples``: completions each.
     """
 
     stop_at_solved: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.4

@@ -27,11 +27,7 @@ def settings(tmp_path: Path) -> Settings:
     folder = tmp_path / "run" / "data"
     folder.mkdir(parents=True)
     demonstrations = [{"prompt": f"{text}=", "completion": text} for text in TEXTS]
-    heldout = [
-        {"prompt_id": f"p-{text}", "prompt": f"{text}=", "answer": text, "bin": "all"} for text in TEXTS[:3]
-    ]
     (folder / "demonstrations.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(demonstrations))
-    (folder / "heldout.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(heldout))
     return msgspec.structs.replace(
         make_settings(tmp_path / "run", broker_url=""),
         policy=PolicyConfig(kind="char_lm", d_model=16, num_layers=1, num_heads=2, context_length=8),
@@ -102,10 +98,10 @@ def test_without_a_cache_nothing_is_kept(settings: Settings, config: LearnerConf
 
 
 def test_missing_or_broken_dataset_is_named(settings: Settings, config: LearnerConfig) -> None:
-    path = Path(settings.data_dir) / "data" / "heldout.jsonl"
+    path = Path(settings.data_dir) / "data" / "demonstrations.jsonl"
     path.write_text('{"prompt": 3}\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"heldout\.jsonl"):
+    with pytest.raises(ConfigError, match=r"demonstrations\.jsonl"):
         warmed(settings, config)
     path.unlink()
-    with pytest.raises(ConfigError, match=r"heldout\.jsonl cannot be read"):
+    with pytest.raises(ConfigError, match=r"demonstrations\.jsonl cannot be read"):
         warmed(settings, config)

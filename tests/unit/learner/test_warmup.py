@@ -63,7 +63,7 @@ def test_warmup_that_never_gets_there_says_so() -> None:
 
 @pytest.mark.parametrize(("examples", "heldout"), [([], HELDOUT), (EXAMPLES, [])])
 def test_empty_dataset_is_refused(examples: list[WarmupExample], heldout: list[WarmupExample]) -> None:
-    with pytest.raises(ConfigError, match="needs demonstrations and held-out problems"):
+    with pytest.raises(ConfigError, match="needs demonstrations, and some held out"):
         supervised_warmup(make_model(), examples, heldout, SETTINGS, generator=torch.Generator())
 
 
@@ -83,3 +83,31 @@ def test_right_text_that_does_not_end_is_not_solved() -> None:
     with torch.no_grad():
         model.head.weight[EOS] = 20.0
     assert share(model, [WarmupExample(prompt="=", completion="")]) == 1.0
+
+
+def conversation(text: str) -> WarmupExample:
+    """Say the first letter, hear the second, say both."""
+    return WarmupExample(prompt=f"{text[0]}=", completion=text[0], exchanges=((text[1], text),))
+
+
+def test_an_episode_is_shown_with_its_replies_which_nobody_learns_to_say() -> None:
+    tokens, chosen = conversation("ab").tokens()
+    assert tokens == [*encode("a"), EOS, *encode("b"), *encode("ab"), EOS]
+    assert chosen == [True, True, False, True, True, True]
+    contexts = [(len(context), turn) for context, turn in conversation("ab").turns()]
+    assert contexts == [(3, "a"), (6, "ab")]
+
+
+def test_an_episode_is_solved_when_every_turn_of_it_is() -> None:
+    spec = CharLmSpec(d_model=16, num_layers=1, num_heads=2, context_length=12)
+    model = CharLm(spec, generator=torch.Generator().manual_seed(0))
+    examples = [conversation(text) for text in TEXTS if text not in ("ab", "dc")]
+    heldout = [conversation("ab"), conversation("dc")]
+    before = solved_share(
+        model, heldout, num_samples=20, temperature=1.0, generator=torch.Generator().manual_seed(0)
+    )
+    result = supervised_warmup(model, examples, heldout, SETTINGS, generator=torch.Generator().manual_seed(0))
+    assert before < 0.1
+    assert result.solved >= 0.6
+    first_turns = [WarmupExample(each.prompt, each.completion) for each in heldout]
+    assert share(model, first_turns) >= share(model, heldout)
