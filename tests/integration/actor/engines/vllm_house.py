@@ -28,8 +28,8 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 
 ROOT = Path(__file__).parents[4]
-CONTEXT = 2048
-SLOTS = 8
+CONTEXT = 4096
+SLOTS = 4
 NO_STOP: frozenset[int] = frozenset()
 # A head of 32 is the smallest that vLLM's attention for CPUs computes.
 SIZES: dict[str, Any] = {

@@ -1,0 +1,98 @@
+"""A server as a child: it ends with its actor, and none of its processes outlives it. The servers here are shells."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tidegate.actor.engines.server_process import ServerProcess
+from tidegate.core.errors import UnavailableError
+
+pytestmark = pytest.mark.integration
+
+# A server of two processes, of which the second writes down who it is.
+TWO = 'sleep 600 & echo $! > "$1.new"; mv "$1.new" "$1"; wait'
+ACTOR = """
+import asyncio, sys
+from pathlib import Path
+from tidegate.actor.engines.server_process import ServerProcess
+
+async def main():
+    command = ["/bin/sh", "-c", sys.argv[1], "server", sys.argv[2]]
+    process = ServerProcess(command, environment={}, log=Path(sys.argv[3]))
+    await process.start()
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def shell(script: str, folder: Path, *arguments: str) -> ServerProcess:
+    return ServerProcess(
+        ["/bin/sh", "-c", script, "server", *arguments], environment={"GREETING": "hello"}, log=folder / "log"
+    )
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_server_that_ends_is_told_of_with_its_last_words(tmp_path: Path) -> None:
+    process = shell("echo $GREETING and goodbye; exit 7", tmp_path)
+    await process.start()
+
+    words = list[str]()
+
+    def ended() -> bool:
+        try:
+            process.check()
+        except UnavailableError as error:
+            words.append(str(error))
+        return bool(words)
+
+    await until(ended)
+    assert "exit code 7" in words[0]
+    assert "hello and goodbye" in words[0]
+    await process.stop()
+
+
+async def test_stopping_ends_all_of_its_processes(tmp_path: Path) -> None:
+    process = shell(TWO, tmp_path, str(tmp_path / "pid"))
+    await process.start()
+    await until((tmp_path / "pid").exists)
+    second = int((tmp_path / "pid").read_text())
+    process.check()
+    await process.stop()
+    await until(lambda: is_gone(second))
+
+
+async def test_a_server_whose_first_process_dies_leaves_no_second_one(tmp_path: Path) -> None:
+    process = shell(TWO, tmp_path, str(tmp_path / "pid"))
+    await process.start()
+    await until((tmp_path / "pid").exists)
+    second = int((tmp_path / "pid").read_text())
+    os.kill(psutil.Process(second).ppid(), signal.SIGKILL)
+    await until(lambda: is_gone(second))
+    await process.stop()
+
+
+async def test_an_actor_that_is_killed_takes_its_server_with_it(tmp_path: Path) -> None:
+    pid, log = tmp_path / "pid", tmp_path / "log"
+    actor = await asyncio.create_subprocess_exec(sys.executable, "-c", ACTOR, TWO, str(pid), str(log))
+    try:
+        await until(pid.exists)
+        second = int(pid.read_text())
+    finally:
+        actor.kill()
+        await actor.wait()
+    await until(lambda: is_gone(second))
