@@ -39,7 +39,12 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
     import_dataset(workload.dataset, folder)
     folder.mkdir(parents=True, exist_ok=True)
     encoder = msgspec.json.Encoder()
-    rows_by_file = dataset_rows(task, seed=plan.file.seed, num_demonstrations=NUM_DEMONSTRATIONS)
+    try:
+        rows_by_file = dataset_rows(
+            task, seed=plan.file.seed, num_demonstrations=NUM_DEMONSTRATIONS, bins=workload.bins
+        )
+    except NotFoundError as error:
+        raise ConfigError(f"workload.bins: {error.what}", fix=error.fix) from error
     for name, rows in rows_by_file.items():
         path = folder / name
         # A person's problems are held out by their rule or not at all, never mixed with the environment's.

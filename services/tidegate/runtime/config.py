@@ -114,13 +114,13 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     or ``lognormal:MEAN_S:C`` (seconds; C is the standard deviation over the mean), or a mapping from curriculum bin to
     one of them (``other`` stands for the bins not named, which else take no longer than they take). An actor waits
     until that much time has passed since the rollout was started; a group takes as long as the slowest of its samples.
-    Drawn from each task's seed, so runs repeat.
+    Drawn from each task's seed, so runs repeat. Must stay well below ``staleness.max_age_s`` and
+    ``task_queue.task_deadline_s``, or everything is dropped.
 
     ``turns_max`` (text): turns of the policy in one episode. 1 is a completion that is scored when it is done; more are
     a conversation with a session of the environment ``env``, whose replies stand between the turns and are not trained.
-    A latency must stay well below ``staleness.max_age_s`` and
-    ``task_queue.task_deadline_s``, or everything is dropped.
     ``dataset`` (text): prompts of a person's own in place of the problems of ``env``, which scores them all the same.
+    ``bins`` (text): of the problems of ``env`` only those of these curriculum bins; none named keeps all.
     """
 
     kind: Literal["segments", "text"]
@@ -132,6 +132,7 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency: str | dict[str, str] = ""
     turns_max: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     dataset: DatasetConfig = DatasetConfig()
+    bins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a latency that cannot be read, and prompts that nobody would read, before anything starts.

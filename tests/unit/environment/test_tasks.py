@@ -122,3 +122,13 @@ def test_unknown_task_is_refused_with_the_known_ones() -> None:
 
 
 _TRAIN = {name: TASKS[name].problems("train", seed=0) for name in SINGLE_TURN}
+
+
+def test_a_run_may_keep_to_some_of_a_tasks_bins() -> None:
+    rows = dataset_rows(get_task("calculator"), seed=0, num_demonstrations=200, bins=("signs-1",))
+    prompts = {row["prompt"] for row in rows["train.jsonl"]}
+    assert {row["bin"] for split in SPLITS for row in rows[f"{split}.jsonl"]} == {"signs-1"}
+    assert rows["demonstrations.jsonl"]
+    assert {row["prompt"] for row in rows["demonstrations.jsonl"]} <= prompts
+    with pytest.raises(NotFoundError, match="no bin 'signs-9'"):
+        dataset_rows(get_task("calculator"), seed=0, num_demonstrations=1, bins=("signs-9",))

@@ -5,6 +5,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from tidegate.core.errors import NotFoundError
+
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 
@@ -54,12 +56,28 @@ class TextTask(Protocol):
         ...
 
 
-def dataset_rows(task: TextTask, *, seed: int, num_demonstrations: int) -> dict[str, list[dict[str, Any]]]:
-    """What a run reads of a task, by file name: rows to be written as JSON lines by whoever prepares the run folder."""
-    rows: dict[str, list[dict[str, Any]]] = {
-        f"{split}.jsonl": [msgspec.structs.asdict(problem) for problem in task.problems(split, seed=seed)]
-        for split in SPLITS
-    }
+def dataset_rows(
+    task: TextTask, *, seed: int, num_demonstrations: int, bins: Sequence[str] = ()
+) -> dict[str, list[dict[str, Any]]]:
+    """What a run reads of a task, by file name: rows to be written as JSON lines by whoever prepares the run folder.
+
+    ``bins``: only problems of these curriculum bins, and what demonstrations there are of them; none means all.
+
+    Raises:
+        NotFoundError: the task has no problem in one of the bins.
+    """
+    problems = {split: task.problems(split, seed=seed) for split in SPLITS}
     demonstrations = task.demonstrations(seed=seed, count=num_demonstrations)
-    rows["demonstrations.jsonl"] = [msgspec.to_builtins(demonstration) for demonstration in demonstrations]
+    if bins:
+        there = sorted({problem.bin for split in SPLITS for problem in problems[split]})
+        unknown = next((name for name in bins if name not in there), None)
+        if unknown is not None:
+            raise NotFoundError(f"This task has no bin {unknown!r}", fix=f"use of {', '.join(there)}")
+        problems = {
+            split: [problem for problem in problems[split] if problem.bin in bins] for split in SPLITS
+        }
+        kept = {problem.prompt for problem in problems["train"]}
+        demonstrations = [each for each in demonstrations if each.prompt in kept]
+    rows = {f"{split}.jsonl": [msgspec.structs.asdict(each) for each in problems[split]] for split in SPLITS}
+    rows["demonstrations.jsonl"] = [msgspec.to_builtins(each) for each in demonstrations]
     return rows
