@@ -26,7 +26,7 @@ SPREAD = 7919
 SINGLE_TOKEN_ALLOWANCE = 5.0
 
 # Mean difference of logprobs over the probe: docs/engines.md has the measurements.
-TOLERANCES: dict[Literal["float32", "bfloat16"], float] = {"float32": 1e-3, "bfloat16": 0.1}
+TOLERANCES: dict[Literal["float32", "bfloat16"], float] = {"float32": 1e-3, "bfloat16": 0.25}
 
 
 class Expected(msgspec.Struct, frozen=True, eq=False):

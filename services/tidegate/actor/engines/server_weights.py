@@ -5,8 +5,8 @@ weights are replaced in place. So nothing tied is ever handed over: the folder t
 own head, and so has every update.
 
 Adapters are merged into the weights instead of being loaded as adapters: one way for every kind of training, full
-speed on the server, no limit on ranks and layers, and the same numbers with one rounding less. It costs the writing of
-the whole model each version.
+speed on the server, no limit on ranks and layers. It costs the writing of the whole model each version, and in bfloat16
+a rounding of the merged weights.
 
 As a program it writes the folder to start a server from: ``python -m tidegate.actor.engines.server_weights MODEL
 FOLDER [DTYPE]``.
