@@ -21,9 +21,7 @@ Reply to be judged:
 How good is the reply? Think briefly, then end with one line "Score: N", N from 0 (useless) to 10 (perfect)."""
 
 
-class JudgeSettings(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="judge"
-):
+class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="judge"):
     """A model behind an OpenAI-style API that grades completions.
 
     ``base_url``: up to and without ``/chat/completions``. ``model``: its name there. ``api_key_env``: the environment

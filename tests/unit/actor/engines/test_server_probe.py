@@ -26,7 +26,9 @@ def answer_of(folder: Path, *, temperature: float = TEMPERATURE) -> ProbeAnswer:
         logits = library_model(folder)(tokens).logits[0]
     prompt = torch.log_softmax(logits[:-1], dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
     return ProbeAnswer(
-        tuple(float(logprob) for logprob in prompt), 7, float(torch.log_softmax(logits[-1] / temperature, dim=-1)[7])
+        tuple(float(logprob) for logprob in prompt),
+        7,
+        float(torch.log_softmax(logits[-1] / temperature, dim=-1)[7]),
     )
 
 
