@@ -26,6 +26,10 @@ PAD = 0
 LOGITS_MAX = 1 << 24
 
 
+# A shorter beginning is read again faster than it is copied.
+STEM_TOKENS_MIN = 16
+
+
 @dataclass(frozen=True, slots=True)
 class CompletionBatch:
     """What a learner step trains on, as integers; padding stands on the right.
@@ -153,9 +157,18 @@ def completion_outputs(model: CausalLm, batch: CompletionBatch, *, temperature: 
 
 def _hidden(model: CausalLm, batch: CompletionBatch) -> Tensor:
     """The last hidden state (B, T, D) from which each token was chosen: that of the token before it."""
-    hidden_GPD, cache = model(batch.prompts_GP, lengths_B=batch.prompt_lengths_G)
-    groups = torch.arange(len(batch.prompt_lengths_G), device=hidden_GPD.device)
-    first_BD = hidden_GPD[groups, batch.prompt_lengths_G - 1].index_select(0, batch.group_index_B)
+    stem = None
+    lengths_G, num_shared = batch.prompt_lengths_G, _num_shared(batch)
+    if num_shared >= STEM_TOKENS_MIN:
+        # What all prompts begin with (instructions, examples) is read once for all of them.
+        _, stem = model(batch.prompts_GP[:1, :num_shared])
+        stem = stem.rows(torch.zeros_like(lengths_G))
+        lengths_G = lengths_G - num_shared
+    else:
+        num_shared = 0
+    hidden_GPD, cache = model(batch.prompts_GP[:, num_shared:], cache=stem, lengths_B=lengths_G)
+    groups = torch.arange(len(lengths_G), device=hidden_GPD.device)
+    first_BD = hidden_GPD[groups, lengths_G - 1].index_select(0, batch.group_index_B)
     if batch.tokens_BT.shape[1] == 1:
         return first_BD[:, None]
     # The last token is chosen, never read.
@@ -163,6 +176,14 @@ def _hidden(model: CausalLm, batch: CompletionBatch) -> Tensor:
         batch.tokens_BT[:, :-1], cache=cache.rows(batch.group_index_B), lengths_B=batch.lengths_B - 1
     )
     return torch.cat([first_BD[:, None], later_BTD], dim=1)
+
+
+def _num_shared(batch: CompletionBatch) -> int:
+    """Tokens that all prompts begin with, but for the last one of the shortest; 0 of a single prompt."""
+    if len(batch.prompts_GP) < 2:
+        return 0
+    alike_P = (batch.prompts_GP == batch.prompts_GP[0]).all(dim=0)
+    return min(int(alike_P.long().cumprod(0).sum()), int(batch.prompt_lengths_G.min()) - 1)
 
 
 def _logprobs(model: CausalLm, hidden_BTD: Tensor, batch: CompletionBatch, *, temperature: float) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from tidegate.core.errors import BackpressureError, RecordError
 from tidegate.models.causal_lm import CausalLm
 from tidegate.models.draw import draw_tokens, uniforms
-from tidegate.models.prefill import Context, ContextReader, ReadContexts, padded
+from tidegate.models.prefill import STEM_COPIES_MAX, Context, ContextReader, ReadContexts, padded
 from tidegate.models.slot_cache import SlotCache
 
 # Contexts whose cache is kept because more rows of them wait for a slot. Rows start in order, so mostly it is one; what
@@ -126,11 +126,12 @@ class ContinuousBatch:
 
     @property
     def cache_bytes_max(self) -> int:
-        """The most that keys and values take: the slots', contexts held for waiting rows, and those of one pass.
+        """The most that keys and values take: the slots', those of waiting rows, a stem's, and those of one pass.
 
         A context that is read in parts is counted twice, as each part copies those before it.
         """
-        contexts = (HELD_CONTEXTS_MAX + 2) * self._model.context_length + self._tokens_per_pass
+        contexts = (HELD_CONTEXTS_MAX + 3) * self._model.context_length
+        contexts += STEM_COPIES_MAX * self._tokens_per_pass
         return self._slots.bytes_max + contexts * self._slots.bytes_per_token
 
     def check(self, row: NewRow) -> None:
@@ -227,6 +228,11 @@ class ContinuousBatch:
             at_once = max(1, self._tokens_per_pass // longest)
             for start in range(0, len(rows), at_once):
                 self._reread(read, rows[start : start + at_once])
+
+    def keep_cache(self) -> None:
+        """The parameters were replaced and live rows keep their cache; those to come are read by the new ones."""
+        self._reader.forget()
+        self._held.clear()
 
     def _reread(self, read: ReadContexts, rows: list[tuple[int, _Row]]) -> None:
         """What is written of these rows is read behind their contexts, and all of it takes its place in their slots."""

@@ -1,5 +1,7 @@
 """Reading contexts before the first token is written behind them, a bounded number of tokens a pass.
 
+What many contexts begin with (instructions, examples) is their stem: read once, and each of them only from there on.
+
 Shapes: G contexts, P tokens of the longest, D width.
 """
 
@@ -12,6 +14,11 @@ from torch import Tensor
 from tidegate.models.causal_lm import CausalLm, KvCache
 
 Context = tuple[int, ...]
+
+# A shorter beginning is read again faster than it is copied.
+STEM_TOKENS_MIN = 16
+# Each context of a pass has a copy of the stem: so many times the tokens that a pass reads are held at most.
+STEM_COPIES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +45,8 @@ class ReadContexts:
 class ContextReader:
     """Reads what it is asked for pass by pass; a context longer than a pass is read in parts, alone.
 
-    Holds the cache of at most one context that is partly read; the pass that ends it, or another order, frees it.
+    Holds the cache of at most one context that is partly read, which the pass that ends it or another order frees, and
+    of one stem, which another one takes the place of.
     """
 
     def __init__(self, model: CausalLm, *, tokens_per_pass: int) -> None:
@@ -47,21 +55,35 @@ class ContextReader:
         self._model = model
         self._tokens_per_pass = tokens_per_pass
         self._partly: tuple[Context, KvCache] | None = None
+        self._stem: tuple[Context, KvCache] | None = None
 
     def read_next(self, wanted: Sequence[Context]) -> ReadContexts | None:
-        """One pass over the first of ``wanted`` (all different, none empty); None if the first is only partly read."""
+        """One pass over the first of ``wanted`` (all different, none empty); None if none of them is whole yet."""
         if self._partly is not None and self._partly[0] != wanted[0]:
-            self.forget()
-        if self._partly is not None or len(wanted[0]) > self._tokens_per_pass:
+            self._partly = None
+        known = self._known_of(wanted[0])
+        if self._partly is not None or len(wanted[0]) - known > self._tokens_per_pass:
             return self._read_part(wanted[0])
+        if not known and len(wanted) > 1:
+            shortest = min(len(wanted[0]), len(wanted[1]))
+            shared = min(num_shared(wanted[0], wanted[1]), shortest - 1, self._tokens_per_pass)
+            if shared >= STEM_TOKENS_MIN:
+                self._read_stem(wanted[0][:shared])
+                return None
+        together: list[Context] = []
         longest = 0
-        count = 0
         for context in wanted:
-            longest = max(longest, len(context))
-            if (count + 1) * longest > self._tokens_per_pass:
+            known_here = self._known_of(context)
+            if known and known_here < STEM_TOKENS_MIN:
                 break
-            count += 1
-        return self._read_whole(tuple(wanted[:count]))
+            with_this, longest = min(known, known_here), max(longest, len(context))
+            num_rows = len(together) + 1
+            read, held = num_rows * (longest - with_this), num_rows * longest
+            if together and (read > self._tokens_per_pass or held > STEM_COPIES_MAX * self._tokens_per_pass):
+                break
+            known = with_this
+            together.append(context)
+        return self._read_whole(tuple(together), known=known)
 
     def read_alike(self, contexts: Sequence[Context]) -> Iterator[ReadContexts]:
         """All of them, those of one length together: without padding, so that more may be read behind them."""
@@ -77,17 +99,37 @@ class ContextReader:
                     yield read
 
     def forget(self) -> None:
-        """Whatever is partly read was read by other parameters, or is not wanted any more."""
-        self._partly = None
+        """Whatever was read was read by other parameters."""
+        self._partly = self._stem = None
 
-    def _read_whole(self, contexts: tuple[Context, ...]) -> ReadContexts:
-        tokens_GP, lengths_G = padded(contexts, device=self._model.device)
-        hidden_GPD, cache = self._model(tokens_GP, lengths_B=lengths_G)
+    def _known_of(self, context: Context) -> int:
+        """How many tokens of a context the stem has read; all but its last one at most, 0 where it is not worth it."""
+        if self._stem is None:
+            return 0
+        shared = min(num_shared(context, self._stem[0]), len(context) - 1)
+        return shared if shared >= STEM_TOKENS_MIN else 0
+
+    def _read_stem(self, stem: Context) -> None:
+        _, cache = self._model(torch.tensor([stem], device=self._model.device))
+        self._stem = (stem, cache)
+
+    def _read_whole(self, contexts: tuple[Context, ...], *, known: int) -> ReadContexts:
+        """``known``: tokens of each that stand in the stem."""
+        tokens_GP, lengths_G = padded([context[known:] for context in contexts], device=self._model.device)
+        past = None
+        if known:
+            assert self._stem is not None, "tokens are known of a stem"
+            past = beginning_of(self._stem[1], num_tokens=known, num_rows=len(contexts))
+        hidden_GPD, cache = self._model(tokens_GP, cache=past, lengths_B=lengths_G)
         hidden_GD = hidden_GPD[torch.arange(len(contexts), device=tokens_GP.device), lengths_G - 1]
         return ReadContexts(contexts, cache, hidden_GD)
 
     def _read_part(self, context: Context) -> ReadContexts | None:
         past = None if self._partly is None else self._partly[1]
+        known = self._known_of(context)
+        if past is None and known:
+            assert self._stem is not None, "tokens are known of a stem"
+            past = beginning_of(self._stem[1], num_tokens=known, num_rows=1)
         start = 0 if past is None else past.keys[0].shape[2]
         stop = min(start + self._tokens_per_pass, len(context))
         tokens_1T = torch.tensor([context[start:stop]], device=self._model.device)
@@ -97,6 +139,24 @@ class ContextReader:
             return None
         self._partly = None
         return ReadContexts((context,), cache, hidden_1TD[:, -1])
+
+
+def num_shared(left: Sequence[int], right: Sequence[int]) -> int:
+    """Tokens that two texts begin with alike."""
+    return next(
+        (place for place, (one, other) in enumerate(zip(left, right, strict=False)) if one != other),
+        min(len(left), len(right)),
+    )
+
+
+def beginning_of(cache: KvCache, *, num_tokens: int, num_rows: int) -> KvCache:
+    """The first tokens of the one text in a cache, for each of so many rows."""
+    return KvCache(
+        keys=tuple(layer[:, :, :num_tokens].expand(num_rows, -1, -1, -1) for layer in cache.keys),
+        values=tuple(layer[:, :, :num_tokens].expand(num_rows, -1, -1, -1) for layer in cache.values),
+        lengths_B=torch.full((num_rows,), num_tokens, device=cache.lengths_B.device),
+        valid_BS=None,
+    )
 
 
 def padded(rows: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -114,3 +114,25 @@ def test_ids_are_held_to_the_models_own_vocabulary() -> None:
     assert pack_completions([[1]], [[4000]], group_index=[0], vocabulary_size=4001).tokens_BT.max() == 4000
     with pytest.raises(RecordError, match="vocabulary of 4000"):
         pack_completions([[1]], [[4000]], group_index=[0], vocabulary_size=4000)
+
+
+def test_what_prompts_begin_with_is_read_once_for_the_same_logprobs_and_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = [1, 5, 6, 7, 8]
+    batch = pack_completions(
+        [[*shared, 9], [*shared, 10, 11, 12], shared, [*shared, 9, 9]],
+        [[5, 2], [6, 7, 2], [9, 2], [3]],
+        group_index=[0, 1, 2, 3],
+    )
+    found: list[tuple[Tensor, dict[str, Tensor]]] = []
+    for stem_tokens_min in (4, 1000):
+        monkeypatch.setattr(completion_batch, "STEM_TOKENS_MIN", stem_tokens_min)
+        model = make_model()
+        logprobs = completion_logprobs(model, batch)
+        backward(logprobs.square().sum())
+        gradients = {name: value.grad for name, value in model.trainable().items() if value.grad is not None}
+        found.append((logprobs.detach(), gradients))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=0)
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(gradient, found[1][1][name], atol=2e-5, rtol=1e-4, msg=name)

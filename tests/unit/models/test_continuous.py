@@ -170,6 +170,47 @@ def test_equal_contexts_are_read_once_even_when_some_of_them_wait_for_a_slot() -
     assert model.num_tokens_read == len(context) + 2 * len(texts)
 
 
+def test_what_contexts_begin_with_is_read_once_for_all_of_them() -> None:
+    model = CountingLm(make_model(0))
+    batch = open_batch(model, slots=8)
+    model.num_tokens_read = 0
+    stem = (1, *range(5, 24))
+    contexts = [(*stem, 30 + number) for number in range(6)]
+    texts = write_all(batch, [new_row(context, max_new_tokens=1) for context in contexts])
+    assert model.num_tokens_read == len(stem) + len(contexts)
+    for text in texts:
+        assert text.logprobs == pytest.approx(slow_logprobs(model.model, text), abs=1e-5)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 24), st.integers(1, 6)), min_size=1, max_size=12), st.integers(8, 64)
+)
+@settings(max_examples=40, deadline=None)
+def test_stems_of_any_length_change_no_logprob(shapes: list[tuple[int, int]], tokens_per_pass: int) -> None:
+    """Contexts that share more or less of their beginning, some the beginning of others, and passes of any size."""
+    model = make_model(0)
+    batch = open_batch(model, slots=4, tokens_per_pass=tokens_per_pass)
+    common = (1, *range(5, 29))
+    rows = [
+        new_row((*common[: 1 + shared], *([30 + number % 3] * extra)), max_new_tokens=2)
+        for number, (shared, extra) in enumerate(shapes)
+    ]
+    for text in write_all(batch, rows):
+        assert text.logprobs == pytest.approx(slow_logprobs(model, text), abs=1e-5)
+    assert batch.cache_bytes <= batch.cache_bytes_max
+
+
+def test_a_stem_that_an_older_policy_read_is_not_gone_on_from() -> None:
+    model = make_model(0)
+    batch = open_batch(model, slots=4)
+    stem = (1, *range(5, 24))
+    write_all(batch, [new_row((*stem, 30), max_new_tokens=1), new_row((*stem, 31), max_new_tokens=1)])
+    model.load_arrays(make_model(1).to_arrays())
+    batch.keep_cache()
+    [text] = write_all(batch, [new_row((*stem, 32), max_new_tokens=2)])
+    assert text.logprobs == pytest.approx(slow_logprobs(model, text), abs=1e-5)
+
+
 def test_a_context_longer_than_a_pass_is_read_in_parts_while_others_are_written() -> None:
     model = make_model(0)
     batch = open_batch(model, slots=2, tokens_per_pass=8)

@@ -251,6 +251,8 @@ class TorchEngine:
             self._model.load_arrays(newest.tensors)
             if self._recomputes:
                 self._batch.refresh_cache()
+            else:
+                self._batch.keep_cache()
             self._steering.swapped(newest, seconds=self._clock.monotonic_s() - started_at_s)
         return newest.version
 
