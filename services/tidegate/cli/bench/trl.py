@@ -25,7 +25,7 @@ PYTHON_VARIABLE = "TIDEGATE_TRL_PYTHON"
 PYTHON = Path(".build") / "trl" / "bin" / "python"
 UPDATES = 30
 QUICK_UPDATES = 4
-RUN_TIMEOUT_S = 1200.0
+RUN_TIMEOUT_S = 3600.0
 SOURCES = Path(__file__).parents[3]
 # The last so many of the updates say what was reached.
 REACHED_SHARE = 1 / 3
