@@ -42,14 +42,9 @@ def shared_gradient_step(
     Raises:
         RankLostError: a rank is gone.
     """
-    whole = ranks.gather(outputs, rows_B, num_rows=num_rows).requires_grad_()
-    loss = loss_of(whole)
-    (gradient,) = torch.autograd.grad(loss.total, [whole])
+    loss, gradient = _gradient_by_outputs(outputs, loss_of, rows_B=rows_B, num_rows=num_rows, ranks=ranks)
     optimizer.clear_gradients()
-    if len(rows_B):
-        # The scalar whose gradient by the outputs is ``gradient``: a backward pass from anything else loads torch's
-        # symbolic shapes, and with them sympy.
-        (outputs * gradient[rows_B]).sum().backward()  # pyright: ignore[reportUnknownMemberType] (the same)
+    _carry_back(outputs, gradient[rows_B])
     ranks.add_gradients(optimizer.parameters.values())
     return _follow(loss, optimizer, max_grad_norm=max_grad_norm)
 
@@ -72,26 +67,43 @@ def gradient_step_in_passes(
     Raises:
         RankLostError: a rank is gone.
     """
+    rows_B = torch.cat(list(passes))
     if len(passes) == 1:
         return shared_gradient_step(
-            outputs_of(passes[0]),
+            outputs_of(rows_B),
             loss_of,
             optimizer,
-            rows_B=passes[0],
+            rows_B=rows_B,
             num_rows=num_rows,
             ranks=ranks,
             max_grad_norm=max_grad_norm,
         )
     with torch.no_grad():
-        part = torch.cat([outputs_of(rows_B) for rows_B in passes])
-    whole = ranks.gather(part, torch.cat(list(passes)), num_rows=num_rows).requires_grad_()
-    loss = loss_of(whole)
-    (gradient,) = torch.autograd.grad(loss.total, [whole])
+        part = torch.cat([outputs_of(some_B) for some_B in passes])
+    loss, gradient = _gradient_by_outputs(part, loss_of, rows_B=rows_B, num_rows=num_rows, ranks=ranks)
     optimizer.clear_gradients()
-    for rows_B in passes:
-        (outputs_of(rows_B) * gradient[rows_B]).sum().backward()  # pyright: ignore[reportUnknownMemberType] (the same)
+    for some_B in passes:
+        _carry_back(outputs_of(some_B), gradient[some_B])
     ranks.add_gradients(optimizer.parameters.values())
     return _follow(loss, optimizer, max_grad_norm=max_grad_norm)
+
+
+def _gradient_by_outputs(
+    part: Tensor, loss_of: Callable[[Tensor], Loss], *, rows_B: Tensor, num_rows: int, ranks: Ranks
+) -> tuple[Loss, Tensor]:
+    """The loss of the outputs of all ranks, of which ``part`` is this one's, and its gradient by them."""
+    whole = ranks.gather(part, rows_B, num_rows=num_rows).requires_grad_()
+    loss = loss_of(whole)
+    (gradient,) = torch.autograd.grad(loss.total, [whole])
+    return loss, gradient
+
+
+def _carry_back(outputs: Tensor, gradient: Tensor) -> None:
+    """Add what ``outputs``, whose gradient is known, mean for the gradients of the parameters."""
+    if len(outputs):
+        # The scalar whose gradient by the outputs is ``gradient``: a backward pass from anything else loads torch's
+        # symbolic shapes, and with them sympy.
+        (outputs * gradient).sum().backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
 
 
 def _follow(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> dict[str, float]:

@@ -17,8 +17,8 @@ def in_passes(completions: CompletionBatch, rows_B: Tensor, *, tokens_max: int) 
     prompt_tokens, completion_tokens = completions.prompts_GP.shape[1], completions.tokens_BT.shape[1]
     parts: list[Tensor] = []
     start, groups = 0, set[int]()
-    for stop, row in enumerate(rows_B):
-        group = int(completions.group_index_B[row])
+    group_of: list[int] = completions.group_index_B[rows_B].cpu().numpy().tolist()
+    for stop, group in enumerate(group_of):
         with_this = groups | {group}
         size = len(with_this) * prompt_tokens + (stop + 1 - start) * completion_tokens
         if size > tokens_max and stop > start:
