@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from tidegate.actor.engines.port import Sample as EngineSample
+from tidegate.algorithms.grpo_settings import GrpoSettings
 from tidegate.cli.bench import staleness
 from tidegate.cli.bench.cartpole import alternating
+from tidegate.cli.bench.cells import Cell, CellResult
 from tidegate.cli.bench.lag import LagRun, markdown
 from tidegate.cli.bench.payloads import payloads
 from tidegate.cli.bench.peers.segment_pipe import pack_segment, unpack_segment
@@ -182,8 +184,8 @@ def test_lag_table_says_what_each_budget_bought_and_what_it_cost() -> None:
     assert cells[1][7:] == ["500", "320", "NOT balanced"]
 
 
-def cell(name: str, lag: int, seed: int, solved: float) -> staleness.Found:
-    return staleness.Found(name, lag, seed, [(0, 0.4), (200, solved)], 1.0, 0.0, 0.0, 1.0, 1.0)
+def cell(name: str, lag: int, seed: int, solved: float) -> CellResult:
+    return CellResult(name, lag, seed, [(0, 0.4), (200, solved)], 1.0, 0.0, 0.0, 1.0, 1.0)
 
 
 def test_an_objective_holds_up_to_the_lag_before_it_first_falls_short() -> None:
@@ -206,4 +208,6 @@ def test_an_objective_holds_up_to_the_lag_before_it_first_falls_short() -> None:
 
 def test_a_worker_that_dies_is_told_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"worker \d died: see .*worker-\d\.log"):
-        staleness.measure([{"name": "no cell at all"}], folder=tmp_path)
+        staleness.measure(
+            [Cell("no cell at all", GrpoSettings(learning_rate=-1.0), 0, 0, 1, 1)], folder=tmp_path
+        )

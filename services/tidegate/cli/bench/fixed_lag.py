@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import torch
 
-from tidegate.algorithms.grpo_settings import GrpoSettings
+from tidegate.cli.bench.cells import Cell, CellResult
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, trajectory_id
 from tidegate.core.records import Array, Sampler, Trajectory, VersionSpan
 from tidegate.environment.tasks.arithmetic import Arithmetic
@@ -36,31 +36,6 @@ NUM_DEMONSTRATIONS = 8_192
 HELDOUT_SAMPLES = 2
 RUN = RunId("fixed-lag")
 TASK = Arithmetic()
-
-
-class Cell(msgspec.Struct, frozen=True):
-    """One run: ``settings`` of the learner, ``lag`` and ``updates`` in versions; looked at every ``look_every``."""
-
-    name: str
-    settings: GrpoSettings
-    lag: int
-    seed: int
-    updates: int
-    look_every: int
-
-
-class CellResult(msgspec.Struct, frozen=True):
-    """``solved``: share of held-out problems solved when sampling, by version, the last one at the end."""
-
-    name: str
-    lag: int
-    seed: int
-    solved: list[tuple[int, float]]
-    ess_mean: float
-    clipped_mean: float
-    mismatch_kl_mean: float
-    wall_s: float
-    cpu_s: float
 
 
 def train(cell: Cell) -> CellResult:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.algorithms.grpo_settings import GrpoSettings
+from tidegate.cli.bench.cells import Cell, CellResult
 from tidegate.cli.bench.results import BenchResult, Sample
 from tidegate.cli.bench.setting import BenchSetting, say
 from tidegate.cli.bench.training_run import THREADS
@@ -50,25 +51,6 @@ OBJECTIVES: dict[str, GrpoSettings] = {
 }
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What is read of a ``fixed_lag.CellResult``, which lives beside torch."""
-
-    name: str
-    lag: int
-    seed: int
-    solved: list[tuple[int, float]]
-    ess_mean: float
-    clipped_mean: float
-    mismatch_kl_mean: float
-    wall_s: float
-    cpu_s: float
-
-    @property
-    def final(self) -> float:
-        """Share solved at the end."""
-        return self.solved[-1][1]
-
-
 def run(setting: BenchSetting) -> BenchResult:
     """Every cell of the table, as many at a time as there are cores; seeds outermost.
 
@@ -77,14 +59,7 @@ def run(setting: BenchSetting) -> BenchResult:
     """
     updates = QUICK_UPDATES if setting.quick else UPDATES
     cells = [
-        {
-            "name": name,
-            "settings": msgspec.to_builtins(settings),
-            "lag": lag,
-            "seed": seed,
-            "updates": updates,
-            "look_every": LOOK_EVERY,
-        }
+        Cell(name, settings, lag, seed, updates, LOOK_EVERY)
         for seed in range(setting.seeds)
         for lag in (QUICK_LAGS if setting.quick else LAGS)
         for name, settings in OBJECTIVES.items()
@@ -109,15 +84,15 @@ def run(setting: BenchSetting) -> BenchResult:
     )
 
 
-def measure(cells: Sequence[Mapping[str, object]], *, folder: Path) -> list[Found]:
+def measure(cells: Sequence[Cell], *, folder: Path) -> list[CellResult]:
     """Hand each cell to the next free worker; in the order of the cells."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = iter(enumerate(cells))
     lock = threading.Lock()
-    found: dict[int, Found] = {}
+    found: dict[int, CellResult] = {}
     problems: list[str] = []
 
-    def next_cell() -> tuple[int, Mapping[str, object]] | None:
+    def next_cell() -> tuple[int, Cell] | None:
         with lock:
             return None if problems else next(waiting, None)
 
@@ -135,7 +110,7 @@ def measure(cells: Sequence[Mapping[str, object]], *, folder: Path) -> list[Foun
                     with lock:
                         problems.append(f"worker {number} died: see {log}")
                     return
-                found[position] = msgspec.json.decode(line, type=Found)
+                found[position] = msgspec.json.decode(line, type=CellResult)
                 say(_progress(found[position], done=len(found), of=len(cells)))
             process.stdin.close()
 
@@ -159,18 +134,18 @@ def _worker(errors: int) -> "subprocess.Popen[bytes]":
     )
 
 
-def _progress(each: Found, *, done: int, of: int) -> str:
+def _progress(each: CellResult, *, done: int, of: int) -> str:
     return f"{done} of {of}: {each.name} at lag {each.lag}, seed {each.seed}: {each.final:.2f} solved"
 
 
-def _finals(found: Sequence[Found]) -> dict[tuple[str, int], list[float]]:
+def _finals(found: Sequence[CellResult]) -> dict[tuple[str, int], list[float]]:
     finals: dict[tuple[str, int], list[float]] = {}
     for each in found:
         finals.setdefault((each.name, each.lag), []).append(each.final)
     return finals
 
 
-def holds_to(found: Sequence[Found]) -> dict[str, int | None]:
+def holds_to(found: Sequence[CellResult]) -> dict[str, int | None]:
     """The largest lag of each objective without a worse one before it; None when it does not even hold at 0."""
     means = {key: statistics.fmean(values) for key, values in _finals(found).items()}
     lags = sorted({lag for _, lag in means})
@@ -188,7 +163,7 @@ def _while(lags: Sequence[int], holds: Callable[[int], bool]) -> Iterator[int]:
         yield lag
 
 
-def markdown(found: Sequence[Found], held: Mapping[str, int | None]) -> str:
+def markdown(found: Sequence[CellResult], held: Mapping[str, int | None]) -> str:
     """One line an objective, one column a lag."""
     finals = _finals(found)
     lags = sorted({lag for _, lag in finals})
@@ -207,7 +182,7 @@ def _mean_text(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} (±{statistics.stdev(values):.2f})"
 
 
-def html_page(found: Sequence[Found], table: str, *, updates: int) -> str:
+def html_page(found: Sequence[CellResult], table: str, *, updates: int) -> str:
     """The table's means over the lag, and for the largest lag how each objective came there."""
     finals = _finals(found)
     names = list(dict.fromkeys(each.name for each in found))
@@ -233,7 +208,7 @@ def html_page(found: Sequence[Found], table: str, *, updates: int) -> str:
     )
 
 
-def _learning_curve(found: Sequence[Found], name: str, *, lag: int) -> list[tuple[float, float]]:
+def _learning_curve(found: Sequence[CellResult], name: str, *, lag: int) -> list[tuple[float, float]]:
     runs = [each.solved for each in found if (each.name, each.lag) == (name, lag)]
     return [
         (float(points[0][0]), statistics.fmean(share for _, share in points))
@@ -241,7 +216,7 @@ def _learning_curve(found: Sequence[Found], name: str, *, lag: int) -> list[tupl
     ]
 
 
-def _sample(each: Found) -> Sample:
+def _sample(each: CellResult) -> Sample:
     return Sample(
         side="tidegate",
         label=f"{each.name} lag {each.lag} seed {each.seed}",
