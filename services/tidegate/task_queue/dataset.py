@@ -37,6 +37,8 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # A task message holds 256 KiB; half of it leaves room for everything else a task says.
 ROW_BYTES_MAX = 128 * KIB
 
+DIGEST_BYTES = 8
+
 _DECODER = msgspec.json.Decoder(Row)
 
 
@@ -102,7 +104,7 @@ def open_dataset(path: Path) -> Dataset:
         starts, ids, bins = array("Q"), array("Q"), list[str]()
         for _, start, row in _rows(file, path.name):
             starts.append(start)
-            ids.append(_short(row.prompt_id))
+            ids.append(short_digest(row.prompt_id))
             # One text for all rows of a bin.
             bins.append(sys.intern(row.bin))
         # Up to the next row: blank lines in between are nothing to a decoder of JSON.
@@ -122,6 +124,7 @@ def _refuse(file: BinaryIO, name: str, ids: "array[int]") -> None:
         )
     in_order = np.frombuffer(ids, dtype=np.uint64)
     in_order.sort()
+    # Different ids have one digest by a chance of one in millions, which a second reading settles.
     if np.any(in_order[1:] == in_order[:-1]):
         _refuse_repeated(file, name)
 
@@ -161,9 +164,9 @@ def _row(line: bytes, number: int, name: str) -> Row:
     return row
 
 
-def _short(prompt_id: str) -> int:
-    """Eight bytes that tell ids apart but for a chance of one in millions, which a second reading settles."""
-    return int.from_bytes(blake2b(prompt_id.encode(), digest_size=8).digest(), "little")
+def short_digest(text: str) -> int:
+    """A number of 64 bits that a text has wherever and whenever it is read."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=DIGEST_BYTES).digest(), "little")
 
 
 def _refuse_repeated(file: BinaryIO, name: str) -> None:

@@ -5,7 +5,6 @@ disk (``Dataset.save_to_disk``: ``state.json`` names the files, each an Arrow st
 such folder a split, named in ``dataset_dict.json``). Memory is bounded by one piece, not by the dataset.
 """
 
-import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidegate.core.errors import ConfigError
+from tidegate.runtime.arrow import load_pyarrow
 
 Format = Literal["jsonl", "parquet", "datasets"]
 
@@ -103,8 +103,8 @@ def _json_lines(file: Path) -> Iterator[SourceRow]:
 
 
 def _parquet(file: Path, columns: Sequence[str]) -> Iterator[SourceRow]:
-    parquet = _pyarrow("pyarrow.parquet")
-    lib = _pyarrow("pyarrow.lib")
+    parquet = load_pyarrow("pyarrow.parquet")
+    lib = load_pyarrow("pyarrow.lib")
     try:
         with parquet.ParquetFile(file, memory_map=True, pre_buffer=False) as opened:
             present = [name for name in columns if name in opened.schema_arrow.names]
@@ -117,7 +117,7 @@ def _parquet(file: Path, columns: Sequence[str]) -> Iterator[SourceRow]:
 
 
 def _arrow_stream(file: Path, columns: Sequence[str]) -> Iterator[SourceRow]:
-    arrow = _pyarrow("pyarrow")
+    arrow = load_pyarrow("pyarrow")
     try:
         with arrow.memory_map(str(file)) as mapped, arrow.ipc.open_stream(mapped) as stream:
             present = [name for name in columns if name in stream.schema.names]
@@ -166,17 +166,6 @@ def _json(path: Path) -> dict[str, Any]:
             f"{path} cannot be read",
             why=str(error),
             fix="name a folder that was written by save_to_disk of the library datasets",
-        ) from error
-
-
-def _pyarrow(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            "Parquet and Arrow files need the library pyarrow",
-            why=str(error),
-            fix="pip install 'tidegate[data]'",
         ) from error
 
 

@@ -13,7 +13,14 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.config import DatasetConfig
-from tidegate.task_queue.dataset import HELD_OUT_FILE, ROW_BYTES_MAX, TRAIN_FILE, Row
+from tidegate.task_queue.dataset import (
+    DIGEST_BYTES,
+    HELD_OUT_FILE,
+    ROW_BYTES_MAX,
+    TRAIN_FILE,
+    Row,
+    short_digest,
+)
 from tidegate.task_queue.dataset_files import SourceRow, read_rows
 
 _encode = msgspec.json.Encoder().encode
@@ -140,4 +147,4 @@ def _content_id(prompt: str, answer: str, repeats: dict[str, int]) -> str:
 
 def _fraction(prompt: str) -> float:
     """A number in [0, 1) that a prompt has wherever and whenever it is read; repeats fall on the same side."""
-    return int.from_bytes(blake2b(prompt.encode(), digest_size=8).digest(), "little") / 2**64
+    return short_digest(prompt) / 2 ** (8 * DIGEST_BYTES)

@@ -1,6 +1,5 @@
 """``tidegate export``."""
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ from tidegate.cli.books import ledger_path
 from tidegate.cli.export.table import COLUMNS, FORMAT, TENSOR_COLUMNS, Column, arrow_type
 from tidegate.cli.folder import find_folder, read_record
 from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.runtime.arrow import load_pyarrow
 from tidegate.trajectory_store.exporting import Ended, ended
 
 # A Parquet row group ends at either: many small pages are read quickly as one, and tokens with their logprobs stay
@@ -59,13 +59,7 @@ def write_table(
     Raises:
         ConfigError: pyarrow is not installed, or the file cannot be written.
     """
-    try:
-        arrow: Any = importlib.import_module("pyarrow")
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ConfigError(
-            "Parquet files need the library pyarrow", why=str(error), fix="pip install 'tidegate[data]'"
-        ) from error
+    arrow, parquet = load_pyarrow("pyarrow"), load_pyarrow("pyarrow.parquet")
     columns = (*COLUMNS, *TENSOR_COLUMNS) if with_tensors else COLUMNS
     schema = _schema(arrow, columns, run_id)
     counts: dict[str, int] = {}
