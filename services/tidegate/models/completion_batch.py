@@ -17,17 +17,11 @@ from torch.utils import checkpoint
 from tidegate.core.errors import RecordError
 from tidegate.models.causal_lm import CausalLm
 from tidegate.models.char_tokenizer import VOCABULARY_SIZE
-
-# Any token would do: nobody reads what is computed of padding.
-PAD = 0
+from tidegate.models.prefill import STEM_TOKENS_MIN, beginning_of, padded
 
 # Logits that exist at once, 64 MiB: all of a batch of 64 completions of 200 tokens would be 2.5 GB with a vocabulary of
 # 49,152.
 LOGITS_MAX = 1 << 24
-
-
-# A shorter beginning is read again faster than it is copied.
-STEM_TOKENS_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +66,9 @@ def pad_tokens(
     arrays = [np.asarray(row, dtype=np.int64) for row in rows]
     if not arrays or any(row.ndim != 1 or row.size == 0 for row in arrays):
         raise RecordError(f"{what} must be lists of at least one token, and at least one list")
-    lengths = np.array([row.size for row in arrays], dtype=np.int64)
-    padded = np.full((len(arrays), int(lengths.max())), PAD, dtype=np.int64)
-    for index, row in enumerate(arrays):
-        padded[index, : row.size] = row
-    if padded.min() < 0 or padded.max() >= vocabulary_size:
+    if any(row.min() < 0 or row.max() >= vocabulary_size for row in arrays):
         raise RecordError(f"{what} hold token ids outside of the vocabulary of {vocabulary_size}")
-    return torch.tensor(padded), torch.tensor(lengths)
+    return padded(arrays, device=torch.device("cpu"))
 
 
 def pack_completions(
@@ -161,8 +151,8 @@ def _hidden(model: CausalLm, batch: CompletionBatch) -> Tensor:
     lengths_G, num_shared = batch.prompt_lengths_G, _num_shared(batch)
     if num_shared >= STEM_TOKENS_MIN:
         # What all prompts begin with (instructions, examples) is read once for all of them.
-        _, stem = model(batch.prompts_GP[:1, :num_shared])
-        stem = stem.rows(torch.zeros_like(lengths_G))
+        _, read = model(batch.prompts_GP[:1, :num_shared])
+        stem = beginning_of(read, num_tokens=num_shared, num_rows=len(lengths_G))
         lengths_G = lengths_G - num_shared
     else:
         num_shared = 0

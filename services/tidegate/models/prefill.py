@@ -8,10 +8,15 @@ Shapes: G contexts, P tokens of the longest, D width.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from tidegate.models.causal_lm import CausalLm, KvCache
+
+# Any token would do: nobody reads what is computed of padding.
+PAD = 0
 
 Context = tuple[int, ...]
 
@@ -74,7 +79,7 @@ class ContextReader:
         longest = 0
         for context in wanted:
             known_here = self._known_of(context)
-            if known and known_here < STEM_TOKENS_MIN:
+            if known and not known_here:
                 break
             with_this, longest = min(known, known_here), max(longest, len(context))
             num_rows = len(together) + 1
@@ -113,23 +118,25 @@ class ContextReader:
         _, cache = self._model(torch.tensor([stem], device=self._model.device))
         self._stem = (stem, cache)
 
+    def _beginning(self, known: int, *, num_rows: int) -> KvCache | None:
+        """What the stem has read of each row, ``known`` tokens."""
+        if not known:
+            return None
+        assert self._stem is not None, "tokens are known of a stem"
+        return beginning_of(self._stem[1], num_tokens=known, num_rows=num_rows)
+
     def _read_whole(self, contexts: tuple[Context, ...], *, known: int) -> ReadContexts:
         """``known``: tokens of each that stand in the stem."""
         tokens_GP, lengths_G = padded([context[known:] for context in contexts], device=self._model.device)
-        past = None
-        if known:
-            assert self._stem is not None, "tokens are known of a stem"
-            past = beginning_of(self._stem[1], num_tokens=known, num_rows=len(contexts))
-        hidden_GPD, cache = self._model(tokens_GP, cache=past, lengths_B=lengths_G)
+        stem = self._beginning(known, num_rows=len(contexts))
+        hidden_GPD, cache = self._model(tokens_GP, cache=stem, lengths_B=lengths_G)
         hidden_GD = hidden_GPD[torch.arange(len(contexts), device=tokens_GP.device), lengths_G - 1]
         return ReadContexts(contexts, cache, hidden_GD)
 
     def _read_part(self, context: Context) -> ReadContexts | None:
-        past = None if self._partly is None else self._partly[1]
-        known = self._known_of(context)
-        if past is None and known:
-            assert self._stem is not None, "tokens are known of a stem"
-            past = beginning_of(self._stem[1], num_tokens=known, num_rows=1)
+        past = (
+            self._beginning(self._known_of(context), num_rows=1) if self._partly is None else self._partly[1]
+        )
         start = 0 if past is None else past.keys[0].shape[2]
         stop = min(start + self._tokens_per_pass, len(context))
         tokens_1T = torch.tensor([context[start:stop]], device=self._model.device)
@@ -159,11 +166,11 @@ def beginning_of(cache: KvCache, *, num_tokens: int, num_rows: int) -> KvCache:
     )
 
 
-def padded(rows: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token lists as one (rows, longest) tensor, padded on the right with token 0, and their lengths."""
-    lengths = [len(row) for row in rows]
-    longest = max(lengths)
-    return (
-        torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device),
-        torch.tensor(lengths, device=device),
-    )
+def padded(rows: Sequence[ArrayLike], *, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token lists as one (rows, longest) tensor with ``PAD`` on the right, and their lengths; some may be empty."""
+    arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+    lengths = [len(array) for array in arrays]
+    tokens = np.full((len(arrays), max(lengths)), PAD, dtype=np.int64)
+    for into, array in zip(tokens, arrays, strict=True):
+        into[: len(array)] = array
+    return torch.tensor(tokens, device=device), torch.tensor(lengths, device=device)
