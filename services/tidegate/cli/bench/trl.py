@@ -6,12 +6,12 @@ one thread each. Rates count from the end of the first update, so that no start 
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from tidegate.cli.bench.program import Moment, Program
+from tidegate.cli.bench.program import Program
 from tidegate.cli.bench.results import BenchResult, Goal, Sample, row
 from tidegate.cli.bench.setting import BenchSetting, say
 from tidegate.cli.bench.training_run import STEPS_FILE, THREADS, up_command
@@ -78,13 +78,8 @@ def run(setting: BenchSetting) -> BenchResult:
     batch_size = read_run_file(RUN_FILE, []).file.batch_size
     completions = (updates - 1) * batch_size
 
-    def figures(side: int, of: str) -> list[float]:
-        sides = [pair[side] for pair in pairs]
-        if of == "rate":
-            return [completions / each.seconds for each in sides]
-        if of == "cpu":
-            return [1000.0 * each.cpu_s / (updates * batch_size) for each in sides]
-        return [each.reached for each in sides]
+    def both(figure: Callable[[Side], float]) -> tuple[list[float], list[float]]:
+        return [figure(ours) for ours, _ in pairs], [figure(theirs) for _, theirs in pairs]
 
     return BenchResult(
         name="trl",
@@ -92,12 +87,15 @@ def run(setting: BenchSetting) -> BenchResult:
             row(
                 "completions generated and trained",
                 "a second",
-                figures(0, "rate"),
-                figures(1, "rate"),
+                *both(lambda side: completions / side.seconds),
                 goal=Goal(1.0, "at_least", "ratio"),
             ),
-            row("CPU-seconds of 1,000 completions", "CPU-s", figures(0, "cpu"), figures(1, "cpu")),
-            row("mean reward of the last third", "", figures(0, "reached"), figures(1, "reached")),
+            row(
+                "CPU-seconds of 1,000 completions",
+                "CPU-s",
+                *both(lambda side: 1000.0 * side.cpu_s / (updates * batch_size)),
+            ),
+            row("mean reward of the last third", "", *both(lambda side: side.reached)),
         ],
         samples=[
             _sample(name, side, seed, completions=completions)
@@ -121,12 +119,7 @@ def _platform(setting: BenchSetting, *, seed: int, updates: int) -> Side:
         limit_s=RUN_TIMEOUT_S,
         overrides=[f"seed={seed}", "task_queue.evaluation_every_versions=0"],
     )
-    log = folder.with_name(f"{folder.name}.log")
-    with Program(command, log=log, environment=THREADS) as program:
-        program.wait(timeout_s=RUN_TIMEOUT_S)
-        whole = program.end()
-        started_at_s = program.started_at_s
-    return _side(folder / STEPS_FILE, log, whole, started_at_s=started_at_s, updates=updates)
+    return _measured(command, folder, steps=folder / STEPS_FILE, environment=THREADS, updates=updates)
 
 
 def _peer(setting: BenchSetting, python: Path, *, seed: int, updates: int) -> Side:
@@ -154,20 +147,20 @@ def _peer(setting: BenchSetting, python: Path, *, seed: int, updates: int) -> Si
         "output": str(output),
     }
     peer = Path(__file__).parent / "peers" / "trl_grpo.py"
-    log = output.parent.with_name(f"{output.parent.name}.log")
-    with Program(
-        [str(python), str(peer), msgspec.json.encode(asked).decode()],
-        log=log,
-        environment={"PYTHONPATH": str(SOURCES), "HF_HUB_OFFLINE": "1"},
-    ) as program:
+    command = [str(python), str(peer), msgspec.json.encode(asked).decode()]
+    environment = {"PYTHONPATH": str(SOURCES), "HF_HUB_OFFLINE": "1"}
+    return _measured(command, output.parent, steps=output, environment=environment, updates=updates)
+
+
+def _measured(
+    command: Sequence[str], folder: Path, *, steps: Path, environment: Mapping[str, str], updates: int
+) -> Side:
+    """Run one side to its end; ``steps``: where it writes its updates."""
+    log = folder.with_name(f"{folder.name}.log")
+    with Program(command, log=log, environment=environment) as program:
         program.wait(timeout_s=RUN_TIMEOUT_S)
         whole = program.end()
-        started_at_s = program.started_at_s
-    return _side(output, log, whole, started_at_s=started_at_s, updates=updates)
-
-
-def _side(path: Path, log: Path, whole: Moment, *, started_at_s: float, updates: int) -> Side:
-    lines = path.read_bytes() if path.exists() else b""
+    lines = steps.read_bytes() if steps.exists() else b""
     found = [each for each in msgspec.json.Decoder(Update).decode_lines(lines) if 1 <= each.step <= updates]
     if len(found) < updates:
         raise UnavailableError(
@@ -176,7 +169,7 @@ def _side(path: Path, log: Path, whole: Moment, *, started_at_s: float, updates:
     return Side(
         updates=found,
         seconds=found[-1].at_s - found[0].at_s,
-        wall_s=whole.at_s - started_at_s,
+        wall_s=whole.at_s - program.started_at_s,
         cpu_s=whole.cpu_s,
     )
 
