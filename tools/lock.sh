@@ -6,9 +6,12 @@ uv=$1
 shift
 cd "$(dirname "$0")/.."
 
-resolve() {
-    "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+lock() {
+    "$uv" pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate \
         --no-emit-index-url --no-emit-find-links --no-sources "$@"
+}
+resolve() {
+    lock --universal "$@"
 }
 
 # uv pins itself: the resolver that wrote the locks is the one that installs them.
@@ -21,9 +24,8 @@ resolve --group build --constraints locks/runtime.txt --output-file locks/build.
 resolve pyproject.toml --all-extras --group build --group dev --constraints locks/runtime.txt \
     --output-file locks/dev.txt "$@"
 # The inference server that the tests start has an environment of its own, for Linux on x86-64 alone.
-"$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-header \
-    --no-annotate --no-emit-index-url --no-emit-find-links --no-sources --override tools/vllm/overrides.in \
-    --output-file locks/vllm.txt "$@" tools/vllm/requirements.in
+lock --python-platform x86_64-manylinux_2_28 --override tools/vllm/overrides.in --output-file locks/vllm.txt "$@" \
+    tools/vllm/requirements.in
 # And so has the peer that GRPO is measured beside.
 printf 'msgspec\npeft\ntorch==2.13.0\ntransformers\ntrl\n' |
     resolve --constraints locks/runtime.txt --output-file locks/trl.txt "$@" -
