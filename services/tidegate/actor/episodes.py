@@ -83,6 +83,8 @@ class EpisodeRunner:
             if await context.drain.sleep(ACCOUNT_S):
                 return
 
+            for name, value in steering.figures.items():
+                context.stats.set(name, value)
     def stop(self) -> None:
         """End what is under way; it is kept for other actors."""
         self._steering.stop = True

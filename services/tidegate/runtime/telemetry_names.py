@@ -117,6 +117,12 @@ METRIC_ACTOR_VERSION = "tidegate.actor.policy_version"
 METRIC_WEIGHTS_PUBLISH = "tidegate.weights.publish.duration"
 METRIC_WEIGHTS_LOAD = "tidegate.weights.load.duration"
 METRIC_WEIGHTS_PROPAGATION = "tidegate.weights.propagation"
+METRIC_SERVER_UPDATES = "tidegate.inference_server.updates"
+METRIC_SERVER_REQUESTS = "tidegate.inference_server.requests"
+METRIC_SERVER_LOSSES = "tidegate.inference_server.losses"
+METRIC_SERVER_PAUSE = "tidegate.inference_server.pause"
+METRIC_SERVER_LOAD = "tidegate.inference_server.load"
+METRIC_SERVER_PROBE_ERROR = "tidegate.inference_server.probe_error"
 METRIC_WEIGHTS_BYTES = "tidegate.weights.size"
 METRIC_WEIGHTS_PUBLISHED = "tidegate.weights.published"
 METRIC_WEIGHTS_KEPT = "tidegate.weights.kept"
@@ -249,6 +255,20 @@ INSTRUMENTS: dict[str, Instrument] = {
     METRIC_LEARNER_WAIT: Instrument("counter", "s", "Time the learner trained nothing, by cause."),
     METRIC_LEARNER_STEPS: Instrument("counter", "{step}", "Environment steps or tokens trained on."),
     METRIC_LEARNER_RETURN: Instrument("gauge", "", "Mean return of the last episodes."),
+    METRIC_SERVER_UPDATES: Instrument(
+        "counter", "{update}", "Updates of an inference server's weights, taken or refused."
+    ),
+    METRIC_SERVER_REQUESTS: Instrument(
+        "counter", "{request}", "Requests under way at updates of their inference server, kept or cut."
+    ),
+    METRIC_SERVER_LOSSES: Instrument("counter", "{loss}", "Times that an inference server was gone."),
+    METRIC_SERVER_PAUSE: Instrument("gauge", "s", "Pause of an inference server for its newest update."),
+    METRIC_SERVER_LOAD: Instrument("gauge", "s", "Loading of weights in that pause."),
+    METRIC_SERVER_PROBE_ERROR: Instrument(
+        "gauge",
+        "",
+        "How far its logprobs then were from the policy's own, on average over the probe, in nats.",
+    ),
     METRIC_LEARNER_REWARD: Instrument("gauge", "", "Mean reward of the newest batch."),
     METRIC_LEARNER_LOSS: Instrument("gauge", "", "Loss of the newest update."),
     METRIC_LEARNER_ESS: Instrument("gauge", "1", "Effective share of the newest batch."),

@@ -75,6 +75,14 @@ async def test_tasks_run_side_by_side_and_each_leaves_as_soon_as_it_is_done() ->
     assert rollouts_of(await slow).samples[0].num_steps == 30
 
 
+async def test_what_only_its_engine_measures_is_on_the_actors_board() -> None:
+    house = House()
+    house.steering.figures["server_probe_error"] = 0.07
+    house.drain.request()
+    await house.runner.account()
+    assert house.value("server_probe_error") == 0.07
+
+
 async def test_as_many_tasks_run_as_fit_with_all_of_their_samples() -> None:
     assert House(num_samples=3, slots=16).runner.flows_max == 5
     assert House(num_samples=16, slots=4).runner.flows_max == 1, "the engine lets the others wait"

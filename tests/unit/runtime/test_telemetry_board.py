@@ -45,6 +45,34 @@ def test_a_service_that_was_told_to_stop_says_so() -> None:
         ]
 
 
+def test_what_an_engine_did_with_its_server_is_told_by_how_it_ended() -> None:
+    board = {
+        "server_updates_total": 7.0,
+        "server_updates_refused_total": 1.0,
+        "server_requests_kept_total": 60.0,
+        "server_streams_cut_total": 9.0,
+        "server_losses_total": 2.0,
+        "server_pause_ms": 300.0,
+        "server_update_ms": 200.0,
+        "server_probe_error": 0.07,
+    }
+    found = {
+        (reading.metric.removeprefix("tidegate.inference_server."), *reading.labels.values()): reading.value
+        for reading in readings(stats("actor", board))
+        if reading.metric.startswith("tidegate.inference_server.")
+    }
+    assert found == {
+        ("updates", "taken"): 7.0,
+        ("updates", "refused"): 1.0,
+        ("requests", "kept"): 60.0,
+        ("requests", "cut"): 9.0,
+        ("losses",): 2.0,
+        ("pause",): 0.3,
+        ("load",): 0.2,
+        ("probe_error",): 0.07,
+    }
+
+
 def test_units_are_those_of_the_catalogue() -> None:
     found = {
         reading.metric: reading.value

@@ -70,10 +70,10 @@ class Steering:
     finishing; the engine ends them at its next boundary and gives no rollouts of them.
     ``serving``, ``num_swaps`` and ``swap_s``: the policy in use, how often it was swapped, and the seconds that
     generation stood still for it. ``running`` and ``position``: what is under way, and how many steps or tokens of it
-    are made.
+    are made. ``figures``: what only this engine measures, as the actor's board names it; bounded by its code.
     """
 
-    __slots__ = ("cut", "newest", "num_swaps", "position", "running", "serving", "stop", "swap_s")
+    __slots__ = ("cut", "figures", "newest", "num_swaps", "position", "running", "serving", "stop", "swap_s")
 
     def __init__(self) -> None:
         """No policy yet."""
@@ -85,6 +85,7 @@ class Steering:
         self.serving: PolicySnapshot | None = None
         self.num_swaps = 0
         self.swap_s = 0.0
+        self.figures: dict[str, float] = {}
 
     def begins(self, tasks: Sequence[Task], version: PolicyVersion, *, now_s: float) -> None:
         """The engine starts these tasks together, under ``version``."""

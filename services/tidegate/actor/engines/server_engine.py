@@ -8,7 +8,7 @@ and the server is never left paused. A server that was lost gets its weights ane
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -39,6 +39,15 @@ PING_PERIOD_S = 1.0
 # Between two looks at a server's counter while its last tokens arrive, and at one that is starting.
 DRAIN_POLL_S = 0.002
 READY_POLL_S = 0.25
+
+# There from the start, as an increase from nothing is none to who watches them.
+COUNTERS = (
+    "server_updates_total",
+    "server_updates_refused_total",
+    "server_requests_kept_total",
+    "server_streams_cut_total",
+    "server_losses_total",
+)
 
 
 class UpdateRefusedError(TidegateError):
@@ -100,7 +109,8 @@ class ServerEngine:
         self._num_made_before = 0
         self._epoch = 0
         self._request_numbers = count()
-        self._figures: dict[str, float] = {}
+        self._figures = steering.figures
+        self._figures |= dict.fromkeys(COUNTERS, 0.0)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -111,11 +121,6 @@ class ServerEngine:
     def context_length(self) -> int:
         """Tokens of a context and its continuation together."""
         return self._context_length
-
-    @property
-    def figures(self) -> Mapping[str, float]:
-        """What the engine measures, as the actor's board names it; bounded by the names in this file."""
-        return {**self._figures, "server_streams_cut_total": self._streams.num_cut}
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         """Whether the tensors belong to the model, and are numbers.
@@ -277,6 +282,7 @@ class ServerEngine:
         try:
             await self._replace(wanted, before=before)
             paused_s = self._clock.monotonic_s() - started_at_s
+            num_kept = len(self._streams)
             await self._compare(wanted)
         except (ServerRefusalError, UpdateRefusedError, DeadlineError, RecordError) as error:
             self._note_failure(snapshot, error)
@@ -291,6 +297,7 @@ class ServerEngine:
         self._steering.swapped(snapshot, seconds=paused_s)
         self._figures["server_pause_ms"] = 1e3 * paused_s
         self._add("server_updates_total")
+        self._add("server_requests_kept_total", num_kept)
         await self._in_thread(lambda: self._weights.drop_all_but(wanted.folder))
         self._log.info("server_updated", version=str(snapshot.version), **self._figures)
 
@@ -317,9 +324,10 @@ class ServerEngine:
     async def _settle(self) -> None:
         """Nothing that a paused server made is on its way when this returns, or nobody waits for it any more."""
         if self._dialect.labels_pieces:
-            self._streams.cut(only_unlabelled=True)
-        elif not await self._all_arrived():
-            self._streams.cut()
+            num_cut = self._streams.cut(only_unlabelled=True)
+        else:
+            num_cut = 0 if await self._all_arrived() else self._streams.cut()
+        self._add("server_streams_cut_total", num_cut)
         await self._streams.until_ended()
 
     async def _all_arrived(self) -> bool:
@@ -359,7 +367,7 @@ class ServerEngine:
         Raises:
             UnavailableError: it is not to be had; what the server computes is unknown.
         """
-        self._streams.cut(refused=refused.version)
+        self._add("server_streams_cut_total", self._streams.cut(refused=refused.version))
         await self._in_thread(lambda: self._weights.drop_all_but(*([before.folder] if before else [])))
         try:
             if before is None:
@@ -429,8 +437,8 @@ class ServerEngine:
         self._served, self._failed, self._lost = None, None, None
         await self._connect()
 
-    def _add(self, name: str) -> None:
-        self._figures[name] = self._figures.get(name, 0.0) + 1.0
+    def _add(self, name: str, value: float = 1.0) -> None:
+        self._figures[name] = self._figures.get(name, 0.0) + value
 
     async def _in_thread(self, call: Callable[[], ResultT]) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

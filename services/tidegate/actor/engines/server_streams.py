@@ -48,7 +48,6 @@ class Streams:
         # Freed as they end, which takes no longer than closing a connection.
         self._ending: set[asyncio.Task[PieceFinish | None]] = set()
         self.num_received = 0
-        self.num_cut = 0
 
     def __len__(self) -> int:
         """Requests under way."""
@@ -67,20 +66,22 @@ class Streams:
             stream.flush()
         self._released.set()
 
-    def cut(self, *, refused: PolicyVersion | None = None, only_unlabelled: bool = False) -> None:
-        """End requests here and on the server; each may go on as a new one, from the tokens that it has.
+    def cut(self, *, refused: PolicyVersion | None = None, only_unlabelled: bool = False) -> int:
+        """End requests here and on the server; each may go on as a new one, from the tokens that it has. How many.
 
         ``refused``: the version whose tokens are forgotten. ``only_unlabelled``: those whose pieces do not say whose
         they are.
         """
+        num_cut = 0
         for stream in self._open:
             if only_unlabelled and self._labels_pieces and stream.labels:
                 continue
             stream.flush(without=refused)
-            self.num_cut += 1
+            num_cut += 1
             self._end(stream)
         if refused is not None:
             self._released.set()
+        return num_cut
 
     async def until_ended(self) -> None:
         """Until the connections of what was cut are closed, which is what ends a request on the server."""

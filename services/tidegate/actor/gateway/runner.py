@@ -120,6 +120,8 @@ class AgentRunner:
             if await self._context.drain.sleep(ACCOUNT_S):
                 return
 
+            for name, value in steering.figures.items():
+                stats.set(name, value)
     def stop(self) -> None:
         """End the agents; their tasks are for other actors."""
         self._steering.stop = True

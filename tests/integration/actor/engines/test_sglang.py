@@ -113,7 +113,7 @@ async def test_weights_that_cannot_be_loaded_leave_the_version_before_in_place(t
         emptied = tmp_path / "server-weights" / "actor-0" / str(refused.version)
         await asyncio.to_thread(emptied.mkdir)
         at.house.steering.newest = refused
-        await at.house.until(lambda: "server_updates_refused_total" in at.house.engine.figures)
+        await at.house.until(lambda: at.house.steering.figures["server_updates_refused_total"] > 0)
         written = Written()
         assert await at.house.write((3, 4), written, num_tokens=3) == "length"
         assert_each_token_is_its_versions(written)

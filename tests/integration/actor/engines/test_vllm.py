@@ -127,8 +127,8 @@ async def test_requests_under_way_are_kept_across_updates_and_each_token_is_its_
         # Read anew under each version, every token has the logprob of the version it is labelled with.
         errors = [server.versions.error(context, one) for context, one in zip(contexts, written, strict=True)]
         assert max(errors) < TOLERANCE
-        assert house.engine.figures["server_streams_cut_total"] == 0
-        assert house.engine.figures["server_probe_error"] < TOLERANCE
+        assert house.steering.figures["server_streams_cut_total"] == 0
+        assert house.steering.figures["server_probe_error"] < TOLERANCE
 
 
 async def test_no_token_of_kept_caches_is_labelled_with_the_version_after_or_before_it(
@@ -150,7 +150,7 @@ async def test_no_token_of_kept_caches_is_labelled_with_the_version_after_or_bef
             for span in one.spans():
                 assert {token % 2 for token in one.tokens[span.start : span.stop]} == {span.version.step % 2}
         assert min(len(one.spans()) for one in written) >= 2
-        assert house.engine.figures["server_streams_cut_total"] == 0
+        assert house.steering.figures["server_streams_cut_total"] == 0
 
 
 async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way(
@@ -173,15 +173,15 @@ async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way
             spoiling[0].way = way
             steering.newest = server.versions.random(31 + number)
             await house.until(
-                lambda number=number: house.engine.figures.get("server_updates_refused_total", 0) == number
+                lambda number=number: house.steering.figures["server_updates_refused_total"] == number
             )
-            assert house.engine.figures["server_probe_error"] > 10 * TOLERANCE
+            assert house.steering.figures["server_probe_error"] > 10 * TOLERANCE
             steering.newest = first
             assert await writing == "length"
             assert [span.version for span in written.spans()] == [first.version]
             assert server.versions.error((3, 4, 5), written) < TOLERANCE
         await house.serve(server.versions.random(39))  # and the next good one is taken
-        assert house.engine.figures["server_updates_refused_total"] == 2
+        assert house.steering.figures["server_updates_refused_total"] == 2
 
 
 async def test_a_server_started_with_a_tied_head_is_found_out(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ async def test_a_server_started_with_a_tied_head_is_found_out(tmp_path: Path) ->
     try:
         async with opened(engine_at(url, policy, tmp_path, steering), steering) as house:
             steering.newest = versions.random(1)
-            await house.until(lambda: "server_updates_refused_total" in house.engine.figures)
+            await house.until(lambda: house.steering.figures["server_updates_refused_total"] > 0)
             assert steering.serving is None
-            assert house.engine.figures["server_probe_error"] > 10 * TOLERANCE
+            assert house.steering.figures["server_probe_error"] > 10 * TOLERANCE
     finally:
         await process.stop()
 
@@ -227,7 +227,7 @@ async def test_a_server_killed_while_it_writes_loses_nothing_written_and_is_star
         assert written.tokens[: len(kept)] == kept
         assert len(written.tokens) == len(kept) + 10
         assert versions.error((3, 4, 5), written) < TOLERANCE
-        assert house.engine.figures["server_losses_total"] >= 1
+        assert house.steering.figures["server_losses_total"] >= 1
         last = server_processes()
     gone, alive = psutil.wait_procs(last, timeout=30)
     assert gone

@@ -21,6 +21,7 @@ from tidegate.core.records import PolicySnapshot, Sampler
 from tidegate.models.char_tokenizer import CharTokenizer
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import LoraConfig
+from tidegate.runtime.telemetry_board import BOARDS
 
 NO_STOP: frozenset[int] = frozenset()
 CONFIG = ServerConfig(retry_delay_s=0.02, drain_deadline_s=0.2, ready_deadline_s=1.0)
@@ -130,7 +131,7 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
         assert len(one.tokens) == 45
         assert_each_token_is_its_versions(one)
     assert house.server.num_requests == 6
-    assert house.engine.figures["server_streams_cut_total"] == 0
+    assert house.steering.figures["server_streams_cut_total"] == 0
     await house.close()
 
 
@@ -163,11 +164,11 @@ async def test_a_caller_that_leaves_costs_no_later_token_its_label(house: House)
     assert_each_token_is_its_versions(written)
     writing = house.write(written := Written(), num_tokens=40)
     await house.until(lambda: len(written.tokens) > 3)
-    num_cut = house.engine.figures["server_streams_cut_total"]
+    num_cut = house.steering.figures["server_streams_cut_total"]
     await house.serve(3)
     await writing
     assert_each_token_is_its_versions(written)
-    assert house.engine.figures["server_streams_cut_total"] == num_cut
+    assert house.steering.figures["server_streams_cut_total"] == num_cut
 
 
 async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(house: House, tmp_path: Path) -> None:
@@ -180,13 +181,13 @@ async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(house: Hous
     await house.until(lambda: len(written.tokens) > 3)
     house.server.loads_instead = tmp_path / "wrong"
     house.steering.newest = house.snapshot(2)
-    await house.until(lambda: "server_updates_refused_total" in house.engine.figures)
+    await house.until(lambda: house.steering.figures["server_updates_refused_total"] > 0)
     house.steering.newest = newer = house.snapshot(3)
     assert await writing == "length"
     assert 2 not in written.tokens
     assert_each_token_is_its_versions(written)
     await house.until(lambda: house.steering.serving is newer)
-    assert house.engine.figures["server_updates_refused_total"] == 1
+    assert house.steering.figures["server_updates_refused_total"] == 1
     assert not house.server.paused
 
 
@@ -198,7 +199,7 @@ async def test_a_shuffled_tensor_is_refused(house: House, tmp_path: Path) -> Non
     write_folder(tmp_path / "wrong", wrong, model=house.model_folder, dtype="float32")
     house.server.loads_instead = tmp_path / "wrong"
     house.steering.newest = house.snapshot(2)
-    await house.until(lambda: "server_updates_refused_total" in house.engine.figures)
+    await house.until(lambda: house.steering.figures["server_updates_refused_total"] > 0)
     assert house.steering.serving is not None
     assert house.steering.serving.version.step == 1
 
@@ -210,7 +211,7 @@ async def test_a_call_that_fails_leaves_the_version_before_in_place_and_nothing_
     await house.serve(1)
     house.server.refusals.append(call)
     house.steering.newest = second = house.snapshot(2)
-    await house.until(lambda: "server_updates_refused_total" in house.engine.figures)
+    await house.until(lambda: house.steering.figures["server_updates_refused_total"] > 0)
     written = Written()
     assert await house.write(written, num_tokens=2) == "length"
     await house.until(lambda: house.steering.serving is second)  # it was tried again
@@ -225,7 +226,7 @@ async def test_the_engine_fails_after_updates_that_fail_in_a_row(tmp_path: Path)
     house.steering.newest = house.snapshot(2)
     with pytest.raises(UpdateRefusedError):
         await house.running
-    assert house.engine.figures["server_updates_refused_total"] == CONFIG.failures_max
+    assert house.steering.figures["server_updates_refused_total"] == CONFIG.failures_max
     assert not house.server.paused
     assert house.server.weights == "0-a@1"
     with pytest.raises(UnavailableError):
@@ -247,7 +248,24 @@ async def test_a_lost_server_fails_its_requests_and_gets_its_weights_anew(house:
     assert await writing == "length"
     assert written.tokens == [*kept, 1, 1, 1, 1, 1]
     assert house.server.weights == "0-a@1"
-    assert house.engine.figures["server_losses_total"] >= 1
+    assert house.steering.figures["server_losses_total"] >= 1
+
+
+async def test_all_that_is_measured_is_shown_as_a_metric(house: House) -> None:
+    await house.serve(1)
+    shown = {name for name in BOARDS["actor"] if name.startswith("server_")}
+    assert house.steering.figures.keys() == shown
+
+
+async def test_requests_that_updates_find_under_way_are_counted(house: House) -> None:
+    await house.serve(1)
+    written = [Written(), Written()]
+    writings = [house.write(one, num_tokens=45) for one in written]
+    for step in (2, 3):
+        await house.until(lambda step=step: min(len(one.tokens) for one in written) > 3 * step)
+        await house.serve(step)
+    assert {await writing for writing in writings} == {"length"}
+    assert house.steering.figures["server_requests_kept_total"] == 4
 
 
 async def test_a_server_that_does_not_come_back_ends_the_engine(tmp_path: Path) -> None:
