@@ -13,10 +13,11 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from tidegate.actor.engines.port import Steering
-from tidegate.core.errors import CorruptionError, NotFoundError, TidegateError
+from tidegate.core.errors import CorruptionError, NotFoundError, RecordError, TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.staleness import LineageTree
+from tidegate.models.model_folder import base_digest
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry_names import (
@@ -115,6 +116,7 @@ class PolicyLoop:
         self._known: dict[_Content, Array] = {}
         # The last version dealt with, served or refused: it is not tried again, the next one is.
         self._seen: PolicyVersion | None = None
+        self._base_digest: str | None = None
 
     async def run(self) -> None:
         """Follow until draining."""
@@ -166,11 +168,33 @@ class PolicyLoop:
         Raises:
             TidegateError: it does not fit, or could not be had within the attempts.
         """
+        await self._check_base(announcement)
         inline = announcement.inline_snapshot()
         snapshot = inline if inline is not None else await self._pull(announcement)
         if snapshot is not None:
             self._engine.check_policy(snapshot)
         return snapshot
+
+    async def _check_base(self, announcement: Announcement) -> None:
+        """Whether adapters are of the model that this actor has: they fit any other of its size as well.
+
+        Raises:
+            RecordError: they are of another one.
+        """
+        if self._base_digest is None:
+            policy = self._context.settings.policy
+            # It reads the whole folder, once.
+            self._base_digest = await asyncio.to_thread(
+                base_digest, policy.kind, path=policy.path, lora_rank=policy.lora.rank
+            )
+        theirs = announcement.message.base_digest
+        if theirs != self._base_digest:
+            raise RecordError(
+                f"Policy {announcement.version} has adapters of the model {theirs or 'none'!r},"
+                f" and this actor's are of {self._base_digest or 'none'!r}",
+                why="the learner's policy.path holds another config or other safetensors, or its policy.lora differs",
+                fix="give both the same folder (`tidegate model` prints its digest) and start the wrong one anew",
+            )
 
     async def _pull(self, announcement: Announcement) -> PolicySnapshot | None:
         backoff_s = BACKOFF_START_S
@@ -205,7 +229,7 @@ class PolicyLoop:
 
     def _assemble(self, announcement: Announcement) -> PolicySnapshot:
         tensors = {name: self._known[content] for name, content in _contents(announcement).items()}
-        return PolicySnapshot(announcement.version, tensors, announcement.message.published_at_s)
+        return announcement.snapshot(tensors)
 
 
 def _may_pass(error: TidegateError) -> bool:

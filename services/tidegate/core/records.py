@@ -143,11 +143,15 @@ class Trajectory(msgspec.Struct, frozen=True, eq=False):
 
 
 class PolicySnapshot(msgspec.Struct, frozen=True, eq=False):
-    """One published policy: its version and its parameters as a flat dict of float32 arrays."""
+    """One published policy: its version and its parameters as a flat dict of float32 arrays.
+
+    ``base_digest``: what tells the model that they are adapters of; empty when they are all weights.
+    """
 
     version: PolicyVersion
     tensors: dict[str, Array]
     published_at_s: float = 0.0
+    base_digest: str = ""
 
     def num_bytes(self) -> int:
         """Bytes of all tensors, which decides whether it travels inline."""

@@ -62,6 +62,7 @@ class Learner:
         self._progress: Progress | None = None
         self._tree = LineageTree()
         self._policy: dict[str, Array] = {}
+        self._base_digest = ""
         self._published_at_s = 0.0
         self._tiers = context.settings.response.tiers_in_force()
         self._steps_since_checkpoint = 0
@@ -124,7 +125,8 @@ class Learner:
             settling=self._settling,
             make_first_policy=self._make_first_policy,
         )
-        self._progress, self._tree, self._policy = begun.progress, begun.tree, begun.policy
+        self._progress, self._tree = begun.progress, begun.tree
+        self._policy, self._base_digest = begun.policy, begun.base_digest
         self._checkpointing.newest = begun.restored_from
         self._reporter.progress(begun.progress)
         batches = BatchSource(
@@ -260,7 +262,12 @@ class Learner:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _snapshot(self) -> PolicySnapshot:
-        return PolicySnapshot(self.progress.version, self._policy, published_at_s=self._published_at_s)
+        return PolicySnapshot(
+            self.progress.version,
+            self._policy,
+            published_at_s=self._published_at_s,
+            base_digest=self._base_digest,
+        )
 
     async def _publish_if_missing(self) -> None:
         """Nobody sends batches: see to it that the newest version is there to be followed (after a lost disk)."""

@@ -20,6 +20,7 @@ from tidegate.learner.optim.port import Trainer
 from tidegate.learner.retrying import until_done
 from tidegate.learner.settling import Settling
 from tidegate.learner.state import Progress, lineage_to_open
+from tidegate.models.model_folder import base_digest
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
@@ -29,11 +30,15 @@ TOKEN_BYTES = 4
 
 
 class Start(msgspec.Struct, frozen=True, eq=False):
-    """Where a learner begins: its progress, the tree with its own lineage, the checkpoint it came from if any."""
+    """Where a learner begins: its progress, the tree with its own lineage, the checkpoint it came from if any.
+
+    ``policy`` is published, with ``base_digest`` (``PolicySnapshot``).
+    """
 
     progress: Progress
     tree: LineageTree
     policy: dict[str, Array]
+    base_digest: str
     learner_id: str
     restored_from: PolicyVersion | None
 
@@ -76,14 +81,22 @@ async def start(
         Progress(version=version) if progress is None else msgspec.structs.replace(progress, version=version)
     )
     policy = trainer.policy()
-    snapshot = PolicySnapshot(version, policy, published_at_s=context.clock.now_s())
+    base = await asyncio.to_thread(
+        base_digest, settings.policy.kind, path=settings.policy.path, lora_rank=settings.policy.lora.rank
+    )
+    snapshot = PolicySnapshot(version, policy, published_at_s=context.clock.now_s(), base_digest=base)
     await settling.publish(snapshot, tree, trace_parent=context.telemetry.root())
     context.log.info(
         "lineage_opened", version=str(version), restored_from=str(restored_from), revived=num_revived
     )
     context.stats.set("revived_trajectories", num_revived)
     return Start(
-        progress=progress, tree=tree, policy=policy, learner_id=learner_id, restored_from=restored_from
+        progress=progress,
+        tree=tree,
+        policy=policy,
+        base_digest=base,
+        learner_id=learner_id,
+        restored_from=restored_from,
     )
 
 

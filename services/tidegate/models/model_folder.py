@@ -51,10 +51,23 @@ def check_folder(folder: Path) -> None:
         )
 
 
+def base_digest(kind: str, *, path: str, lora_rank: int) -> str:
+    """What tells the model that a policy's adapters are put on; empty for a policy without, which is all weights.
+
+    ``kind``, ``path`` and ``lora_rank`` are the run file's ``policy``.
+
+    The learner publishes it and actors hold it against their own, as adapters fit any base of the same size and mean
+    nothing on another one.
+
+    Raises:
+        ConfigError: ``path`` names no model.
+    """
+    return folder_digest(pretrained_folder(path)) if kind == "transformers" and lora_rank else ""
+
+
 def folder_digest(folder: Path) -> str:
     """What tells one pretrained model from another: its config's and its weights' bytes, as 32 hex digits.
 
-    Actors and learner of a run compare it, as adapters fit any base of the same size and mean nothing on another one.
     Reads the whole folder, at some 5 GB/s once it is in memory.
 
     Raises:

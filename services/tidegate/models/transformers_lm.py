@@ -22,7 +22,6 @@ from transformers import Cache, DynamicLayer
 from tidegate.core.records import Array
 from tidegate.models.causal_lm import KvCache, Reading
 from tidegate.models.lora import adapters_off, add_adapters
-from tidegate.models.model_folder import folder_digest
 from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
 from tidegate.models.pretrained_folder import load_pretrained
 from tidegate.models.reading import KvReading
@@ -77,7 +76,6 @@ class TransformersLm(nn.Module):
         )
         self.network = pretrained.network
         self._vocabulary_size = pretrained.vocabulary_size
-        self._digest = ""
         if full:
             self._trained: dict[str, Tensor] = dict(self.network.named_parameters())
         else:
@@ -187,11 +185,6 @@ class TransformersLm(nn.Module):
     def vocabulary_size(self) -> int:
         """Rows of the head, which may be more than the tokenizer has tokens."""
         return self._vocabulary_size
-
-    def base_digest(self) -> str:
-        """What tells this folder's model from others (``folder_digest``); read once, when first asked."""
-        self._digest = self._digest or folder_digest(Path(self.spec.folder))
-        return self._digest
 
     def trainable(self) -> dict[str, Tensor]:
         """All weights by name, tied ones once; with LoRA the adapters alone; and the value head, if there is one."""

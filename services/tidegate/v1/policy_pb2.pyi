@@ -152,6 +152,7 @@ class PolicyAnnouncement(_message.Message):
     INLINE_PAYLOAD_FIELD_NUMBER: _builtins.int
     PUBLISHED_AT_S_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    BASE_DIGEST_FIELD_NUMBER: _builtins.int
     payload_size: _builtins.int
     digest: _builtins.bytes
     """XXH3-128 over the tensor digests in manifest order."""
@@ -159,6 +160,8 @@ class PolicyAnnouncement(_message.Message):
     published_at_s: _builtins.float
     trace_parent: _builtins.str
     """W3C traceparent of the publish, so that loads join its trace."""
+    base_digest: _builtins.str
+    """What tells the model that the tensors are adapters of; empty when they are all weights."""
     @_builtins.property
     def version(self) -> Global___PolicyVersion: ...
     @_builtins.property
@@ -176,10 +179,11 @@ class PolicyAnnouncement(_message.Message):
         inline_payload: _builtins.bytes = ...,
         published_at_s: _builtins.float = ...,
         trace_parent: _builtins.str = ...,
+        base_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "inline_payload", b"inline_payload", "lineages", b"lineages", "payload_size", b"payload_size", "published_at_s", b"published_at_s", "tensors", b"tensors", "trace_parent", b"trace_parent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_digest", b"base_digest", "digest", b"digest", "inline_payload", b"inline_payload", "lineages", b"lineages", "payload_size", b"payload_size", "published_at_s", b"published_at_s", "tensors", b"tensors", "trace_parent", b"trace_parent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,7 +4,7 @@ from google.protobuf.message import DecodeError
 
 from tidegate.core.errors import RecordError, UnknownVersionError
 from tidegate.core.ids import PolicyVersion
-from tidegate.core.records import PolicySnapshot
+from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.staleness import LineageTree
 from tidegate.v1 import policy_pb2
 from tidegate.wire.convert import tree_from_proto, version_from_proto
@@ -12,7 +12,7 @@ from tidegate.wire.policy_payload import tensors_of
 
 
 class Announcement:
-    """A version with its lineage tree and manifest; ``snapshot`` when the tensors travelled inline."""
+    """A version with its lineage tree and manifest; ``inline_snapshot`` when the tensors travelled with it."""
 
     def __init__(self, message: policy_pb2.PolicyAnnouncement) -> None:
         """Read the version and the tree once; tensors stay raw until asked for."""
@@ -53,5 +53,13 @@ class Announcement:
         """
         if not self.message.inline_payload and self.message.payload_size:
             return None
-        tensors = tensors_of(self.message.tensors, self.message.inline_payload)
-        return PolicySnapshot(self.version, tensors, self.message.published_at_s)
+        return self.snapshot(tensors_of(self.message.tensors, self.message.inline_payload))
+
+    def snapshot(self, tensors: dict[str, Array]) -> PolicySnapshot:
+        """The policy, of its tensors as they were verified against the manifest."""
+        return PolicySnapshot(
+            self.version,
+            tensors,
+            published_at_s=self.message.published_at_s,
+            base_digest=self.message.base_digest,
+        )

@@ -23,6 +23,7 @@ def announce(
         lineages=tree_to_proto(tree),
         published_at_s=snapshot.published_at_s,
         trace_parent=trace_parent,
+        base_digest=snapshot.base_digest,
     )
     chunks: list[bytes] = []
     offset = 0

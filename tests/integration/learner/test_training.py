@@ -7,10 +7,13 @@ import pytest
 
 from tests.integration.learner.world import World, until, world
 from tests.unit.learner.trajectories import segment_tensors
+from tests.unit.models.tiny_llama import make_folder
 from tidegate.core.errors import ConflictError, UnavailableError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.staleness import Lineage
+from tidegate.models.model_folder import folder_digest
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import LoraConfig, PolicyConfig
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 from tidegate.wire.subjects import Topology
 
@@ -166,6 +169,25 @@ async def test_version_that_weight_distribution_lost_is_published_again(
             while version not in (await weights.head())[1]:
                 await asyncio.sleep(0.05)
         assert (await bus.stream_state(topology.stream("POLICY"))).messages == 2
+
+
+async def test_every_publication_of_adapters_names_the_model_they_are_of(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    folder = make_folder(tmp_path / "llama", tied=True)
+    policy = PolicyConfig(kind="transformers", path=str(folder), lora=LoraConfig(rank=2))
+    async with world(tmp_path, bus, topology, policy=policy) as running, running.learner() as life:
+        await life.version(0)
+        announced = await running.announced()
+        assert announced.message.base_digest == folder_digest(folder)
+        await running.serve_weights(tmp_path / "another-disk")
+        weights = WeightDistributionClient(life.context.channel("weight_distribution"))
+        async with asyncio.timeout(20):
+            while announced.version not in (await weights.head())[1]:
+                await asyncio.sleep(0.05)
+        head, _ = await weights.head()
+        assert head is not None
+        assert head.message.base_digest == folder_digest(folder)
 
 
 async def test_progress_before_the_first_version_says_to_ask_again(

@@ -277,10 +277,3 @@ def test_parameters_that_do_not_fit_are_named_and_change_nothing(folder: Path) -
     model.check_arrays(arrays)
     with pytest.raises(RecordError, match="LoRA of rank 4"):
         model.check_arrays(open_model(folder, lora_rank=2).to_arrays())
-
-
-def test_the_base_is_told_by_its_weights(folder: Path, tmp_path: Path) -> None:
-    same = open_model(folder, lora_rank=2).base_digest()
-    assert same == open_model(folder, trains=False).base_digest()
-    other = make_folder(tmp_path / "other", tied=True, seed=1)
-    assert open_model(other).base_digest() != same

@@ -1,6 +1,7 @@
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -33,6 +34,15 @@ def test_policy_comes_back_as_it_was_announced(named: dict[str, NDArray[Any]]) -
     for name, tensor in named.items():
         assert (back[name].dtype, back[name].shape) == (tensor.dtype, tensor.shape)
         assert back[name].tobytes() == tensor.tobytes()
+
+
+def test_what_its_adapters_are_of_travels_with_the_announcement() -> None:
+    offered = msgspec.structs.replace(snapshot(w=np.ones(3, np.float32)), base_digest="ab" * 16)
+    message, raw = announce(offered, TREE)
+    message.inline_payload = b"".join(raw)
+    back = Announcement.from_bytes(message.SerializeToString()).inline_snapshot()
+    assert back is not None
+    assert (back.version, back.published_at_s, back.base_digest) == (VERSION, 5.0, "ab" * 16)
 
 
 def test_same_tensors_have_the_same_digest_whatever_their_version() -> None:

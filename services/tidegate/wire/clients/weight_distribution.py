@@ -91,7 +91,7 @@ class WeightDistributionClient:
             entry.name: known[entry.name] if entry.name in known else pulled[entry.name]
             for entry in announcement.message.tensors
         }
-        return PolicySnapshot(announcement.version, tensors, announcement.message.published_at_s)
+        return announcement.snapshot(tensors)
 
     async def head(self) -> tuple[Announcement | None, list[PolicyVersion]]:
         """The newest announcement (None before the first) and the versions still kept."""
