@@ -216,6 +216,11 @@ class Group:
         return sum(episode.num_tokens for episode in self.episodes)
 
     @property
+    def num_chosen(self) -> int:
+        """Of these, the tokens that the policy chose."""
+        return sum(episode.num_chosen for episode in self.episodes)
+
+    @property
     def num_begun(self) -> int:
         """Samples with a token at least."""
         return sum(episode.num_tokens > 0 for episode in self.episodes)

@@ -25,6 +25,7 @@ from tidegate.actor.progress import ProgressKeeper
 from tidegate.actor.resuming import fresh, resume
 from tidegate.actor.settle_check import SettleCheck
 from tidegate.actor.tail import TailWatch
+from tidegate.actor.token_counts import TokenCounts
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import PromptId, TaskId
 from tidegate.core.records import Task
@@ -72,19 +73,21 @@ class EpisodeRunner:
         self._limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
         self._settle_check = SettleCheck(context)
         self._clocks = clocks
+        self._tokens = TokenCounts(context.stats)
 
     async def account(self) -> None:
         """Keep the statistics true while long rollouts run, until draining."""
         context, steering = self._context, self._steering
         while True:
             self._clocks.tell()
+            self._tokens.tell()
             context.stats.set("swaps_total", steering.num_swaps)
             context.stats.set("swap_ms_total", 1e3 * steering.swap_s)
+            for name, value in steering.figures.items():
+                context.stats.set(name, value)
             if await context.drain.sleep(ACCOUNT_S):
                 return
 
-            for name, value in steering.figures.items():
-                context.stats.set(name, value)
     def stop(self) -> None:
         """End what is under way; it is kept for other actors."""
         self._steering.stop = True
@@ -105,7 +108,9 @@ class EpisodeRunner:
         self._tail.grows(task, group)
         self._keeper.grows(group)
         try:
-            made = await self._made(group)
+            with self._tokens.writing(group):
+                made = await self._made(group)
+            self._tokens.ended(group, made)
             if made is None or isinstance(made, Refused):
                 await self._keeper.write(group)
                 self._keeper.hands_on(task.task_id)

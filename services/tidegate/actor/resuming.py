@@ -13,7 +13,10 @@ from tidegate.wire.progress import Progress, SampleProgress
 
 
 class Resumed(msgspec.Struct, frozen=True, eq=False):
-    """A group to go on with, how many tokens it has already, and how many of those that were written it has not."""
+    """A group to go on with, how many tokens it has already, and how many of those that were written it has not.
+
+    Both are of tokens that the policy chose.
+    """
 
     group: Group
     tokens_resumed: int
@@ -43,8 +46,8 @@ def resume(
     if now_s - progress.started_at_s > limits.max_age_s:
         found = []
     kept = [sample for sample in found if _is_inside(sample, head=head, tree=tree, limits=limits)]
-    num_kept = sum(len(sample.tokens) for sample in kept)
-    num_written = sum(len(sample.tokens) for sample in progress.samples) + progress.tokens_left_out
+    num_kept = sum(sample.num_chosen for sample in kept)
+    num_written = sum(sample.num_chosen for sample in progress.samples) + progress.tokens_left_out
     if not kept:
         return Resumed(fresh(task, now_s=now_s), 0, num_written)
     by_index = {sample.index: sample for sample in kept}

@@ -44,6 +44,14 @@ def _errors_of(stage: str) -> Shown:
     return Shown(names.METRIC_STAGE_ERRORS, {names.ATTR_STAGE: stage})
 
 
+def _tokens(kind: str) -> Shown:
+    return Shown(names.METRIC_ROLLOUT_TOKENS, {names.ATTR_KIND: kind})
+
+
+def _resumption(kind: str) -> Shown:
+    return Shown(names.METRIC_ROLLOUT_RESUMPTIONS, {names.ATTR_KIND: kind})
+
+
 _EVERY_SERVICE = {
     "cpu_s_total": Shown(names.METRIC_PROCESS_CPU),
     "rss_mb": Shown(names.METRIC_PROCESS_MEMORY, scale=BYTES_PER_MB),
@@ -61,6 +69,16 @@ BOARDS: dict[str, dict[str, Shown]] = {
     "actor": {
         "trajectories_total": Shown(names.METRIC_GENERATED),
         "steps_total": Shown(names.METRIC_STEPS),
+        "tokens_written_total": _tokens("written"),
+        "tokens_resumed_total": _tokens("resumed"),
+        "tokens_lost_total": _tokens("lost"),
+        "tokens_handed_on_total": _tokens("handed_on"),
+        "tokens_given_up_total": _tokens("given_up"),
+        "rollouts_resumed_total": _resumption("resumed"),
+        "rollouts_begun_anew_total": _resumption("begun_anew"),
+        "progress_unread_total": _resumption("unread"),
+        "progress_refused_total": _resumption("refused"),
+        "progress_bytes_total": Shown(names.METRIC_PROGRESS_SIZE),
         "serving_step": Shown(names.METRIC_ACTOR_VERSION),
         "busy_s_total": _time_in("busy"),
         "wait_task_s_total": _time_in("wait_task"),
@@ -69,6 +87,14 @@ BOARDS: dict[str, dict[str, Shown]] = {
         "wait_latency_s_total": _time_in("wait_latency"),
         "evaluation_s_total": _time_in("evaluation"),
         "swap_ms_total": _time_in("swap", scale=PER_MS),
+        "server_updates_total": Shown(names.METRIC_SERVER_UPDATES, {names.ATTR_KIND: "taken"}),
+        "server_updates_refused_total": Shown(names.METRIC_SERVER_UPDATES, {names.ATTR_KIND: "refused"}),
+        "server_requests_kept_total": Shown(names.METRIC_SERVER_REQUESTS, {names.ATTR_KIND: "kept"}),
+        "server_streams_cut_total": Shown(names.METRIC_SERVER_REQUESTS, {names.ATTR_KIND: "cut"}),
+        "server_losses_total": Shown(names.METRIC_SERVER_LOSSES),
+        "server_pause_ms": Shown(names.METRIC_SERVER_PAUSE, scale=PER_MS),
+        "server_update_ms": Shown(names.METRIC_SERVER_LOAD, scale=PER_MS),
+        "server_probe_error": Shown(names.METRIC_SERVER_PROBE_ERROR),
         "tasks_failed_total": _errors_of(names.SPAN_GENERATE),
         "tasks_handed_back_total": Shown(names.METRIC_TASKS_RETURNED, {names.ATTR_CAUSE: "drained"}),
         "tasks_redelivered_total": Shown(names.METRIC_REDELIVERED, {names.ATTR_STREAM: "TASKS"}),
@@ -87,14 +113,6 @@ BOARDS: dict[str, dict[str, Shown]] = {
         "revived_total": Shown(names.METRIC_REVIVED),
         "quarantined_total": Shown(names.METRIC_QUARANTINED),
         "available_trajectories": Shown(names.METRIC_QUEUE_DEPTH, {names.ATTR_QUEUE: "store"}),
-        "server_updates_total": Shown(names.METRIC_SERVER_UPDATES, {names.ATTR_KIND: "taken"}),
-        "server_updates_refused_total": Shown(names.METRIC_SERVER_UPDATES, {names.ATTR_KIND: "refused"}),
-        "server_requests_kept_total": Shown(names.METRIC_SERVER_REQUESTS, {names.ATTR_KIND: "kept"}),
-        "server_streams_cut_total": Shown(names.METRIC_SERVER_REQUESTS, {names.ATTR_KIND: "cut"}),
-        "server_losses_total": Shown(names.METRIC_SERVER_LOSSES),
-        "server_pause_ms": Shown(names.METRIC_SERVER_PAUSE, scale=PER_MS),
-        "server_update_ms": Shown(names.METRIC_SERVER_LOAD, scale=PER_MS),
-        "server_probe_error": Shown(names.METRIC_SERVER_PROBE_ERROR),
         "leased_trajectories": Shown(names.METRIC_LEASE_ACTIVE),
         "resident_bytes": Shown(names.METRIC_STORE_BYTES),
         "full_s_total": _time_in("full"),
@@ -131,7 +149,13 @@ BOARDS: dict[str, dict[str, Shown]] = {
     },
 }
 # Counters that are shown as 0 from the start: an increase from nothing is none.
-_FROM_ZERO = ("quarantined_total", "tasks_failed_total", "tasks_redelivered_total", "outdated_batches_total")
+_FROM_ZERO = (
+    "quarantined_total",
+    "tasks_failed_total",
+    "tasks_redelivered_total",
+    "tokens_lost_total",
+    "outdated_batches_total",
+)
 
 
 def readings(stats: ServiceStats) -> Iterator[Reading]:

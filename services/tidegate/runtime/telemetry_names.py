@@ -76,6 +76,9 @@ METRIC_DUPLICATES = "tidegate.trajectory.duplicates"
 METRIC_REVIVED = "tidegate.trajectory.revived"
 METRIC_TOKENS = "tidegate.trajectory.tokens"
 METRIC_STEPS = "tidegate.actor.steps"
+METRIC_ROLLOUT_TOKENS = "tidegate.rollout.tokens"
+METRIC_ROLLOUT_RESUMPTIONS = "tidegate.rollout.resumptions"
+METRIC_PROGRESS_SIZE = "tidegate.rollout.progress.size"
 METRIC_REWARD = "tidegate.reward"
 METRIC_STAGE_DURATION = "tidegate.stage.duration"
 METRIC_STAGE_ERRORS = "tidegate.stage.errors"
@@ -114,15 +117,15 @@ METRIC_BACKPRESSURE = "tidegate.broker.backpressure"
 METRIC_RECONNECTS = "tidegate.broker.reconnects"
 METRIC_LEARNER_VERSION = "tidegate.learner.policy_version"
 METRIC_ACTOR_VERSION = "tidegate.actor.policy_version"
-METRIC_WEIGHTS_PUBLISH = "tidegate.weights.publish.duration"
-METRIC_WEIGHTS_LOAD = "tidegate.weights.load.duration"
-METRIC_WEIGHTS_PROPAGATION = "tidegate.weights.propagation"
 METRIC_SERVER_UPDATES = "tidegate.inference_server.updates"
 METRIC_SERVER_REQUESTS = "tidegate.inference_server.requests"
 METRIC_SERVER_LOSSES = "tidegate.inference_server.losses"
 METRIC_SERVER_PAUSE = "tidegate.inference_server.pause"
 METRIC_SERVER_LOAD = "tidegate.inference_server.load"
 METRIC_SERVER_PROBE_ERROR = "tidegate.inference_server.probe_error"
+METRIC_WEIGHTS_PUBLISH = "tidegate.weights.publish.duration"
+METRIC_WEIGHTS_LOAD = "tidegate.weights.load.duration"
+METRIC_WEIGHTS_PROPAGATION = "tidegate.weights.propagation"
 METRIC_WEIGHTS_BYTES = "tidegate.weights.size"
 METRIC_WEIGHTS_PUBLISHED = "tidegate.weights.published"
 METRIC_WEIGHTS_KEPT = "tidegate.weights.kept"
@@ -187,6 +190,17 @@ INSTRUMENTS: dict[str, Instrument] = {
     ),
     METRIC_TOKENS: Instrument("counter", "{token}", "Tokens generated."),
     METRIC_STEPS: Instrument("counter", "{step}", "Environment steps or tokens made by actors."),
+    METRIC_ROLLOUT_TOKENS: Instrument(
+        "counter",
+        "{token}",
+        "Tokens of unfinished rollouts: written, resumed from another actor or lost there, handed on, given up.",
+    ),
+    METRIC_ROLLOUT_RESUMPTIONS: Instrument(
+        "counter", "{task}", "Tasks that another actor had begun, by whether its tokens were gone on with."
+    ),
+    METRIC_PROGRESS_SIZE: Instrument(
+        "counter", "By", "Bytes of unfinished rollouts kept for who goes on with them."
+    ),
     METRIC_REWARD: Instrument("histogram", "1", "Reward of what was consumed.", _REWARD_BOUNDS),
     METRIC_STAGE_DURATION: Instrument(
         "histogram", "s", "One hop of a trajectory, by stage.", _SECONDS_BOUNDS
@@ -241,20 +255,6 @@ INSTRUMENTS: dict[str, Instrument] = {
     ),
     METRIC_LEARNER_VERSION: Instrument("gauge", "{version}", "Newest version, as a step of its lineage."),
     METRIC_ACTOR_VERSION: Instrument("gauge", "{version}", "Version an actor serves."),
-    METRIC_WEIGHTS_PUBLISH: Instrument(
-        "histogram", "s", "Learner's publication of a version.", _SECONDS_BOUNDS
-    ),
-    METRIC_WEIGHTS_LOAD: Instrument("histogram", "s", "An actor's load of a version.", _SECONDS_BOUNDS),
-    METRIC_WEIGHTS_PROPAGATION: Instrument(
-        "histogram", "s", "Publication of a version until an actor serves it.", _SECONDS_BOUNDS
-    ),
-    METRIC_WEIGHTS_BYTES: Instrument("counter", "By", "Bytes of weights published and pulled."),
-    METRIC_WEIGHTS_PUBLISHED: Instrument("counter", "{version}", "Versions published."),
-    METRIC_WEIGHTS_KEPT: Instrument("gauge", "{version}", "Versions that can still be pulled."),
-    METRIC_STEP_DURATION: Instrument("histogram", "s", "One update, by phase.", _SECONDS_BOUNDS),
-    METRIC_LEARNER_WAIT: Instrument("counter", "s", "Time the learner trained nothing, by cause."),
-    METRIC_LEARNER_STEPS: Instrument("counter", "{step}", "Environment steps or tokens trained on."),
-    METRIC_LEARNER_RETURN: Instrument("gauge", "", "Mean return of the last episodes."),
     METRIC_SERVER_UPDATES: Instrument(
         "counter", "{update}", "Updates of an inference server's weights, taken or refused."
     ),
@@ -269,6 +269,20 @@ INSTRUMENTS: dict[str, Instrument] = {
         "",
         "How far its logprobs then were from the policy's own, on average over the probe, in nats.",
     ),
+    METRIC_WEIGHTS_PUBLISH: Instrument(
+        "histogram", "s", "Learner's publication of a version.", _SECONDS_BOUNDS
+    ),
+    METRIC_WEIGHTS_LOAD: Instrument("histogram", "s", "An actor's load of a version.", _SECONDS_BOUNDS),
+    METRIC_WEIGHTS_PROPAGATION: Instrument(
+        "histogram", "s", "Publication of a version until an actor serves it.", _SECONDS_BOUNDS
+    ),
+    METRIC_WEIGHTS_BYTES: Instrument("counter", "By", "Bytes of weights published and pulled."),
+    METRIC_WEIGHTS_PUBLISHED: Instrument("counter", "{version}", "Versions published."),
+    METRIC_WEIGHTS_KEPT: Instrument("gauge", "{version}", "Versions that can still be pulled."),
+    METRIC_STEP_DURATION: Instrument("histogram", "s", "One update, by phase.", _SECONDS_BOUNDS),
+    METRIC_LEARNER_WAIT: Instrument("counter", "s", "Time the learner trained nothing, by cause."),
+    METRIC_LEARNER_STEPS: Instrument("counter", "{step}", "Environment steps or tokens trained on."),
+    METRIC_LEARNER_RETURN: Instrument("gauge", "", "Mean return of the last episodes."),
     METRIC_LEARNER_REWARD: Instrument("gauge", "", "Mean reward of the newest batch."),
     METRIC_LEARNER_LOSS: Instrument("gauge", "", "Loss of the newest update."),
     METRIC_LEARNER_ESS: Instrument("gauge", "1", "Effective share of the newest batch."),

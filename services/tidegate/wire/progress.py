@@ -50,12 +50,17 @@ class SampleProgress(msgspec.Struct, frozen=True, eq=False):
     log: str = ""
     finish_reason: str = ""
 
+    @property
+    def num_chosen(self) -> int:
+        """Tokens that the policy chose."""
+        return len(self.tokens) - sum(stop - start for start, stop in self.replies)
+
 
 class Progress(msgspec.Struct, frozen=True, eq=False):
     """All samples of a task that were begun, as far as they fit.
 
     ``started_at_s``: when the first of them was begun, seconds since the epoch. ``max_new_tokens``: the cap they are
-    written under. ``tokens_left_out``: what did not fit.
+    written under. ``tokens_left_out``: tokens that the policy chose and that did not fit.
     """
 
     run_id: RunId
@@ -114,7 +119,7 @@ def encode_progress(progress: Progress, *, bytes_max: int = PROGRESS_BYTES_MAX) 
             size += row_size
             kept.append(row)
         else:
-            left_out += len(sample.tokens)
+            left_out += sample.num_chosen
     kept.sort(key=lambda row: row.index)
     encoded = _encoder.encode(_body(progress, kept, left_out=left_out))
     return MAGIC + digest_of(encoded) + encoded

@@ -73,6 +73,38 @@ def test_what_an_engine_did_with_its_server_is_told_by_how_it_ended() -> None:
     }
 
 
+def test_what_became_of_unfinished_rollouts_is_told_in_tokens_and_in_tasks() -> None:
+    board = {
+        "tokens_written_total": 900.0,
+        "tokens_resumed_total": 70.0,
+        "tokens_lost_total": 6.0,
+        "tokens_handed_on_total": 5.0,
+        "tokens_given_up_total": 4.0,
+        "rollouts_resumed_total": 3.0,
+        "rollouts_begun_anew_total": 2.0,
+        "progress_unread_total": 1.0,
+        "progress_refused_total": 8.0,
+        "progress_bytes_total": 4096.0,
+    }
+    found = {
+        (reading.metric.removeprefix("tidegate.rollout."), *reading.labels.values()): reading.value
+        for reading in readings(stats("actor", board))
+        if reading.metric.startswith("tidegate.rollout.")
+    }
+    assert found == {
+        ("tokens", "written"): 900.0,
+        ("tokens", "resumed"): 70.0,
+        ("tokens", "lost"): 6.0,
+        ("tokens", "handed_on"): 5.0,
+        ("tokens", "given_up"): 4.0,
+        ("resumptions", "resumed"): 3.0,
+        ("resumptions", "begun_anew"): 2.0,
+        ("resumptions", "unread"): 1.0,
+        ("resumptions", "refused"): 8.0,
+        ("progress.size",): 4096.0,
+    }
+
+
 def test_units_are_those_of_the_catalogue() -> None:
     found = {
         reading.metric: reading.value

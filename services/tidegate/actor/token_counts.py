@@ -1,0 +1,49 @@
+"""What becomes of the tokens that an actor writes, counted so that none goes missing unseen.
+
+Counters, in tokens that the policy chose (an environment's replies are had again for nothing):
+``tokens_written_total``; ``tokens_given_up_total``, of tasks that end without a trajectory;
+``tokens_handed_on_total``, of tasks that are for another actor. With ``tokens_resumed_total``, and ``steps_total`` of
+what was published: written + resumed = published + given up + handed on + held now. Of what a killed actor held, that
+is lost which no other one resumed.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from tidegate.actor.episode import Group
+from tidegate.actor.outcomes import GivenUp, Made, Refused
+from tidegate.runtime.stats_board import StatsBoard
+
+
+class TokenCounts:
+    """Bounded by the tasks that run."""
+
+    def __init__(self, stats: StatsBoard) -> None:
+        """Nothing is written yet."""
+        self._stats = stats
+        # Running groups, each with its tokens that are on the board or came from elsewhere; freed when they end.
+        self._counted: list[tuple[Group, int]] = []
+
+    def tell(self) -> None:
+        """Bring the board up to date with what runs."""
+        before = self._counted
+        self._counted = [(group, group.num_chosen) for group, _ in before]
+        written = sum(now - counted for (_, now), (_, counted) in zip(self._counted, before, strict=True))
+        self._stats.add("tokens_written_total", written)
+
+    @contextmanager
+    def writing(self, group: Group) -> Generator[None]:
+        """A group is written, from where it is."""
+        self._counted.append((group, group.num_chosen))
+        try:
+            yield
+        finally:
+            self.tell()
+            self._counted = [(each, counted) for each, counted in self._counted if each is not group]
+
+    def ended(self, group: Group, made: Made | None) -> None:
+        """A group is written no more; what was made of it, None where it was stopped."""
+        if made is None or isinstance(made, Refused):
+            self._stats.add("tokens_handed_on_total", group.num_chosen)
+        elif isinstance(made, GivenUp):
+            self._stats.add("tokens_given_up_total", group.num_chosen)

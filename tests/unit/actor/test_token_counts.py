@@ -1,0 +1,81 @@
+"""What becomes of tokens: whatever was written is published, given up, handed on, or held now."""
+
+import asyncio
+
+import pytest
+
+from tests.unit.actor.episodes_house import Echo, House, Notes, task_of
+from tidegate.actor.engines.port import Rollouts
+from tidegate.actor.outcomes import GivenUp
+from tidegate.core.errors import NotFoundError
+
+
+async def test_tokens_of_what_is_done_are_published_and_counted_once() -> None:
+    house = House()
+    made = await house.run(task_of())
+    assert isinstance(made, Rollouts)
+    assert house.value("tokens_written_total") == sum(sample.num_steps for sample in made.samples) > 0
+    assert house.value("tokens_handed_on_total") == house.value("tokens_given_up_total") == 0
+
+
+async def test_tokens_are_on_the_board_while_they_are_written() -> None:
+    house = House(stop_share=0.0)
+    running = await house.run_until(task_of(), 13)
+    accounting = asyncio.create_task(house.runner.account())
+    async with asyncio.timeout(20.0):
+        while house.value("tokens_written_total") < 3 * 13:
+            await asyncio.sleep(0.001)
+    assert not running.done()
+    assert house.value("tokens_written_total") == 3 * 13
+    house.drain.request()
+    house.runner.stop()
+    await asyncio.gather(running, accounting)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 40])
+async def test_tokens_handed_on_are_those_resumed_and_nobody_writes_them_again(num_tokens: int) -> None:
+    notes, task = Notes(), task_of()
+    first = House(notes=notes, stop_share=0.0)
+    running = await first.run_until(task, num_tokens)
+    first.runner.stop()
+    assert await running is None
+    assert first.value("tokens_handed_on_total") == first.value("tokens_written_total") == 3 * num_tokens
+    second = House(notes=notes, stop_share=0.0)
+    made = await second.run(task)
+    assert isinstance(made, Rollouts)
+    assert second.value("tokens_resumed_total") == 3 * num_tokens
+    published = sum(sample.num_steps for sample in made.samples)
+    assert published == second.value("tokens_written_total") + second.value("tokens_resumed_total")
+
+
+async def test_replies_are_no_tokens_of_the_policy_wherever_an_episode_goes_on() -> None:
+    notes, task = Notes(), task_of(num_samples=2, max_new_tokens=400)
+    workers = [Echo(num_turns=4)]
+    first = House(notes=notes, workers=workers, turns_max=9, num_samples=2, token_s=0.001)
+    running = asyncio.create_task(first.run(task))
+    while len(workers[0].steps) < 5:
+        await asyncio.sleep(0.001)
+    first.runner.stop()
+    assert await running is None
+    second = House(notes=notes, workers=workers, turns_max=9, num_samples=2)
+    made = await second.run(task)
+    assert isinstance(made, Rollouts)
+    assert any("chosen" in sample.tensors for sample in made.samples)
+    published = sum(sample.num_steps for sample in made.samples)
+    assert second.value("tokens_resumed_total") == first.value("tokens_handed_on_total") > 0
+    assert published == second.value("tokens_written_total") + second.value("tokens_resumed_total")
+
+
+async def test_tokens_of_an_episode_that_cannot_be_ended_are_given_up() -> None:
+    worker = Echo()
+
+    async def moody_step(session_id: str, *, action: str):  # type: ignore[no-untyped-def]  # as the one it replaces
+        if len(worker.steps) == 1 and worker.voice == "you said ":
+            worker.voice = "you mumbled "
+            raise NotFoundError("gone")
+        return await Echo.step(worker, session_id, action=action)
+
+    worker.step = moody_step  # type: ignore[method-assign]  # this one worker only
+    house = House(workers=[worker], turns_max=5, num_samples=1)
+    assert isinstance(await house.run(task_of(num_samples=1)), GivenUp)
+    assert house.value("tokens_given_up_total") == house.value("tokens_written_total") > 0
