@@ -56,11 +56,18 @@ class Desk:
         except TimeoutError:
             return
 
-    def take(self, held: Held) -> None:
-        """A task arrived."""
+    def take(self, held: Held) -> bool:
+        """A task arrived; False, and nothing changes, when it is here already.
+
+        Heartbeats that a broker did not hear while it was away let it offer a task again. An answer to the first
+        delivery answers the second too, so the task is neither run twice nor left unanswered.
+        """
+        if held.delivery.sequence in self._held:
+            return False
         self._held[held.delivery.sequence] = held
         self.waiting.append(held)
         self.bell.set()
+        return True
 
     def start(self, positions: list[int]) -> list[Held]:
         """Move waiting tasks to running, beside those that run."""

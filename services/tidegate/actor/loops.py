@@ -139,7 +139,8 @@ class WorkLoops:
             return
         if delivery.num_delivered > 1:
             context.stats.add("tasks_redelivered_total")
-        self._desk.take(Held(task, delivery, context.clock.now_s()))
+        if not self._desk.take(Held(task, delivery, context.clock.now_s())):
+            context.stats.add("tasks_here_already_total")
 
     def _decode(self, data: bytes) -> Task:
         task = task_from_bytes(data)

@@ -38,6 +38,7 @@ from tidegate.models.completion_batch import completion_logprobs, pack_completio
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
+from tidegate.runtime.consumer import Delivery
 from tidegate.runtime.service import ServiceContext, ServiceParts
 from tidegate.sim.token_engine import ScriptedTokenEngine
 from tidegate.wire.frame import decode_frame
@@ -230,6 +231,30 @@ async def test_rollout_longer_than_its_delivery_is_never_given_to_another(
         await emptied(bus, topology, "TASKS")
     assert context.stats.value("tasks_redelivered_total") == 0
     assert context.stats.value("busy_s_total") >= 2.0
+
+
+async def test_task_that_comes_again_to_the_actor_that_runs_it_is_written_and_told_once(
+    bus: Bus, topology: Topology, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unheard(_delivery: Delivery) -> None:
+        """A heartbeat while the broker is away."""
+
+    monkeypatch.setattr(Delivery, "in_progress", unheard)
+    await announce_policy(bus, topology, 0, {"w": np.zeros(1, np.float32)})
+    await give(bus, topology, [task("task-1")])
+    actor = Actor()
+    actor.hold_at = 5
+    context = make_context("actor", settings, bus=bus)
+    async with running(actor.build, CONFIG, context):
+        await until(lambda: context.stats.value("tasks_redelivered_total") >= 2)
+        assert actor.engine is not None
+        assert len(actor.engine.requests) == 2, "one for each sample"
+        actor.engine.hold_at = None
+        records = await rollouts(bus, topology, 1)
+        await emptied(bus, topology, "TASKS")
+    assert context.stats.value("tasks_here_already_total") >= 2
+    assert context.stats.value("trajectories_total") == 2
+    await assert_undisturbed(records)
 
 
 async def test_model_in_process_writes_groups_and_evaluations_for_the_same_actor(

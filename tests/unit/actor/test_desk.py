@@ -48,6 +48,20 @@ def test_tasks_that_start_later_run_beside_those_that_run() -> None:
     assert desk.room() == 1
 
 
+def test_task_that_is_offered_again_while_it_is_here_is_not_taken_twice() -> None:
+    desk = Desk(capacity=3, finished_max=1)
+    first = held(1)
+    assert desk.take(first)
+    assert not desk.take(held(1))
+    desk.start([0])
+    assert not desk.take(held(1))
+    desk.stop_running(first)
+    assert not desk.take(held(1)), "it is on its way out"
+    assert (desk.room(), desk.waiting) == (3, [])
+    desk.answered(first)
+    assert desk.take(held(1)), "it was handed back"
+
+
 def test_answered_task_is_held_no_longer_wherever_it_was() -> None:
     desk = Desk(capacity=2, finished_max=1)
     first, second = held(1), held(2)
