@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.actor.engines.port import Sample as EngineSample
 from tidegate.algorithms.grpo_settings import GrpoSettings
-from tidegate.cli.bench import staleness
+from tidegate.cli.bench import overlap, staleness
 from tidegate.cli.bench.cartpole import alternating
 from tidegate.cli.bench.cells import Cell, CellResult
 from tidegate.cli.bench.lag import LagRun, markdown
@@ -211,3 +211,45 @@ def test_a_worker_that_dies_is_told_with_its_log(tmp_path: Path) -> None:
         staleness.measure(
             [Cell("no cell at all", GrpoSettings(learning_rate=-1.0), 0, 0, 1, 1)], folder=tmp_path
         )
+
+
+def overlap_run(max_lag: int, shares: list[float]) -> overlap.OverlapRun:
+    return overlap.OverlapRun(
+        case="lengths",
+        max_lag=max_lag,
+        seed=0,
+        looks=[overlap.Look(10.0 * place, share) for place, share in enumerate(shares)],
+        updates=20,
+        updates_per_s=2.0,
+        lag_mean=1.5,
+        lag_max=3,
+        waste=0.025,
+        wall_s=60.0,
+        cpu_s=60.0,
+        balanced=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "after_s"),
+    [
+        ([0.7, 0.75, 0.8, 0.3], 20.0),
+        ([0.3, 0.99, 0.3, 0.6, 0.75, 0.9], 50.0),
+        ([0.3, 0.3, 0.9], None),
+        ([0.9, 0.9], None),
+    ],
+)
+def test_a_run_is_where_the_mean_of_its_last_looks_is(shares: list[float], after_s: float | None) -> None:
+    assert overlap_run(4, shares).reached_s() == after_s
+
+
+def test_both_runs_of_a_pair_are_looked_at_when_the_asynchronous_one_is_done() -> None:
+    pair = overlap.Pair(
+        ours=overlap_run(4, [0.6, 0.8, 0.85, 0.9]), sync=overlap_run(0, [0.6, 0.6, 0.6, 0.9, 0.9])
+    )
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in overlap.markdown([pair]).splitlines()[2:]
+    ]
+    assert cells[0][:5] == ["lengths", "0", "0", "40", "0.60"]
+    assert cells[1][:5] == ["lengths", "4", "0", "20", "0.75"]

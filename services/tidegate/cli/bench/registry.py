@@ -45,6 +45,11 @@ BENCHES: dict[str, BenchEntry] = {
         "reward against staleness for each objective of language models",
         asked_for=True,
     ),
+    "overlap": BenchEntry(
+        "tidegate.cli.bench.overlap:run",
+        "a language model's reward over time, asynchronous beside synchronous, with slow verifiers and without",
+        asked_for=True,
+    ),
     "trl": BenchEntry(
         "tidegate.cli.bench.trl:run",
         "GRPO of SmolLM2-135M beside TRL on the same cores",
