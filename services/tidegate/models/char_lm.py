@@ -19,7 +19,7 @@ from tidegate.core.records import Array
 from tidegate.models.causal_lm import KvCache, Reading
 from tidegate.models.char_tokenizer import VOCABULARY_SIZE
 from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
-from tidegate.models.reading import KvReading
+from tidegate.models.reading import read_behind
 
 # Scale of embeddings at the start; matrices start at 1/sqrt(fan-in), those that write into the residual stream at half.
 EMBEDDING_STD = 0.02
@@ -124,11 +124,7 @@ class CharLm(nn.Module):
         Raises:
             RecordError: a row is longer than the context.
         """
-        reading = KvReading(
-            tokens_BT, cache=cache, lengths_B=lengths_B, context_length=self.spec.context_length
-        )
-        hidden_BTD = self.read(tokens_BT, reading)
-        return hidden_BTD, reading.cache()
+        return read_behind(self, tokens_BT, cache=cache, lengths_B=lengths_B)
 
     def read(self, tokens_BT: Tensor, reading: Reading) -> Tensor:
         """Read tokens as ``reading`` says; the normalised stream (B, T, D)."""

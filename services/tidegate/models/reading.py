@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tidegate.core.errors import RecordError
-from tidegate.models.causal_lm import KvCache
+from tidegate.models.causal_lm import CausalLm, KvCache
 from tidegate.models.visibility import visibility
 
 
@@ -60,3 +60,16 @@ class KvReading:
             lengths_B=self._lengths_B,
             valid_BS=self._valid_BS,
         )
+
+
+def read_behind(
+    model: CausalLm, tokens_BT: Tensor, *, cache: KvCache | None, lengths_B: Tensor | None
+) -> tuple[Tensor, KvCache]:
+    """What calling a model is: ``read`` behind a cache; the last hidden state and the cache with the tokens added.
+
+    Raises:
+        RecordError: a row is longer than the context.
+    """
+    reading = KvReading(tokens_BT, cache=cache, lengths_B=lengths_B, context_length=model.context_length)
+    hidden_BTD = model.read(tokens_BT, reading)
+    return hidden_BTD, reading.cache()

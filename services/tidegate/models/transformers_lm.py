@@ -24,7 +24,7 @@ from tidegate.models.causal_lm import KvCache, Reading
 from tidegate.models.lora import adapters_off, add_adapters
 from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
 from tidegate.models.pretrained_folder import load_pretrained
-from tidegate.models.reading import KvReading
+from tidegate.models.reading import read_behind
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -127,11 +127,7 @@ class TransformersLm(nn.Module):
         Raises:
             RecordError: a row is longer than the context.
         """
-        reading = KvReading(
-            tokens_BT, cache=cache, lengths_B=lengths_B, context_length=self.spec.context_length
-        )
-        hidden_BTD = self.read(tokens_BT, reading)
-        return hidden_BTD, reading.cache()
+        return read_behind(self, tokens_BT, cache=cache, lengths_B=lengths_B)
 
     def read(self, tokens_BT: Tensor, reading: Reading) -> Tensor:
         """Read tokens as ``reading`` says; the last hidden state (B, T, D), normalised."""
