@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
+from tidegate.environment.tasks.splits import right_answers
 
 OPERAND_MIN = 10
 OPERAND_MAX = 99
@@ -40,11 +41,7 @@ class Arithmetic:
 
     def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
         """The right answers of ``count`` training problems, all different until every one was used."""
-        problems = self.problems("train", seed=seed)
-        return [
-            Demonstration(prompt=problem.prompt, completion=problem.answer)
-            for problem in (problems[index % len(problems)] for index in range(count))
-        ]
+        return right_answers(self.problems("train", seed=seed), count=count)
 
 
 def _problems_in_fixed_order() -> list[Problem]:

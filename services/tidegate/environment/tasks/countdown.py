@@ -13,7 +13,7 @@ from itertools import islice
 from tidegate.core.errors import RecordError
 from tidegate.environment.tasks.expressions import evaluate
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
-from tidegate.environment.tasks.splits import repeated, split_of
+from tidegate.environment.tasks.splits import right_answers, split_of
 
 NUM_DRAWN = 12_000
 NUMBERS_MIN = 2
@@ -51,8 +51,7 @@ class Countdown:
 
     def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
         """A solution for each of ``count`` training problems."""
-        problems = repeated(self.problems("train", seed=seed), count=count)
-        return [Demonstration(prompt=problem.prompt, completion=problem.answer) for problem in problems]
+        return right_answers(self.problems("train", seed=seed), count=count)
 
 
 def _score(*, valid: bool, exact: bool, log: str) -> Score:

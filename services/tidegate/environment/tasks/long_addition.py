@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from math import log
 
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
-from tidegate.environment.tasks.splits import repeated, split_of
+from tidegate.environment.tasks.splits import right_answers, split_of
 
 NUM_DRAWN = 12_000
 DIGITS_MEDIAN = 5.0
@@ -54,8 +54,7 @@ class LongAddition:
 
     def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
         """The right answers of ``count`` training problems."""
-        problems = repeated(self.problems("train", seed=seed), count=count)
-        return [Demonstration(prompt=problem.prompt, completion=problem.answer) for problem in problems]
+        return right_answers(self.problems("train", seed=seed), count=count)
 
 
 def worked_out(left: str, right: str) -> str:

@@ -1,10 +1,13 @@
-"""Which problems are held out: a fifth, chosen by digest, and so the same in every process, run and order."""
+"""What tasks share: which problems are held out, and demonstrations from what is not.
+
+A fifth is held out, chosen by digest, and so the same in every process, run and order.
+"""
 
 import hashlib
 import random
 from collections.abc import Iterable, Sequence
 
-from tidegate.environment.tasks.port import Problem, Split
+from tidegate.environment.tasks.port import Demonstration, Problem, Split
 
 HELDOUT_SHARE = 0.2
 _DIGEST_BYTES = 8
@@ -27,6 +30,14 @@ def split_of(problems: Iterable[Problem], split: Split, *, seed: int) -> Sequenc
     )
     random.Random(seed).shuffle(chosen)
     return chosen
+
+
+def right_answers(problems: Sequence[Problem], *, count: int) -> list[Demonstration]:
+    """``count`` demonstrations that say what the problem's own answer is."""
+    return [
+        Demonstration(prompt=problem.prompt, completion=problem.answer)
+        for problem in repeated(problems, count=count)
+    ]
 
 
 def repeated(problems: Sequence[Problem], *, count: int) -> list[Problem]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
-from tidegate.environment.tasks.splits import repeated, split_of
+from tidegate.environment.tasks.splits import right_answers, split_of
 
 OPERAND_MAX = 50
 EXAMPLES = ((14, 5), (8, 27))
@@ -41,8 +41,7 @@ class Sums:
 
     def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
         """The right answers of ``count`` training problems."""
-        problems = repeated(self.problems("train", seed=seed), count=count)
-        return [Demonstration(prompt=problem.prompt, completion=problem.answer) for problem in problems]
+        return right_answers(self.problems("train", seed=seed), count=count)
 
 
 def _problem(left: int, right: int) -> Problem:
