@@ -88,11 +88,15 @@ def _problems(rows: Iterator[SourceRow], named: dict[str, str]) -> Iterator[Row]
     # Grow with the number of rows, not with their texts: about 100 bytes for each.
     numbers: dict[str, int] = {}
     repeats: dict[str, int] = {}
+    # A column that somebody named must be there; one that is named by default may be missing.
+    needed = {
+        field: column
+        for field, column in named.items()
+        if field == "prompt" or column != getattr(_DEFAULTS, f"{field}_column")
+    }
     for number, row in enumerate(rows, start=1):
-        for field, column in named.items():
-            # A column that somebody named must be there; one that is named by default may be missing.
-            by_default = column == getattr(_DEFAULTS, f"{field}_column")
-            if column not in row.columns and (field == "prompt" or not by_default):
+        for field, column in needed.items():
+            if column not in row.columns:
                 raise ConfigError(
                     f"{row.where} has no column {column!r}",
                     why=f"it has {', '.join(sorted(row.columns)) or 'none of those asked for'}",
