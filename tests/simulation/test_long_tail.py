@@ -4,34 +4,21 @@ import msgspec
 import pytest
 
 from tests.simulation.reports import check
+from tests.simulation.scenarios import groups_of_four
 from tidegate.actor import tail
 from tidegate.core.lengths import SurvivalCurve
 from tidegate.core.long_tail import Continue, Cut, RolloutUnderWay, decide_rollout
 from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.config import LongTailConfig
-from tidegate.sim.scenario import Scenario, draw_scenario
+from tidegate.sim.scenario import Scenario
 from tidegate.sim.simulation import simulate
 
 pytestmark = pytest.mark.simulation
 
-TICKS = 1000
-
 
 def groups(seed: int, *, long_tail: LongTailConfig, max_lag: int) -> Scenario:
-    """Groups of four on three actors, so that some are still under way when others were trained."""
-    return msgspec.structs.replace(
-        draw_scenario(seed, ticks=TICKS, max_lag=max_lag),
-        kind="text",
-        group_size=4,
-        batch_size=4,
-        max_running=32,
-        num_actors=3,
-        policy_delays_s=(0.0, 0.3, 1.0),
-        slots=2,
-        update_s=0.1,
-        latency="lognormal:0.5:2",
-        long_tail=long_tail,
-    )
+    """Rollouts of very unlike lengths."""
+    return groups_of_four(seed, max_lag=max_lag, latency="lognormal:0.5:2", long_tail=long_tail)
 
 
 @pytest.mark.parametrize("seed", range(3))

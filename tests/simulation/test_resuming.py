@@ -3,14 +3,14 @@
 import random
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.simulation.reports import check
+from tests.simulation.scenarios import groups_of_four
 from tidegate.actor import episodes
 from tidegate.actor.resuming import Resumed, resume
 from tidegate.sim.cluster import Cluster
-from tidegate.sim.scenario import Scenario, draw_scenario
+from tidegate.sim.scenario import Scenario
 from tidegate.sim.simulation import simulate
 
 pytestmark = [
@@ -19,24 +19,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-TICKS = 1000
-
 
 def tokens(seed: int, *, max_lag: int) -> Scenario:
-    """Groups of four on three actors, each rollout long enough to be interrupted."""
-    return msgspec.structs.replace(
-        draw_scenario(seed, ticks=TICKS, max_lag=max_lag),
-        kind="text",
-        group_size=4,
-        batch_size=4,
-        max_running=32,
-        num_actors=3,
-        policy_delays_s=(0.0, 0.3, 1.0),
-        slots=2,
-        rollout_s=2.0,
-        update_s=0.1,
-        writes_tokens=True,
-    )
+    """Each rollout is long enough to be interrupted."""
+    return groups_of_four(seed, max_lag=max_lag, rollout_s=2.0, writes_tokens=True)
 
 
 @pytest.mark.parametrize("max_lag", [0, 4])

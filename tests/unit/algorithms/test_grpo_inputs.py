@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 import hypothesis.strategies as st
@@ -112,21 +113,9 @@ def test_a_value_heads_advantages_have_deviation_one_and_its_returns_keep_their_
 def test_without_a_forward_pass_the_behaviour_policy_stands_in_for_the_penalty() -> None:
     _, inputs = make_inputs(1, drift=0.5)
     settings = msgspec.structs.replace(CENTRED, objective="grpo", kl_weight=0.3, kl_in="reward")
-    assert inputs.rewards_B is not None
-    assert inputs.group_index_B is not None
 
     def advantages(proximal_BT: torch.Tensor | None) -> torch.Tensor:
-        assert inputs.rewards_B is not None
-        assert inputs.group_index_B is not None
-        return grpo_inputs(
-            settings,
-            mask_BT=inputs.mask_BT,
-            rewards_B=inputs.rewards_B,
-            group_index_B=inputs.group_index_B,
-            behavior_logprobs_BT=inputs.behavior_logprobs_BT,
-            proximal_logprobs_BT=proximal_BT,
-            reference_logprobs_BT=inputs.reference_logprobs_BT,
-        ).advantages_B
+        return made_of(dataclasses.replace(inputs, proximal_logprobs_BT=proximal_BT), settings).advantages_B
 
     assert torch.equal(advantages(None), advantages(inputs.behavior_logprobs_BT))
     assert not torch.equal(advantages(None), advantages(inputs.proximal_logprobs_BT))

@@ -12,7 +12,7 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from tests.unit.models.tiny_llama import CONTEXT, VOCABULARY, make_folder
+from tests.unit.models.tiny_llama import CONTEXT, SIZES, VOCABULARY, make_folder
 from tidegate.core.errors import ConfigError
 from tidegate.models.pretrained_folder import load_pretrained
 
@@ -45,17 +45,7 @@ def test_a_folder_of_another_kind_of_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_layers_that_forget_are_refused_beyond_their_window(tmp_path: Path) -> None:
-    config = MistralConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        sliding_window=16,
-        max_position_embeddings=CONTEXT,
-    )
-    save(MistralForCausalLM(config), tmp_path)
+    save(MistralForCausalLM(MistralConfig(**SIZES, sliding_window=16)), tmp_path)
     with pytest.raises(ConfigError, match="window of 16 tokens"):
         load(tmp_path)
     load(tmp_path, context_length=16)
@@ -63,14 +53,8 @@ def test_layers_that_forget_are_refused_beyond_their_window(tmp_path: Path) -> N
 
 def test_an_architecture_that_changes_its_logits_behind_the_head_is_refused(tmp_path: Path) -> None:
     config = Gemma2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **SIZES,
         head_dim=8,
-        max_position_embeddings=CONTEXT,
         initializer_range=0.5,
         final_logit_softcapping=1.0,
         sliding_window=CONTEXT,

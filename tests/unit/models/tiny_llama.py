@@ -10,23 +10,23 @@ from tidegate.models.transformers_lm import TransformersLm, TransformersLmSpec
 
 VOCABULARY = 64
 CONTEXT = 48
+# Two query heads share each key head.
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+}
+SPECIAL_TOKENS: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 
 def make_folder(folder: Path, *, tied: bool, seed: int = 0, **changes: Any) -> Path:
-    """Write the folder. Two query heads share each key head; weights are large, so that every token shows."""
-    sizes: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": CONTEXT,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-    }
-    model: Any = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=tied, **(sizes | changes)))
+    """Write the folder. Weights are large, so that every token shows."""
+    fields = SIZES | SPECIAL_TOKENS | changes
+    model: Any = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=tied, **fields))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
