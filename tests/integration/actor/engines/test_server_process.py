@@ -17,6 +17,11 @@ pytestmark = pytest.mark.integration
 
 # A server of two processes, of which the second writes down who it is.
 TWO = 'sleep 600 & echo $! > "$1.new"; mv "$1.new" "$1"; wait'
+# The same, and the second removes what it shared when it is asked to end.
+TIDY = (
+    """(trap 'rm "$2"; exit' TERM; echo ready > "$1.trap"; while true; do sleep 0.05; done) & second=$!; """
+    """until test -e "$1.trap"; do sleep 0.05; done; echo $second > "$1.new"; mv "$1.new" "$1"; wait"""
+)
 ACTOR = """
 import asyncio, sys
 from pathlib import Path
@@ -83,6 +88,19 @@ async def test_a_server_whose_first_process_dies_leaves_no_second_one(tmp_path: 
     second = int((tmp_path / "pid").read_text())
     os.kill(psutil.Process(second).ppid(), signal.SIGKILL)
     await until(lambda: is_gone(second))
+    await process.stop()
+
+
+async def test_what_outlives_the_first_process_may_tidy_up_before_it_ends(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.touch()
+    process = shell(TIDY, tmp_path, str(tmp_path / "pid"), str(shared))
+    await process.start()
+    await until((tmp_path / "pid").exists)
+    second = int((tmp_path / "pid").read_text())
+    os.kill(psutil.Process(second).ppid(), signal.SIGKILL)
+    await until(lambda: is_gone(second))
+    assert not shared.exists()
     await process.stop()
 
 
