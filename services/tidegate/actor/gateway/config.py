@@ -16,8 +16,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     its environment; empty hands episodes to agents that ask for them over HTTP (``POST /tidegate/episodes``), whose
     operator's key stands in the environment variable TIDEGATE_GATEWAY_KEY.
     ``pass_env``: names of this process' variables that the program may see beside PATH, HOME, LANG and TMPDIR.
-    ``host``, ``port``: where it listens; actors of one machine take ``port`` plus their index, 0 takes any free one,
-    which only a program of ``command`` can find. There is no TLS here: keep it on the machine, or behind a proxy.
+    ``host``, ``port``: where it listens; actors of one machine take ``port`` plus their index, pods ``port`` itself; 0
+    takes any free one, which only a program of ``command`` can find. There is no TLS here: keep it on the machine, in a
+    cluster whose network you trust, or behind a proxy.
     ``models``: names it answers to; empty takes any name an agent asks for.
 
     ``reward``: ``posted`` by the program or its harness, which alone gets the episode's reward key and the answer;

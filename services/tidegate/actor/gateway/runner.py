@@ -34,6 +34,8 @@ from tidegate.runtime.service import ServiceContext
 T = TypeVar("T")
 
 OPERATOR_KEY_VARIABLE = "TIDEGATE_GATEWAY_KEY"
+# Set where agents ask for episodes at one address of several actors: the host that is this very actor's.
+HOST_VARIABLE = "TIDEGATE_GATEWAY_HOST"
 # How often an agent of HTTP is looked at for its idleness.
 IDLE_LOOK_S = 0.25
 ACCOUNT_S = 0.25
@@ -77,6 +79,7 @@ class AgentRunner:
             context.clock,
             context.stats,
             operator_key=os.environ.get(OPERATOR_KEY_VARIABLE, ""),
+            own_host=os.environ.get(HOST_VARIABLE, ""),
         )
         self._serving = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -96,8 +99,8 @@ class AgentRunner:
         Raises:
             ConfigError: the port is taken.
         """
-        config, context = self._config, self._context
-        await self.server.start(port=config.port + context.index if config.port else 0)
+        context = self._context
+        await self.server.start(port=_port(self._config, context))
         context.log.info("gateway_ready", address=self.server.address)
         self._serving.set()
         try:
@@ -117,11 +120,11 @@ class AgentRunner:
             stats.set("gateway_episodes", self._table.num_open)
             stats.set("swaps_total", steering.num_swaps)
             stats.set("swap_ms_total", 1e3 * steering.swap_s)
+            for name, value in steering.figures.items():
+                stats.set(name, value)
             if await self._context.drain.sleep(ACCOUNT_S):
                 return
 
-            for name, value in steering.figures.items():
-                stats.set(name, value)
     def stop(self) -> None:
         """End the agents; their tasks are for other actors."""
         self._steering.stop = True
@@ -312,6 +315,12 @@ class AgentRunner:
 def flows_of(config: GatewayConfig, *, num_samples: int) -> int:
     """Tasks at once: as many as all of their episodes may be open together, at least one."""
     return max(1, config.episodes_max // num_samples)
+
+
+def _port(config: GatewayConfig, context: ServiceContext) -> int:
+    """Where to listen. A pod shares its ports with no other actor, and its index is a large number."""
+    shares_machine = not context.settings.listen
+    return config.port + context.index if config.port and shares_machine else config.port
 
 
 def _check_run(settings: Settings) -> None:

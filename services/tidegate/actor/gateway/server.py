@@ -64,15 +64,22 @@ class GatewayServer:
         stats: StatsBoard,
         *,
         operator_key: str,
+        own_host: str = "",
     ) -> None:
-        """``operator_key`` opens episodes to agents of HTTP; empty opens them to nobody."""
+        """``operator_key`` opens episodes to agents of HTTP; empty opens them to nobody.
+
+        ``own_host``: where an episode's agent finds this very server, which alone knows its keys; empty: where it asked
+        for the episode.
+        """
         self._caller = caller
         self._table = table
         self._config = config
         self._clock = clock
         self._stats = stats
         self._operator_key = operator_key
+        self._own_host = own_host
         self._runner: web.AppRunner | None = None
+        self._port = 0
         self.address = ""
 
     async def start(self, *, port: int) -> None:
@@ -105,8 +112,8 @@ class GatewayServer:
                 why=error.strerror or str(error),
                 fix="set actor.gateway.host and actor.gateway.port",
             ) from error
-        bound = self._runner.addresses[0]
-        self.address = f"{host}:{bound[1]}"
+        self._port = int(self._runner.addresses[0][1])
+        self.address = f"{host}:{self._port}"
 
     async def close(self) -> None:
         """Refuse new connections, end the others."""
@@ -191,7 +198,7 @@ class GatewayServer:
                 fix="send the key that the actor has in TIDEGATE_GATEWAY_KEY",
             )
         episode = self._table.claim()
-        base = f"{http.scheme}://{http.host}"
+        base = self._base(http)
         return web.json_response(
             {
                 "episode_id": episode.episode_id,
@@ -204,6 +211,12 @@ class GatewayServer:
                 "answer": episode.task.answer,
             }
         )
+
+    def _base(self, http: web.Request) -> str:
+        if not self._own_host:
+            return f"{http.scheme}://{http.host}"
+        host = f"[{self._own_host}]" if ":" in self._own_host else self._own_host
+        return f"http://{host}:{self._port}"
 
     async def _reward(self, http: web.Request) -> web.StreamResponse:
         episode = self._judged(http)

@@ -24,7 +24,7 @@ from tidegate.actor.engines.port import Rollouts, Sample, Steering
 from tidegate.actor.engines.token_port import Written
 from tidegate.actor.evaluation import Problem
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.runner import OPERATOR_KEY_VARIABLE, AgentRunner
+from tidegate.actor.gateway.runner import HOST_VARIABLE, OPERATOR_KEY_VARIABLE, AgentRunner
 from tidegate.actor.outcomes import GivenUp, Made, Refused
 from tidegate.actor.policy import PolicyHolder
 from tidegate.core.errors import RecordError
@@ -75,13 +75,16 @@ async def agents(
     *,
     num_samples: int = 1,
     stats: StatsBoard | None = None,
+    listen: str = "",
+    index: int = 0,
 ) -> AsyncGenerator[AgentRunner]:
     settings = msgspec.structs.replace(
         make_settings(folder, broker_url=""),
         workload=WorkloadConfig(kind="text", env="calculator", num_samples=num_samples),
+        listen=listen,
     )
     steering = Steering()
-    context = make_context("actor", settings, bus=cast("Bus", None))
+    context = make_context("actor", settings, bus=cast("Bus", None), index=index)
     runner = AgentRunner(
         context if stats is None else dataclasses.replace(context, stats=stats),
         config,
@@ -322,6 +325,34 @@ async def test_agents_of_http_take_tasks_and_end_them(
         (0.0, True),
         (0.5, False),
     ]
+
+
+async def test_agent_in_a_cluster_is_sent_to_the_actor_that_has_its_episode(
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OPERATOR_KEY_VARIABLE, "operator")
+    monkeypatch.setenv(HOST_VARIABLE, "127.0.0.1")  # a pod's address
+    port = free_port()
+    config = with_config(command=(), host="0.0.0.0", port=port)
+    async with (
+        agents(engine, config, tmp_path, listen="0.0.0.0:7700", index=1_850_000_000) as runner,
+        ClientSession() as session,
+    ):
+        running = asyncio.create_task(made_of(runner, question()))
+        await until(lambda: bool(runner.server.address) and runner.num_open == 1)
+        # Asked for by the name of all actors, as a Service has one.
+        headers = {"Authorization": "Bearer operator", "Host": f"t-gateway:{port}"}
+        async with session.post(f"http://127.0.0.1:{port}/tidegate/episodes", headers=headers) as response:
+            given = await response.json()
+        assert given["base_url"] == f"http://127.0.0.1:{port}/v1"
+        assert given["reward_url"].startswith(f"http://127.0.0.1:{port}/tidegate/episodes/")
+        async with session.delete(
+            given["reward_url"].removesuffix("/reward"),
+            headers={"Authorization": f"Bearer {given['reward_key']}"},
+        ) as response:
+            assert response.status == 200
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_worker_holds_many_episodes_over_http(
