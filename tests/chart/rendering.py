@@ -34,6 +34,8 @@ EVERYTHING: dict[str, Any] = {
     "collector.mode": "builtin",
     "collector.tracesEndpoint": "tempo.tracing:4317",
     "actor.pools.spot.nodeSelector": {"pool": "spot"},
+    "actor.gateway": {"enabled": True, "existingSecret": "agents"},
+    "run.actor.gateway.port": 8800,
     "learner.ranks": 2,
     "nats.replicas": 3,
     "crd.enabled": True,

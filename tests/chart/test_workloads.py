@@ -108,6 +108,28 @@ def test_every_pod_is_restricted_and_its_file_system_read_only() -> None:
             assert not any("sleep" in str(word) for word in container.get("command", [])), name
 
 
+def test_environments_pods_alone_get_what_their_sandbox_asks_of_the_kernel() -> None:
+    def asked(values: dict[str, Any], service: str) -> dict[str, Any]:
+        spec = own_pods(render(values=values))[service]["spec"]
+        security = spec["securityContext"]
+        kept = {key: security[key] for key in security if key.endswith("Profile")}
+        return kept | {key: spec[key] for key in spec if key == "hostUsers"}
+
+    runtimes = {"seccompProfile": {"type": "RuntimeDefault"}}
+    values = {
+        "environment.sandbox.seccompProfile": "profiles/tidegate-sandbox.json",
+        "environment.sandbox.appArmorProfile": "tidegate-sandbox",
+        "environment.sandbox.userNamespace": True,
+    }
+    assert asked(values, "environment") == {
+        "seccompProfile": {"type": "Localhost", "localhostProfile": "profiles/tidegate-sandbox.json"},
+        "appArmorProfile": {"type": "Localhost", "localhostProfile": "tidegate-sandbox"},
+        "hostUsers": False,
+    }
+    assert all(asked(values, service) == runtimes for service in set(SERVICES) - {"environment"})
+    assert asked({}, "environment") == runtimes
+
+
 def test_every_container_asks_for_something_and_has_a_memory_limit() -> None:
     for name, pod in pods(render(values=EVERYTHING)):
         for container in containers(pod):

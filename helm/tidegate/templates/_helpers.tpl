@@ -77,12 +77,28 @@ imagePullSecrets:
 
 {{/* PodSecurity "restricted", and a file system that nobody can change. */}}
 {{- define "tidegate.podSecurity" -}}
+{{ include "tidegate.podUser" . }}
+{{ include "tidegate.podProfiles" dict }}
+{{- end -}}
+
+{{- define "tidegate.podUser" -}}
 runAsNonRoot: true
 runAsUser: 10001
 runAsGroup: 10001
 fsGroup: 10001
 fsGroupChangePolicy: OnRootMismatch
+{{- end -}}
+
+{{/* What a pod may ask of the kernel; with an environment's section `sandbox`, what that lets the sandbox ask. */}}
+{{- define "tidegate.podProfiles" -}}
+{{- if .seccompProfile -}}
+seccompProfile: {type: Localhost, localhostProfile: {{ .seccompProfile | quote }}}
+{{- else -}}
 seccompProfile: {type: RuntimeDefault}
+{{- end }}
+{{- with .appArmorProfile }}
+appArmorProfile: {type: Localhost, localhostProfile: {{ . | quote }}}
+{{- end }}
 {{- end -}}
 
 {{- define "tidegate.containerSecurity" -}}
@@ -113,6 +129,17 @@ nats://{{ include "tidegate.name" (list . "nats") }}:4222
 {{- .Values.nats.auth.existingSecret | default (include "tidegate.name" (list . "nats-auth")) -}}
 {{- end -}}
 
+{{/* Where the actors' gateway listens: the run file says it, once. */}}
+{{- define "tidegate.gatewayPort" -}}
+{{- $gateway := (.Values.run.actor | default dict).gateway | default dict -}}
+{{- if not $gateway.port }}{{ fail "actor.gateway.enabled: set run.actor.gateway.port, where the actors listen" }}{{ end -}}
+{{- int $gateway.port -}}
+{{- end -}}
+
+{{- define "tidegate.gatewaySecret" -}}
+{{- required "actor.gateway.enabled: set actor.gateway.existingSecret to a Secret with the key that opens episodes" .Values.actor.gateway.existingSecret -}}
+{{- end -}}
+
 {{/* host:port of the OTLP receiver, or nothing. */}}
 {{- define "tidegate.otlpEndpoint" -}}
 {{- if eq .Values.collector.mode "builtin" -}}
@@ -135,6 +162,10 @@ nats://{{ include "tidegate.name" (list . "nats") }}:4222
 {{- if not $telemetry.otlp_endpoint -}}
 {{- $_ := set $run "telemetry" (merge (dict "otlp_endpoint" $endpoint) $telemetry) -}}
 {{- end -}}
+{{- end -}}
+{{- if .Values.actor.gateway.enabled -}}
+{{- $_ := include "tidegate.gatewayPort" . -}}
+{{- $_ := set $run.actor "gateway" (merge $run.actor.gateway (dict "host" "0.0.0.0")) -}}
 {{- end -}}
 {{- include "tidegate.document" $run -}}
 {{- end -}}

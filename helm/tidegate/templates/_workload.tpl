@@ -138,6 +138,8 @@ spec:
 {{- $gpu := int $pod.gpu -}}
 {{- $health := ternary 7701 7700 (ne $root.Values.tls.existingSecret "") -}}
 {{- $kubernetes := and (eq $service "admission") $root.Values.admission.kubernetes.enabled -}}
+{{- $gateway := and (eq $service "actor") $root.Values.actor.gateway.enabled -}}
+{{- $sandbox := $pod.sandbox | default dict -}}
 {{- $learner := include "tidegate.name" (list $root "learner") -}}
 {{- $documents := printf "%s\n%s" (include "tidegate.runDocument" $root) (include "tidegate.clusterDocument" $root) -}}
 metadata:
@@ -163,8 +165,12 @@ spec:
   automountServiceAccountToken: {{ $kubernetes }}
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ add (include "tidegate.drainTimeoutSeconds" $root) 20 $pod.preStopSleepSeconds }}
+  {{- if $sandbox.userNamespace }}
+  hostUsers: false
+  {{- end }}
   securityContext:
-    {{- include "tidegate.podSecurity" $root | nindent 4 }}
+    {{- include "tidegate.podUser" $root | nindent 4 }}
+    {{- include "tidegate.podProfiles" $sandbox | nindent 4 }}
   {{- include "tidegate.pullSecrets" $root | nindent 2 }}
   {{- include "tidegate.placement" (list $root $row $pod) | nindent 2 }}
   {{- with $pod.resourceClaims }}
@@ -202,6 +208,10 @@ spec:
         - name: TIDEGATE_ACTOR_DEPLOYMENTS
           value: {{ include "tidegate.actorDeployments" $root }}
         {{- end }}
+        {{- if $gateway }}
+        - {name: TIDEGATE_GATEWAY_HOST, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+        - {name: TIDEGATE_GATEWAY_KEY, valueFrom: {secretKeyRef: {name: {{ include "tidegate.gatewaySecret" $root }}, key: {{ $pod.gateway.secretKey }}}}}
+        {{- end }}
         {{- if eq $gpu 0 }}
         - {name: NVIDIA_VISIBLE_DEVICES, value: void}
         {{- end }}
@@ -212,6 +222,9 @@ spec:
         - {name: grpc, containerPort: 7700}
         {{- if $root.Values.tls.existingSecret }}
         - {name: health, containerPort: 7701}
+        {{- end }}
+        {{- if $gateway }}
+        - {name: gateway, containerPort: {{ include "tidegate.gatewayPort" $root }}}
         {{- end }}
         {{- if eq $service "learner" }}
         - {name: rendezvous, containerPort: 29400}
