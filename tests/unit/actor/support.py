@@ -69,9 +69,9 @@ def segment_engine(
     return open_engine("auto", setting, steering, SystemClock())
 
 
-def text_engine(steering: Steering, *, evaluation_batch: int = 4) -> Engine:
+def text_engine(steering: Steering, *, evaluation_batch: int = 4, policy: PolicyConfig = CHAR_LM) -> Engine:
     workload = WorkloadConfig(kind="text", env="arithmetic", num_samples=3, sampler=SAMPLER)
     setting = EngineSetting(
-        workload=workload, policy=CHAR_LM, seed=0, actor_index=0, evaluation_batch=evaluation_batch
+        workload=workload, policy=policy, seed=0, actor_index=0, evaluation_batch=evaluation_batch
     )
     return open_engine("auto", setting, steering, SystemClock())

@@ -162,6 +162,12 @@ def test_policy_that_does_not_fit_is_named_and_the_old_one_stays() -> None:
         engine.check_policy(snapshot(1, params(0) | {name: np.full_like(params(0)[name], np.inf)}))
 
 
+def test_policy_with_a_critic_is_served() -> None:
+    engine = text_engine(Steering(), policy=msgspec.structs.replace(CHAR_LM, value_head=True))
+    critic = CharLm(msgspec.structs.replace(SPEC, value_head=True))
+    engine.check_policy(snapshot(0, critic.to_arrays()))
+
+
 def test_greedy_evaluation_answers_each_prompt_with_the_likeliest_tokens() -> None:
     steering = Steering()
     engine = text_engine(steering, evaluation_batch=2)

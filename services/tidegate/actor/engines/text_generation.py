@@ -39,6 +39,7 @@ class TextGenerationEngine:
             num_layers=policy.num_layers,
             num_heads=policy.num_heads,
             context_length=policy.context_length,
+            value_head=policy.value_head,
         )
         self._model = CharLm(self._spec)
         self._env_id = setting.workload.env
