@@ -10,10 +10,11 @@ import contextlib
 import itertools
 
 from tidegate.actor.episode import Group
-from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.streams import Stored
 from tidegate.wire.progress import Progress, check_progress, decode_progress, encode_progress
 
 # Each write repeats all that is written of a task, so long rollouts are kept less often: what all writes of an actor
@@ -21,6 +22,9 @@ from tidegate.wire.progress import Progress, check_progress, decode_progress, en
 BYTES_PER_S = 4 * 1024 * 1024
 # A write that takes longer is given up; the next one holds more.
 WRITE_DEADLINE_S = 5.0
+# A read that fails costs all that is written of a task, and it comes when a broker that was away offers its task again.
+READ_ATTEMPTS = 3
+READ_PAUSE_S = 0.25
 
 
 class ProgressKeeper:
@@ -104,7 +108,7 @@ class ProgressKeeper:
         """What another actor, or this one before it was started again, kept of a task; None when there is nothing."""
         context = self._context
         try:
-            stored = await context.bus.last(self._stream, context.topology.progress(task.task_id))
+            stored = await self._read(task.task_id)
             if stored is None:
                 return None
             self._kept.add(task.task_id)
@@ -119,6 +123,15 @@ class ProgressKeeper:
             context.log.warning("progress_unread", task_id=task.task_id, error=str(error))
             return None
         return progress
+
+    async def _read(self, task_id: TaskId) -> Stored | None:
+        subject = self._context.topology.progress(task_id)
+        for _ in range(READ_ATTEMPTS - 1):
+            try:
+                return await self._context.bus.last(self._stream, subject)
+            except UnavailableError:
+                await asyncio.sleep(READ_PAUSE_S)
+        return await self._context.bus.last(self._stream, subject)
 
     async def forget(self, task_id: TaskId) -> None:
         """A task is done: nobody will go on from here. What cannot be purged now goes by its age."""

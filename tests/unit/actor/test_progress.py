@@ -1,0 +1,42 @@
+"""What is kept of running tasks is found again, also by an actor whose broker has only just come back."""
+
+import pytest
+
+from tests.unit.actor.episodes_house import House, Notes, task_of
+from tidegate.actor import progress
+from tidegate.core.errors import UnavailableError
+from tidegate.runtime.streams import Stored
+
+
+class Returning(Notes):
+    """A broker that leaves the first reads unanswered."""
+
+    def __init__(self, *, num_unanswered: int) -> None:
+        super().__init__()
+        self.num_unanswered = num_unanswered
+
+    async def last(self, _stream: str, subject: str) -> Stored | None:
+        if self.num_unanswered:
+            self.num_unanswered -= 1
+            raise UnavailableError("away")
+        return await super().last(_stream, subject)
+
+
+@pytest.mark.parametrize(
+    ("num_unanswered", "num_resumed"),
+    [(progress.READ_ATTEMPTS - 1, 3 * 13), (progress.READ_ATTEMPTS, 0)],
+)
+async def test_tokens_are_lost_only_to_a_broker_that_stays_away(
+    num_unanswered: int, num_resumed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "READ_PAUSE_S", 0.0)
+    notes, task = Returning(num_unanswered=0), task_of()
+    first = House(notes=notes, stop_share=0.0)
+    running = await first.run_until(task, 13)
+    first.runner.stop()
+    assert await running is None
+    notes.num_unanswered = num_unanswered
+    second = House(notes=notes, stop_share=0.0)
+    assert await second.run(task) is not None
+    assert second.value("tokens_resumed_total") == num_resumed
+    assert second.value("progress_unread_total") == (0 if num_resumed else 1)
