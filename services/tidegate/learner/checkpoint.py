@@ -39,7 +39,8 @@ class Checkpoint(msgspec.Struct, frozen=True, eq=False):
     """One moment of training, between two steps.
 
     ``lineages``: the tree at ``progress.version``, parents first. ``consumed``: batches that updates up to
-    ``progress.version`` were trained on, and whose commit was not acknowledged yet.
+    ``progress.version`` were trained on, and whose commit was not acknowledged yet. ``base_digest``: of the model that
+    adapters belong to (``PolicySnapshot``).
     """
 
     run: RunId
@@ -50,6 +51,7 @@ class Checkpoint(msgspec.Struct, frozen=True, eq=False):
     policy: dict[str, Array]
     trainer: TrainerState
     written_at_s: float
+    base_digest: str = ""
 
 
 class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,6 +65,7 @@ class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     consumed: tuple[ConsumedBatch, ...]
     trainer_values: dict[str, Any]
     written_at_s: float
+    base_digest: str = ""
 
 
 class _FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,14 +129,15 @@ class CheckpointFolder:
             shutil.rmtree(old)
         return path
 
-    def newest(self, *, run: RunId, policy_kind: str) -> Found | None:
+    def newest(self, *, run: RunId, policy_kind: str, base_digest: str = "") -> Found | None:
         """The newest whole checkpoint, None when there is none at all.
 
         A corrupt one is set aside and the one before it is taken: the store keeps what is needed to go on from there.
 
         Raises:
             CorruptionError: there are checkpoints and none is whole.
-            StaleFolderError: it belongs to another run or kind of policy, or to another version of this program.
+            StaleFolderError: it belongs to another run, kind of policy or frozen model, or to another version of this
+                program.
         """
         passed_over: list[str] = []
         for path in reversed(self.paths()):
@@ -147,6 +151,12 @@ class CheckpointFolder:
                     f"{path} holds a {checkpoint.policy_kind} policy of run {checkpoint.run}",
                     why=f"this is run {run} with a {policy_kind} policy",
                     fix="start in a new run folder, or give this one its own settings back",
+                )
+            if checkpoint.base_digest != base_digest:
+                raise StaleFolderError(
+                    f"{path} holds adapters of the model {checkpoint.base_digest or 'none'!r}",
+                    why=f"policy.path is now the model {base_digest or 'none'!r}",
+                    fix="give policy.path the model that the run began with, or start in a new run folder",
                 )
             for spoiled in self.paths()[self.paths().index(path) + 1 :]:
                 self._set_aside(spoiled)
@@ -206,6 +216,7 @@ def read(path: Path) -> Checkpoint:
         policy=policy,
         trainer=TrainerState(tensors=tensors, values=state.trainer_values),
         written_at_s=state.written_at_s,
+        base_digest=state.base_digest,
     )
 
 
@@ -219,6 +230,7 @@ def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
         consumed=checkpoint.consumed,
         trainer_values=checkpoint.trainer.values,
         written_at_s=checkpoint.written_at_s,
+        base_digest=checkpoint.base_digest,
     )
     return {
         STATE_FILE: msgspec.json.encode(state),

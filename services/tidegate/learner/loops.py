@@ -292,5 +292,6 @@ class Learner:
                 policy=self._policy,
                 trainer=self._trainer.state(),
                 written_at_s=self._context.clock.now_s(),
+                base_digest=self._base_digest,
             )
         )

@@ -57,10 +57,15 @@ async def start(
     Raises:
         ConflictError: another learner opened a lineage at the same time.
         CorruptionError: there are checkpoints and none is whole.
-        StaleFolderError: the checkpoint is of another run or another network.
+        StaleFolderError: the checkpoint is of another run, another network or adapters of another model.
     """
     settings = context.settings
-    found = await asyncio.to_thread(folder.newest, run=settings.run, policy_kind=settings.policy.kind)
+    base = await asyncio.to_thread(
+        base_digest, settings.policy.kind, path=settings.policy.path, lora_rank=settings.policy.lora.rank
+    )
+    found = await asyncio.to_thread(
+        folder.newest, run=settings.run, policy_kind=settings.policy.kind, base_digest=base
+    )
     if found is None:
         await asyncio.to_thread(make_first_policy)
         restored_from, progress, consumed = None, None, ()
@@ -81,9 +86,6 @@ async def start(
         Progress(version=version) if progress is None else msgspec.structs.replace(progress, version=version)
     )
     policy = trainer.policy()
-    base = await asyncio.to_thread(
-        base_digest, settings.policy.kind, path=settings.policy.path, lora_rank=settings.policy.lora.rank
-    )
     snapshot = PolicySnapshot(version, policy, published_at_s=context.clock.now_s(), base_digest=base)
     await settling.publish(snapshot, tree, trace_parent=context.telemetry.root())
     context.log.info(

@@ -172,6 +172,14 @@ def test_checkpoint_of_another_run_or_policy_is_refused_with_what_to_do(tmp_path
         folder.newest(run=RUN, policy_kind="char_lm")
 
 
+def test_adapters_are_never_restored_onto_another_model(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path)
+    folder.write(checkpoint(version(1), base_digest="smol"))
+    with pytest.raises(StaleFolderError, match=r"the model 'smol'.*policy\.path is now the model 'large'"):
+        folder.newest(run=RUN, policy_kind="mlp_actor_critic", base_digest="large")
+    assert folder.newest(run=RUN, policy_kind="mlp_actor_critic", base_digest="smol") is not None
+
+
 def test_checkpoint_of_another_format_is_refused_and_not_taken_for_corrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
