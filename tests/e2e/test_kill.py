@@ -6,21 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.conftest import Run
+from tests.e2e.killing import VICTIMS, kill_and_recover
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
-VICTIMS = (
-    "actor-0",
-    "environment-0",
-    "trajectory_store",
-    "learner",
-    "weight_distribution",
-    "task_queue",
-    "admission",
-    "nats-server",
-)
 MAX_LAG = 4
-RECOVERY_TIMEOUT_S = 90.0
 # Beyond where the last death finds the run, so that it does not reach its target before its recovery was seen.
 VERSIONS = 400
 
@@ -50,19 +40,3 @@ def test_a_run_survives_kill_nine_of_every_process_in_turn(
         "what is in flight at the end lies in the store, where a resumed run finds it"
     )
     assert set(summary["restarts"]) >= set(VICTIMS)
-
-
-def kill_and_recover(run: Run, victim: str) -> tuple[float, float]:
-    """Seconds until the victim has a new process, and from the kill until five more learner steps were made."""
-    before = run.pid(victim)
-    run.kill(victim)
-    back_s = run.until(
-        lambda: run.pid(victim) not in (None, before), timeout_s=RECOVERY_TIMEOUT_S, what=f"new {victim}"
-    )
-    seen = len(run.steps())
-    trains_s = run.until(
-        lambda: len(run.steps()) >= seen + 5,
-        timeout_s=RECOVERY_TIMEOUT_S,
-        what=f"training after the death of {victim}",
-    )
-    return back_s, back_s + trains_s

@@ -1,0 +1,32 @@
+"""``kill -9`` of the processes of a run, and how it comes back."""
+
+from tests.e2e.conftest import Run
+
+# Every process of a run of one actor and one environment worker that may die at any time, in the order they do.
+VICTIMS = (
+    "actor-0",
+    "environment-0",
+    "trajectory_store",
+    "learner",
+    "weight_distribution",
+    "task_queue",
+    "admission",
+    "nats-server",
+)
+RECOVERY_TIMEOUT_S = 180.0
+
+
+def kill_and_recover(run: Run, victim: str) -> tuple[float, float]:
+    """Seconds until the victim has a new process, and from the kill until five more learner steps were made."""
+    before = run.pid(victim)
+    run.kill(victim)
+    back_s = run.until(
+        lambda: run.pid(victim) not in (None, before), timeout_s=RECOVERY_TIMEOUT_S, what=f"new {victim}"
+    )
+    seen = len(run.steps())
+    trains_s = run.until(
+        lambda: len(run.steps()) >= seen + 5,
+        timeout_s=RECOVERY_TIMEOUT_S,
+        what=f"training after the death of {victim}",
+    )
+    return back_s, back_s + trains_s
