@@ -30,6 +30,7 @@ from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.steps_log import StepsLog
 from tidegate.learner.warmup import WarmupProgress
 from tidegate.models.char_lm import CharLm
+from tidegate.models.model_folder import base_digest
 from tidegate.runtime.config import Settings
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 
@@ -143,17 +144,20 @@ def join_ranks(
 
     Raises:
         RankLostError: not all came within ``rank_timeout_s``.
-        RankMismatchError: a rank has another run file, or another version of torch or of this program.
+        RankMismatchError: a rank has another run file, model, or version of torch or of this program.
         ConfigError: there is no device for this rank.
     """
     torch.set_num_threads(config.threads)
+    policy = settings.policy
     device = choose_device(config.device, local_rank=member.local_rank)
     group = RankGroup(member, device=device, timeout_s=config.rank_timeout_s)
     check_same_settings(
         group,
-        msgspec.json.encode((settings.run, settings.seed, settings.policy, settings.workload.env)),
+        msgspec.json.encode((settings.run, settings.seed, policy, settings.workload.env)),
         msgspec.json.encode(config),
         str(torch.__version__).encode(),
+        # Adapters would be trained on different models in silence.
+        base_digest(policy.kind, path=policy.path, lora_rank=policy.lora.rank).encode(),
     )
     return TRAINERS[settings.policy.kind](settings, config, device, group), group
 

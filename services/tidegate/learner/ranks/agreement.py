@@ -18,15 +18,15 @@ def check_same_settings(group: RankGroup, *parts: bytes) -> None:
     """Compare what the ranks were told to do.
 
     Raises:
-        RankMismatchError: a rank has another run file or another version of this program.
+        RankMismatchError: a rank has another run file, model or version of this program.
         RankLostError: a rank is gone.
     """
     digest = hashlib.blake2b(b"\0".join(parts), digest_size=7).digest()
     if _differing(group, torch.tensor([int.from_bytes(digest)])):
         raise RankMismatchError(
-            f"Rank {group.rank} of {group.count} was given another run file than its fellows",
+            f"Rank {group.rank} of {group.count} was given another run file or model than its fellows",
             why="ranks must train the same policy by the same rules, and one of them started with other settings",
-            fix="wait until all ranks were started anew with the same run file and the same version",
+            fix="wait until all ranks were started anew with the same run file, model folder and version",
         )
 
 
