@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.desk import Desk, Finished, Held
-from tidegate.actor.engines.port import Completed
+from tidegate.actor.engines.port import Completed, Steering
 from tidegate.actor.evaluation import Evaluator, Problem
 from tidegate.actor.outcomes import Made, Refused
 from tidegate.actor.policy import PolicyHolder
@@ -29,6 +29,8 @@ from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
 
 POOL = "default"
 FETCH_WAIT_S = 0.5
+# Between two looks at whether the first policy is here; it comes once in an actor's life.
+READY_POLL_S = 0.05
 # Everything that ends a wait rings the bell; this is how often a long one is counted, below the period of statistics.
 BELL_WAIT_S = 0.25
 HEARTBEATS_PER_ACK_WAIT = 3
@@ -78,6 +80,7 @@ class WorkLoops:
         *,
         desk: Desk,
         runner: Runner,
+        steering: Steering,
         predictions: Predictions,
         holder: PolicyHolder,
         evaluator: Evaluator,
@@ -87,6 +90,7 @@ class WorkLoops:
         self._config = config
         self._desk = desk
         self._runner = runner
+        self._steering = steering
         self._predictions = predictions
         self._holder = holder
         self._evaluator = evaluator
@@ -96,7 +100,11 @@ class WorkLoops:
     # -- fetch -----------------------------------------------------------------------------------------------------
 
     async def fetch(self) -> None:
-        """Consumes TASKS, puts them on the desk; waits for room there, which a started task makes."""
+        """Consumes TASKS, puts them on the desk; waits for room there, which a started task makes.
+
+        And for a policy, and an engine that is there: warm-ups and servers take minutes, and from its delivery on a
+        task has a deadline.
+        """
         context, config = self._context, self._config
         workload = context.settings.workload
         consumer = await context.bus.consumer(
@@ -109,6 +117,9 @@ class WorkLoops:
         )
         try:
             while not context.drain.requested:
+                if not self._can_start_any():
+                    await context.drain.sleep(READY_POLL_S)
+                    continue
                 room = self._desk.room()
                 if room == 0:
                     await self._desk.wait_for_room(timeout_s=FETCH_WAIT_S)
@@ -121,6 +132,9 @@ class WorkLoops:
         finally:
             await consumer.close()
             self._desk.bell.set()
+
+    def _can_start_any(self) -> bool:
+        return self._holder.version is not None and not self._steering.away
 
     async def _take(self, delivery: Delivery) -> None:
         context = self._context
@@ -216,7 +230,7 @@ class WorkLoops:
 
     def _waits_for(self) -> str:
         """What the engine stands still for; an empty desk says nothing about TASKS while the broker is away."""
-        if self._desk.waiting:
+        if self._desk.waiting or not self._can_start_any():
             return "wait_policy_s_total"
         return "wait_task_s_total" if self._context.bus.connected else "wait_broker_s_total"
 

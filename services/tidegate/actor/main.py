@@ -175,6 +175,7 @@ class _House:
             config,
             desk=desk,
             runner=runner,
+            steering=self._steering,
             predictions=self.predictions,
             holder=self.holder,
             evaluator=Evaluator(context, num_problems_max=config.evaluation_problems_max),

@@ -72,6 +72,20 @@ async def test_groups_go_whole_and_unscored_to_the_environment_workers(
     assert context.stats.value("steps_total") == tokens
 
 
+async def test_tasks_are_left_in_their_stream_until_a_policy_is_there(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    async def num_taken() -> int:
+        return sum(each.ack_pending for each in await bus.consumers(topology.stream("TASKS")))
+
+    await give(bus, topology, [group("task-1")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: context.stats.value("wait_policy_s_total") > 0.5)
+        assert await num_taken() == 0, "their deadline counts from their delivery"
+        await announce_policy(bus, topology, 2, char_lm_params(0))
+        await emptied(bus, topology, "TASKS")
+
+
 async def test_task_that_no_model_can_read_spoils_no_batch(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:

@@ -71,9 +71,21 @@ class Steering:
     ``serving``, ``num_swaps`` and ``swap_s``: the policy in use, how often it was swapped, and the seconds that
     generation stood still for it. ``running`` and ``position``: what is under way, and how many steps or tokens of it
     are made. ``figures``: what only this engine measures, as the actor's board names it; bounded by its code.
+    ``away``: the engine's server starts or is lost; a task that is taken now would only grow old.
     """
 
-    __slots__ = ("cut", "figures", "newest", "num_swaps", "position", "running", "serving", "stop", "swap_s")
+    __slots__ = (
+        "away",
+        "cut",
+        "figures",
+        "newest",
+        "num_swaps",
+        "position",
+        "running",
+        "serving",
+        "stop",
+        "swap_s",
+    )
 
     def __init__(self) -> None:
         """No policy yet."""
@@ -86,6 +98,7 @@ class Steering:
         self.num_swaps = 0
         self.swap_s = 0.0
         self.figures: dict[str, float] = {}
+        self.away = False
 
     def begins(self, tasks: Sequence[Task], version: PolicyVersion, *, now_s: float) -> None:
         """The engine starts these tasks together, under ``version``."""

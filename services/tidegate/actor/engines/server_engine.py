@@ -109,6 +109,7 @@ class ServerEngine:
         self._num_made_before = 0
         self._epoch = 0
         self._request_numbers = count()
+        steering.away = True
         self._figures = steering.figures
         self._figures |= dict.fromkeys(COUNTERS, 0.0)
 
@@ -292,6 +293,7 @@ class ServerEngine:
             self._note_failure(snapshot, error)
             raise
         self._served, self._failed, self._num_failures = wanted, None, 0
+        self._steering.away = False
         self._streams.release()
         self._gate.set()
         self._steering.swapped(snapshot, seconds=paused_s)
@@ -433,6 +435,7 @@ class ServerEngine:
         self._log.warning("server_lost", error=str(error))
         self._add("server_losses_total")
         self._gate.clear()
+        self._steering.away = True
         self._streams.fail(error)
         self._served, self._failed, self._lost = None, None, None
         await self._connect()

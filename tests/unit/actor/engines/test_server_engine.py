@@ -101,7 +101,9 @@ async def test_nothing_is_sent_before_a_version_was_found_good(house: House) -> 
     writing = house.write(written := Written(), num_tokens=3)
     await asyncio.sleep(0.05)
     assert house.server.num_requests == 0
+    assert house.steering.away, "a task would only grow old"
     await house.serve(1)
+    await house.until(lambda: not house.steering.away)
     assert await writing == "length"
     assert written.tokens == [1, 1, 1]
     assert house.server.calls.index("probe") < house.server.calls.index("stream")
@@ -243,7 +245,9 @@ async def test_a_lost_server_fails_its_requests_and_gets_its_weights_anew(house:
         await writing
     kept = list(written.tokens)
     assert len(kept) > 3
+    await house.until(lambda: house.steering.away)
     house.server.up = True
+    await house.until(lambda: not house.steering.away)
     writing = house.write(written, num_tokens=5)
     assert await writing == "length"
     assert written.tokens == [*kept, 1, 1, 1, 1, 1]
