@@ -184,18 +184,28 @@ async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way
         assert house.steering.figures["server_updates_refused_total"] == 2
 
 
-async def test_a_server_started_with_a_tied_head_is_found_out(tmp_path: Path) -> None:
+async def test_a_server_started_with_a_tied_head_serves_what_is_right_or_nothing(tmp_path: Path) -> None:
     vllm_python()
     policy = make_policy(tmp_path / "model")
     process, url = start_server(policy, tmp_path / "model")
     versions, steering = Versions(policy), Steering()
+    figures = steering.figures
     await process.start()
     try:
         async with opened(engine_at(url, policy, tmp_path, steering), steering) as house:
-            steering.newest = versions.random(1)
-            await house.until(lambda: house.steering.figures["server_updates_refused_total"] > 0)
-            assert steering.serving is None
-            assert house.steering.figures["server_probe_error"] > 10 * TOLERANCE
+            for step in (1, 2):
+                wanted = steering.newest = versions.random(step)
+                await house.until(
+                    lambda wanted=wanted: (
+                        steering.serving is wanted or figures["server_updates_refused_total"] > 0
+                    )
+                )
+                if steering.serving is not wanted:
+                    assert figures["server_probe_error"] > 10 * TOLERANCE
+                    return
+                written = Written()
+                await house.write((3, 4, 5), written, num_tokens=20)
+                assert versions.error((3, 4, 5), written) < TOLERANCE
     finally:
         await process.stop()
 
