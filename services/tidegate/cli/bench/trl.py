@@ -23,8 +23,8 @@ from tidegate.models.model_folder import pretrained_folder
 RUN_FILE = Path("runs") / "smollm2.yaml"
 PYTHON_VARIABLE = "TIDEGATE_TRL_PYTHON"
 PYTHON = Path(".build") / "trl" / "bin" / "python"
-UPDATES = 30
-QUICK_UPDATES = 4
+UPDATES = 12
+QUICK_UPDATES = 3
 RUN_TIMEOUT_S = 3600.0
 SOURCES = Path(__file__).parents[3]
 # The last so many of the updates say what was reached.
