@@ -102,8 +102,8 @@ class TokenBooks:
 
 
 def tokens_in_ledger(folder: Path, *, until_s: float) -> int:
-    """Tokens that the policy chose, of all trajectories that arrived by then, each counted once."""
-    sums = "SELECT COALESCE(SUM(num_steps), 0) FROM trajectories WHERE accepted_at_s <= ?"
+    """Tokens that the policy chose, of all trajectories that were finished by then and arrived, each counted once."""
+    sums = "SELECT COALESCE(SUM(num_steps), 0) FROM trajectories WHERE finished_at_s <= ?"
     with closing(sqlite3.connect(f"file:{ledger_path(folder)}?mode=ro", uri=True)) as ledger:
         [[tokens]] = ledger.execute(sums, (until_s,)).fetchall()
     return int(tokens)

@@ -1,8 +1,9 @@
 """The path of trajectories beside raw JetStream: same broker settings, client library, payload sizes and concurrency.
 
 Ours: encode records, publish until acknowledged, and a trajectory store in its own process that fetches, validates,
-writes payload and ledger in one transaction, and acknowledges. Raw: publish bytes of the same size until acknowledged,
-and a process that fetches and acknowledges. Both end when the stream, a work queue, is empty: all was acknowledged.
+writes payload and ledger in one transaction, and acknowledges. Raw: publish the same bytes, encoded beforehand, until
+acknowledged, and a process that fetches and acknowledges. Both end when the stream, a work queue, is empty: all was
+acknowledged. Records are made before the clock starts, as making them is the actor's work.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from nats.aio.client import Client
@@ -27,6 +29,7 @@ from tidegate.cli.bench.training_run import THREADS, remove_folder
 from tidegate.cli.up.supervisor import ProcessSpec
 from tidegate.core.errors import DeadlineError, TidegateError
 from tidegate.core.ids import RunId
+from tidegate.core.records import Trajectory
 from tidegate.core.staleness import Lineage
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 from tidegate.wire.frame import encode_frame
@@ -47,7 +50,8 @@ OVERRIDES = [
     "trajectory_store.max_resident_bytes=4294967296",
 ]
 
-Send = Callable[[int], Awaitable[None]]
+Prepare = Callable[[int], Any]
+Send = Callable[[Any], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +166,13 @@ async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
     transfers: list[Transfer] = []
     for payload in kinds:
 
-        async def send(number: int, payload: Payload = payload) -> None:
-            await _publish(running, payload, number)
+        def prepare(number: int, payload: Payload = payload) -> list[Trajectory]:
+            return payload.records(RunId(running.record.run_id), number, now_s=time.time())
 
-        transfers.append(await _measure(running, "tidegate", payload, send, numbers))
+        async def send(records: list[Trajectory]) -> None:
+            await _publish(running, records)
+
+        transfers.append(await _measure(running, "tidegate", payload, numbers, prepare=prepare, send=send))
         sent += (payload.messages + WARM_UP_MESSAGES) * payload.num_samples
     totals, _ = await store.ledger()
     await channel.close()
@@ -178,9 +185,8 @@ async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
     return transfers
 
 
-async def _publish(running: Stage, payload: Payload, number: int) -> None:
+async def _publish(running: Stage, records: list[Trajectory]) -> None:
     """What an actor does with a finished rollout."""
-    records = payload.records(RunId(running.record.run_id), number, now_s=time.time())
     headers = {
         HEADER_TRACE_PARENT: records[0].trace_parent,
         HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
@@ -210,21 +216,30 @@ async def _raw(running: Stage, kinds: list[Payload]) -> list[Transfer]:
     numbers = itertools.count()
     transfers: list[Transfer] = []
     for payload in kinds:
-        body = bytes(len(encode_frame(payload.records(RunId(running.record.run_id), 0))))
 
-        async def send(number: int, body: bytes = body) -> None:
-            await stream.publish(spec.filter_subject, body, headers={"Nats-Msg-Id": str(number)})
+        def prepare(number: int, payload: Payload = payload) -> tuple[str, bytes]:
+            return str(number), encode_frame(payload.records(RunId(running.record.run_id), number))
 
-        transfers.append(await _measure(running, "peer", payload, send, numbers))
+        async def send(message: tuple[str, bytes]) -> None:
+            message_id, body = message
+            await stream.publish(spec.filter_subject, body, headers={"Nats-Msg-Id": message_id})
+
+        transfers.append(await _measure(running, "peer", payload, numbers, prepare=prepare, send=send))
     await client.close()
     return transfers
 
 
 async def _measure(
-    running: Stage, side: Side, payload: Payload, send: Send, numbers: "itertools.count[int]"
+    running: Stage,
+    side: Side,
+    payload: Payload,
+    numbers: "itertools.count[int]",
+    *,
+    prepare: Prepare,
+    send: Send,
 ) -> Transfer:
-    await _send_all(running, send, list(itertools.islice(numbers, WARM_UP_MESSAGES)))
-    chosen = list(itertools.islice(numbers, payload.messages))
+    await _send_all(running, send, [prepare(each) for each in itertools.islice(numbers, WARM_UP_MESSAGES)])
+    chosen = [prepare(each) for each in itertools.islice(numbers, payload.messages)]
     cpu_s, busy_s, started_s = own_tree_cpu_s(), machine_busy_s(), time.monotonic()
     await _send_all(running, send, chosen)
     wall_s = time.monotonic() - started_s
@@ -239,13 +254,13 @@ async def _measure(
     )
 
 
-async def _send_all(running: Stage, send: Send, numbers: list[int]) -> None:
-    """``CONCURRENCY`` publishers share the numbers; returns once the reader acknowledged everything."""
-    left = iter(numbers)
+async def _send_all(running: Stage, send: Send, messages: list[Any]) -> None:
+    """``CONCURRENCY`` publishers share the messages; returns once the reader acknowledged everything."""
+    left = iter(messages)
 
     async def publisher() -> None:
-        for number in left:
-            await send(number)
+        for message in left:
+            await send(message)
 
     await asyncio.gather(*(publisher() for _ in range(CONCURRENCY)))
     deadline_s = time.monotonic() + EMPTY_TIMEOUT_S
