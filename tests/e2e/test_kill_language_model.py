@@ -12,8 +12,8 @@ others had the time to take over. Below zero it says that a task is held by two 
 heartbeats were not heard while the broker was away.
 ``lost over the run``, up to the last window: written in all lives of all actors, less what was finished by then and in
 the end is in the ledger (each trajectory once, so that work done twice counts as lost), less what was given up, and
-less what actors held. That book is kept by the store and not by the actors; it is off by the same half second for each actor
-that was killed, and by what was finished and not yet published, some tens of milliseconds.
+less what actors held. That book is kept by the store and not by the actors; it is off by the same half second for each
+actor that was killed, and by what was finished and not yet published, some tens of milliseconds.
 What became of trajectories afterwards is not in it: a learner that dies gives back what it trained since its
 checkpoint, and some of that is too old by then; the audit counts it as dropped.
 """
