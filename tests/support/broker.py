@@ -10,14 +10,15 @@ import sys
 import time
 from pathlib import Path
 
+from tidegate.cli.up.ports import pick_ports
+
 READY_TIMEOUT_S = 10.0
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody listens on now, and that no outgoing connection is given before somebody does."""
+    [port] = pick_ports(1)
+    return port
 
 
 def nats_server_binary() -> str:
