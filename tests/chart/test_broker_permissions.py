@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from nats.aio.client import Client
 
 from tests.chart.rendering import SERVICES, containers, named, needs_helm, of_kind, render
+from tests.support.broker import free_port
 from tidegate.cli.up.broker import find_server
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId, TaskId
@@ -56,13 +56,6 @@ LAST_OF = {
     ("CONTROL", TOPOLOGY.control("task_queue")): {"task-queue", "admission"},
     ("PROGRESS", TOPOLOGY.progress(TaskId("t1"))): {"actor"},
 }
-
-
-def free_port() -> int:
-    """A port that nobody has, a moment ago."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Server:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidegate.cli.up.ports import LOOPBACK, pick_ports
+from tidegate.runtime.ports import LOOPBACK, pick_ports
 from tools.monitoring.rule_files import rule_files
 from tools.monitoring.slo_rules import Period
 

@@ -10,14 +10,23 @@ import sys
 import time
 from pathlib import Path
 
-from tidegate.cli.up.ports import pick_ports
+from tidegate.runtime.ports import pick_ports
 
 READY_TIMEOUT_S = 10.0
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on now, and that no outgoing connection is given before somebody does."""
-    [port] = pick_ports(1)
+    """A loopback port that nobody listens on now, and that neither a later call nor an outgoing connection is given.
+
+    Seven services of one world ask one after another and listen much later: drawn from ten thousand without a memory,
+    two of them would share a port once in five hundred worlds. A process makes far fewer worlds than would use up the
+    range; ``pick_ports`` says so if not.
+    """
+    [port] = pick_ports(1, taken=frozenset(_given))
+    _given.add(port)
     return port
 
 

@@ -22,11 +22,11 @@ from tidegate.cli.registry import SERVICES, instances
 from tidegate.cli.run_plan import RunFile, RunPlan, parse_plan
 from tidegate.cli.run_record import FORMAT, RunRecord
 from tidegate.cli.up.broker import Broker, new_token
-from tidegate.cli.up.ports import LOOPBACK, is_free, pick_ports, require_free
 from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError
 from tidegate.core.ids import RunId
 from tidegate.runtime.config import Settings
 from tidegate.runtime.files import replace_file
+from tidegate.runtime.ports import LOOPBACK, is_free, pick_ports, require_free
 
 RUNS = Path(".tidegate") / "runs"
 RUN_JSON = "run.json"

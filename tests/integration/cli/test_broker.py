@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tidegate.cli.up.broker import Broker, command, find_server, new_token, wait_ready, write_config
-from tidegate.cli.up.ports import LOOPBACK, is_free, pick_ports, require_free
 from tidegate.cli.up.supervisor import ProcessSpec, Supervisor
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.ports import LOOPBACK, is_free, pick_ports, require_free
 from tidegate.wire.subjects import Topology
 
 pytestmark = pytest.mark.integration

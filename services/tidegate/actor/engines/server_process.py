@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,10 +71,3 @@ class ServerProcess:
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - LOG_TAIL_BYTES))
             return log.read().decode(errors="replace").strip()
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

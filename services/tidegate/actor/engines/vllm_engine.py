@@ -11,12 +11,12 @@ from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine
 from tidegate.actor.engines.server_http import ServerHttp
 from tidegate.actor.engines.server_opening import open_server_engine, open_weights
-from tidegate.actor.engines.server_process import ServerProcess, free_port
+from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.actor.engines.vllm_dialect import VllmDialect
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import PolicyConfig
+from tidegate.runtime.ports import LOOPBACK, pick_ports
 
-LOOPBACK = "127.0.0.1"
 LOG_FILE = "server.log"
 
 # The development mode opens the calls that pause and update. The rest is for the build for CPUs: threads are where the
@@ -78,7 +78,7 @@ def open_engine(setting: EngineSetting, steering: Steering, clock: Clock) -> Ser
 def _own_server(
     config: ServerConfig, setting: EngineSetting, *, start: Path, now_s: float
 ) -> tuple[str, ServerProcess]:
-    port = free_port()
+    [port] = pick_ports(1)
     # The clock's part keeps a restarted actor from drawing the same completions again.
     seeds = np.random.SeedSequence([setting.seed, setting.actor_index, int(now_s * 1e3)])
     command = server_command(

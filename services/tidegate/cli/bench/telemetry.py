@@ -18,8 +18,8 @@ from tidegate.cli.bench.peers.otlp_sink import Counts
 from tidegate.cli.bench.results import BenchResult, Goal, Sample, Side, row
 from tidegate.cli.bench.setting import BenchSetting, say
 from tidegate.cli.bench.training_run import Window, measure_beside, remove_folder, up_command
-from tidegate.cli.up.ports import LOOPBACK, pick_ports
 from tidegate.core.errors import UnavailableError
+from tidegate.runtime.ports import LOOPBACK, pick_ports
 
 REPETITIONS = 7
 RATIO_MIN = 0.98

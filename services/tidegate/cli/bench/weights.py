@@ -23,13 +23,13 @@ from tidegate.cli.bench.results import BenchResult, Goal, Sample, Side, row
 from tidegate.cli.bench.setting import BenchSetting, say
 from tidegate.cli.bench.stage import stage
 from tidegate.cli.bench.training_run import THREADS, remove_folder
-from tidegate.cli.up.ports import LOOPBACK, pick_ports
 from tidegate.cli.up.supervisor import ProcessSpec
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.runtime.memory import keep_freed_memory
+from tidegate.runtime.ports import LOOPBACK, pick_ports
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 from tidegate.wire.digest import digest_of
 from tidegate.wire.subjects import CHUNK_BYTES

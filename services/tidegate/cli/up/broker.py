@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.cli.up.ports import LOOPBACK
 from tidegate.core.errors import ConfigError, UnavailableError
+from tidegate.runtime.ports import LOOPBACK
 from tidegate.wire.subjects import BROKER_PAYLOAD_BYTES_MAX
 
 READY_TIMEOUT_S = 20.0

@@ -20,10 +20,11 @@ from tests.integration.actor.engines.vllm_house import (
     opened,
     vllm_python,
 )
+from tests.support.broker import free_port
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_port import Piece, ProbeAnswer, ServerDialect, ServerRequest
-from tidegate.actor.engines.server_process import ServerProcess, free_port
+from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.actor.engines.server_weights import read_untied, write_folder
 from tidegate.actor.engines.token_port import Written
 from tidegate.actor.engines.vllm_engine import SERVER_ENVIRONMENT, open_engine, server_command
