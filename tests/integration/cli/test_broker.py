@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.cli.up.broker import Broker, command, find_server, new_token, wait_ready, write_config
-from tidegate.cli.up.supervisor import ProcessSpec, Supervisor
+from tidegate.cli.up.broker import Broker, new_token, process, wait_ready, write_config
+from tidegate.cli.up.supervisor import Supervisor
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.runtime.bus import Bus
@@ -32,7 +32,7 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 def start(supervisor: Supervisor, folder: Path) -> Broker:
     broker = Broker(port=pick_ports(1)[0], token=new_token())
     config = write_config(folder / "nats.conf", broker, server_name="a-run", store=folder / "nats")
-    supervisor.start(ProcessSpec("nats-server", command(find_server(), config), folder / "nats.log"))
+    supervisor.start(process(config, log=folder / "nats.log"))
     return broker
 
 

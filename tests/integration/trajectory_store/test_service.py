@@ -31,6 +31,7 @@ from tidegate.runtime.config import TelemetryConfig
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import open_telemetry
 from tidegate.runtime.telemetry_names import ATTR_REASON, METRIC_DROPPED
+from tidegate.trajectory_store import servicer
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.main import build
 from tidegate.v1 import trajectory_pb2
@@ -191,6 +192,39 @@ async def test_waiting_watcher_hears_of_the_next_outcome(peers: Peers) -> None:
         ("t-9.0", "dropped", "failed")
     ]
     assert await peers.client.watch_outcomes(cursor, limit=10, max_wait_s=0.0) == ([], cursor)
+
+
+async def test_acceptances_wait_for_the_gradient_while_the_learner_is_behind(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "ACCEPTED_LINGER_BEHIND_S", 2 * WAIT_S)
+    await peers.send(peers.trajectory("t-1"))
+    batch = await peers.leased(at(0))
+    _, cursor = await peers.client.watch_outcomes(0, limit=10, max_wait_s=WAIT_S)
+    waiting = asyncio.create_task(peers.client.watch_outcomes(cursor, limit=10, max_wait_s=WAIT_S))
+    await peers.send(peers.trajectory("t-2"))
+    await until(lambda: peers.context.stats.value("available_trajectories") == 1)
+    assert not waiting.done()
+    await peers.commit(batch, at(0))
+    outcomes, _ = await waiting
+    assert [(outcome.trajectory_id, outcome.state) for outcome in outcomes] == [
+        ("t-2.0", "accepted"),
+        ("t-1.0", "trained"),
+    ]
+
+
+async def test_acceptances_are_told_soon_while_the_learner_waits_for_more(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "ACCEPTED_LINGER_BEHIND_S", 2 * WAIT_S)
+    lease = asyncio.create_task(peers.lease(at(0), batch_size=2))
+    await peers.send(peers.trajectory("t-1"))
+    outcomes, cursor = await peers.client.watch_outcomes(0, limit=10, max_wait_s=WAIT_S)
+    assert [(outcome.trajectory_id, outcome.state) for outcome in outcomes] == [("t-1.0", "accepted")]
+    await peers.send(peers.trajectory("t-2"))
+    outcomes, _ = await peers.client.watch_outcomes(cursor, limit=10, max_wait_s=WAIT_S)
+    assert [(outcome.trajectory_id, outcome.state) for outcome in outcomes] == [("t-2.0", "accepted")]
+    assert await lease is not None
 
 
 async def test_batch_whose_answer_was_lost_is_given_again_at_the_same_version(peers: Peers) -> None:

@@ -59,8 +59,7 @@ async def stage(
     config = _write_folder(folder, record)
     supervisor = Supervisor()
     try:
-        command = nats.command(nats.find_server(), config)
-        supervisor.start(ProcessSpec("nats-server", command, folder / "nats-server.log"))
+        supervisor.start(nats.process(config, log=folder / "nats-server.log"))
         await nats.wait_ready(record.broker)
         topology = Topology(RunId(record.run_id))
         bus = await Bus.connect(

@@ -59,7 +59,6 @@ class Platform:
             ConfigError: there is no nats-server.
             UnavailableError: the broker did not become ready.
         """
-        server = nats.find_server()
         write_record(self.folder, self.record)
         config = nats.write_config(
             self.folder / "nats-server.conf",
@@ -67,7 +66,7 @@ class Platform:
             server_name=self.record.run_id,
             store=self.folder.resolve() / "nats",
         )
-        self._supervisor.start(ProcessSpec(BROKER, nats.command(server, config), self._log(BROKER)))
+        self._supervisor.start(nats.process(config, log=self._log(BROKER)))
         await nats.wait_ready(self.record.broker)
         for service in SERVICES:
             for index, instance in enumerate(instances(service, replicas=self.plan.replicas[service])):
