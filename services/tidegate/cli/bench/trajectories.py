@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,13 +165,11 @@ async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
     numbers = itertools.count()
     sent = 0
     transfers: list[Transfer] = []
+    send = partial(_publish, running)
     for payload in kinds:
 
         def prepare(number: int, payload: Payload = payload) -> list[Trajectory]:
             return payload.records(RunId(running.record.run_id), number, now_s=time.time())
-
-        async def send(records: list[Trajectory]) -> None:
-            await _publish(running, records)
 
         transfers.append(await _measure(running, "tidegate", payload, numbers, prepare=prepare, send=send))
         sent += (payload.messages + WARM_UP_MESSAGES) * payload.num_samples
@@ -215,14 +214,15 @@ async def _raw(running: Stage, kinds: list[Payload]) -> list[Transfer]:
     stream = JetStreamContext(client)
     numbers = itertools.count()
     transfers: list[Transfer] = []
+
+    async def send(message: tuple[str, bytes]) -> None:
+        message_id, body = message
+        await stream.publish(spec.filter_subject, body, headers={"Nats-Msg-Id": message_id})
+
     for payload in kinds:
 
         def prepare(number: int, payload: Payload = payload) -> tuple[str, bytes]:
             return str(number), encode_frame(payload.records(RunId(running.record.run_id), number))
-
-        async def send(message: tuple[str, bytes]) -> None:
-            message_id, body = message
-            await stream.publish(spec.filter_subject, body, headers={"Nats-Msg-Id": message_id})
 
         transfers.append(await _measure(running, "peer", payload, numbers, prepare=prepare, send=send))
     await client.close()

@@ -59,14 +59,16 @@ class Platform:
             ConfigError: there is no nats-server.
             UnavailableError: the broker did not become ready.
         """
+        config = self.folder / "nats-server.conf"
+        broker = nats.process(config, log=self._log(BROKER))
         write_record(self.folder, self.record)
-        config = nats.write_config(
-            self.folder / "nats-server.conf",
+        nats.write_config(
+            config,
             self.record.broker,
             server_name=self.record.run_id,
             store=self.folder.resolve() / "nats",
         )
-        self._supervisor.start(nats.process(config, log=self._log(BROKER)))
+        self._supervisor.start(broker)
         await nats.wait_ready(self.record.broker)
         for service in SERVICES:
             for index, instance in enumerate(instances(service, replicas=self.plan.replicas[service])):
