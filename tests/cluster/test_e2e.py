@@ -18,7 +18,7 @@ from tests.cluster.kube import CHART, CommandError, Namespace, run, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
-MAX_LAG = 4
+MAX_LAG = 2
 SINGLE = ("task-queue", "trajectory-store", "weight-distribution", "admission", "learner", "nats")
 # Each trains again after it was deleted within this time, on a machine that does other things as well.
 RECOVERY_TIMEOUT_S = 180.0

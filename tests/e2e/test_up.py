@@ -89,7 +89,7 @@ def test_run_reaches_its_target_and_goes_on_in_its_folder(tmp_path: Path) -> Non
     summary = summary_of(first)
     assert summary["reached"]
     assert summary["audit"]["balanced"]
-    assert summary["audit"]["max_lag_trained"] <= 4
+    assert summary["audit"]["max_lag_trained"] <= 2
     assert summary["restarts"] == {}
     for name in ("run.json", "summary.json", "report.html", "learner/steps.jsonl", "admission/stats.jsonl"):
         assert (folder / name).is_file(), name
