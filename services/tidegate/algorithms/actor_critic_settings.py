@@ -13,8 +13,7 @@ RatioLimit = Annotated[float, msgspec.Meta(gt=0.0, le=100.0)]
 
 
 class ActorCriticSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a learner step turns segments into an update. The defaults are what CartPole-v1 learns with at 1,024 steps
-    a batch.
+    """How a learner step turns segments into an update. The defaults are for CartPole-v1 with 1,024 steps a batch.
 
     ``objective``: ``vtrace`` (targets, advantages and weights corrected for the data's age, then PPO's clip around the
     policy at the start of the step; with one epoch and one minibatch it is IMPALA's loss), ``ppo`` (GAE, PPO's clip

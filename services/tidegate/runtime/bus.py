@@ -26,6 +26,7 @@ from tidegate.core.errors import (
 )
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.consumer import Consumer
+from tidegate.runtime.replies import Replies
 from tidegate.runtime.streams import ConsumerState, Stored, Streams, StreamState
 from tidegate.wire.subjects import (
     HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE,
@@ -83,6 +84,7 @@ class Bus:
     def __init__(self, client: Client, topology: Topology, clock: Clock) -> None:
         """Wrap a connected client; ``connect`` is the way in."""
         self._client = client
+        self._replies = Replies(client)
         self._streams = Streams(client, clock)
         self._topology = topology
         self._clock = clock
@@ -278,10 +280,9 @@ class Bus:
 
     async def _attempt(self, subject: str, data: bytes, headers: Headers) -> Published | TidegateError:
         try:
-            reply = await self._client.request(
-                subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=cast("dict[str, Any]", headers)
+            answer = _read_answer(
+                await self._replies.request(subject, data, headers=headers, timeout_s=ATTEMPT_TIMEOUT_S)
             )
-            answer = _read_answer(reply.data)
         except (nats.errors.Error, TimeoutError, OSError, msgspec.DecodeError) as error:
             return UnavailableError(f"The broker did not acknowledge a message for {subject}", why=str(error))
         problem = answer.error

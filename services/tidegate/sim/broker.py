@@ -149,14 +149,14 @@ class Broker:
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def publish(self, peer: Peer, subject: str, data: bytes, headers: Headers, reply: str) -> bytes | None:
-        """A message arrives; returns the acknowledgement of the stream it went into, if it went into one."""
+    def publish(self, peer: Peer, subject: str, data: bytes, headers: Headers, reply: str) -> None:
+        """A message arrives; the stream it goes into acknowledges it under ``reply``, if there is one."""
         if subject.startswith(ACK_PREFIX):
             self._answered(subject, data)
-            return None
+            return
         if subject.startswith(PULL_PREFIX):
             self._pulled(peer, subject, data, reply)
-            return None
+            return
         stream_name = self._stream_of.get(subject.rpartition(".")[0])
         answer = (
             None if stream_name is None else self._store(self.streams[stream_name], subject, data, headers)
@@ -166,16 +166,17 @@ class Broker:
                 if other.alive and other.matches(subject):
                     self._send(other, subject, data, headers)
         if answer is None or stream_name is None:
-            return None
+            return
         if isinstance(answer, Refused):
             code = 503 if self.streams[stream_name].limits.discard_new else 400
-            return json.dumps(
-                {"error": {"code": code, "err_code": answer.code, "description": answer.description}}
-            ).encode()
-        self._dispatch_all(stream_name)
-        return json.dumps(
-            {"stream": stream_name, "seq": answer.sequence, "duplicate": answer.duplicate}
-        ).encode()
+            said: dict[str, Any] = {
+                "error": {"code": code, "err_code": answer.code, "description": answer.description}
+            }
+        else:
+            self._dispatch_all(stream_name)
+            said = {"stream": stream_name, "seq": answer.sequence, "duplicate": answer.duplicate}
+        if reply:
+            self._send(peer, reply, json.dumps(said).encode(), {})
 
     def _store(self, stream: Stream, subject: str, data: bytes, headers: Headers) -> Taken | Refused:
         expected = headers.get(HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE)

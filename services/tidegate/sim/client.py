@@ -144,19 +144,6 @@ class Connection:
         """Send and forget."""
         self._send(lambda: self._broker.publish(self, subject, data, headers or {}, reply))
 
-    async def request(
-        self,
-        subject: str,
-        data: bytes = b"",
-        timeout: float = 0.5,  # noqa: ASYNC109  # named by nats-py
-        headers: Headers | None = None,
-    ) -> Msg:
-        """Send and wait for the stream's acknowledgement."""
-        answer = await self._ask(
-            lambda: self._broker.publish(self, subject, data, headers or {}, ""), timeout_s=timeout
-        )
-        return Msg(_client=self.as_client(), subject=subject, data=answer or b"{}")
-
     async def subscribe(self, subject: str, cb: Callback) -> _Handle:
         """Call ``cb`` with every message of a subject, one after the other."""
         subscription = _Subscription(subject, cb)

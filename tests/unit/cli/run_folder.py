@@ -36,7 +36,7 @@ def id_of(seq: int) -> TrajectoryId:
 
 def write_run(folder: Path) -> RunRecord:
     """``run.json`` alone: a run whose services never started."""
-    record = new_record(read_run_file(CARTPOLE, []))
+    record = new_record(read_run_file(CARTPOLE, ["staleness.max_lag=4"]))
     folder.mkdir(parents=True, exist_ok=True)
     write_record(folder, record)
     return record

