@@ -172,7 +172,9 @@ class Bus:
         # With the broker gone there is nothing to flush to; unacknowledged work is redelivered.
         with contextlib.suppress(TimeoutError, nats.errors.Error):
             await asyncio.wait_for(self._client.flush(), timeout=1.0)
-        await self._client.close()
+        # The library still writes what waited for a reconnect, into a connection that is lost.
+        with contextlib.suppress(OSError):
+            await self._client.close()
 
     # -- streams ---------------------------------------------------------------------------------------------------
 

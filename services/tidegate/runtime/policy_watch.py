@@ -5,7 +5,6 @@ the subscription misses, the next look at the stream brings.
 """
 
 import asyncio
-import contextlib
 
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
@@ -36,7 +35,7 @@ class PolicyWatch:
         return self._head
 
     async def run(self) -> None:
-        """Follow until draining; the stream is read at the start, every second, and at once after a reconnect."""
+        """Follow until draining; the stream is read at the start, in every quiet second, and after a reconnect."""
         await self._bus.subscribe(self._subject, self._receive)
         self._bus.on_reconnect(self._refresh.set)
         waker = asyncio.create_task(self._refresh_when_draining())
@@ -49,9 +48,19 @@ class PolicyWatch:
             if stored is not None:
                 self._take(stored.data)
             if not self._drain.requested:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._refresh.wait(), timeout=REFRESH_S)
+                await self._refresh_due()
         waker.cancel()
+
+    async def _refresh_due(self) -> None:
+        """Return once asked to look, or after a second that brought nothing newer: as it does, nothing is missed."""
+        while True:
+            head = self._head
+            try:
+                await asyncio.wait_for(self._refresh.wait(), timeout=REFRESH_S)
+            except TimeoutError:
+                if self._head is not head:
+                    continue
+            return
 
     async def _refresh_when_draining(self) -> None:
         await self._drain.wait()

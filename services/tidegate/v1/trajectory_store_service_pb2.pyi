@@ -68,7 +68,7 @@ class LeaseBatchResponse(_message.Message):
     chunk: _builtins.bytes
     @_builtins.property
     def frame_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Size of each frame of the batch, in order; their concatenation is streamed in chunks."""
+        """Size of each frame of the batch, in order; their concatenation follows in chunks, the first of them here."""
 
     @_builtins.property
     def trajectory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -26,8 +26,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 # Between asking a service to drain and killing it: its own timeout and what follows it in its lifecycle.
 STOP_GRACE_S = 5.0
 BROKER_GRACE_S = 10.0
-# Walking the page tables of a large process takes milliseconds, so memory is read less often than CPU time.
-MEMORY_PERIOD_S = 5.0
+# Walking the page tables of a large process takes milliseconds, so memory is read less often than CPU time, and less
+# and less: what grows does so at first.
+MEMORY_PERIOD_S, MEMORY_PERIOD_S_MAX = 5.0, 60.0
 
 
 class Platform:
@@ -46,6 +47,7 @@ class Platform:
         self._cpu_seen: dict[str, tuple[float, float, int]] = {}
         self._memory_mb: dict[str, float] = {}
         self._memory_read_s = 0.0
+        self._memory_period_s = MEMORY_PERIOD_S
 
     @property
     def failure(self) -> ProcessFailedError | None:
@@ -129,7 +131,7 @@ class Platform:
         values: dict[str, float] = {}
         labels: dict[str, str] = {}
         views = {view.name: view for view in self._supervisor.view()}
-        reads_memory = now_s - self._memory_read_s > MEMORY_PERIOD_S
+        reads_memory = now_s - self._memory_read_s > self._memory_period_s
         for name, pid in [(SUPERVISOR, os.getpid()), *((view.name, view.pid) for view in views.values())]:
             if pid is not None:
                 values[cpu_name(name)] = self._cpu_share(name, pid, now_s=now_s)
@@ -138,6 +140,7 @@ class Platform:
             values[pss_name(name)] = self._memory_mb.get(name, 0.0)
         if reads_memory:
             self._memory_read_s = now_s
+            self._memory_period_s = min(2 * self._memory_period_s, MEMORY_PERIOD_S_MAX)
         values["restarts_total"] = sum(view.restarts for view in views.values())
         for view in views.values():
             values[restarts_name(view.name)] = view.restarts

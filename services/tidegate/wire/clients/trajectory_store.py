@@ -157,6 +157,7 @@ class TrajectoryStoreClient:
                     chunks.append(message)
                 else:
                     head = message
+                    chunks.append(memoryview(message.chunk))
         if head is None or not head.batch_id:
             return None
         return LeasedBatch(head.batch_id, _frames(head, chunks))

@@ -40,6 +40,12 @@ class WeightDistributionClient:
             request_serializer=chunk_serializer(PUBLISH_CHUNK_FIELD),
             response_deserializer=pb.PublishPolicyResponse.FromString,
         )
+        # The same method with its whole stream in one message; a call without a stream costs both sides a fifth less.
+        self._publish_small = channel.unary_unary(
+            _PUBLISH,
+            request_serializer=pb.PublishPolicyRequest.SerializeToString,
+            response_deserializer=pb.PublishPolicyResponse.FromString,
+        )
         self._pull = channel.unary_stream(
             _PULL,
             request_serializer=pb.PullPolicyRequest.SerializeToString,
@@ -53,12 +59,13 @@ class WeightDistributionClient:
             ConflictError: the version exists with other tensors, or another learner published past it.
         """
         message, raw = announce(snapshot, tree, trace_parent=trace_parent)
+        if message.payload_size <= SMALL_PAYLOAD_BYTES:
+            request = pb.PublishPolicyRequest(announcement=message, chunk=b"".join(raw))
+            with remote_errors(SERVICE):
+                await self._publish_small(request, timeout=TRANSFER_DEADLINE_S)
+            return
 
         async def requests() -> AsyncIterator[pb.PublishPolicyRequest | memoryview]:
-            if message.payload_size <= SMALL_PAYLOAD_BYTES:
-                # One message instead of two: at a hundred versions a second the second costs more than its bytes.
-                yield pb.PublishPolicyRequest(announcement=message, chunk=b"".join(raw))
-                return
             yield pb.PublishPolicyRequest(announcement=message)
             for chunk in _rechunk(raw):
                 yield chunk
