@@ -85,7 +85,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self._store.settled.notify()
 
     async def LeaseBatch(self, request: pb.LeaseBatchRequest, context: _Context) -> AsyncIterator[Any]:
-        """Wait for a full batch, lease it, stream it: a head with the frames when they are small, else chunks behind it."""
+        """Wait for a full batch, lease it, stream it: a head that holds small frames; large ones follow in chunks."""
         if request.batch_size <= 0:
             raise RecordError(f"A batch of {request.batch_size} trajectories cannot be leased")
         self._batch_size = request.batch_size
