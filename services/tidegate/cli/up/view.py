@@ -172,7 +172,7 @@ def slos_line(board: Board) -> str:
 def _services(scene: Scene, *, now_s: float) -> list[Text]:
     latest = scene.board.latest()
     watcher = latest.get(SUPERVISOR)
-    heading = f" {'service':<19} {'state':<8} {'rate':>15}  {'busy':<13}{'cpu':>5} {'memory':>7}  died"
+    heading = f" {'service':<19} {'state':<8} {'rate':>16}  {'busy':<13}{'cpu':>5} {'memory':>7}  died"
     lines = [Text(heading, style=f"{DIM} underline")]
     for service in SERVICES:
         for instance in instances(service, replicas=scene.plan.replicas[service]):
@@ -213,7 +213,7 @@ def _row(
     return Text.assemble(
         (f" {instance:<19} ", BOLD if instance != BROKER else DIM),
         (f"{state:<8} ", STATE_STYLE.get(state, BAD if state != "–" else DIM)),
-        (f"{number(rate) + ' ' + unit if rate is not None else '':>15}  "),
+        (f"{number(rate) + ' ' + unit if rate is not None else '':>16}  "),
         (filled if busy is not None else "", ACCENT), (f"{empty if busy is not None else '':<{8 - len(filled)}}", DIM),
         (f"{share:<5}", DIM),
         (f"{f'{cpu:.0%}' if cpu is not None else '':>5} {f'{memory:.0f} MB' if memory else '':>7}", DIM),
