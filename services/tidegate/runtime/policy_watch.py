@@ -5,6 +5,7 @@ the subscription misses, the next look at the stream brings.
 """
 
 import asyncio
+import contextlib
 
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
@@ -39,28 +40,22 @@ class PolicyWatch:
         await self._bus.subscribe(self._subject, self._receive)
         self._bus.on_reconnect(self._refresh.set)
         waker = asyncio.create_task(self._refresh_when_draining())
+        seen = self._head
         while not self._drain.requested:
-            self._refresh.clear()
-            try:
-                stored = await self._bus.last(self._stream, self._subject)
-            except UnavailableError:
-                stored = None
-            if stored is not None:
-                self._take(stored.data)
+            # While the subscription brings newer versions, nothing is missed.
+            if self._head is seen or self._refresh.is_set():
+                self._refresh.clear()
+                try:
+                    stored = await self._bus.last(self._stream, self._subject)
+                except UnavailableError:
+                    stored = None
+                if stored is not None:
+                    self._take(stored.data)
+            seen = self._head
             if not self._drain.requested:
-                await self._refresh_due()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._refresh.wait(), timeout=REFRESH_S)
         waker.cancel()
-
-    async def _refresh_due(self) -> None:
-        """Return once asked to look, or after a second that brought nothing newer: as it does, nothing is missed."""
-        while True:
-            head = self._head
-            try:
-                await asyncio.wait_for(self._refresh.wait(), timeout=REFRESH_S)
-            except TimeoutError:
-                if self._head is not head:
-                    continue
-            return
 
     async def _refresh_when_draining(self) -> None:
         await self._drain.wait()

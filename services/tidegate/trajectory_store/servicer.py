@@ -41,11 +41,9 @@ from tidegate.wire.convert import (
     version_to_proto,
 )
 from tidegate.wire.reference import reference_from_proto
-from tidegate.wire.subjects import CHUNK_BYTES
+from tidegate.wire.subjects import CHUNK_BYTES, FIRST_CHUNK_BYTES
 
 NAME = "tidegate.v1.TrajectoryStoreService"
-# A batch up to this size travels in one message: a second one costs both sides half a millisecond.
-SMALL_BATCH_BYTES = 256 * 1024
 # A longer wait is answered empty and asked again; nobody frees a forgotten poll sooner.
 WAIT_S_MAX = 30.0
 # Outcomes that only say "accepted" wait this long for others, as an answer costs both sides more than what it says: 1
@@ -85,7 +83,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self._store.settled.notify()
 
     async def LeaseBatch(self, request: pb.LeaseBatchRequest, context: _Context) -> AsyncIterator[Any]:
-        """Wait for a full batch, lease it, stream it: a head that holds small frames; large ones follow in chunks."""
+        """Wait for a full batch, lease it, stream it: a head with the first bytes of the joined frames, then chunks."""
         if request.batch_size <= 0:
             raise RecordError(f"A batch of {request.batch_size} trajectories cannot be leased")
         self._batch_size = request.batch_size
@@ -107,17 +105,15 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             yield pb.LeaseBatchResponse()
             return
         joined = b"".join(batch.frames)
-        is_small = len(joined) <= SMALL_BATCH_BYTES
         yield pb.LeaseBatchResponse(
             batch_id=batch.batch_id,
             frame_sizes=[len(frame) for frame in batch.frames],
             trajectory_ids=batch.trajectory_ids,
-            chunk=joined if is_small else b"",
+            chunk=joined[:FIRST_CHUNK_BYTES],
         )
-        if not is_small:
-            view = memoryview(joined)
-            for start in range(0, len(view), CHUNK_BYTES):
-                yield view[start : start + CHUNK_BYTES]
+        view = memoryview(joined)
+        for start in range(FIRST_CHUNK_BYTES, len(view), CHUNK_BYTES):
+            yield view[start : start + CHUNK_BYTES]
 
     async def CommitBatch(self, request: pb.CommitBatchRequest, context: _Context) -> pb.CommitBatchResponse:
         """Record a gradient."""

@@ -89,10 +89,7 @@ class RecordColumns(msgspec.Struct, frozen=True, array_like=True, eq=False):
         num_records = len(self)
         if not num_records:
             raise RecordError("A trajectory frame holds no trajectory")
-        columns = astuple(self)
-        if {1, num_records}.issuperset(map(len, columns)):
-            return
-        for name, column in zip(self.__struct_fields__, columns, strict=True):
+        for name, column in zip(self.__struct_fields__, astuple(self), strict=True):
             if len(column) != 1 and len(column) != num_records:
                 raise RecordError(
                     f"A trajectory frame has {len(column)} values of {name} for {num_records} records",
@@ -128,14 +125,10 @@ def each(column: Sequence[Value], num_records: int) -> Iterable[Value]:
 def columns_of(trajectories: Sequence[Trajectory]) -> RecordColumns:
     """The columns of records; empty ones of none."""
     num_records = len(trajectories)
-    if not num_records:
-        none: list[list[Any]] = [[] for _ in _FIELDS]
-        return RecordColumns(*none)
-    columns: list[list[Any]] = [
-        [values[0]] if values.count(values[0]) == num_records else list(values)
-        for values in zip(*map(_fields_of, trajectories), strict=True)
-    ]
-    columns[_ID_POSITION] = [trajectory.trajectory_id for trajectory in trajectories]
+    columns: list[list[Any]] = [[] for _ in _FIELDS]
+    for position, values in enumerate(zip(*map(_fields_of, trajectories), strict=True)):
+        is_shared = position != _ID_POSITION and values.count(values[0]) == num_records
+        columns[position] = [values[0]] if is_shared else list(values)
     for position, write in _WRITE_AT:
         columns[position] = [write(value) for value in columns[position]]
     return RecordColumns(*columns)

@@ -160,6 +160,24 @@ async def test_trajectory_goes_from_its_message_to_a_gradient(peers: Peers) -> N
     ]
 
 
+async def test_batch_of_any_size_arrives_whole(peers: Peers) -> None:
+    # Within the head, the head and one chunk, the head and several.
+    for number, megabytes in enumerate((0.1, 0.3, 1.0, 2.0)):
+        tensor = np.random.default_rng(number).random(int(megabytes * 2**20) // 4 // 8, dtype=np.float32)
+        sent = [
+            msgspec.structs.replace(item, tensors={**item.tensors, "extra": tensor + index})
+            for index, item in enumerate(peers.trajectory(f"t-{number}-{index}") for index in range(8))
+        ]
+        for trajectory in sent:
+            await peers.send(trajectory)
+        batch = await peers.leased(at(number), batch_size=8)
+        got = {item.trajectory_id: item.tensors["extra"] for item in batch.trajectories}
+        assert got.keys() == {item.trajectory_id for item in sent}
+        for item in sent:
+            np.testing.assert_array_equal(got[item.trajectory_id], item.tensors["extra"])
+        await peers.commit(batch, at(number))
+
+
 async def test_message_leaves_the_stream_once_the_ledger_has_it(peers: Peers) -> None:
     await peers.send(peers.trajectory("t-1"))
     await peers.leased(at(0))

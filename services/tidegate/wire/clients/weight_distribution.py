@@ -17,14 +17,12 @@ from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_from_proto, version_to_proto
 from tidegate.wire.payload_cutter import PayloadCutter
 from tidegate.wire.policy_payload import announce, tensor_of
-from tidegate.wire.subjects import CHUNK_BYTES
+from tidegate.wire.subjects import CHUNK_BYTES, FIRST_CHUNK_BYTES
 
 SERVICE = "weight_distribution"
 PUBLISH_CHUNK_FIELD = 2
 PULL_CHUNK_FIELD = 1
 TRANSFER_DEADLINE_S = 600.0
-# A policy up to this size travels with its announcement.
-SMALL_PAYLOAD_BYTES = 256 * 1024
 _PUBLISH = "/tidegate.v1.WeightDistributionService/PublishPolicy"
 _PULL = "/tidegate.v1.WeightDistributionService/PullPolicy"
 
@@ -59,7 +57,7 @@ class WeightDistributionClient:
             ConflictError: the version exists with other tensors, or another learner published past it.
         """
         message, raw = announce(snapshot, tree, trace_parent=trace_parent)
-        if message.payload_size <= SMALL_PAYLOAD_BYTES:
+        if message.payload_size <= FIRST_CHUNK_BYTES:
             request = pb.PublishPolicyRequest(announcement=message, chunk=b"".join(raw))
             with remote_errors(SERVICE):
                 await self._publish_small(request, timeout=TRANSFER_DEADLINE_S)
