@@ -15,7 +15,7 @@ from tidegate.core.records import DropReason, VersionSpan
 from tidegate.core.staleness import Expired, Fresh, LineageTree, StalenessLimits, Verdict, judge
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A trajectory that waits for a gradient. ``seq`` is its place in order of arrival, ``frame_id`` its payload's."""
 
     seq: int

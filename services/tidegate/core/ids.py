@@ -12,7 +12,7 @@ PromptId = NewType("PromptId", str)
 LineageName = NewType("LineageName", str)
 
 
-class PolicyVersion(msgspec.Struct, frozen=True, order=True):
+class PolicyVersion(msgspec.Struct, frozen=True, order=True, gc=False):
     """One published policy: ``step`` counts the updates published in ``lineage`` and in what it forked from."""
 
     lineage: LineageName

@@ -63,7 +63,7 @@ class Task(msgspec.Struct, frozen=True):
     trace_parent: str = ""
 
 
-class VersionSpan(msgspec.Struct, frozen=True):
+class VersionSpan(msgspec.Struct, frozen=True, gc=False):
     """Positions ``[start, stop)`` of tokens or steps that one version produced (I5)."""
 
     version: PolicyVersion

@@ -28,7 +28,7 @@ class Lease(msgspec.Struct, frozen=True):
     candidates: tuple[Candidate, ...]
 
 
-class Location(msgspec.Struct, frozen=True):
+class Location(msgspec.Struct, frozen=True, gc=False):
     """Where a frame lies in the segments."""
 
     segment: int

@@ -123,12 +123,18 @@ def each(column: Sequence[Value], num_records: int) -> Iterable[Value]:
 
 
 def columns_of(trajectories: Sequence[Trajectory]) -> RecordColumns:
-    """The columns of records; empty ones of none."""
-    num_records = len(trajectories)
-    columns: list[list[Any]] = [[] for _ in _FIELDS]
-    for position, values in enumerate(zip(*map(_fields_of, trajectories), strict=True)):
-        is_shared = position != _ID_POSITION and values.count(values[0]) == num_records
-        columns[position] = [values[0]] if is_shared else list(values)
+    """The columns of records.
+
+    Raises:
+        RecordError: there are none.
+    """
+    if not trajectories:
+        raise RecordError("A trajectory frame holds no trajectory")
+    columns: list[list[Any]] = list(map(list, zip(*map(_fields_of, trajectories), strict=True)))
+    if len(trajectories) > 1:
+        for column in columns[1:]:
+            if column.count(column[0]) == len(column):
+                del column[1:]
     for position, write in _WRITE_AT:
         columns[position] = [write(value) for value in columns[position]]
     return RecordColumns(*columns)
@@ -170,7 +176,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 _FIELDS = RecordColumns.__struct_fields__
 _fields_of: Callable[[Trajectory], tuple[Any, ...]] = attrgetter(*_FIELDS)
-_ID_POSITION = _FIELDS.index("trajectory_id")
 _WRITE_AT = [(position, _WRITE[name]) for position, name in enumerate(_FIELDS) if name in _WRITE]
 _TENSORS_POSITION = Trajectory.__struct_fields__.index("tensors")
+# Ids differ, and are never shared: their number is the records'.
+assert _FIELDS[0] == "trajectory_id"
 assert tuple(name for name in Trajectory.__struct_fields__ if name != "tensors") == _FIELDS

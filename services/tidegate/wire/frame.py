@@ -12,7 +12,6 @@ tensors of equal name in a group lie one after the other, each record's a view o
 The decoder is total: any byte string gives records or a ``RecordError``.
 """
 
-import math
 import struct
 from collections.abc import Sequence
 
@@ -22,48 +21,22 @@ import numpy as np
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array, Trajectory
 from tidegate.wire.columns import Int64, RecordColumns, columns_of
-from tidegate.wire.digest import DIGEST_BYTES, Digest, digest_of
+from tidegate.wire.digest import DIGEST_BYTES, digest_of
+from tidegate.wire.layout import ALIGNMENT_BYTES, DTYPE_NAMES, DTYPES, Kind, Layout, layout_of, sheet_of
 
 MAGIC = b"TGF2"
-ALIGNMENT_BYTES = 64
 # A head holds ids and provenance only; prompts and logs are bounded well below this.
 HEAD_BYTES_MAX = 4 * 1024 * 1024
-TENSOR_RANK_MAX = 8
-# Below it, copying pieces together costs less than handing on each.
-JOINED_BYTES_MAX = 32 * 1024
 _LENGTH = struct.Struct("<I")
 _DIGEST_STOP = len(MAGIC) + DIGEST_BYTES
 _PREFIX_BYTES = _DIGEST_STOP + _LENGTH.size
 
-# What travels: NumPy's type strings without the byte order, which is always little-endian.
-DTYPES: dict[str, np.dtype[np.generic]] = {
-    name: np.dtype("<" + name if name[1:] != "1" else "|" + name)
-    for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
-}
-_NAMES: dict[np.dtype[np.generic], str] = {dtype: name for name, dtype in DTYPES.items()}
-
-
-class TensorColumn(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor of equal name, dtype and row shape in several records: their rows one after the other.
-
-    ``offset``: of the first row, in the payload. ``shape``: of one row. ``rows``: how many each record has, one number
-    when all have as many, none when each is a single value without that dimension. ``records``: positions of the
-    records that have it, none when all have.
-    """
-
-    name: str
-    dtype: str
-    offset: Int64
-    shape: tuple[Int64, ...]
-    rows: list[Int64]
-    records: list[Int64]
-
 
 class FrameHead(msgspec.Struct, frozen=True, array_like=True):
-    """Everything of a frame but its payload."""
+    """Everything of a frame but its payload. ``tensors``: a list of ``TensorColumn`` (see ``wire.layout``)."""
 
     columns: RecordColumns
-    tensors: list[TensorColumn]
+    tensors: msgspec.Raw
     payload_size: Int64
 
 
@@ -71,51 +44,23 @@ _head_encoder = msgspec.msgpack.Encoder()
 _head_decoder = msgspec.msgpack.Decoder(FrameHead)
 
 
-class TensorRows(msgspec.Struct, frozen=True, eq=False):
-    """A tensor of several records: their rows one after the other.
-
-    ``rows``: how many each has, one number when all have as many; None when each is a single value without that
-    dimension. ``records``: positions of those that have it, None when all have.
-    """
-
-    name: str
-    values: Array
-    rows: list[int] | None
-    records: list[int] | None
-
-    def share(self, tensors: Sequence[dict[str, Array]]) -> None:
-        """Give every record a view of its rows."""
-        owners = tensors if self.records is None else [tensors[index] for index in self.records]
-        if self.rows is None:
-            for index, owner in enumerate(owners):
-                owner[self.name] = self.values[index, ...]
-        elif len(owners) == 1:
-            owners[0][self.name] = self.values
-        else:
-            start = 0
-            for owner, count in zip(owners, spread(self.rows, len(owners)), strict=True):
-                owner[self.name] = self.values[start : start + count]
-                start += count
-
-
 class Frame(msgspec.Struct, frozen=True, eq=False):
-    """A frame that was checked whole: its records as columns. ``head``: see ``provenance_of``."""
+    """A frame that was checked whole: its records as columns, and where their tensors lie in its payload.
+
+    ``head``: see ``provenance_of``.
+    """
 
     head: bytes
     columns: RecordColumns
-    tensors: list[TensorRows]
+    layout: Layout
+    payload: memoryview
 
     def trajectories(self) -> list[Trajectory]:
         """The records one by one; their tensors are read-only views into the frame."""
         by_record: list[dict[str, Array]] = [{} for _ in range(len(self.columns))]
-        for tensor in self.tensors:
-            tensor.share(by_record)
+        for place in self.layout.places:
+            place.share(self.payload, by_record)
         return self.columns.records(by_record)
-
-
-def spread(rows: list[int], num_records: int) -> list[int]:
-    """The number of rows of each record."""
-    return rows if len(rows) == num_records else rows * num_records
 
 
 def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
@@ -124,67 +69,40 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     Raises:
         RecordError: a tensor has a dtype that does not travel.
     """
-    tensors: list[TensorColumn] = []
-    payload: list[bytes | memoryview] = []
-    offset = 0
-    for (name, dtype, has_rows, row_shape), (arrays, owners) in _by_column(trajectories).items():
-        rows = [array.shape[0] for array in arrays] if has_rows else []
-        if rows.count(rows[0] if rows else 0) == len(rows):
-            del rows[1:]
-        records = owners if len(owners) < len(trajectories) else []
-        tensors.append(TensorColumn(name, dtype, offset, row_shape, rows, records))
-        pieces = [array.data for array in arrays]
-        size = sum([piece.nbytes for piece in pieces])
-        padding = -size % ALIGNMENT_BYTES
-        payload += [b"".join(pieces)] if len(pieces) > 1 and size < JOINED_BYTES_MAX else pieces
-        if padding:
-            payload.append(bytes(padding))
-        offset += size + padding
-    head = _head_encoder.encode(FrameHead(columns_of(trajectories), tensors, offset))
-    start = _PREFIX_BYTES + len(head)
-    parts = [_LENGTH.pack(len(head)) + head + bytes(-start % ALIGNMENT_BYTES), *payload]
-    if offset < JOINED_BYTES_MAX:
-        parts = [b"".join(parts)]
-    digest = Digest()
-    for part in parts:
-        digest.update(part)
-    return b"".join([MAGIC, digest.digest(), *parts])
-
-
-_ColumnKey = tuple[str, str, bool, tuple[int, ...]]
-
-
-def _by_column(trajectories: Sequence[Trajectory]) -> dict[_ColumnKey, tuple[list[Array], list[int]]]:
-    """Arrays as they travel, with their records' positions, by name, dtype, whether they have rows, a row's shape."""
-    columns: dict[_ColumnKey, tuple[list[Array], list[int]]] = {}
-    for index, trajectory in enumerate(trajectories):
+    arrays: list[Array] = []
+    kinds: list[Kind] = []
+    for record, trajectory in enumerate(trajectories):
         for name, tensor in trajectory.tensors.items():
-            dtype = _NAMES.get(tensor.dtype)
-            if dtype is None or not tensor.flags.c_contiguous:
-                tensor, dtype = _as_travels(name, tensor, trajectory.trajectory_id)
-            shape = tensor.shape
-            key = (name, dtype, bool(shape), shape[1:])
-            column = columns.get(key)
-            if column is None:
-                columns[key] = ([tensor], [index])
-            else:
-                column[0].append(tensor)
-                column[1].append(index)
-    return columns
+            if tensor.dtype not in DTYPE_NAMES or not tensor.flags.c_contiguous:
+                tensor = _as_travels(name, tensor, trajectory.trajectory_id)
+            arrays.append(tensor)
+            kinds.append((record, name, tensor.dtype, tensor.shape))
+    sheet = sheet_of(kinds, num_records=len(trajectories))
+    head = _head_encoder.encode(
+        FrameHead(columns_of(trajectories), msgspec.Raw(sheet.columns), sheet.payload_bytes)
+    )
+    start = _PREFIX_BYTES + len(head)
+    parts: list[bytes | memoryview] = [_LENGTH.pack(len(head)), head, bytes(-start % ALIGNMENT_BYTES)]
+    for index, padding in sheet.order:
+        parts.append(arrays[index].data)
+        parts.append(padding)
+    # Twice in memory for a moment, which costs less than to hash piece by piece.
+    body = b"".join(parts)
+    return b"".join([MAGIC, digest_of(body), body])
 
 
-def _as_travels(name: str, tensor: Array, trajectory_id: str) -> tuple[Array, str]:
-    dtype = tensor.dtype.str[1:]
-    if dtype not in DTYPES:
+def _as_travels(name: str, tensor: Array, trajectory_id: str) -> Array:
+    dtype = DTYPES.get(tensor.dtype.str[1:])
+    if dtype is None:
         raise RecordError(
             f"Tensor {name} of {trajectory_id} has dtype {tensor.dtype}",
             fix=f"convert it to one of {', '.join(DTYPES)}",
         )
-    return np.array(tensor, dtype=DTYPES[dtype], order="C"), dtype
+    return np.array(tensor, dtype=dtype, order="C")
 
 
 def open_frame(data: bytes | memoryview) -> Frame:
-    """One message's records as columns, whose tensors are read-only views into ``data``.
+    """One message's records as columns, and where their tensors lie in ``data``.
 
     Raises:
         RecordError: ``data`` is truncated, malformed, or does not match its digest.
@@ -200,12 +118,8 @@ def open_frame(data: bytes | memoryview) -> Frame:
             why="the message was truncated or padded on its way",
         )
     _check_digest(view)
-    num_records = len(head.columns)
-    return Frame(
-        head=head_bytes,
-        columns=head.columns,
-        tensors=[_read_tensor(column, payload, num_records) for column in head.tensors],
-    )
+    layout = layout_of(bytes(head.tensors), num_records=len(head.columns), payload_bytes=len(payload))
+    return Frame(head=head_bytes, columns=head.columns, layout=layout, payload=payload)
 
 
 def decode_frame(data: bytes | memoryview) -> list[Trajectory]:
@@ -276,44 +190,3 @@ def _parse_head(head_bytes: bytes) -> FrameHead:
         raise RecordError("A trajectory frame's head cannot be parsed", why=str(error)) from error
     head.columns.check()
     return head
-
-
-def _read_tensor(column: TensorColumn, payload: memoryview, num_records: int) -> TensorRows:
-    name, dtype = column.name, DTYPES.get(column.dtype)
-    rows, row_shape, records = column.rows, column.shape, column.records
-    if dtype is None:
-        raise _tensor_error(name, f"has the unknown dtype {column.dtype!r}")
-    if records and not _is_ascending(records, below=num_records):
-        raise _tensor_error(name, f"belongs to the records {records} of {num_records}")
-    num_owners = len(records) or num_records
-    if len(rows) not in (0, 1, num_owners):
-        raise _tensor_error(name, f"has {len(rows)} numbers of rows for {num_owners} records")
-    total_rows = sum(rows) if len(rows) == num_owners else rows[0] * num_owners if rows else num_owners
-    shape = (total_rows, *row_shape)
-    if len(shape) > TENSOR_RANK_MAX or min(shape) < 0 or (rows and min(rows) < 0):
-        raise _tensor_error(name, f"has the impossible shape {shape}")
-    if not rows and row_shape:
-        raise _tensor_error(name, f"has no rows of shape {row_shape}")
-    start = column.offset
-    if start < 0:
-        raise _tensor_error(name, f"begins at byte {start}")
-    stop = start + math.prod(shape) * dtype.itemsize
-    if stop > len(payload):
-        raise _tensor_error(
-            name,
-            f"ends at byte {stop} of a payload of {len(payload)}",
-            why="it was truncated or its shape is wrong",
-        )
-    try:
-        values: Array = np.ndarray(shape, dtype, payload, start)
-    except ValueError as error:  # empty, with other dimensions beyond what an array can have
-        raise _tensor_error(name, f"has the impossible shape {shape}") from error
-    return TensorRows(name=name, values=values, rows=rows or None, records=records or None)
-
-
-def _is_ascending(records: list[int], *, below: int) -> bool:
-    return all(first < second for first, second in zip([-1, *records], [*records, below], strict=True))
-
-
-def _tensor_error(name: str, what: str, *, why: str = "") -> RecordError:
-    return RecordError(f"Tensor {name!r} of a trajectory frame {what}", why=why)

@@ -5,14 +5,17 @@ Such a record is refused here with its reason, counted, and kept in QUARANTINE; 
 """
 
 import math
+from functools import lru_cache
 
+import msgspec
 import numpy as np
 
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import RunId
 from tidegate.core.records import Array, Trajectory
 from tidegate.wire.columns import RecordColumns, SpanRow, each
-from tidegate.wire.frame import Frame, spread
+from tidegate.wire.frame import Frame
+from tidegate.wire.layout import ALIGNMENT_BYTES, LAYOUTS_MAX, Layout, Place, spread
 
 # Rounding of float32 log-softmax stays below this.
 LOGPROB_TOLERANCE = 1e-3
@@ -70,35 +73,86 @@ def _num_covered(spans: tuple[SpanRow, ...]) -> int:
     return position
 
 
-def _are_tensors_sound(frame: Frame, num_covered: list[int]) -> bool:
-    tensors = {tensor.name: tensor for tensor in frame.tensors}
-    logprobs = tensors.get("behavior_logprobs")
+class _Expected(msgspec.Struct, frozen=True, eq=False):
+    """What a layout says that its frames must hold.
+
+    ``rows``: positions of each record, one number when all have as many. ``finite``: what must be, places that touch
+    as one.
+    """
+
+    rows: list[int]
+    logprobs: Place
+    chosen: Place | None
+    finite: list[Place]
+
+
+@lru_cache(maxsize=LAYOUTS_MAX)
+def _expected(layout: Layout) -> _Expected | None:
+    """None when its tensors do not fit their logprobs, or must be looked at one by one to tell."""
+    places = {place.name: place for place in layout.places}
+    logprobs = places.get("behavior_logprobs")
     # Tensors of one name that differ in their rows' shape are looked at one by one.
-    if logprobs is None or logprobs.rows is None or len(tensors) != len(frame.tensors):
-        return False
-    rows, leading = logprobs.rows, logprobs.values.shape[1:]
-    if min(rows) <= 0 or (num_covered != rows and num_covered != spread(rows, len(num_covered))):
-        return False
-    for name, tensor in tensors.items():
-        if tensor.records is not None:
-            return False
+    if logprobs is None or logprobs.rows is None or len(places) != len(layout.places):
+        return None
+    rows, leading = logprobs.rows, logprobs.shape[1:]
+    if min(rows) <= 0:
+        return None
+    for name, place in places.items():
+        if place.records is not None:
+            return None
         if name in PER_POSITION:
             expected = rows
         elif name == "observations":
             expected = [count + 1 for count in rows]
         else:
             continue
-        if tensor.rows != expected or tensor.values.shape[1 : 1 + len(leading)] != leading:
-            return False
-        if name in FINITE and not _is_finite(tensor.values):
-            return False
-    chosen = tensors.get("chosen")
-    if chosen is not None and not _are_choices(
-        chosen.values, logprobs.values, spread(rows, len(frame.columns)), frame.columns.num_steps
+        if place.rows != expected or place.shape[1 : 1 + len(leading)] != leading:
+            return None
+    finite = [place for name, place in places.items() if name in (*FINITE, logprobs.name)]
+    return _Expected(rows=rows, logprobs=logprobs, chosen=places.get("chosen"), finite=_joined(finite))
+
+
+def _joined(places: list[Place]) -> list[Place]:
+    """The same values in fewer places, for looking at one costs as much as some thousand values do.
+
+    What pads two neighbours is looked at with them: it is finite, or the frame's records are looked at one by one.
+    """
+    joined: list[Place] = []
+    for place in places:
+        together = _together(joined[-1], place) if joined else None
+        if together is None:
+            joined.append(place)
+        else:
+            joined[-1] = together
+    return joined
+
+
+def _together(first: Place, second: Place) -> Place | None:
+    """Two places with nothing but padding between them as one without dimensions; None when they are no such."""
+    itemsize = first.dtype.itemsize
+    behind = first.offset + math.prod(first.shape) * itemsize
+    distance = second.offset - first.offset
+    is_next = behind <= second.offset < behind + ALIGNMENT_BYTES and not distance % itemsize
+    if second.dtype != first.dtype or not is_next:
+        return None
+    length = distance // itemsize + math.prod(second.shape)
+    return msgspec.structs.replace(first, shape=(length,), rows=[length])
+
+
+def _are_tensors_sound(frame: Frame, num_covered: list[int]) -> bool:
+    expected = _expected(frame.layout)
+    if expected is None:
+        return False
+    rows, payload = expected.rows, frame.payload
+    if num_covered != rows and num_covered != spread(rows, len(num_covered)):
+        return False
+    logprobs = expected.logprobs.values(payload)
+    if expected.chosen is not None and not _are_choices(
+        expected.chosen.values(payload), logprobs, spread(rows, len(frame.columns)), frame.columns.num_steps
     ):
         return False
-    return _is_finite(logprobs.values) and (
-        not logprobs.values.size or bool(np.maximum.reduce(logprobs.values, axis=None) <= LOGPROB_TOLERANCE)
+    return all(_is_finite(place.values(payload)) for place in expected.finite) and (
+        not logprobs.size or bool(np.maximum.reduce(logprobs, axis=None) <= LOGPROB_TOLERANCE)
     )
 
 

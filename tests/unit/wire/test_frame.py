@@ -15,11 +15,9 @@ from tidegate.core.records import Trajectory, VersionSpan
 from tidegate.wire.columns import RecordColumns, columns_of
 from tidegate.wire.digest import DIGEST_BYTES, digest_of
 from tidegate.wire.frame import (
-    ALIGNMENT_BYTES,
     HEAD_BYTES_MAX,
     MAGIC,
     FrameHead,
-    TensorColumn,
     decode_frame,
     decode_provenance,
     encode_frame,
@@ -27,6 +25,7 @@ from tidegate.wire.frame import (
     provenance_of,
     verify_frame,
 )
+from tidegate.wire.layout import ALIGNMENT_BYTES, TensorColumn
 
 PREFIX_BYTES = len(MAGIC) + 4 + DIGEST_BYTES
 SIZES = [-(2**63), -1, 0, 1, 2, 4, 2**31, 2**62, 2**63 - 1]
@@ -55,8 +54,12 @@ def sealed(head: bytes, payload: bytes = b"") -> bytes:
 def frame_with(column: TensorColumn, payload: bytes = b"", *, num_records: int = 1) -> bytes:
     """A frame whose head says what ``column`` says, whatever the payload holds."""
     records = [renamed(make(), f"t-1.{index}") for index in range(num_records)]
-    head = FrameHead(columns=columns_of(records), tensors=[column], payload_size=len(payload))
-    return sealed(msgspec.msgpack.encode(head), payload)
+    return sealed(head_of(columns_of(records), [column], payload_size=len(payload)), payload)
+
+
+def head_of(columns: RecordColumns, tensors: list[TensorColumn], *, payload_size: int) -> bytes:
+    raw = msgspec.Raw(msgspec.msgpack.encode(tensors))
+    return msgspec.msgpack.encode(FrameHead(columns=columns, tensors=raw, payload_size=payload_size))
 
 
 def renamed(trajectory: Trajectory, name: str) -> Trajectory:
@@ -161,9 +164,8 @@ def test_column_of_another_length_than_there_are_records_is_refused(field: str) 
         if field == "trajectory_id" and length == 2:
             continue
         lying = msgspec.structs.replace(columns, **{field: values})
-        head = FrameHead(columns=lying, tensors=[], payload_size=0)
         with pytest.raises(RecordError, match=f"{field}|no trajectory"):
-            decode_frame(sealed(msgspec.msgpack.encode(head)))
+            decode_frame(sealed(head_of(lying, [], payload_size=0)))
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**31, "seven", None, 1.5])
@@ -191,8 +193,9 @@ def test_what_a_group_shares_is_written_once() -> None:
 @pytest.mark.parametrize("width", [4, 5000])
 def test_tensors_of_a_group_are_views_of_one_column(width: int) -> None:
     group = [renamed(make(x=np.full((rows, width), rows, np.float32)), f"t-1.{rows}") for rows in (3, 0, 2)]
-    [column] = open_frame(encode_frame(group)).tensors
-    assert column.values.shape == (5, width)
+    frame = open_frame(encode_frame(group))
+    [place] = frame.layout.places
+    assert place.values(frame.payload).shape == (5, width)
     for sent, came in zip(group, decode_frame(encode_frame(group)), strict=True):
         np.testing.assert_array_equal(came.tensors["x"], sent.tensors["x"])
 

@@ -232,3 +232,25 @@ def test_values_that_are_not_finite_are_refused(name: str) -> None:
     record.tensors[name] = np.full_like(record.tensors[name], np.nan)
     with pytest.raises(RecordError, match=f"{name} that are not finite"):
         check(record)
+
+
+@pytest.mark.parametrize("name", ["observations", "rewards", "behavior_logprobs"])
+@pytest.mark.parametrize("position", [0, -1])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_value_that_is_not_finite_is_enough(name: str, position: int, value: float) -> None:
+    record = segment()
+    record.tensors[name] = record.tensors[name].copy()
+    record.tensors[name].reshape(-1)[position] = value
+    with pytest.raises(RecordError, match=name):
+        check(record)
+
+
+def test_what_pads_tensors_is_not_held_against_them() -> None:
+    frame = open_frame(encode_frame([segment()]))
+    payload = bytearray(frame.payload)
+    padding = np.ones(len(payload), np.bool_)
+    for place in frame.layout.places:
+        padding[place.offset :][: place.values(frame.payload).nbytes] = False
+    np.frombuffer(payload, np.uint8)[padding] = 0xFF
+    assert padding.any()
+    validate_frame(msgspec.structs.replace(frame, payload=memoryview(payload)), run_id="run-1")

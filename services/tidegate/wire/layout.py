@@ -1,0 +1,201 @@
+"""How tensors lie in a frame's payload: written, read and checked once for all frames that are laid out alike.
+
+Segments of a run differ in what their tensors hold, not in how they lie, and saying it costs as much CPU as the bytes.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from tidegate.core.errors import RecordError
+from tidegate.core.records import Array
+from tidegate.wire.columns import Int64
+
+ALIGNMENT_BYTES = 64
+TENSOR_RANK_MAX = 8
+# Layouts kept by a process, the least recently used make room; a larger one is read anew each time.
+LAYOUTS_MAX = 256
+KEPT_BYTES_MAX = 4096
+
+# What travels: NumPy's type strings without the byte order, which is always little-endian.
+DTYPES: dict[str, np.dtype[np.generic]] = {
+    name: np.dtype("<" + name if name[1:] != "1" else "|" + name)
+    for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
+}
+DTYPE_NAMES: dict[np.dtype[np.generic], str] = {dtype: name for name, dtype in DTYPES.items()}
+
+# One tensor: the position of its record, its name, dtype and shape.
+Kind: TypeAlias = tuple[int, str, np.dtype[np.generic], tuple[int, ...]]
+
+
+class TensorColumn(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor of equal name, dtype and row shape in several records: their rows one after the other.
+
+    ``offset``: of the first row, in the payload. ``shape``: of one row. ``rows``: how many each record has, one number
+    when all have as many, none when each is a single value without that dimension. ``records``: positions of the
+    records that have it, none when all have.
+    """
+
+    name: str
+    dtype: str
+    offset: Int64
+    shape: tuple[Int64, ...]
+    rows: list[Int64]
+    records: list[Int64]
+
+
+class Place(msgspec.Struct, frozen=True, eq=False):
+    """Where a tensor of several records lies in the payload, checked: their rows one after the other.
+
+    ``shape``: of all rows together. ``rows``: how many each record has, one number when all have as many; None when
+    each is a single value without that dimension. ``records``: positions of those that have it, None when all have.
+    """
+
+    name: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    offset: int
+    rows: list[int] | None
+    records: list[int] | None
+
+    def values(self, payload: memoryview) -> Array:
+        """A view of them; read-only where ``payload`` is."""
+        return np.ndarray(self.shape, self.dtype, payload, self.offset)
+
+    def share(self, payload: memoryview, tensors: Sequence[dict[str, Array]]) -> None:
+        """Give every record a view of its rows."""
+        values = self.values(payload)
+        owners = tensors if self.records is None else [tensors[index] for index in self.records]
+        if self.rows is None:
+            for index, owner in enumerate(owners):
+                owner[self.name] = values[index, ...]
+        elif len(owners) == 1:
+            owners[0][self.name] = values
+        else:
+            start = 0
+            for owner, count in zip(owners, spread(self.rows, len(owners)), strict=True):
+                owner[self.name] = values[start : start + count]
+                start += count
+
+
+class Layout(msgspec.Struct, frozen=True, eq=False):
+    """The places of all tensors of a frame. Equal to itself alone, so that what follows from one can be kept by it."""
+
+    places: tuple[Place, ...]
+
+
+def spread(rows: list[int], num_records: int) -> list[int]:
+    """The number of rows of each record."""
+    return rows if len(rows) == num_records else rows * num_records
+
+
+class Sheet(msgspec.Struct, frozen=True, eq=False):
+    """How to write a payload: its columns as MessagePack, and the positions of its tensors, with the zeros behind each.
+
+    ``columns``: a list of ``TensorColumn``.
+    """
+
+    columns: bytes
+    order: list[tuple[int, bytes]]
+    payload_bytes: int
+
+
+def sheet_of(kinds: Sequence[Kind], *, num_records: int) -> Sheet:
+    """Tensors of equal name, dtype and row shape one after the other, those of each kind at an aligned place.
+
+    ``kinds``: contiguous tensors of dtypes that travel, record by record.
+    """
+    # Only what comes alone comes alike: completions of a group differ in their lengths.
+    return _kept_sheet(tuple(kinds)) if num_records == 1 else _make_sheet(kinds, num_records)
+
+
+def _make_sheet(kinds: Sequence[Kind], num_records: int = 1) -> Sheet:
+    by_column: dict[tuple[str, str, bool, tuple[int, ...]], list[int]] = {}
+    for index, (_, name, dtype, shape) in enumerate(kinds):
+        by_column.setdefault((name, DTYPE_NAMES[dtype], bool(shape), shape[1:]), []).append(index)
+    columns: list[TensorColumn] = []
+    order: list[tuple[int, bytes]] = []
+    offset = 0
+    for (name, dtype, has_rows, row_shape), indexes in by_column.items():
+        rows = [kinds[index][3][0] for index in indexes] if has_rows else []
+        size = (sum(rows) if has_rows else len(indexes)) * math.prod(row_shape) * DTYPES[dtype].itemsize
+        if rows.count(rows[0] if rows else 0) == len(rows):
+            del rows[1:]
+        records = [kinds[index][0] for index in indexes] if len(indexes) < num_records else []
+        columns.append(TensorColumn(name, dtype, offset, row_shape, rows, records))
+        padding = bytes(-size % ALIGNMENT_BYTES)
+        order += [(index, b"") for index in indexes]
+        order[-1] = (indexes[-1], padding)
+        offset += size + len(padding)
+    return Sheet(_encoder.encode(columns), order, offset)
+
+
+_kept_sheet = lru_cache(maxsize=LAYOUTS_MAX)(_make_sheet)
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[TensorColumn])
+
+
+def layout_of(columns: bytes, *, num_records: int, payload_bytes: int) -> Layout:
+    """The layout that ``columns`` describe, a list of ``TensorColumn`` as MessagePack.
+
+    Raises:
+        RecordError: they cannot be parsed, or do not fit a payload of ``payload_bytes`` for ``num_records``.
+    """
+    read = _kept_layout if len(columns) <= KEPT_BYTES_MAX else _read_layout
+    return read(columns, num_records, payload_bytes)
+
+
+def _read_layout(columns: bytes, num_records: int, payload_bytes: int) -> Layout:
+    try:
+        parsed = _decoder.decode(columns)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordError("A trajectory frame's tensors cannot be parsed", why=str(error)) from error
+    return Layout(tuple([_place(column, num_records, payload_bytes) for column in parsed]))
+
+
+_kept_layout = lru_cache(maxsize=LAYOUTS_MAX)(_read_layout)
+
+
+def _place(column: TensorColumn, num_records: int, payload_bytes: int) -> Place:
+    name, dtype = column.name, DTYPES.get(column.dtype)
+    rows, row_shape, records = column.rows, column.shape, column.records
+    if dtype is None:
+        raise _tensor_error(name, f"has the unknown dtype {column.dtype!r}")
+    if records and not _is_ascending(records, below=num_records):
+        raise _tensor_error(name, f"belongs to the records {records} of {num_records}")
+    num_owners = len(records) or num_records
+    if len(rows) not in (0, 1, num_owners):
+        raise _tensor_error(name, f"has {len(rows)} numbers of rows for {num_owners} records")
+    total_rows = sum(rows) if len(rows) == num_owners else rows[0] * num_owners if rows else num_owners
+    shape = (total_rows, *row_shape)
+    if len(shape) > TENSOR_RANK_MAX or min(shape) < 0 or (rows and min(rows) < 0):
+        raise _tensor_error(name, f"has the impossible shape {shape}")
+    if not rows and row_shape:
+        raise _tensor_error(name, f"has no rows of shape {row_shape}")
+    start, size = column.offset, math.prod(shape) * dtype.itemsize
+    if start < 0:
+        raise _tensor_error(name, f"begins at byte {start}")
+    if start + size > payload_bytes:
+        raise _tensor_error(
+            name,
+            f"ends at byte {start + size} of a payload of {payload_bytes}",
+            why="it was truncated or its shape is wrong",
+        )
+    if not size:
+        try:
+            np.empty(shape, dtype)
+        except ValueError as error:  # its other dimensions are beyond what an array can have
+            raise _tensor_error(name, f"has the impossible shape {shape}") from error
+    return Place(name, dtype, shape, start, rows or None, records or None)
+
+
+def _is_ascending(records: list[int], *, below: int) -> bool:
+    return all(first < second for first, second in zip([-1, *records], [*records, below], strict=True))
+
+
+def _tensor_error(name: str, what: str, *, why: str = "") -> RecordError:
+    return RecordError(f"Tensor {name!r} of a trajectory frame {what}", why=why)

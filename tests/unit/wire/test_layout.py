@@ -1,0 +1,93 @@
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tidegate.core.errors import RecordError
+from tidegate.wire.layout import (
+    ALIGNMENT_BYTES,
+    DTYPES,
+    KEPT_BYTES_MAX,
+    Kind,
+    TensorColumn,
+    layout_of,
+    sheet_of,
+)
+
+F4 = DTYPES["f4"]
+
+
+def column(name: str = "x", *, offset: int = 0, rows: int = 4) -> TensorColumn:
+    return TensorColumn(name, "f4", offset, (2,), [rows], [])
+
+
+def written(*columns: Any) -> bytes:
+    return msgspec.msgpack.encode(list(columns))
+
+
+def test_frames_laid_out_alike_share_a_layout() -> None:
+    first, second = (layout_of(written(column()), num_records=1, payload_bytes=64) for _ in range(2))
+    assert first is second
+
+
+@pytest.mark.parametrize(("num_records", "payload_bytes"), [(2, 64), (1, 128)])
+def test_same_words_of_another_number_of_records_or_payload_are_another_layout(
+    num_records: int, payload_bytes: int
+) -> None:
+    columns = written(column())
+    one = layout_of(columns, num_records=1, payload_bytes=64)
+    other = layout_of(columns, num_records=num_records, payload_bytes=payload_bytes)
+    assert other is not one
+    assert other.places[0].shape == (4 * num_records, 2)
+
+
+def test_layout_that_fitted_one_payload_is_refused_for_a_shorter_one() -> None:
+    columns = written(column())
+    layout_of(columns, num_records=1, payload_bytes=64)
+    for _ in range(2):
+        with pytest.raises(RecordError, match="payload of 31"):
+            layout_of(columns, num_records=1, payload_bytes=31)
+
+
+def test_large_layout_is_read_and_not_kept() -> None:
+    columns = written(*[column(f"tensor-{number}") for number in range(KEPT_BYTES_MAX // 16)])
+    first, second = (layout_of(columns, num_records=1, payload_bytes=64) for _ in range(2))
+    assert first is not second
+    assert len(first.places) == len(second.places) == KEPT_BYTES_MAX // 16
+
+
+@pytest.mark.parametrize(
+    "columns", [b"", b"\xc1", written(7), written(["x", "f4"]), msgspec.msgpack.encode("x")]
+)
+def test_what_is_no_list_of_tensors_is_refused(columns: bytes) -> None:
+    with pytest.raises(RecordError, match="cannot be parsed"):
+        layout_of(columns, num_records=1, payload_bytes=64)
+
+
+def test_what_is_written_by_a_sheet_is_where_its_layout_says() -> None:
+    shapes = [(3,), (5, 2), (0,), (1, 2), (7,)]
+    names = ["x", "y", "x", "y", "x"]
+    kinds: list[Kind] = [
+        (record, name, F4, shape) for record, (name, shape) in enumerate(zip(names, shapes, strict=True))
+    ]
+    arrays = [np.full(shape, record, F4) for record, shape in enumerate(shapes)]
+    sheet = sheet_of(kinds, num_records=5)
+    payload = b"".join(arrays[index].tobytes() + padding for index, padding in sheet.order)
+    assert len(payload) == sheet.payload_bytes
+    layout = layout_of(sheet.columns, num_records=5, payload_bytes=len(payload))
+    tensors: list[dict[str, Any]] = [{} for _ in arrays]
+    for place in layout.places:
+        assert place.offset % ALIGNMENT_BYTES == 0
+        place.share(memoryview(payload), tensors)
+    for name, array, came in zip(names, arrays, tensors, strict=True):
+        assert list(came) == [name]
+        np.testing.assert_array_equal(came[name], array)
+
+
+def test_records_alike_are_written_by_one_sheet() -> None:
+    kinds: list[Kind] = [(0, "x", F4, (3, 2)), (0, "y", DTYPES["b1"], (3,))]
+    assert sheet_of(kinds, num_records=1) is sheet_of(list(kinds), num_records=1)
+    assert sheet_of([*kinds[:1], (0, "y", DTYPES["u1"], (3,))], num_records=1) is not sheet_of(
+        kinds, num_records=1
+    )
