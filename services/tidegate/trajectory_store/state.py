@@ -9,13 +9,14 @@ from typing import Literal
 import msgspec
 
 from tidegate.core.audit import LedgerTotals
-from tidegate.core.batching import Candidate, Group
+from tidegate.core.batching import Candidate, Choice, Drop, Group, judge_groups
 from tidegate.core.ids import GroupId, PolicyVersion
 from tidegate.core.records import DropReason
+from tidegate.core.staleness import LineageTree, StalenessLimits
+from tidegate.core.waiting import WholeGroups
 
 RowState = Literal["available", "leased", "trained", "dropped"]
 
-GroupKey = tuple[GroupId, int]
 _group_of = attrgetter("group_id")
 
 
@@ -77,13 +78,13 @@ class Pool:
 
     def __init__(self) -> None:
         """Empty."""
-        self._whole: dict[GroupKey, Group] = {}
+        self._whole = WholeGroups()
         self._partial: dict[GroupId, dict[int, Candidate]] = {}
-        self._key_of: dict[int, GroupKey | None] = {}
-        self._num_whole = 0
+        # Of each trajectory the first member of its whole group; None while its group waits for members.
+        self._first_of: dict[int, int | None] = {}
 
     def __len__(self) -> int:
-        return len(self._key_of)
+        return len(self._first_of)
 
     def __iter__(self) -> Iterator[Candidate]:
         for group in self.groups():
@@ -92,7 +93,7 @@ class Pool:
     @property
     def num_whole(self) -> int:
         """Trajectories that belong to whole groups: those a batch can be made of."""
-        return self._num_whole
+        return self._whole.num_trajectories
 
     def add(self, candidates: Iterable[Candidate]) -> None:
         """Trajectories arrived, came back from a lease, or were revived.
@@ -105,59 +106,74 @@ class Pool:
                 self._keep(members)
                 continue
             for candidate in members:
-                self._partial.setdefault(group_id, {})[candidate.seq] = candidate
-                self._key_of[candidate.seq] = None
-                self._complete(group_id, candidate.group_size)
+                self._wait_for_siblings(candidate)
 
-    def _complete(self, group_id: GroupId, group_size: int) -> None:
-        waiting = self._partial[group_id]
-        if len(waiting) < group_size:
+    def _wait_for_siblings(self, candidate: Candidate) -> None:
+        waiting = self._partial.setdefault(candidate.group_id, {})
+        waiting[candidate.seq] = candidate
+        self._first_of[candidate.seq] = None
+        if len(waiting) < candidate.group_size:
             return
-        members = tuple(waiting[seq] for seq in sorted(waiting)[:group_size])
+        members = tuple(waiting[seq] for seq in sorted(waiting)[: candidate.group_size])
         self._keep(members)
         for member in members:
             del waiting[member.seq]
         if not waiting:
-            del self._partial[group_id]
+            del self._partial[candidate.group_id]
 
     def _keep(self, members: Group) -> None:
         """A whole group, by order of arrival."""
-        key = (members[0].group_id, members[0].seq)
-        self._whole[key] = members
-        self._num_whole += len(members)
+        self._whole.add(members)
         for member in members:
-            self._key_of[member.seq] = key
+            self._first_of[member.seq] = members[0].seq
 
     def remove(self, candidates: Iterable[Candidate]) -> None:
         """Trajectories were leased or dropped; what is left of a broken group waits for the rest."""
+        broken: dict[int, Group] = {}
         for candidate in candidates:
-            key = self._key_of.pop(candidate.seq)
-            if key is None:
+            first = self._first_of.pop(candidate.seq)
+            if first is None:
                 waiting = self._partial[candidate.group_id]
                 del waiting[candidate.seq]
                 if not waiting:
                     del self._partial[candidate.group_id]
-                continue
-            members = self._whole.pop(key)
-            self._num_whole -= len(members)
-            left = {member.seq: member for member in members if member.seq != candidate.seq}
-            for seq in left:
-                self._key_of[seq] = None
-            if left:
-                self._partial.setdefault(candidate.group_id, {}).update(left)
-                self._complete(candidate.group_id, candidate.group_size)
+            elif first not in broken:
+                broken[first] = self._whole.remove(first)
+        for members in broken.values():
+            for member in members:
+                if member.seq in self._first_of:
+                    self._wait_for_siblings(member)
 
-    def whole_groups(self) -> list[Group]:
-        """Groups that a batch can be made of."""
-        return list(self._whole.values())
+    def choose(
+        self,
+        *,
+        batch_size: int,
+        head: PolicyVersion,
+        tree: LineageTree,
+        limits: StalenessLimits,
+        now_s: float,
+    ) -> Choice:
+        """The next batch from whole groups (see ``core.batching.choose_batch``); nothing is removed yet."""
+        return self._whole.choose(batch_size=batch_size, head=head, tree=tree, limits=limits, now_s=now_s)
+
+    def overdue(
+        self, *, head: PolicyVersion, tree: LineageTree, limits: StalenessLimits, now_s: float
+    ) -> list[Drop]:
+        """What is beyond the budget, groups that wait for members included; nothing is removed yet."""
+        partial = judge_groups(self._partial_groups(), head=head, tree=tree, limits=limits, now_s=now_s)
+        whole = self._whole.overdue(head=head, tree=tree, limits=limits, now_s=now_s)
+        return [*whole, *partial.dropped]
+
+    def _partial_groups(self) -> list[Group]:
+        return [tuple(waiting.values()) for waiting in self._partial.values()]
 
     def groups(self) -> list[Group]:
         """All groups, those that still wait for members included."""
-        return [*self._whole.values(), *(tuple(waiting.values()) for waiting in self._partial.values())]
+        return [*self._whole.groups(), *self._partial_groups()]
 
     def siblings(self, candidate: Candidate) -> Group:
         """What waits of a candidate's group id, itself included if it waits."""
-        whole = [group for key, group in self._whole.items() if key[0] == candidate.group_id]
+        whole = [group for group in self._whole.groups() if group[0].group_id == candidate.group_id]
         waiting = self._partial.get(candidate.group_id, {})
         return (*(member for group in whole for member in group), *waiting.values())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.core.audit import LedgerTotals
-from tidegate.core.batching import Candidate, Drop, choose_batch, drop_group, judge_groups
+from tidegate.core.batching import Candidate, Drop, drop_group, judge_groups
 from tidegate.core.errors import CorruptionError, StaleFolderError
 from tidegate.core.ids import PolicyVersion, RunId, TrajectoryId
 from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits
@@ -227,13 +227,8 @@ class Store:
             if again is not None:
                 return again
         while True:
-            choice = choose_batch(
-                self.ledger.pool.whole_groups(),
-                batch_size=batch_size,
-                head=version,
-                tree=self.tree,
-                limits=limits,
-                now_s=now_s,
+            choice = self.ledger.pool.choose(
+                batch_size=batch_size, head=version, tree=self.tree, limits=limits, now_s=now_s
             )
             self._drop(choice.dropped, now_s=now_s)
             if not choice.batch:
@@ -280,11 +275,9 @@ class Store:
         """Drop what left the budget of the newest version heard of; returns how many."""
         if self.ledger.head is None:
             return 0
-        judged = judge_groups(
-            self.ledger.pool.groups(), head=self.ledger.head, tree=self.tree, limits=limits, now_s=now_s
-        )
-        self._drop(judged.dropped, now_s=now_s)
-        return len(judged.dropped)
+        overdue = self.ledger.pool.overdue(head=self.ledger.head, tree=self.tree, limits=limits, now_s=now_s)
+        self._drop(overdue, now_s=now_s)
+        return len(overdue)
 
     def _drop(self, drops: Sequence[Drop], *, now_s: float) -> None:
         if not drops:
@@ -373,6 +366,8 @@ class Store:
         self.uploads.expire(now_s=now_s)
         sizes = self._segments.sizes
         excess = sum(sizes.values()) - self._config.retain_bytes_max
+        if excess <= 0:
+            return
         live = {*self.ledger.frames.segments(), self._segments.active}
         for segment, size in sizes.items():
             if excess <= 0:

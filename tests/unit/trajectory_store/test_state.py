@@ -5,6 +5,7 @@ from tests.unit.trajectory_store.building import at
 from tidegate.core.batching import Candidate
 from tidegate.core.ids import GroupId, TrajectoryId
 from tidegate.core.records import VersionSpan
+from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits
 from tidegate.trajectory_store.state import LiveFrames, Location, Pool, Tally
 
 
@@ -24,13 +25,30 @@ def seqs(groups: list[tuple[Candidate, ...]]) -> list[list[int]]:
     return [[member.seq for member in members] for members in groups]
 
 
+def offered(pool: Pool) -> list[tuple[Candidate, ...]]:
+    """The groups of a batch of all that a batch can be made of."""
+    left = pool.choose(
+        batch_size=max(1, pool.num_whole),
+        head=at(0),
+        tree=LineageTree().add(Lineage(at(0).lineage)),
+        limits=StalenessLimits(max_lag=0, max_age_s=1.0),
+        now_s=0.0,
+    ).batch
+    groups: list[tuple[Candidate, ...]] = []
+    while left:
+        size = left[0].group_size
+        groups.append(left[:size])
+        left = left[size:]
+    return groups
+
+
 def test_group_is_offered_once_all_of_its_members_wait() -> None:
     pool = Pool()
     pool.add([candidate(1, group="g", size=2)])
-    assert seqs(pool.whole_groups()) == []
+    assert seqs(offered(pool)) == []
     assert seqs(pool.groups()) == [[1]]
     pool.add([candidate(2, group="g", size=2)])
-    assert seqs(pool.whole_groups()) == [[1, 2]]
+    assert seqs(offered(pool)) == [[1, 2]]
     assert (len(pool), pool.num_whole) == (2, 2)
 
 
@@ -39,18 +57,18 @@ def test_group_that_loses_a_member_is_no_longer_offered() -> None:
     members = [candidate(seq, group="g", size=3) for seq in (1, 2, 3)]
     pool.add(members)
     pool.remove([members[1]])
-    assert seqs(pool.whole_groups()) == []
+    assert seqs(offered(pool)) == []
     assert [member.seq for member in pool.siblings(members[0])] == [1, 3]
     pool.add([members[1]])
-    assert seqs(pool.whole_groups()) == [[1, 2, 3]]
+    assert seqs(offered(pool)) == [[1, 2, 3]]
 
 
 def test_second_group_under_the_same_id_waits_for_its_own_members() -> None:
     pool = Pool()
     pool.add([candidate(seq, group="g", size=2) for seq in (1, 2, 3)])
-    assert seqs(pool.whole_groups()) == [[1, 2]]
+    assert seqs(offered(pool)) == [[1, 2]]
     pool.add([candidate(4, group="g", size=2)])
-    assert seqs(pool.whole_groups()) == [[1, 2], [3, 4]]
+    assert seqs(offered(pool)) == [[1, 2], [3, 4]]
 
 
 def test_members_that_arrive_together_make_the_groups_that_they_would_make_one_by_one() -> None:
@@ -61,10 +79,10 @@ def test_members_that_arrive_together_make_the_groups_that_they_would_make_one_b
     for each in (*other, *members):
         apart.add([each])
     assert seqs(together.groups()) == seqs(apart.groups()) == [[8, 9], [1, 2, 3], [4, 5, 6], [7]]
-    assert seqs(together.whole_groups()) == seqs(apart.whole_groups())
+    assert seqs(offered(together)) == seqs(offered(apart))
     backwards = Pool()
     backwards.add(members[2::-1])
-    assert seqs(backwards.whole_groups()) == [[1, 2, 3]]
+    assert seqs(offered(backwards)) == [[1, 2, 3]]
 
 
 @given(
@@ -85,7 +103,7 @@ def test_pool_agrees_with_counting_who_is_there(events: list[tuple[str, int]], s
             seq for seq in there if all(other in there for other in everyone if other // size == seq // size)
         ]
         assert sorted(member.seq for member in pool) == sorted(there)
-        assert sorted(seq for members in seqs(pool.whole_groups()) for seq in members) == sorted(whole)
+        assert sorted(seq for members in seqs(offered(pool)) for seq in members) == sorted(whole)
         assert (len(pool), pool.num_whole) == (len(there), len(whole))
 
 

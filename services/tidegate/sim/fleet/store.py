@@ -1,17 +1,17 @@
 """The trajectory store: arrivals, leases, commits and restores as the ledger has them, in memory."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidegate.core.batching import Candidate, Drop
 from tidegate.core.ids import GroupId, PolicyVersion, TrajectoryId
 from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.core.waiting import WholeGroups
 from tidegate.learner.state import Outdated
 from tidegate.sim.fleet.agenda import Agenda
 from tidegate.sim.fleet.meters import Meters
 from tidegate.sim.fleet.plan import FleetPlan
-from tidegate.sim.fleet.pool import Pool
 from tidegate.sim.fleet.queue import Outcome
 from tidegate.sim.fleet.rollout import Rollout
 
@@ -42,7 +42,7 @@ class Store:
         self._settled = settled
         self._seq = 0
         self._tree = LineageTree()
-        self.pool = Pool()
+        self.pool = WholeGroups()
         self.head: PolicyVersion | None = None
         self.leased: tuple[Candidate, ...] = ()
         # Recent updates, oldest first; one is forgotten once no checkpoint that is kept lies before it.
@@ -104,6 +104,7 @@ class Store:
         )
         self._meters.queued(-len(choice.batch))
         self.leased = choice.batch
+        self._take_out(choice.batch)
         self._drop(choice.dropped)
         return choice.batch
 
@@ -111,7 +112,7 @@ class Store:
         """Drop what left the budget of the newest version heard of."""
         if self.alive and self.head is not None and self.pool.num_trajectories:
             self._drop(
-                self.pool.expire(head=self.head, tree=self._tree, limits=self._limits, now_s=self._now_s())
+                self.pool.overdue(head=self.head, tree=self._tree, limits=self._limits, now_s=self._now_s())
             )
 
     def commit(self, version: PolicyVersion) -> None:
@@ -175,9 +176,16 @@ class Store:
     def _drop(self, drops: tuple[Drop, ...]) -> None:
         if not drops:
             return
+        self._take_out([drop.candidate for drop in drops])
         self._meters.queued(-len(drops))
         self._meters.dropped.update(drop.reason for drop in drops)
         self._settled([(drop.candidate.trajectory_id, "dropped", None) for drop in drops])
+
+    def _take_out(self, candidates: Sequence[Candidate]) -> None:
+        """Groups leave whole, their members one after the other."""
+        position = 0
+        while position < len(candidates):
+            position += len(self.pool.remove(candidates[position].seq))
 
     def _now_s(self) -> float:
         return self._agenda.now_s + self.skew_s
