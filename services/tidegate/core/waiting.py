@@ -22,10 +22,11 @@ LEFT_OVER_MAX = 4096
 
 
 class _Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A group, the oldest version in it, and when the first of its members was started."""
+    """A group, the first and the last of its versions in order, and when the first of its members was started."""
 
     members: Group
     oldest: PolicyVersion
+    newest: PolicyVersion
     started_at_s: float
 
 
@@ -55,20 +56,22 @@ class WholeGroups:
 
     def add(self, members: Group) -> None:
         """A whole group arrived, or came back."""
-        versions = _versions(members)
+        versions = [span.version for member in members for span in member.spans]
         waiting = _Waiting(
             members=members,
             oldest=min(versions),
+            newest=max(versions),
             started_at_s=min([member.started_at_s for member in members]),
         )
         first = members[0].seq
         self._groups[first] = waiting
         self._by_version.setdefault(waiting.oldest, set()).add(first)
         heappush(self._by_start, (waiting.started_at_s, first))
-        for version in versions:
-            self._lineages[version.lineage] += 1
-            if version.step > self._newest_step.get(version.lineage, -1):
-                self._newest_step[version.lineage] = version.step
+        # Of one lineage are all whose first and last version are, as versions go by lineage, then by step.
+        self._lineages[waiting.oldest.lineage] += 1
+        self._lineages[waiting.newest.lineage] += 1
+        lineage, step = waiting.newest.lineage, waiting.newest.step
+        self._newest_step[lineage] = max(step, self._newest_step.get(lineage, 0))
         self._sizes[len(members)] += 1
         self.num_trajectories += len(members)
 
@@ -79,8 +82,8 @@ class WholeGroups:
         of_version.discard(first)
         if not of_version:
             del self._by_version[waiting.oldest]
-        for version in _versions(waiting.members):
-            _count_down(self._lineages, version.lineage)
+        _count_down(self._lineages, waiting.oldest.lineage)
+        _count_down(self._lineages, waiting.newest.lineage)
         _count_down(self._sizes, len(waiting.members))
         self.num_trajectories -= len(waiting.members)
         if len(self._by_start) > 2 * len(self._groups) + LEFT_OVER_MAX:
@@ -148,10 +151,6 @@ class WholeGroups:
         for first in found:
             heappush(heap, (self._groups[first].started_at_s, first))
         return sorted(found)
-
-
-def _versions(members: Group) -> set[PolicyVersion]:
-    return {span.version for spans in {member.spans for member in members} for span in spans}
 
 
 def _count_down(counter: Counter[Key], key: Key) -> None:

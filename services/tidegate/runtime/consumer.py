@@ -29,23 +29,34 @@ EXPIRY_GRACE_S = 0.25
 class Delivery:
     """One delivered message: ack it once its effect is durable, nak it to hand it on."""
 
-    __slots__ = ("_client", "_reply", "data", "headers", "num_delivered", "sequence", "subject")
+    __slots__ = ("_client", "_reply", "data", "headers", "subject")
 
     def __init__(self, client: Client, message: Msg) -> None:
-        """Read what the ack subject says about the delivery.
-
-        The tokens from the end are: pending, timestamp, consumer sequence, stream sequence, deliveries.
-        """
+        """As it came."""
         self._client = client
         self._reply = message.reply
         self.data = message.data
-        self.headers: dict[str, str] = dict(message.headers or {})
+        self.headers: dict[str, str] = message.headers or {}
         self.subject = message.subject
-        tokens = message.reply.split(".")
+
+    @property
+    def num_delivered(self) -> int:
+        """How often it was delivered, this time included."""
+        return self._told(0)
+
+    @property
+    def sequence(self) -> int:
+        """Its place in the stream."""
+        return self._told(1)
+
+    def _told(self, position: int) -> int:
+        """What the ack subject says about the delivery.
+
+        Its tokens from the end are: pending, timestamp, consumer sequence, stream sequence, deliveries.
+        """
+        tokens = self._reply.split(".")
         # v1 has nine tokens; v2 puts domain and account in front and may add a random token at the end.
-        start = 4 if len(tokens) == 9 else 6
-        self.num_delivered = int(tokens[start])
-        self.sequence = int(tokens[start + 1])
+        return int(tokens[(4 if len(tokens) == 9 else 6) + position])
 
     async def ack(self) -> None:
         """The work is durable elsewhere: the stream may forget it."""

@@ -7,7 +7,7 @@ CPU, 22 here).
 
 import asyncio
 import itertools
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -15,18 +15,29 @@ from nats.errors import NoRespondersError
 
 # What the broker answers by itself when nobody listens to a subject.
 NO_RESPONDERS = "503"
+SWEEP_S = 0.05
+
+
+class _Waiting(NamedTuple):
+    answer: asyncio.Future[bytes]
+    ends_at_s: float
 
 
 class Replies:
-    """Whoever asks waits here, for its own deadline at most; its place is free when it returns, with or without."""
+    """Whoever asks waits here, for its own deadline at most; its place is free when it returns, with or without.
+
+    One timer looks after all deadlines, so an answer may be given up ``SWEEP_S`` late: a timer for each request costs
+    as much as to send it (5 us of CPU).
+    """
 
     def __init__(self, client: Client) -> None:
         """Nothing is subscribed to before the first request."""
         self._client = client
         self._inbox = client.new_inbox()
         self._numbers = itertools.count()
-        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+        self._waiting: dict[str, _Waiting] = {}
         self._listening: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
 
     async def request(self, subject: str, data: bytes, *, headers: dict[str, str], timeout_s: float) -> bytes:
         """Send and return the answer's body.
@@ -35,29 +46,40 @@ class Replies:
             TimeoutError: none came in time; what was asked for may have happened.
             NatsError: nobody listens to the subject, or the connection is closed.
         """
+        loop = asyncio.get_running_loop()
         if self._listening is None:
             self._listening = asyncio.create_task(self._listen(), name="replies")
         if not self._listening.done():
             await asyncio.shield(self._listening)
         number = str(next(self._numbers))
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._waiting[number] = _Waiting(answer, loop.time() + timeout_s)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop)
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._client.publish(
-                    subject, data, reply=f"{self._inbox}.{number}", headers=cast("dict[str, Any]", headers)
-                )
-                return await answer
+            await self._client.publish(
+                subject, data, reply=f"{self._inbox}.{number}", headers=cast("dict[str, Any]", headers)
+            )
+            return await answer
         finally:
             del self._waiting[number]
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        for waiting in self._waiting.values():
+            if now_s >= waiting.ends_at_s and not waiting.answer.done():
+                waiting.answer.set_exception(TimeoutError())
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if self._waiting else None
 
     async def _listen(self) -> None:
         untyped = cast("Any", self._client)  # the library leaves one parameter of `subscribe` untyped
         await untyped.subscribe(f"{self._inbox}.*", cb=self._receive)
 
     async def _receive(self, message: Msg) -> None:
-        answer = self._waiting.get(message.subject.rpartition(".")[2])
-        if answer is None or answer.done():
+        waiting = self._waiting.get(message.subject.rpartition(".")[2])
+        if waiting is None or waiting.answer.done():
             return  # too late
+        answer = waiting.answer
         if not message.data and (message.headers or {}).get("Status") == NO_RESPONDERS:
             answer.set_exception(NoRespondersError())
         else:

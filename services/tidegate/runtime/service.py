@@ -33,6 +33,9 @@ from tidegate.wire.subjects import Topology
 
 # Services of which a run has several instances; their data folders are numbered.
 REPLICATED = frozenset({"actor", "environment"})
+# Allocations between two collections (Python's own 700 fall into the middle of a batch, all of which is alive), and how
+# many young ones make an old one. What is in no cycle, which is nearly everything, is freed at once anyhow.
+COLLECT_AFTER = (10_000, 10, 10)
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Loop = Callable[[], Awaitable[None]]
@@ -214,6 +217,7 @@ class _Life:
             # All that was built stays for good: collections from here on look at what a message leaves behind alone.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(*COLLECT_AFTER)
             context.stats.state = "ready"
             await server.set_serving(serving=True)
             self._log.info("service_ready", address=address)

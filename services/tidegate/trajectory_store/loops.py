@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import cycle
 
 from tidegate.core.batching import Drop
 from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
@@ -31,7 +32,6 @@ from tidegate.trajectory_store.residents import residents
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.store import Store
-from tidegate.wire.columns import each
 
 SHARD = 0
 FETCH_WAIT_S = 1.0
@@ -148,9 +148,7 @@ class IntakeLoop:
             parent
             for arrival in accepted
             for parent in zip(
-                arrival.columns.trajectory_id,
-                each(arrival.columns.trace_parent, len(arrival.columns)),
-                strict=False,
+                arrival.columns.trajectory_id, cycle(arrival.columns.trace_parent), strict=False
             )
         ]
         for trajectory_id, trace_parent in parents:

@@ -1,7 +1,7 @@
 """Rows of the ledger to values and back."""
 
 from collections.abc import Iterable, Sequence
-from itertools import count, repeat
+from itertools import count, cycle, repeat
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,7 +11,7 @@ from tidegate.core.ids import GroupId, LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.trajectory_store.state import Location
-from tidegate.wire.columns import RecordColumns, SpanRow, each, spans_of
+from tidegate.wire.columns import RecordColumns, SpanRow, spans_of
 
 # Longer explanations are cut: a row stays narrow whatever a verifier or a peer writes.
 DETAIL_CHARACTERS_MAX = 500
@@ -83,23 +83,20 @@ def arrived(arrival: Arrival, *, first_seq: int, frame_id: int, now_s: float) ->
     """The rows of the trajectories that arrived in a frame, for ``INSERT_ARRIVED``."""
     columns = arrival.columns
     returns = [[episode[0] for episode in episodes] for episodes in columns.episodes]
-    in_order: tuple[Sequence[Any], ...] = (
-        columns.group_id,
-        columns.group_size,
-        columns.curriculum_bin,
-        columns.reward,
-        columns.num_steps,
-        columns.length_tokens,
-        [len(values) for values in returns],
-        [sum(values) / len(values) if values else None for values in returns],
-        [_encode_spans(spans) for spans in columns.spans],
-        columns.started_at_s,
-        columns.finished_at_s,
-    )
     return zip(
         count(first_seq),
         columns.trajectory_id,
-        *[each(column, len(columns)) for column in in_order],
+        cycle(columns.group_id),
+        cycle(columns.group_size),
+        cycle(columns.curriculum_bin),
+        cycle(columns.reward),
+        cycle(columns.num_steps),
+        cycle(columns.length_tokens),
+        cycle(map(len, returns)),
+        cycle([sum(values) / len(values) if values else None for values in returns]),
+        cycle(map(_encode_spans, columns.spans)),
+        cycle(columns.started_at_s),
+        cycle(columns.finished_at_s),
         repeat(now_s),
         repeat(frame_id),
         arrival.frame_indexes,
@@ -115,10 +112,10 @@ def candidates_of(arrival: Arrival, *, first_seq: int, frame_id: int) -> list[Ca
             Candidate,
             count(first_seq),
             columns.trajectory_id,
-            each(columns.group_id, len(columns)),
-            each(columns.group_size, len(columns)),
-            each([spans_of(spans) for spans in columns.spans], len(columns)),
-            each(columns.started_at_s, len(columns)),
+            cycle(columns.group_id),
+            cycle(columns.group_size),
+            cycle(map(spans_of, columns.spans)),
+            cycle(columns.started_at_s),
             repeat(frame_id),
         )
     )

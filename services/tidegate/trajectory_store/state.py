@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import attrgetter
 from typing import Literal
 
@@ -181,9 +181,8 @@ class Pool:
 def _is_whole(members: Group) -> bool:
     """Whether these are all of their group, in order of arrival."""
     size = len(members)
-    return all(member.group_size == size for member in members) and all(
-        earlier.seq < later.seq for earlier, later in pairwise(members)
-    )
+    sizes, seqs = [member.group_size for member in members], [member.seq for member in members]
+    return sizes.count(size) == size and seqs == sorted(seqs)
 
 
 class Tally:

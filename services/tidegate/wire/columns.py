@@ -7,7 +7,7 @@ conversion between messages and values.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import cycle
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -44,8 +44,8 @@ StageRow: TypeAlias = tuple[str, str, float, float]
 class RecordColumns(msgspec.Struct, frozen=True, array_like=True, eq=False):
     """The fields of ``Trajectory`` but its tensors, each one value for each record or a single one for all.
 
-    ``trajectory_id`` holds one for each record, so that its length is their number. Fields travel by position: a new
-    one goes to the end and has a default.
+    ``itertools.cycle`` reads either; ``trajectory_id`` holds one for each record, so that it says when to stop. Fields
+    travel by position: a new one goes to the end and has a default.
     """
 
     trajectory_id: list[TrajectoryId]
@@ -89,12 +89,13 @@ class RecordColumns(msgspec.Struct, frozen=True, array_like=True, eq=False):
         num_records = len(self)
         if not num_records:
             raise RecordError("A trajectory frame holds no trajectory")
-        for name, column in zip(self.__struct_fields__, astuple(self), strict=True):
-            if len(column) != 1 and len(column) != num_records:
-                raise RecordError(
-                    f"A trajectory frame has {len(column)} values of {name} for {num_records} records",
-                    why="a column holds one value for each record, or one for all",
-                )
+        if not {1, num_records}.issuperset(map(len, astuple(self))):
+            lengths = {name: len(getattr(self, name)) for name in self.__struct_fields__}
+            wrong = {name: length for name, length in lengths.items() if length not in (1, num_records)}
+            raise RecordError(
+                f"A trajectory frame of {num_records} records has other numbers of values: {wrong}",
+                why="a column holds one value for each record, or one for all",
+            )
 
     def only(self, indexes: Sequence[int]) -> "RecordColumns":
         """Some of the records, by position."""
@@ -108,18 +109,12 @@ class RecordColumns(msgspec.Struct, frozen=True, array_like=True, eq=False):
 
     def records(self, tensors: Sequence[dict[str, Array]]) -> list[Trajectory]:
         """The records one by one, with the tensors of each."""
-        num_records = len(self)
-        columns = [
-            each([_READ[name](value) for value in column] if name in _READ else column, num_records)
+        columns: list[Iterable[Any]] = [
+            cycle(map(_READ[name], column) if name in _READ else column)
             for name, column in zip(self.__struct_fields__, astuple(self), strict=True)
         ]
         columns.insert(_TENSORS_POSITION, tensors)
         return list(map(Trajectory, *columns))
-
-
-def each(column: Sequence[Value], num_records: int) -> Iterable[Value]:
-    """The value of each record."""
-    return column if len(column) == num_records else repeat(column[0], num_records)
 
 
 def columns_of(trajectories: Sequence[Trajectory]) -> RecordColumns:

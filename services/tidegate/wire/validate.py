@@ -6,6 +6,7 @@ Such a record is refused here with its reason, counted, and kept in QUARANTINE; 
 
 import math
 from functools import lru_cache
+from itertools import cycle
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import RunId
 from tidegate.core.records import Array, Trajectory
-from tidegate.wire.columns import RecordColumns, SpanRow, each
+from tidegate.wire.columns import RecordColumns, SpanRow
 from tidegate.wire.frame import Frame
 from tidegate.wire.layout import ALIGNMENT_BYTES, LAYOUTS_MAX, Layout, Place, spread
 
@@ -59,7 +60,7 @@ def _is_sound(frame: Frame, run_id: str) -> bool:
 
 def _are_samples(columns: RecordColumns) -> bool:
     """Whether every record is named after its task."""
-    prefixes = each([f"{task_id}." for task_id in columns.task_id], len(columns))
+    prefixes = cycle([f"{task_id}." for task_id in columns.task_id])
     return all(map(str.startswith, columns.trajectory_id, prefixes))
 
 
@@ -169,8 +170,8 @@ def _are_choices(chosen: Array, logprobs: Array, rows: list[int], num_steps: lis
 
 
 def _is_finite(values: Array) -> bool:
-    # The reduction itself: the method of the same meaning costs as much again on a small segment.
-    return bool(np.logical_and.reduce(np.isfinite(values), axis=None))
+    # To search the answers for a no costs half as much as to reduce them, on a small segment.
+    return b"\0" not in np.isfinite(values).tobytes()
 
 
 def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
