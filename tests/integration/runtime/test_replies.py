@@ -1,0 +1,78 @@
+"""Requests whose answers share one inbox and one timer, on a real nats-server."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+
+from tests.support.broker import Broker
+from tidegate.runtime.replies import SWEEP_S, Replies
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def client(nats: Broker) -> AsyncGenerator[Client]:
+    client = Client()
+    await client.connect(nats.url)
+    yield client
+    await client.close()
+
+
+async def answer_after(client: Client, subject: str, delay_s: float) -> None:
+    """Answer every request with its own body, late."""
+    later: set[asyncio.Task[None]] = set()
+
+    async def answer(message: Msg) -> None:
+        await asyncio.sleep(delay_s)
+        await message.respond(message.data)
+
+    async def receive(message: Msg) -> None:
+        later.add(asyncio.create_task(answer(message)))
+
+    untyped = cast("Any", client)  # the library leaves one parameter of `subscribe` untyped
+    await untyped.subscribe(subject, cb=receive)
+
+
+async def test_answers_that_overtake_each_other_find_their_requests(client: Client) -> None:
+    await answer_after(client, "slow", 0.2)
+    await answer_after(client, "fast", 0.0)
+    replies = Replies(client)
+    requests = [
+        replies.request(subject, b"%d" % number, headers={}, timeout_s=5.0)
+        for number, subject in enumerate(("slow", "fast", "slow", "fast"))
+    ]
+    assert await asyncio.gather(*requests) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_request_without_an_answer_ends_at_its_own_deadline(client: Client) -> None:
+    await answer_after(client, "silent", 3600.0)
+    await answer_after(client, "slow", 0.2 + 4 * SWEEP_S)
+    replies = Replies(client)
+    waiting = asyncio.create_task(replies.request("slow", b"x", headers={}, timeout_s=5.0))
+    began_s = asyncio.get_running_loop().time()
+    with pytest.raises(TimeoutError):
+        await replies.request("silent", b"y", headers={}, timeout_s=0.1)
+    assert asyncio.get_running_loop().time() - began_s >= 0.1
+    assert not waiting.done(), "one that gives up takes no other along"
+    assert await waiting == b"x"
+
+
+async def test_answer_that_comes_too_late_is_nobody_elses(client: Client) -> None:
+    await answer_after(client, "slow", 0.3)
+    await answer_after(client, "fast", 0.0)
+    replies = Replies(client)
+    with pytest.raises(TimeoutError):
+        await replies.request("slow", b"late", headers={}, timeout_s=0.05)
+    for number in range(8):
+        assert await replies.request("fast", b"%d" % number, headers={}, timeout_s=5.0) == b"%d" % number
+        await asyncio.sleep(0.1)
+
+
+async def test_subject_that_nobody_listens_to_says_so_at_once(client: Client) -> None:
+    with pytest.raises(NoRespondersError):
+        await Replies(client).request("nobody", b"x", headers={}, timeout_s=60.0)
