@@ -28,6 +28,7 @@ from tidegate.runtime.clock import Clock
 from tidegate.runtime.consumer import Consumer
 from tidegate.runtime.replies import Replies
 from tidegate.runtime.streams import ConsumerState, Stored, Streams, StreamState
+from tidegate.runtime.subscribing import subscribe
 from tidegate.wire.subjects import (
     HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE,
     HEADER_MESSAGE_ID,
@@ -341,5 +342,4 @@ class Bus:
         async def receive(message: Msg) -> None:
             await handler(message.data, dict(message.headers or {}))
 
-        client = cast("Any", self._client)  # the library leaves a parameter of `subscribe` untyped
-        await client.subscribe(subject, cb=receive)
+        await subscribe(self._client, subject, receive)

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 from collections import deque
-from typing import Any, cast
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -18,6 +17,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from tidegate.runtime.clock import Clock
+from tidegate.runtime.subscribing import subscribe
 from tidegate.wire.subjects import ConsumerSpec
 
 # A pull pending over a broker restart ends only at its own expiry; measured, hence the cap.
@@ -104,8 +104,7 @@ class Consumer:
     async def open(cls, client: Client, spec: ConsumerSpec, clock: Clock) -> "Consumer":
         """Bind to a durable that exists."""
         consumer = cls(client, spec, clock)
-        untyped = cast("Any", client)  # the library leaves one parameter of `subscribe` untyped
-        consumer._subscription = await untyped.subscribe(f"{consumer._inbox}.*", cb=consumer._receive)
+        consumer._subscription = await subscribe(client, f"{consumer._inbox}.*", consumer._receive)
         return consumer
 
     async def _receive(self, message: Msg) -> None:

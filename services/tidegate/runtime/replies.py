@@ -13,6 +13,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
+from tidegate.runtime.subscribing import subscribe
+
 # What the broker answers by itself when nobody listens to a subject.
 NO_RESPONDERS = "503"
 SWEEP_S = 0.05
@@ -72,8 +74,7 @@ class Replies:
         self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if self._waiting else None
 
     async def _listen(self) -> None:
-        untyped = cast("Any", self._client)  # the library leaves one parameter of `subscribe` untyped
-        await untyped.subscribe(f"{self._inbox}.*", cb=self._receive)
+        await subscribe(self._client, f"{self._inbox}.*", self._receive)
 
     async def _receive(self, message: Msg) -> None:
         waiting = self._waiting.get(message.subject.rpartition(".")[2])

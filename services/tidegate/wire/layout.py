@@ -114,22 +114,27 @@ def sheet_of(kinds: Sequence[Kind], *, num_records: int) -> Sheet:
 
 
 def _make_sheet(kinds: Sequence[Kind], num_records: int = 1) -> Sheet:
-    by_column: dict[tuple[str, str, bool, tuple[int, ...]], list[int]] = {}
-    for index, (_, name, dtype, shape) in enumerate(kinds):
-        by_column.setdefault((name, DTYPE_NAMES[dtype], bool(shape), shape[1:]), []).append(index)
+    # Of each kind of tensor its positions, with the record and the number of rows of each.
+    by_column: dict[tuple[str, str, bool, tuple[int, ...]], list[tuple[int, int, int]]] = {}
+    for index, (record, name, dtype, shape) in enumerate(kinds):
+        column = by_column.setdefault((name, DTYPE_NAMES[dtype], bool(shape), shape[1:]), [])
+        column.append((index, record, shape[0] if shape else 1))
     columns: list[TensorColumn] = []
     order: list[tuple[int, bytes]] = []
     offset = 0
-    for (name, dtype, has_rows, row_shape), indexes in by_column.items():
-        rows = [kinds[index][3][0] for index in indexes] if has_rows else []
-        size = (sum(rows) if has_rows else len(indexes)) * math.prod(row_shape) * DTYPES[dtype].itemsize
-        if rows.count(rows[0] if rows else 0) == len(rows):
-            del rows[1:]
-        records = [kinds[index][0] for index in indexes] if len(indexes) < num_records else []
-        columns.append(TensorColumn(name, dtype, offset, row_shape, rows, records))
+    for (name, dtype, has_rows, row_shape), members in by_column.items():
+        indexes, records, rows = map(list, zip(*members, strict=True))
+        size = sum(rows) * math.prod(row_shape) * DTYPES[dtype].itemsize
         padding = bytes(-size % ALIGNMENT_BYTES)
-        order += [(index, b"") for index in indexes]
-        order[-1] = (indexes[-1], padding)
+        order += [(index, b"") for index in indexes[:-1]]
+        order.append((indexes[-1], padding))
+        if not has_rows:
+            rows = []
+        elif rows.count(rows[0]) == len(rows):
+            del rows[1:]
+        if len(records) == num_records:
+            records = []
+        columns.append(TensorColumn(name, dtype, offset, row_shape, rows, records))
         offset += size + len(padding)
     return Sheet(_encoder.encode(columns), order, offset)
 

@@ -13,8 +13,9 @@ from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.drain import Drain
-from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.policy_watch import REFRESH_S, PolicyWatch
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.streams import Stored
 from tidegate.wire.policy_payload import announce
 from tidegate.wire.subjects import Topology
 
@@ -109,3 +110,24 @@ async def test_a_version_published_while_the_broker_crashed_is_seen_after_it(
     await nats.restart(down_s=0.2)
     await following.publish(version(ROOT, 2))
     await following.until(version(ROOT, 2))
+
+
+async def test_the_stream_is_read_in_quiet_seconds_only(
+    bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    last = bus.last
+
+    async def look(stream: str, subject: str) -> Stored | None:
+        looks.append(subject)
+        return await last(stream, subject)
+
+    monkeypatch.setattr(bus, "last", look)
+    following = Following(bus, topology)
+    for step in range(12):
+        await following.publish(version(ROOT, step), ROOT)
+        await following.until(version(ROOT, step))
+        await asyncio.sleep(REFRESH_S / 4)
+    assert len(looks) <= 2, "at the start, and perhaps in a second in which this machine stood still"
+    await asyncio.sleep(2.5 * REFRESH_S)
+    assert len(looks) >= 2, "whatever the subscription missed"

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any, cast
 
 import pytest
 from nats.aio.client import Client
@@ -11,6 +10,7 @@ from nats.errors import NoRespondersError
 
 from tests.support.broker import Broker
 from tidegate.runtime.replies import SWEEP_S, Replies
+from tidegate.runtime.subscribing import subscribe
 
 pytestmark = pytest.mark.integration
 
@@ -34,8 +34,7 @@ async def answer_after(client: Client, subject: str, delay_s: float) -> None:
     async def receive(message: Msg) -> None:
         later.add(asyncio.create_task(answer(message)))
 
-    untyped = cast("Any", client)  # the library leaves one parameter of `subscribe` untyped
-    await untyped.subscribe(subject, cb=receive)
+    await subscribe(client, subject, receive)
 
 
 async def test_answers_that_overtake_each_other_find_their_requests(client: Client) -> None:
