@@ -71,7 +71,8 @@ class Replies:
         for waiting in self._waiting.values():
             if now_s >= waiting.ends_at_s and not waiting.answer.done():
                 waiting.answer.set_exception(TimeoutError())
-        self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if self._waiting else None
+        is_waiting = any(not waiting.answer.done() for waiting in self._waiting.values())
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if is_waiting else None
 
     async def _listen(self) -> None:
         await subscribe(self._client, f"{self._inbox}.*", self._receive)

@@ -119,6 +119,18 @@ async def test_an_error_in_a_stream_comes_after_what_was_streamed(served: Served
     assert received == CHUNKS
 
 
+@pytest.mark.parametrize(
+    ("details", "retryable"),
+    [("Internal error from Core.", True), ("Exception deserializing response!", False)],
+)
+def test_message_sent_into_a_call_that_just_ended_may_be_sent_again(details: str, *, retryable: bool) -> None:
+    """One of sixty uploads into a server that stops ends so; the others say that it is away."""
+    metadata = grpc.aio.Metadata()
+    with pytest.raises(errors.TidegateError, match="weights: ") as caught, remote_errors("weights"):
+        raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, metadata, metadata, details=details)
+    assert caught.value.retryable is retryable
+
+
 async def test_raw_chunks_are_ordinary_messages_to_a_client_that_knows_only_protobuf(served: Served) -> None:
     stub = WeightDistributionServiceStub(served.channel)
     assert [message.chunk async for message in stub.PullPolicy(pb.PullPolicyRequest(offset=1))] == CHUNKS[1:]

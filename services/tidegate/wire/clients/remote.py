@@ -25,6 +25,10 @@ _BY_STATUS: dict[grpc.StatusCode, type[errors.TidegateError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
 }
 
+# What grpc.aio says, under INTERNAL, of a message that it sends into a call which the other side, or its death, ended
+# a moment ago (grpc/grpc#36066).
+_SENT_INTO_AN_ENDED_CALL = "Internal error from Core"
+
 
 @contextmanager
 def remote_errors(service: str) -> Generator[None, None, None]:
@@ -32,5 +36,8 @@ def remote_errors(service: str) -> Generator[None, None, None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
+        details = error.details() or error.code().name
         kind = _BY_STATUS.get(error.code(), errors.TidegateError)
-        raise kind(f"{service}: {error.details() or error.code().name}") from error
+        if error.code() is grpc.StatusCode.INTERNAL and details.startswith(_SENT_INTO_AN_ENDED_CALL):
+            kind = errors.UnavailableError
+        raise kind(f"{service}: {details}") from error
