@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 # Wall time at virtual zero: ages and deadlines are differences, so only its being far from zero matters.
 EPOCH_S = 1_800_000_000.0
+# What a turn of the loop takes. Timers fire up to a clock's resolution early: if no time passed, two tasks that each
+# wait for the last microsecond of a deadline would keep each other from ever seeing it.
+STEP_S = 1e-9
 
 
 class DeadlockError(RuntimeError):
@@ -24,7 +27,7 @@ class DeadlockError(RuntimeError):
 
 
 class _Selector(selectors.SelectSelector):
-    """Registers like any selector and never waits: what would be a wait moves the clock."""
+    """Registers like any selector and never waits: what would be a wait moves the clock, and every turn a little."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +36,7 @@ class _Selector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise DeadlockError("Nothing is left to happen")
-        self.now_s += max(0.0, timeout)
+        self.now_s += max(STEP_S, timeout)
         return []
 
 

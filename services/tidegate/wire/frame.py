@@ -67,7 +67,7 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     """Trajectories as one message body.
 
     Raises:
-        RecordError: a tensor has a dtype that does not travel.
+        RecordError: there are none, or a tensor has a dtype that does not travel.
     """
     arrays: list[Array] = []
     kinds: list[Kind] = []
