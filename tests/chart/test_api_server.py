@@ -124,7 +124,10 @@ def test_helm_itself_installs_against_the_server(space: str) -> None:
 def test_kubeconform_finds_nothing(preset: str) -> None:
     text = render_text(values=EVERYTHING) if preset == "everything" else render_text(preset)
     location = f"{CACHED_SCHEMAS}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
-    done = run("kubeconform", "-strict", "-schema-location", location, "-skip", "TrainingRun", stdin=text)
+    unknown = [
+        kind for kind in sorted(OF_OPERATORS) if not list(CACHED_SCHEMAS.glob(f"{kind.lower()}-*.json"))
+    ]
+    done = run("kubeconform", "-strict", "-schema-location", location, "-skip", ",".join(unknown), stdin=text)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
