@@ -1,15 +1,22 @@
 """Fixtures of the integration tests: a real broker, and a bus connected to it."""
 
-from collections.abc import AsyncIterator, Iterator
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.support.broker import Broker
 from tidegate.core.ids import RunId
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.subjects import Topology
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], AbstractEventLoop]]:
+    """The loop that services run on, which fails in its own ways."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

@@ -173,8 +173,9 @@ class Bus:
         # With the broker gone there is nothing to flush to; unacknowledged work is redelivered.
         with contextlib.suppress(TimeoutError, nats.errors.Error):
             await asyncio.wait_for(self._client.flush(), timeout=1.0)
-        # The library still writes what waited for a reconnect, into a connection that is lost.
-        with contextlib.suppress(OSError):
+        # The library still writes what waited for a reconnect, into a connection that is lost; uvloop says so with a
+        # RuntimeError.
+        with contextlib.suppress(OSError, RuntimeError):
             await self._client.close()
 
     # -- streams ---------------------------------------------------------------------------------------------------

@@ -66,6 +66,17 @@ async def test_publish_without_a_broker_ends_at_its_deadline(
         await bus.publish(topology.trajectories(0), b"body", message_id="t-1", deadline_s=0.5)
 
 
+async def test_bus_closes_with_something_to_send_and_no_broker(nats: Broker, topology: Topology) -> None:
+    bus = await connect(nats, topology)
+    nats.kill()
+    while bus.connected:
+        await asyncio.sleep(0.01)
+    with pytest.raises(UnavailableError):
+        await bus.publish(topology.trajectories(0), b"body", message_id="t-1", deadline_s=0.3)
+    await bus.close()
+    assert not bus.connected
+
+
 async def test_oversized_message_is_refused_before_it_costs_the_connection(
     bus: Bus, topology: Topology
 ) -> None:
