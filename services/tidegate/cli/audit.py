@@ -53,7 +53,11 @@ def render(books: Books, *, run_id: str) -> Table:
         f"{audit.awaiting:,} not stored yet, {audit.available:,} available, {audit.leased:,} leased",
     )
     table.add_row("trained twice", f"{audit.trained_twice:,}", "")
-    table.add_row("duplicates", f"{audit.duplicates:,}", "second arrivals that changed nothing")
+    table.add_row(
+        "duplicates",
+        f"{audit.duplicates:,}",
+        "arrived when they had arrived or ended before: nothing changed",
+    )
     table.add_row("quarantined", f"{audit.quarantined:,}", "")
     table.add_row(
         "revived", f"{audit.revived:,}", "trained in a branch that a restore left behind, and free again"

@@ -51,7 +51,8 @@ class Audit(msgspec.Struct, frozen=True):
     """The answer of ``tidegate audit``; its fields are the keys of ``--json``.
 
     ``in_flight`` counts what is admitted and not terminal: ``awaiting`` (no row in the ledger yet: queued, being
-    rolled out or scored), ``available`` and ``leased``. ``unknown`` are ledger rows that nobody admitted.
+    rolled out or scored), ``available`` and ``leased``. ``duplicates`` arrived when they had arrived or ended before (a
+    task that was retired is still delivered) and changed nothing. ``unknown`` are ledger rows that nobody admitted.
     """
 
     admitted: int
