@@ -17,6 +17,8 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
+# Of a process with torch in it, far below.
+LEARNER_MB_MIN = 100
 # Small enough to reach a few versions at once, and otherwise the run file of the house.
 SMALL_SETTINGS = ("workload.unroll_length=16", "policy.hidden=[16]", "learner.checkpoint_every_steps=2")
 SMALL = [argument for setting in SMALL_SETTINGS for argument in ("--set", setting)]
@@ -91,6 +93,7 @@ def test_run_reaches_its_target_and_goes_on_in_its_folder(tmp_path: Path) -> Non
     assert summary["audit"]["balanced"]
     assert summary["audit"]["max_lag_trained"] <= 2
     assert summary["restarts"] == {}
+    assert summary["memory_peak_mb"]["learner"] > LEARNER_MB_MIN, "however soon the run was over"
     for name in ("run.json", "summary.json", "report.html", "learner/steps.jsonl", "admission/stats.jsonl"):
         assert (folder / name).is_file(), name
 

@@ -27,7 +27,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 STOP_GRACE_S = 5.0
 BROKER_GRACE_S = 10.0
 # Walking the page tables of a large process takes milliseconds, so memory is read less often than CPU time, and less
-# and less: what grows does so at first.
+# and less, what grows does so at first; and once more at the end, because a run may last less than the first period.
 MEMORY_PERIOD_S, MEMORY_PERIOD_S_MAX = 5.0, 60.0
 
 
@@ -46,7 +46,7 @@ class Platform:
         self._ended = False
         self._cpu_seen: dict[str, tuple[float, float, int]] = {}
         self._memory_mb: dict[str, float] = {}
-        self._memory_read_s = 0.0
+        self._memory_read_s = self._started_at_s
         self._memory_period_s = MEMORY_PERIOD_S
 
     @property
@@ -130,19 +130,17 @@ class Platform:
         """What only the supervisor knows, as statistics of its own: restarts, CPU and memory of every process."""
         values: dict[str, float] = {}
         labels: dict[str, str] = {}
-        views = {view.name: view for view in self._supervisor.view()}
-        reads_memory = now_s - self._memory_read_s > self._memory_period_s
-        for name, pid in [(SUPERVISOR, os.getpid()), *((view.name, view.pid) for view in views.values())]:
-            if pid is not None:
-                values[cpu_name(name)] = self._cpu_share(name, pid, now_s=now_s)
-                if reads_memory:
-                    self._read_memory(name, pid)
-            values[pss_name(name)] = self._memory_mb.get(name, 0.0)
-        if reads_memory:
+        views = self._supervisor.view()
+        if now_s - self._memory_read_s > self._memory_period_s:
+            self.read_memory()
             self._memory_read_s = now_s
             self._memory_period_s = min(2 * self._memory_period_s, MEMORY_PERIOD_S_MAX)
-        values["restarts_total"] = sum(view.restarts for view in views.values())
-        for view in views.values():
+        for name, pid in self._pids():
+            if pid is not None:
+                values[cpu_name(name)] = self._cpu_share(name, pid, now_s=now_s)
+            values[pss_name(name)] = self._memory_mb.get(name, 0.0)
+        values["restarts_total"] = sum(view.restarts for view in views)
+        for view in views:
             values[restarts_name(view.name)] = view.restarts
             labels[view.name] = view.state
         return ServiceStats(
@@ -163,10 +161,17 @@ class Platform:
             return 0.0
         return max(0.0, cpu_s - before_cpu_s) / (now_s - before_s)
 
-    def _read_memory(self, name: str, pid: int) -> None:
-        memory_mb = usage.pss_mb(pid)
-        self._memory_mb[name] = memory_mb
-        self.memory_peak_mb[name] = max(memory_mb, self.memory_peak_mb.get(name, 0.0))
+    def _pids(self) -> list[tuple[str, int | None]]:
+        """This process and its children; None between two lives."""
+        return [(SUPERVISOR, os.getpid()), *((view.name, view.pid) for view in self._supervisor.view())]
+
+    def read_memory(self) -> None:
+        """Note what each process takes now, and the most it was seen to take."""
+        for name, pid in self._pids():
+            if pid is not None:
+                memory_mb = usage.pss_mb(pid)
+                self._memory_mb[name] = memory_mb
+                self.memory_peak_mb[name] = max(memory_mb, self.memory_peak_mb.get(name, 0.0))
 
     def trim_logs(self) -> None:
         """Keep the logs inside their bounds."""

@@ -88,6 +88,7 @@ async def run_session(session: Session, screen: Screen) -> Outcome:
         ) as watch:
             ended_by = await run.watch(watch)
             last = run.read()
+            platform.read_memory()
             notes = await run.end(ended_by)
         await platform.stop_broker()
     finally:
