@@ -124,11 +124,13 @@ def test_helm_itself_installs_against_the_server(space: str) -> None:
 def test_kubeconform_finds_nothing(preset: str) -> None:
     text = render_text(values=EVERYTHING) if preset == "everything" else render_text(preset)
     location = f"{CACHED_SCHEMAS}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
-    unknown = [
-        kind for kind in sorted(OF_OPERATORS) if not list(CACHED_SCHEMAS.glob(f"{kind.lower()}-*.json"))
-    ]
-    done = run("kubeconform", "-strict", "-schema-location", location, "-skip", ",".join(unknown), stdin=text)
+    kinds = {each["kind"] for each in documents(text)} & OF_OPERATORS - {"TrainingRun"}
+    unknown = sorted(kind for kind in kinds if not list(CACHED_SCHEMAS.glob(f"{kind.lower()}-*.json")))
+    skip = ",".join(["TrainingRun", *unknown])
+    done = run("kubeconform", "-strict", "-schema-location", location, "-skip", skip, stdin=text)
     assert done.returncode == 0, done.stdout + done.stderr
+    if unknown:
+        pytest.skip(f"the rest is valid; that API server had no schema of {', '.join(unknown)}")
 
 
 @pytest.mark.parametrize("api", CRD_APIS)
