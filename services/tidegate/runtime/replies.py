@@ -67,11 +67,14 @@ class Replies:
             del self._waiting[number]
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        now_s = loop.time()
+        now_s, is_waiting = loop.time(), False
         for waiting in self._waiting.values():
-            if now_s >= waiting.ends_at_s and not waiting.answer.done():
+            if waiting.answer.done():
+                continue
+            if now_s >= waiting.ends_at_s:
                 waiting.answer.set_exception(TimeoutError())
-        is_waiting = any(not waiting.answer.done() for waiting in self._waiting.values())
+            else:
+                is_waiting = True
         self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if is_waiting else None
 
     async def _listen(self) -> None:
