@@ -1,4 +1,6 @@
-"""``kill -9`` of the processes of a run, and how it comes back."""
+"""``kill -9`` of the processes of a run, how it comes back, and what its books say then."""
+
+from typing import Any
 
 from tests.e2e.conftest import Run
 
@@ -30,3 +32,14 @@ def kill_and_recover(run: Run, victim: str) -> tuple[float, float]:
         what=f"training after the death of {victim}",
     )
     return back_s, back_s + trains_s
+
+
+def assert_books_balance(audit: dict[str, Any], *, max_lag: int) -> None:
+    """Nothing was lost or trained twice, nothing too stale was trained, and what is in flight lies in the store.
+
+    There a resumed run finds it.
+    """
+    assert audit["balanced"], audit
+    assert audit["trained_twice"] == 0, audit
+    assert audit["max_lag_trained"] <= max_lag, audit
+    assert audit["awaiting"] == 0, audit

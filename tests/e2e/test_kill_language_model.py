@@ -26,7 +26,7 @@ import msgspec
 import pytest
 
 from tests.e2e.conftest import Run
-from tests.e2e.killing import VICTIMS, kill_and_recover
+from tests.e2e.killing import VICTIMS, assert_books_balance, kill_and_recover
 from tests.e2e.token_books import TokenBooks, tokens_in_ledger
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -112,14 +112,10 @@ def test_rollouts_go_on_from_their_tokens_after_kill_nine_of_every_process(
             f" {lost:.0f} lost, {lost / totals.written:.2%}; {totals.given_up:.0f} given up;"
             f" trajectories dropped afterwards: {summary['audit']['dropped']}"
         )
-    audit = summary["audit"]
     assert code == 0, run.tail()
     assert summary["reached"]
     assert set(summary["restarts"]) >= set(VICTIMS)
-    assert audit["balanced"], audit
-    assert audit["trained_twice"] == 0
-    assert audit["max_lag_trained"] <= MAX_LAG
-    assert audit["awaiting"] == 0
+    assert_books_balance(summary["audit"], max_lag=MAX_LAG)
     [of_actor] = [window for window in windows if window.victim == "actor-0"]
     assert of_actor.rollouts_resumed > 0, "others go on with what the dead actor began"
     assert of_actor.resumed >= RESUMED_SHARE_MIN * of_actor.held, of_actor

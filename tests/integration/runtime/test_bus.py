@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.room import until
 from tidegate.core.errors import (
     BackpressureError,
     ConflictError,
@@ -69,8 +70,7 @@ async def test_publish_without_a_broker_ends_at_its_deadline(
 async def test_bus_closes_with_something_to_send_and_no_broker(nats: Broker, topology: Topology) -> None:
     bus = await connect(nats, topology)
     nats.kill()
-    while bus.connected:
-        await asyncio.sleep(0.01)
+    await until(lambda: not bus.connected)
     with pytest.raises(UnavailableError):
         await bus.publish(topology.trajectories(0), b"body", message_id="t-1", deadline_s=0.3)
     await bus.close()
