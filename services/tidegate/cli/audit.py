@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidegate.cli.audit_lines import lines_of
 from tidegate.cli.books import Books, read_books
 from tidegate.cli.folder import find_folder, read_record
 
@@ -41,27 +42,8 @@ def render(books: Books, *, run_id: str) -> Table:
     table.add_column(justify="left")
     table.add_column(justify="right")
     table.add_column(style="bright_black")
-    table.add_row("admitted", f"{audit.admitted:,}", "journaled by the task queue before it was published")
-    table.add_row(
-        "  trained", f"{audit.trained:,}", f"highest lag {audit.max_lag_trained} of max_lag {audit.max_lag}"
-    )
-    for reason, count in sorted(audit.dropped.items()):
-        table.add_row(f"  dropped {reason}", f"{count:,}", "")
-    table.add_row(
-        "  in flight",
-        f"{audit.in_flight:,}",
-        f"{audit.awaiting:,} not stored yet, {audit.available:,} available, {audit.leased:,} leased",
-    )
-    table.add_row("trained twice", f"{audit.trained_twice:,}", "")
-    table.add_row(
-        "duplicates",
-        f"{audit.duplicates:,}",
-        "arrived when they had arrived or ended before: nothing changed",
-    )
-    table.add_row("quarantined", f"{audit.quarantined:,}", "")
-    table.add_row(
-        "revived", f"{audit.revived:,}", "trained in a branch that a restore left behind, and free again"
-    )
+    for line in lines_of(audit):
+        table.add_row(f"  {line.name}" if line.is_part else line.name, f"{line.count:,}", line.note)
     verdict = "[bold green]balanced[/]" if audit.balanced else "[bold red]NOT balanced[/]"
     table.add_row(verdict, "", "; ".join(audit.problems))
     return table

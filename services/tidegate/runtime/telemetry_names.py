@@ -185,7 +185,7 @@ INSTRUMENTS: dict[str, Instrument] = {
     METRIC_APPENDED: Instrument("counter", "{trajectory}", "Accepted into the ledger."),
     METRIC_DROPPED: Instrument("counter", "{trajectory}", "Ended without training, by reason."),
     METRIC_DUPLICATES: Instrument(
-        "counter", "{trajectory}", "Arrived when it had arrived or ended before: nothing changed."
+        "counter", "{trajectory}", "Arrived again or after its end: nothing changed."
     ),
     METRIC_REVIVED: Instrument(
         "counter", "{trajectory}", "Available again after a restore went back behind their step."

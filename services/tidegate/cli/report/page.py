@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from tidegate.cli.audit_lines import lines_of
 from tidegate.cli.report.data import RunData
 from tidegate.cli.report.plots import Plot, plots
 from tidegate.cli.up.view import clock, number
@@ -130,23 +131,9 @@ def _audit(run: RunData) -> str:
     if run.books is None:
         return '<section class="wide"><h2>Audit</h2><p>The run never came to write its books.</p></section>'
     audit = run.books.audit
-    rows: list[tuple[str, int, str]] = [
-        ("admitted", audit.admitted, "journaled before it was published"),
-        ("trained", audit.trained, f"highest lag {audit.max_lag_trained}"),
-        *((f"dropped, {reason}", count, "") for reason, count in sorted(audit.dropped.items())),
-        (
-            "in flight",
-            audit.in_flight,
-            f"{audit.awaiting:,} not stored, {audit.available:,} available, {audit.leased:,} leased",
-        ),
-        ("trained twice", audit.trained_twice, "in the surviving lineage"),
-        ("duplicates", audit.duplicates, "second arrivals that changed nothing"),
-        ("quarantined", audit.quarantined, ""),
-        ("revived", audit.revived, "trained in a branch that a restore left behind"),
-    ]
     body = "".join(
-        f'<tr><td>{_text(name)}</td><td class="number">{count:,}</td><td>{_text(note)}</td></tr>'
-        for name, count, note in rows
+        f'<tr><td>{_text(line.name)}</td><td class="number">{line.count:,}</td><td>{_text(line.note)}</td></tr>'
+        for line in lines_of(audit)
     )
     problems = "".join(f"<p>{_text(problem)}</p>" for problem in audit.problems)
     return (

@@ -1,0 +1,41 @@
+"""What an audit says, line by line: on a terminal and in a report."""
+
+import msgspec
+
+from tidegate.core.audit import Audit
+
+
+class AuditLine(msgspec.Struct, frozen=True):
+    """A count of trajectories and what it means. ``is_part``: of what was admitted."""
+
+    name: str
+    count: int
+    note: str = ""
+    is_part: bool = False
+
+
+def lines_of(audit: Audit) -> list[AuditLine]:
+    """The sum, its parts, and what must be nothing or changed nothing."""
+    return [
+        AuditLine("admitted", audit.admitted, "journaled by the task queue before it was published"),
+        AuditLine(
+            "trained",
+            audit.trained,
+            f"highest lag {audit.max_lag_trained} of max_lag {audit.max_lag}",
+            is_part=True,
+        ),
+        *(
+            AuditLine(f"dropped {reason}", count, is_part=True)
+            for reason, count in sorted(audit.dropped.items())
+        ),
+        AuditLine(
+            "in flight",
+            audit.in_flight,
+            f"{audit.awaiting:,} not stored yet, {audit.available:,} available, {audit.leased:,} leased",
+            is_part=True,
+        ),
+        AuditLine("trained twice", audit.trained_twice, "in the surviving lineage"),
+        AuditLine("duplicates", audit.duplicates, "arrived again or after their end: nothing changed"),
+        AuditLine("quarantined", audit.quarantined),
+        AuditLine("revived", audit.revived, "trained in a branch that a restore left behind"),
+    ]
