@@ -9,7 +9,7 @@ BUILDER ?= docker
 REGISTRY ?=
 TAG ?= 0.1.0
 BIN := .venv/bin
-PATHS := services tests tools
+PATHS := services tests tools benchmarks
 STEP = @printf '\n== %s\n'
 # The pinned pyright comes with its node from the locks; it is not to look for newer ones.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -70,7 +70,7 @@ vllm: install-dev ## install vLLM for CPUs into .build/vllm (6 GB): the tests of
 	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/vllm
 	@$(BIN)/uv pip sync --python .build/vllm/bin/python --require-hashes --no-build locks/vllm.txt
 
-trl: install-dev ## install TRL into .build/trl (5 GB): the peer of `tidegate bench trl`
+trl: install-dev ## install TRL into .build/trl (5 GB): the peer of `make bench ARGS=trl`
 	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/trl
 	@$(BIN)/uv pip sync --python .build/trl/bin/python --require-hashes --no-build locks/trl.txt
 
@@ -101,7 +101,7 @@ sim: install ## replay a simulated run of the cluster: make sim SEED=7
 	@$(BIN)/tidegate sim $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: install ## measure against plain peers, print ratios, keep a JSON
-	@$(BIN)/tidegate bench $(ARGS)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 lock: install-dev ## resolve locks/ anew from pyproject.toml (ARGS=--upgrade for the newest versions)
 	@sh tools/lock.sh $(BIN)/uv $(ARGS)

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import msgspec
 
-from tidegate.cli.registry import SERVICES, config_type
-from tidegate.cli.run_plan import REPLICAS_MAX, RunFile
+from tidegate.launch.run_plan import REPLICAS_MAX, RunFile
+from tidegate.launch.services import SERVICES, config_type
 
 CHART = Path(__file__).resolve().parent.parent / "helm" / "tidegate"
 OWN_SCHEMA = CHART / "schema" / "chart.json"

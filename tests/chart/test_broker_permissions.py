@@ -17,9 +17,9 @@ from nats.aio.client import Client
 
 from tests.chart.rendering import SERVICES, containers, named, needs_helm, of_kind, render
 from tests.support.broker import free_port
-from tidegate.cli.up.broker import find_server
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId, TaskId
+from tidegate.launch.broker import find_server
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.subjects import Topology

@@ -20,7 +20,7 @@ from tests.chart.rendering import (
     run_values,
 )
 from tidegate.actor.gateway.runner import HOST_VARIABLE, OPERATOR_KEY_VARIABLE
-from tidegate.cli.run_plan import parse_plan
+from tidegate.launch.run_parsing import parse_plan
 
 pytestmark = [pytest.mark.chart, needs_helm]
 

@@ -109,7 +109,7 @@ def test_selectors_hold_only_what_never_changes() -> None:
 
 
 def test_pods_are_told_where_everybody_is(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate.cli.cluster import read_cluster
+    from tidegate.launch.cluster import read_cluster
 
     data = named(render(release="Big.Run".lower()), "ConfigMap", "big.run-run")["data"]
     for name, text in data.items():

@@ -21,8 +21,9 @@ from tests.chart.rendering import (
     run,
     run_values,
 )
-from tidegate.cli.registry import SERVICES
-from tidegate.cli.run_plan import RunFile, parse_plan
+from tidegate.launch.run_parsing import parse_plan
+from tidegate.launch.run_plan import RunFile
+from tidegate.launch.services import SERVICES
 from tools import chart_schema
 
 pytestmark = [pytest.mark.chart, needs_helm]

@@ -22,7 +22,7 @@ from tests.chart.rendering import (
     render,
     workloads,
 )
-from tidegate.cli.run_plan import RunFile
+from tidegate.launch.run_plan import RunFile
 
 pytestmark = [pytest.mark.chart, needs_helm]
 

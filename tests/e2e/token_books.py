@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from tidegate.cli.books import ledger_path
-from tidegate.cli.folder import read_record
-from tidegate.cli.up.board import Board
-from tidegate.cli.up.watch import StatsWatch
 from tidegate.core.ids import RunId
+from tidegate.launch.board import Board
+from tidegate.launch.folder import read_record
+from tidegate.launch.watch import StatsWatch
 
 LOOK_S = 0.1
 

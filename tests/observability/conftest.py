@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.observability.stack import ROOT, Stack, missing, stack, until
-from tidegate.cli.folder import read_record
+from tidegate.launch.folder import read_record
 
 UNDISTURBED_S = 60.0
 SLOWED_S = 60.0

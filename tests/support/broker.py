@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tidegate.cli.up.broker import find_server
+from tidegate.launch.broker import find_server
 from tidegate.runtime.ports import pick_ports
 
 READY_TIMEOUT_S = 10.0

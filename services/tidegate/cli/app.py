@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from tidegate.cli.registry import COMMANDS, load
+from tidegate.cli.registry import COMMANDS
 from tidegate.core.errors import (
     ConfigError,
     CorruptionError,
@@ -13,6 +13,7 @@ from tidegate.core.errors import (
     StaleFolderError,
     TidegateError,
 )
+from tidegate.launch.services import load
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2

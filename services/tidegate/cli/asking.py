@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import grpc
 
-from tidegate.cli.folder import is_running, read_record
-from tidegate.cli.run_record import RunRecord
 from tidegate.core.errors import UnavailableError
+from tidegate.launch.folder import is_running, read_record
+from tidegate.launch.run_record import RunRecord
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.admission import AdmissionClient
 

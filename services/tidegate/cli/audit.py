@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tidegate.cli.audit_lines import lines_of
 from tidegate.cli.books import Books, read_books
-from tidegate.cli.folder import find_folder, read_record
+from tidegate.launch.folder import find_folder, read_record
 
 
 def audit(

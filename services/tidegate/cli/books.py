@@ -12,11 +12,11 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.cli.asking import channel_to
-from tidegate.cli.folder import read_record
-from tidegate.cli.run_record import RunRecord
 from tidegate.core.audit import Audit, JournalTotals, LedgerTotals, reconcile
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TrajectoryId
+from tidegate.launch.folder import read_record
+from tidegate.launch.run_record import RunRecord
 from tidegate.task_queue.journal import moment as read_journal_moment
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
 from tidegate.trajectory_store import reading

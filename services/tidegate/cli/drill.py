@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tidegate.cli.folder import find_folder, is_running, read_processes
-from tidegate.cli.up.targets import parse_duration
 from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.launch.folder import find_folder, is_running, read_processes
+from tidegate.launch.targets import parse_duration
 
 # Short beside a learner step and long beside a context switch.
 PERIOD_S = 0.05

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.asking import ask_admission
-from tidegate.cli.folder import find_folder, read_plan
 from tidegate.cli.life import read_life, sentence
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import promise, read_verdicts
@@ -22,6 +21,7 @@ from tidegate.core.fixes import Advice, Fix, advise, gain_of
 from tidegate.core.prices import dollars
 from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import REMEDIES
+from tidegate.launch.folder import find_folder, read_plan
 from tidegate.wire.clients.admission import AdmissionClient, Diagnosis
 
 # Signals worth a line, in the order of the loop; the others are in --json.

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.core.errors import ConfigError
-from tidegate.sim.fleet.charts import crossovers
-from tidegate.sim.fleet.report import FleetReport
-from tidegate.sim.fleet.storm import StormReport
-from tidegate.sim.fleet.sweep import Sweep
+from tidegate.fleet.charts import crossovers
+from tidegate.fleet.report import FleetReport
+from tidegate.fleet.storm import StormReport
+from tidegate.fleet.sweep import Sweep
 
 
 class StormSummary(msgspec.Struct, frozen=True):

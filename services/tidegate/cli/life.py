@@ -9,11 +9,11 @@ import msgspec
 
 from tidegate.cli.asking import channel_to
 from tidegate.cli.books import journal_path, ledger_path
-from tidegate.cli.folder import read_record
-from tidegate.cli.run_record import RunRecord
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, VersionSpan
+from tidegate.launch.folder import read_record
+from tidegate.launch.run_record import RunRecord
 from tidegate.task_queue.journal_file import connect_reader
 from tidegate.trajectory_store import reading
 from tidegate.wire.clients.trajectory_store import TrajectoryStatus, TrajectoryStoreClient

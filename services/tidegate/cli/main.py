@@ -8,7 +8,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     # A service process counts towards the platform's memory: it does not carry the command line's parser.
     if arguments[:1] == ["serve"]:
-        from tidegate.cli.serve import main as serve
+        from tidegate.launch.serve import main as serve
 
         sys.exit(serve(arguments[1:]))
     from tidegate.cli.app import run

@@ -6,10 +6,9 @@ import msgspec
 from rich.table import Table
 
 from tidegate.cli.books import ledger_path
-from tidegate.cli.folder import find_folder, read_plan
 from tidegate.cli.samples import numbers, read_samples, trains
 from tidegate.cli.up.history import read_steps
-from tidegate.sim.fleet.measured import (
+from tidegate.fleet.measured import (
     WARM_UP_SHARE,
     Measured,
     Prediction,
@@ -19,6 +18,7 @@ from tidegate.sim.fleet.measured import (
     StepTimes,
     measure,
 )
+from tidegate.launch.folder import find_folder, read_plan
 from tidegate.trajectory_store.reading import rows
 
 

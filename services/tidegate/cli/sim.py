@@ -14,8 +14,8 @@ from rich.table import Table
 from tidegate.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidegate.sim.fleet.plan import FleetPlan
-    from tidegate.sim.fleet.report import Mode
+    from tidegate.fleet.plan import FleetPlan
+    from tidegate.fleet.report import Mode
     from tidegate.sim.simulation import Report
 
 SEEDS = 1_000_000
@@ -192,8 +192,8 @@ def sim(
         _run_services(chosen, ticks=ticks or SERVICE_TICKS, max_lag=max_lag, faults=faults, json=json)
         return
     # Only here, as with all below, as it brings the rooms that compute with it.
-    from tidegate.sim.fleet.draws import parse_duration
-    from tidegate.sim.fleet.plan import FleetPlan
+    from tidegate.fleet.draws import parse_duration
+    from tidegate.fleet.plan import FleetPlan
 
     if from_run is not None:
         _predict(from_run, seed=seed or 0, horizon_s=horizon, actors=actors, json=json)
@@ -255,8 +255,8 @@ def _run_fleet(
     plan: "FleetPlan", mode: "Mode", *, horizon_s: float, batch: int | None, max_lag: int | None, json: bool
 ) -> None:
     from tidegate.cli.fleet import fleet_table
-    from tidegate.sim.fleet.modes import in_mode
-    from tidegate.sim.fleet.report import simulate_fleet
+    from tidegate.fleet.modes import in_mode
+    from tidegate.fleet.report import simulate_fleet
 
     began_s = time.process_time()
     report = simulate_fleet(in_mode(plan, mode, batch_size=batch, max_lag=max_lag), horizon_s=horizon_s)
@@ -278,8 +278,8 @@ def _run_sweep(
     json: bool,
 ) -> None:
     from tidegate.cli.fleet import sweep_table
-    from tidegate.sim.fleet.charts import page
-    from tidegate.sim.fleet.sweep import parse_axis, run_sweep, with_setting
+    from tidegate.fleet.charts import page
+    from tidegate.fleet.sweep import parse_axis, run_sweep, with_setting
 
     axis = parse_axis(text)
 
@@ -299,7 +299,7 @@ def _run_sweep(
 
 def _run_storms(seed: int, *, seeds: str | None, ticks: int | None, json: bool) -> None:
     from tidegate.cli.fleet import parse_seeds, print_broken, storm_table, summarise, summary_line
-    from tidegate.sim.fleet.storm import TICKS_MAX, StormReport, draw_storm, simulate_storm
+    from tidegate.fleet.storm import TICKS_MAX, StormReport, draw_storm, simulate_storm
 
     ticks_max = ticks or TICKS_MAX
     if seeds is None:
@@ -330,7 +330,7 @@ def _run_storms(seed: int, *, seeds: str | None, ticks: int | None, json: bool) 
 
 def _predict(folder: Path, *, seed: int, horizon_s: float | None, actors: int | None, json: bool) -> None:
     from tidegate.cli.prediction import prediction_table, read_measured
-    from tidegate.sim.fleet.measured import predict
+    from tidegate.fleet.measured import predict
 
     measured = read_measured(folder, actors=actors, seed=seed)
     prediction = predict(measured, horizon_s=horizon_s or PREDICTED_ROLLOUTS * measured.rollout_s)

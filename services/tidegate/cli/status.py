@@ -10,16 +10,16 @@ import msgspec
 import typer
 from rich.console import Console
 
-from tidegate.cli.folder import find_folder, is_running, read_plan, read_processes
-from tidegate.cli.up.board import Board, drops
 from tidegate.cli.up.history import read_history
-from tidegate.cli.up.scene import TRAINING, Scene, headline_of
-from tidegate.cli.up.screen import LineScreen, LiveScreen, Screen, line
+from tidegate.cli.up.screen import LineScreen, LiveScreen, line
 from tidegate.cli.up.summary import read_summary
-from tidegate.cli.up.targets import Target, parse_target
-from tidegate.cli.up.watch import StatsWatch
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
+from tidegate.launch.board import Board, drops
+from tidegate.launch.folder import find_folder, is_running, read_plan, read_processes
+from tidegate.launch.scene import TRAINING, Scene, Screen, headline_of
+from tidegate.launch.targets import Target, parse_target
+from tidegate.launch.watch import StatsWatch
 from tidegate.wire.stats import ServiceStats
 
 REFRESH_S = 0.5

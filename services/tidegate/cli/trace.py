@@ -10,8 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.folder import find_folder
 from tidegate.cli.life import Life, read_life, sentence
+from tidegate.launch.folder import find_folder
 
 BAR_WIDTH_MIN, BAR_WIDTH_MAX = 12, 60
 # What the other columns take with the longest names.

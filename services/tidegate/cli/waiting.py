@@ -10,14 +10,14 @@ import typer
 from rich.console import Console
 
 from tidegate.cli.asking import channel_to
-from tidegate.cli.folder import find_folder, read_record
-from tidegate.cli.registry import SERVICES
-from tidegate.cli.run_record import RunRecord
-from tidegate.cli.up.board import Board
-from tidegate.cli.up.targets import Target, parse_duration, parse_target
-from tidegate.cli.up.watch import StatsWatch
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
+from tidegate.launch.board import Board
+from tidegate.launch.folder import find_folder, read_record
+from tidegate.launch.run_record import RunRecord
+from tidegate.launch.services import SERVICES
+from tidegate.launch.targets import Target, parse_duration, parse_target
+from tidegate.launch.watch import StatsWatch
 from tidegate.runtime.rpc import HEALTH_READINESS, ask_health
 
 LOOK_S = 0.5

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.cli.up.broker import Broker, new_token, process, wait_ready, write_config
-from tidegate.cli.up.supervisor import Supervisor
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.ids import RunId
+from tidegate.launch.broker import Broker, new_token, process, wait_ready, write_config
+from tidegate.launch.supervisor import Supervisor
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.ports import LOOPBACK, is_free, pick_ports, require_free

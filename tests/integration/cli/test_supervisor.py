@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.cli.up.supervisor import LOG_BYTES_MAX, ProcessSpec, ProcessView, Supervisor, last_line
+from tidegate.launch.supervisor import LOG_BYTES_MAX, ProcessSpec, ProcessView, Supervisor, last_line
 
 pytestmark = pytest.mark.integration
 
@@ -123,10 +123,10 @@ async def test_overgrown_log_is_cut_and_goes_on(supervisor: Supervisor, tmp_path
 
 
 def test_processes_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
-    leashed = [sys.executable, "-m", "tidegate.cli.up.leash", sys.executable, "-c", SLEEPS]
+    leashed = [sys.executable, "-m", "tidegate.launch.leash", sys.executable, "-c", SLEEPS]
     source = f"""
 import asyncio, pathlib
-from tidegate.cli.up.supervisor import ProcessSpec, Supervisor, last_line
+from tidegate.launch.supervisor import ProcessSpec, Supervisor, last_line
 
 async def main():
     supervisor = Supervisor()

@@ -5,9 +5,9 @@ import math
 import msgspec
 import pytest
 
-from tidegate.sim.fleet.draws import fixed, parse_duration
-from tidegate.sim.fleet.plan import FleetPlan
-from tidegate.sim.fleet.report import FleetReport, simulate_fleet
+from tidegate.fleet.draws import fixed, parse_duration
+from tidegate.fleet.plan import FleetPlan
+from tidegate.fleet.report import FleetReport, simulate_fleet
 
 pytestmark = pytest.mark.simulation
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidegate.sim.fleet.faults import FAULTS, Fault
-from tidegate.sim.fleet.storm import TICKS_MAX, StormReport, draw_storm, replay_command, simulate_storm
+from tidegate.fleet.faults import FAULTS, Fault
+from tidegate.fleet.storm import TICKS_MAX, StormReport, draw_storm, replay_command, simulate_storm
 
 pytestmark = pytest.mark.simulation
 

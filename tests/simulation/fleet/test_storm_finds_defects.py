@@ -14,13 +14,13 @@ from tidegate.core.hard_sync import HardSyncConfig, SyncState, SyncView
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Fresh, LineageTree, StalenessLimits, Verdict, judge
+from tidegate.fleet import admission as fleet_admission
+from tidegate.fleet import queue as fleet_queue
+from tidegate.fleet.actors import Actors
+from tidegate.fleet.rollout import Rollout
+from tidegate.fleet.storm import StormReport, draw_storm, simulate_storm
+from tidegate.fleet.weights import Weights
 from tidegate.learner import state as learner_state
-from tidegate.sim.fleet import admission as fleet_admission
-from tidegate.sim.fleet import queue as fleet_queue
-from tidegate.sim.fleet.actors import Actors
-from tidegate.sim.fleet.rollout import Rollout
-from tidegate.sim.fleet.storm import StormReport, draw_storm, simulate_storm
-from tidegate.sim.fleet.weights import Weights
 from tidegate.task_queue.state import Snapshot
 
 pytestmark = pytest.mark.simulation

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.run_folder import CARTPOLE, write_run
-from tidegate.cli import serve
 from tidegate.cli.app import complain, run
-from tidegate.cli.registry import COMMANDS, SERVICES, config_type, instances, load
+from tidegate.cli.registry import COMMANDS
 from tidegate.core.errors import ConfigError, UnavailableError
+from tidegate.launch import serve
+from tidegate.launch.services import SERVICES, config_type, instances, load
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -85,7 +86,7 @@ def test_error_is_told_in_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "tidegate: Nobody answers?\n"
 
 
-@pytest.mark.parametrize("module", ["tidegate.cli.app", "tidegate.cli.up.command", "tidegate.cli.serve"])
+@pytest.mark.parametrize("module", ["tidegate.cli.app", "tidegate.cli.up.command", "tidegate.launch.serve"])
 def test_what_supervises_loads_nothing_that_computes_or_draws(module: str) -> None:
     program = (
         f"import sys, {module}; sys.exit(bool({{'torch', 'matplotlib', 'gymnasium'}} & set(sys.modules)))"

@@ -9,9 +9,9 @@ from tests.unit.cli.run_folder import write_run, write_samples
 from tests.unit.core.test_balance import window
 from tidegate.cli.app import run
 from tidegate.cli.explain import render, signals_of
-from tidegate.cli.folder import read_record, write_record
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.fixes import advise
+from tidegate.launch.folder import read_record, write_record
 from tidegate.wire.clients.admission import Diagnosis
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.cli.test_run_file import TEXT
+from tests.unit.launch.test_run_file import TEXT
 from tests.unit.models.tiny_llama import make_folder
-from tidegate.cli import prepare
 from tidegate.cli.app import run
-from tidegate.cli.prepare import prepare_model
-from tidegate.cli.run_plan import RunPlan, parse_plan
 from tidegate.core.errors import ConfigError
+from tidegate.launch import prepare
+from tidegate.launch.prepare import prepare_model
+from tidegate.launch.run_parsing import parse_plan
+from tidegate.launch.run_plan import RunPlan
 from tidegate.models.model_folder import folder_digest
 
 

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.unit.cli.run_folder import write_books, write_run
-from tidegate.cli.folder import read_plan
-from tidegate.cli.up.session import EndedBy, Outcome, Reading, Session
 from tidegate.cli.up.summary import (
     Summary,
     lag_summary,
@@ -19,7 +17,9 @@ from tidegate.cli.up.summary import (
     summarise,
     write_summary,
 )
-from tidegate.cli.up.targets import parse_target
+from tidegate.launch.folder import read_plan
+from tidegate.launch.session import EndedBy, Outcome, Reading, Session
+from tidegate.launch.targets import parse_target
 
 OUTCOME = Outcome(
     ended_by="target",

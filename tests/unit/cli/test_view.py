@@ -1,12 +1,12 @@
 import pytest
 
 from tests.unit.cli.run_folder import CARTPOLE
-from tidegate.cli.run_file import read_run_file
-from tidegate.cli.up.board import Board
-from tidegate.cli.up.scene import SUPERVISOR, Scene, cpu_name, pss_name, restarts_name
 from tidegate.cli.up.screen import line
-from tidegate.cli.up.targets import parse_target
 from tidegate.cli.up.view import WIDTH_MIN, clock, draw, number
+from tidegate.launch.board import Board
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.scene import SUPERVISOR, Scene, cpu_name, pss_name, restarts_name
+from tidegate.launch.targets import parse_target
 from tidegate.wire.stats import ServiceStats
 
 NOW_S = 1_000.0

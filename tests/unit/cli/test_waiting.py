@@ -1,7 +1,7 @@
 """What `tidegate await` takes for done, and what it says is missing."""
 
-from tidegate.cli.up.targets import parse_target
 from tidegate.cli.waiting import look_at_growth, look_at_target
+from tidegate.launch.targets import parse_target
 
 BEFORE = {"admitted_total": 10.0, "trained_total": 8.0, "version_step": 4.0}
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.folder import REPORT_HTML, find_folder
 from tidegate.cli.report.data import read_run
 from tidegate.cli.report.page import render_page
+from tidegate.launch.folder import REPORT_HTML, find_folder
 from tidegate.runtime.files import replace_file
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from tidegate.cli.books import Books, journal_path, ledger_path, read_books
-from tidegate.cli.folder import read_plan
-from tidegate.cli.run_plan import RunPlan
-from tidegate.cli.run_record import RunRecord
 from tidegate.cli.samples import numbers, read_samples
-from tidegate.cli.up.event_log import read_events
 from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import TidegateError
+from tidegate.launch.event_log import read_events
+from tidegate.launch.folder import read_plan
+from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.run_record import RunRecord
 from tidegate.task_queue.journal_file import connect_reader
 from tidegate.trajectory_store.schema import reading
 

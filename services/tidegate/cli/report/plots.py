@@ -6,7 +6,7 @@ import msgspec
 
 from tidegate.cli.report.data import Points, RunData
 from tidegate.cli.report.figures import bar_chart, line_chart, stacked_chart
-from tidegate.cli.up.targets import Condition, parse_target
+from tidegate.launch.targets import Condition, parse_target
 
 SECONDS = "seconds since the first admission"
 VERSION = "policy version"

@@ -9,17 +9,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tidegate.cli import folder as folders
-from tidegate.cli.checks import check_target
-from tidegate.cli.prepare import prepare_model, write_datasets
-from tidegate.cli.registry import load
-from tidegate.cli.run_file import read_run_file
-from tidegate.cli.run_plan import RunPlan
-from tidegate.cli.up.screen import LineScreen, LiveScreen, Screen
-from tidegate.cli.up.session import Session, run_to_end
+from tidegate.cli.up.screen import LineScreen, LiveScreen
 from tidegate.cli.up.summary import Summary, render_summary, summarise, write_summary
-from tidegate.cli.up.targets import parse_duration, parse_target
 from tidegate.core.errors import StaleFolderError
+from tidegate.launch import folder as folders
+from tidegate.launch.checks import check_target
+from tidegate.launch.prepare import prepare_model, write_datasets
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.scene import Screen
+from tidegate.launch.services import load
+from tidegate.launch.session import Session, run_to_end
+from tidegate.launch.targets import parse_duration, parse_target
 
 
 def up(

@@ -3,8 +3,8 @@
 import msgspec
 from rich.text import Text
 
-from tidegate.cli.up.board import Board
-from tidegate.cli.up.scene import Scene
+from tidegate.launch.board import Board
+from tidegate.launch.scene import Scene
 
 DIM, BOLD, ACCENT, GOOD, WARN = "bright_black", "bold", "cyan", "green", "yellow"
 

@@ -2,28 +2,15 @@
 
 import sys
 import time
-from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
 
-from tidegate.cli.up.scene import TRAINING, Scene
-from tidegate.cli.up.targets import unpublished_hint
 from tidegate.cli.up.view import clock, draw, number, slos_line
+from tidegate.launch.scene import TRAINING, Scene
+from tidegate.launch.targets import unpublished_hint
 
 LINE_PERIOD_S = 5.0
-
-
-class Screen(Protocol):
-    """Shows a scene as often as it is told to."""
-
-    def show(self, scene: Scene) -> None:
-        """Draw the scene as it is now."""
-        ...
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        ...
 
 
 class LiveScreen:

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from tidegate.cli.audit import one_line
 from tidegate.cli.books import Books, read_books
-from tidegate.cli.up.session import Outcome, Session
 from tidegate.cli.up.view import clock, number
 from tidegate.core.audit import Audit
 from tidegate.core.errors import TidegateError
+from tidegate.launch.session import Outcome, Session
 
 SUMMARY_JSON = "summary.json"
 ENDINGS: dict[str, str] = {

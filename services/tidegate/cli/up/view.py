@@ -8,12 +8,12 @@ from textwrap import wrap
 
 from rich.text import Text
 
-from tidegate.cli.registry import SERVICES, instances
-from tidegate.cli.up.board import Board, drops
 from tidegate.cli.up.chart import bar, block_rows, resample
 from tidegate.cli.up.loop_picture import draw_loop
-from tidegate.cli.up.scene import BROKER, SUPERVISOR, TRAINING, Scene, cpu_name, pss_name, restarts_name
-from tidegate.cli.up.targets import unpublished_hint
+from tidegate.launch.board import Board, drops
+from tidegate.launch.scene import BROKER, SUPERVISOR, TRAINING, Scene, cpu_name, pss_name, restarts_name
+from tidegate.launch.services import SERVICES, instances
+from tidegate.launch.targets import unpublished_hint
 from tidegate.wire.stats import ServiceStats
 
 WIDTH_MIN = 72

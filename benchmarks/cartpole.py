@@ -1,0 +1,173 @@
+"""CartPole end to end: environment steps a CPU-second of all processes, beside the same algorithm without services.
+
+The peer (``peers.plain_cartpole``) is the same engine, network, update, batch and staleness in one learner process and
+two actor processes with a pipe between them. What the platform does beyond that (a broker, a ledger on disk, admission,
+statistics, a supervisor) is what the ratio prices.
+"""
+
+import sys
+from pathlib import Path
+
+from benchmarks.results import BenchResult, Goal, Sample, Side, row
+from benchmarks.setting import BenchSetting, say
+from benchmarks.training_run import Length, TrainingRun, measure_training, remove_folder, up_command
+
+REPETITIONS = 5
+TARGET_RETURN = 475.0
+SETTLE_S = 4.0
+WINDOW_S = 20.0
+QUICK_SETTLE_S = 2.0
+QUICK_WINDOW_S = 6.0
+RATIO_MIN = 0.7
+STEPS_PER_CPU_S_MIN = 10_000.0
+STEPS_TO_TARGET_MAX = 100_000.0
+
+
+def run(setting: BenchSetting) -> BenchResult:
+    """Platform and peer in turns.
+
+    Raises:
+        UnavailableError: one of them ended, or made no gradient.
+    """
+    runs: dict[Side, list[TrainingRun]] = {"tidegate": [], "peer": []}
+    samples: list[Sample] = []
+    for repetition in range(setting.repeat(REPETITIONS)):
+        for side in alternating(repetition):
+            done = _measure(setting, side, repetition)
+            runs[side].append(done)
+            samples += samples_of(done, side=side, repetition=repetition)
+            say(
+                f"cartpole {side} {repetition + 1}: {done.steady.steps / done.steady.cpu_s:,.0f} steps a CPU-second"
+            )
+    ours, peer = runs["tidegate"], runs["peer"]
+    return BenchResult(
+        name="cartpole",
+        rows=[
+            row(
+                "steps a CPU-second, steady",
+                "steps/CPU-s",
+                [each.steady.steps / each.steady.cpu_s for each in ours],
+                [each.steady.steps / each.steady.cpu_s for each in peer],
+                goal=Goal(RATIO_MIN, "at_least", "ratio"),
+            ),
+            row(
+                "steps a CPU-second, steady",
+                "steps/CPU-s",
+                [each.steady.steps / each.steady.cpu_s for each in ours],
+                goal=Goal(STEPS_PER_CPU_S_MIN, "at_least", "figure"),
+            ),
+            row(
+                "steps a CPU-second, with start-up",
+                "steps/CPU-s",
+                [each.whole.steps / each.whole.cpu_s for each in ours],
+                [each.whole.steps / each.whole.cpu_s for each in peer],
+            ),
+            row(
+                "steps a second, steady",
+                "steps/s",
+                [each.steady.steps / each.steady.wall_s for each in ours],
+                [each.steady.steps / each.steady.wall_s for each in peer],
+            ),
+            row(
+                f"steps to a mean return of {TARGET_RETURN:g}",
+                "steps",
+                _steps_to_target(ours),
+                goal=Goal(STEPS_TO_TARGET_MAX, "at_most", "figure"),
+            ),
+            row(f"steps to {TARGET_RETURN:g}, the peer", "steps", _steps_to_target(peer)),
+            row(
+                "time to it, from `up`", "s", [s for each in ours if (s := each.reached_after_s) is not None]
+            ),
+            row("mean lag", "versions", [each.lag_mean for each in ours], [each.lag_mean for each in peer]),
+            row("largest lag", "versions", [each.lag_max for each in ours], [each.lag_max for each in peer]),
+        ],
+        samples=samples,
+        notes=[
+            *_unreached(ours, "tidegate"),
+            *_unreached(peer, "peer"),
+            cost_by_process(ours),
+            cost_by_process(peer),
+        ],
+    )
+
+
+def alternating(repetition: int) -> tuple[Side, Side]:
+    """Who goes first changes, so that a machine that warms up or slows down favours nobody."""
+    return ("tidegate", "peer") if repetition % 2 == 0 else ("peer", "tidegate")
+
+
+def lengths(setting: BenchSetting, *, target_return: float | None = None) -> Length:
+    """How long to look at one run."""
+    if setting.quick:
+        return Length(QUICK_SETTLE_S, QUICK_WINDOW_S, target_return, target_timeout_s=60.0)
+    return Length(SETTLE_S, WINDOW_S, target_return)
+
+
+def _measure(setting: BenchSetting, side: Side, repetition: int) -> TrainingRun:
+    folder = setting.folder / f"cartpole-{side}-{repetition}"
+    seed = f"seed={repetition + 1}"
+    command = (
+        up_command(setting.run_file, folder=folder, overrides=[seed])
+        if side == "tidegate"
+        else peer_command(setting.run_file, folder=folder, overrides=[seed])
+    )
+    done = measure_training(command, folder=folder, length=lengths(setting, target_return=TARGET_RETURN))
+    remove_folder(folder)
+    return done
+
+
+def peer_command(run_file: Path, *, folder: Path, overrides: list[str]) -> list[str]:
+    """The peer's program, on the same run file."""
+    command = [sys.executable, "-m", "benchmarks.peers.plain_cartpole", str(run_file), str(folder)]
+    return [*command, *overrides]
+
+
+def samples_of(done: TrainingRun, *, side: Side, repetition: int, label: str = "") -> list[Sample]:
+    """The raw numbers of one run."""
+    prefix = f"{label} " if label else ""
+    return [
+        Sample(
+            side=side,
+            label=f"{prefix}{name}",
+            repetition=repetition,
+            work=window.steps,
+            unit="steps",
+            wall_s=window.wall_s,
+            cpu_s=window.cpu_s,
+            others_cores=window.others_cores,
+            details={
+                "updates": window.updates,
+                "first_gradient_s": done.first_gradient_s,
+                "lag_mean": done.lag_mean,
+                "lag_max": done.lag_max,
+                **({"steps_to_target": done.reached.env_steps} if done.reached is not None else {}),
+                **{f"cpu_s_{process}": cpu_s for process, cpu_s in window.cpu_s_by_process.items()},
+            },
+        )
+        for name, window in (("steady", done.steady), ("with start-up", done.whole))
+    ]
+
+
+def _steps_to_target(runs: list[TrainingRun]) -> list[float]:
+    return [each.reached.env_steps for each in runs if each.reached is not None]
+
+
+def _unreached(runs: list[TrainingRun], side: str) -> list[str]:
+    missed = sum(each.reached is None for each in runs)
+    return (
+        [f"{missed} of {len(runs)} runs of {side} did not reach {TARGET_RETURN:g} in time"] if missed else []
+    )
+
+
+def cost_by_process(runs: list[TrainingRun]) -> str:
+    """CPU milliseconds of each process for one learner step, in steady state, largest first."""
+    updates = sum(each.steady.updates for each in runs)
+    if not updates:
+        return "no update in the window"
+    totals: dict[str, float] = {}
+    for each in runs:
+        for name, cpu_s in each.steady.cpu_s_by_process.items():
+            totals[name] = totals.get(name, 0.0) + cpu_s
+    ordered = sorted(totals.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {1e3 * cpu_s / updates:.1f}" for name, cpu_s in ordered)
+    return f"CPU-ms a learner step: {parts}"

@@ -1,0 +1,209 @@
+"""One service made slow for a while in the middle of a run: what staleness, waste, the diagnosis and recovery do.
+
+The kernel makes it slow (``cli.drill``), so the service itself is the ordinary one.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.program import Program
+from benchmarks.results import BenchResult, Goal, Row, Sample, row
+from benchmarks.setting import BenchSetting, say
+from benchmarks.steps_file import StepPoint, StepsFile
+from benchmarks.training_run import (
+    STEPS_FILE,
+    THREADS,
+    remove_folder,
+    settle,
+    sleep_until,
+    up_command,
+)
+from tidegate.cli.books import Books, read_books
+from tidegate.cli.drill import pids_of, slow_down
+from tidegate.cli.samples import read_samples
+from tidegate.core.errors import TidegateError
+from tidegate.core.records import DROP_REASONS
+
+WASTE_MAX = 0.02
+RECOVERED_SHARE = 0.95
+NAMED_SHARE = 0.8
+# One look at throughput: several learner steps.
+LOOK_S = 3.0
+SETTLE_S = 8.0
+BASELINE_S = 15.0
+RECOVERY_TIMEOUT_S = 30.0
+DISTURBED_S = 60.0
+QUICK_DISTURBED_S = 15.0
+
+
+class Case(msgspec.Struct, frozen=True):
+    """``service`` becomes ``factor`` times slower in a run of ``run_file``; ``named``: whom the diagnosis may blame."""
+
+    service: str
+    factor: float
+    run_file: Path
+    named: frozenset[str]
+
+
+CASES: tuple[Case, ...] = (
+    Case("learner", 3.0, Path("runs/cartpole.yaml"), frozenset({"learner"})),
+    Case("weight_distribution", 40.0, Path("runs/cartpole.yaml"), frozenset({"weights"})),
+    Case("environment", 100.0, Path("runs/arithmetic.yaml"), frozenset({"environment"})),
+)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """One case. Rates in trajectories a second; ``recovery_s`` is None when throughput did not return in time."""
+
+    case: Case
+    before_per_s: float
+    during_per_s: float
+    recovery_s: float | None
+    lag_p95: int
+    lag_max: int
+    max_lag: int
+    waste: float
+    blamed: dict[str, float]
+    balanced: bool
+    trained_twice: int
+
+    def named(self) -> float:
+        """Share of the looks in which the diagnosis blamed the right one."""
+        return sum(share for name, share in self.blamed.items() if name in self.case.named)
+
+
+def run(setting: BenchSetting) -> BenchResult:
+    """Each case once, in a run of its own.
+
+    Raises:
+        UnavailableError: a platform ended early.
+    """
+    found = [_measure(setting, case) for case in CASES]
+    return BenchResult(
+        name="disturbances",
+        rows=[figure for each in found for figure in _rows(each)],
+        samples=[_sample(each) for each in found],
+        notes=[_note(each) for each in found],
+    )
+
+
+def _measure(setting: BenchSetting, case: Case) -> Found:
+    folder = setting.folder / f"disturbed-{case.service}"
+    log = folder.with_name(f"{folder.name}.log")
+    disturbed_s = QUICK_DISTURBED_S if setting.quick else DISTURBED_S
+    command = up_command(case.run_file, folder=folder)
+    steps = StepsFile(folder / STEPS_FILE)
+    with Program(command, log=log, environment=THREADS) as program:
+        settle(program, folder, after_s=SETTLE_S)
+        began_s = program.moment().at_s
+        sleep_until(program, began_s + BASELINE_S)
+        books_before = read_books(folder)
+        slowed_s = program.moment().at_s
+        slow_down(lambda: pids_of(folder, case.service), factor=case.factor, duration_s=disturbed_s)
+        freed_s = program.moment().at_s
+        before_per_s = rate(steps.look(), began_s, slowed_s)
+        sleep_until(program, freed_s + RECOVERY_TIMEOUT_S)
+        books_after = read_books(folder)
+        points = list(steps.look())
+    books = read_books(folder)
+    # The diagnosis looks back over ten seconds: the first part of the disturbance still shows the time before it.
+    late_s = slowed_s + disturbed_s / 2
+    blamed = Counter(
+        sample["bottleneck"] for sample in read_samples(folder) if late_s <= sample["at_s"] < freed_s
+    )
+    lags = sorted(lag for point in points if slowed_s <= point.at_s < freed_s for lag in point.lags)
+    found = Found(
+        case=case,
+        before_per_s=before_per_s,
+        during_per_s=rate(points, slowed_s, freed_s),
+        recovery_s=recovery_s(points, freed_s, wanted_per_s=RECOVERED_SHARE * before_per_s),
+        lag_p95=lags[int(0.95 * (len(lags) - 1))] if lags else 0,
+        lag_max=max(lags, default=0),
+        max_lag=books.audit.max_lag or 0,
+        waste=waste(books_before, books_after),
+        blamed={name: count / blamed.total() for name, count in blamed.items()},
+        balanced=books.audit.balanced,
+        trained_twice=books.audit.trained_twice,
+    )
+    remove_folder(folder)
+    say(f"disturbances {_note(found)}")
+    return found
+
+
+def rate(points: Sequence[StepPoint], start_s: float, stop_s: float) -> float:
+    """Trajectories trained a second between two moments."""
+    return sum(point.samples for point in points if start_s <= point.at_s < stop_s) / (stop_s - start_s)
+
+
+def recovery_s(points: Sequence[StepPoint], freed_s: float, *, wanted_per_s: float) -> float | None:
+    """Seconds from the end of the disturbance to the first look of ``LOOK_S`` at the wanted rate."""
+    last_s = points[-1].at_s if points else freed_s
+    looks = (point.at_s for point in points if freed_s <= point.at_s <= last_s - LOOK_S)
+    back = (at_s for at_s in looks if rate(points, at_s, at_s + LOOK_S) >= wanted_per_s)
+    returned_s = next(back, None)
+    return None if returned_s is None else returned_s - freed_s
+
+
+def waste(before: Books, after: Books) -> float:
+    """Share of what ended between two audits that ended without a gradient."""
+    trained = after.audit.trained - before.audit.trained
+    dropped = sum(
+        after.audit.dropped.get(reason, 0) - before.audit.dropped.get(reason, 0) for reason in DROP_REASONS
+    )
+    if trained + dropped <= 0:
+        raise TidegateError(
+            "Nothing was trained or dropped while a service was slow", fix="see the run's logs"
+        )
+    return dropped / (trained + dropped)
+
+
+def _rows(found: Found) -> list[Row]:
+    name = f"{found.case.service} {found.case.factor:g} times slower"
+    return [
+        row(f"{name}: lag p95", "versions", [found.lag_p95], goal=Goal(found.max_lag, "at_most", "figure")),
+        row(f"{name}: waste", "share", [found.waste], goal=Goal(WASTE_MAX, "at_most", "figure")),
+        row(f"{name}: blamed", "share", [found.named()], goal=Goal(NAMED_SHARE, "at_least", "figure")),
+        row(
+            f"{name}: back to 95 %",
+            "s",
+            [found.recovery_s if found.recovery_s is not None else RECOVERY_TIMEOUT_S],
+            goal=Goal(RECOVERY_TIMEOUT_S - LOOK_S, "at_most", "figure"),
+        ),
+        row(f"{name}: trajectories/s", "1/s", [found.during_per_s], [found.before_per_s]),
+    ]
+
+
+def _sample(found: Found) -> Sample:
+    details = {
+        "lag_p95": float(found.lag_p95),
+        "lag_max": float(found.lag_max),
+        "waste": found.waste,
+        "balanced": float(found.balanced),
+        "trained_twice": float(found.trained_twice),
+        "recovery_s": -1.0 if found.recovery_s is None else found.recovery_s,
+        **{f"blamed.{name}": share for name, share in found.blamed.items()},
+    }
+    return Sample(
+        side="tidegate",
+        label=f"{found.case.service} x{found.case.factor:g}",
+        repetition=0,
+        work=found.during_per_s,
+        unit="trajectories",
+        wall_s=1.0,
+        cpu_s=0.0,
+        details=details,
+    )
+
+
+def _note(found: Found) -> str:
+    blamed = ", ".join(f"{name} {share:.0%}" for name, share in sorted(found.blamed.items()))
+    back = "not back in time" if found.recovery_s is None else f"back to 95 % after {found.recovery_s:.1f} s"
+    return (
+        f"{found.case.service} {found.case.factor:g} times slower: {found.before_per_s:.1f} to"
+        f" {found.during_per_s:.1f} trajectories/s, lag p95 {found.lag_p95} and at most {found.lag_max} of"
+        f" {found.max_lag}, waste {found.waste:.2%}, blamed: {blamed}; {back};"
+        f" {'balanced' if found.balanced else 'NOT balanced'}, {found.trained_twice} trained twice"
+    )

@@ -1,0 +1,58 @@
+"""The literal table of benches. A new one is a file in this folder and a line here."""
+
+import msgspec
+
+
+class BenchEntry(msgspec.Struct, frozen=True):
+    """``target`` is ``module:function``, a function from ``BenchSetting`` to ``BenchResult``; imported when it runs.
+
+    ``asked_for``: too long for every round, so it runs by name only.
+    """
+
+    target: str
+    summary: str
+    asked_for: bool = False
+
+
+BENCHES: dict[str, BenchEntry] = {
+    "cartpole": BenchEntry(
+        "benchmarks.cartpole:run",
+        "environment steps a CPU-second end to end, beside the same algorithm without services",
+    ),
+    "trajectories": BenchEntry(
+        "benchmarks.trajectories:run",
+        "the path of trajectories into the ledger, beside raw JetStream",
+    ),
+    "weights": BenchEntry(
+        "benchmarks.weights:run", "pulling a policy, beside a raw gRPC stream over loopback"
+    ),
+    "telemetry": BenchEntry("benchmarks.telemetry:run", "telemetry on, beside telemetry off"),
+    "memory": BenchEntry("benchmarks.memory:run", "memory of each process of a running platform"),
+    "startup": BenchEntry("benchmarks.startup:run", "from `tidegate up` to the first gradient"),
+    "tails": BenchEntry(
+        "benchmarks.tails:run",
+        "asynchronous beside synchronous, with and without a tail of rollout times",
+    ),
+    "disturbances": BenchEntry(
+        "benchmarks.disturbances:run", "one service made slow for a minute in the middle of a run"
+    ),
+    "admission": BenchEntry(
+        "benchmarks.admission:run", "one decision at 10,000 actors, and admission's share of a core"
+    ),
+    "lag": BenchEntry("benchmarks.lag:run", "what the staleness budget buys and costs"),
+    "staleness": BenchEntry(
+        "benchmarks.staleness:run",
+        "reward against staleness for each objective of language models",
+        asked_for=True,
+    ),
+    "overlap": BenchEntry(
+        "benchmarks.overlap:run",
+        "a language model's reward over time, asynchronous beside synchronous, with slow verifiers and without",
+        asked_for=True,
+    ),
+    "trl": BenchEntry(
+        "benchmarks.trl:run",
+        "GRPO of SmolLM2-135M beside TRL on the same cores",
+        asked_for=True,
+    ),
+}

@@ -1,0 +1,277 @@
+"""The path of trajectories beside raw JetStream: same broker settings, client library, payload sizes and concurrency.
+
+Ours: encode records, publish until acknowledged, and a trajectory store in its own process that fetches, validates,
+writes payload and ledger in one transaction, and acknowledges. Raw: publish the same bytes, encoded beforehand, until
+acknowledged, and a process that fetches and acknowledges. Both end when the stream, a work queue, is empty: all was
+acknowledged. Records are made before the clock starts, as making them is the actor's work.
+"""
+
+import asyncio
+import gc
+import itertools
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from benchmarks.cartpole import alternating
+from benchmarks.payloads import VERSION, Payload, payloads
+from benchmarks.process_tree import machine_busy_s, own_tree_cpu_s
+from benchmarks.results import BenchResult, Goal, Row, Sample, Side, row
+from benchmarks.setting import BenchSetting, say
+from benchmarks.stage import Stage, stage
+from benchmarks.training_run import THREADS, remove_folder
+from tidegate.core.errors import DeadlineError, TidegateError
+from tidegate.core.ids import RunId
+from tidegate.core.records import Trajectory
+from tidegate.core.staleness import Lineage
+from tidegate.launch.supervisor import ProcessSpec
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+from tidegate.wire.frame import encode_frame
+from tidegate.wire.subjects import HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
+
+REPETITIONS = 5
+RATIO_MIN = 0.7
+# Publishes under way at once, as from eight actors with two unacknowledged each.
+CONCURRENCY = 16
+STREAM_KIND = "TRAJECTORIES"
+SHARD = 0
+EMPTY_TIMEOUT_S = 120.0
+EMPTY_POLL_S = 0.01
+WARM_UP_MESSAGES = 100
+# Nothing is trained here, so that everything stays in the store.
+OVERRIDES = [
+    "trajectory_store.max_resident_trajectories=100000",
+    "trajectory_store.max_resident_bytes=4294967296",
+]
+
+Prepare = Callable[[int], Any]
+Send = Callable[[Any], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One measurement: all messages of a payload, from the first encoded to the last acknowledged by its reader."""
+
+    side: Side
+    payload: Payload
+    frame_bytes: int
+    wall_s: float
+    cpu_s: float
+    others_cores: float
+
+    @property
+    def megabytes(self) -> float:
+        """Of message bodies."""
+        return self.frame_bytes * self.payload.messages / 1e6
+
+
+def run(setting: BenchSetting) -> BenchResult:
+    """Both sides in turns, each with a broker and a reader of its own.
+
+    Raises:
+        UnavailableError: a process did not start, or did not take what it was sent.
+    """
+    done: list[list[Transfer]] = []
+    for repetition in range(setting.repeat(REPETITIONS)):
+        for side in alternating(repetition):
+            folder = setting.folder / f"trajectories-{side}-{repetition}"
+            done.append(uvloop.run(_round(setting, side, folder)))
+            remove_folder(folder)
+            say(
+                f"trajectories {side} {repetition + 1}: "
+                + ", ".join(f"{t.megabytes / t.wall_s:.1f} MB/s" for t in done[-1])
+            )
+    transfers = [transfer for of_round in done for transfer in of_round]
+    return BenchResult(
+        name="trajectories",
+        rows=[
+            figure for payload in payloads(quick=setting.quick) for figure in _rows(payload.name, transfers)
+        ],
+        samples=[
+            Sample(
+                side=transfer.side,
+                label=transfer.payload.name,
+                repetition=number // 2,
+                work=transfer.megabytes,
+                unit="MB",
+                wall_s=transfer.wall_s,
+                cpu_s=transfer.cpu_s,
+                others_cores=transfer.others_cores,
+                details={
+                    "messages": transfer.payload.messages,
+                    "records": transfer.payload.messages * transfer.payload.num_samples,
+                    "message_bytes": transfer.frame_bytes,
+                },
+            )
+            for number, of_round in enumerate(done)
+            for transfer in of_round
+        ],
+        notes=[
+            f"{CONCURRENCY} publishes under way at once on both sides; both readers fetch equally many a batch"
+        ],
+    )
+
+
+def _rows(name: str, transfers: list[Transfer]) -> list[Row]:
+    ours = [each for each in transfers if each.payload.name == name and each.side == "tidegate"]
+    peer = [each for each in transfers if each.payload.name == name and each.side == "peer"]
+    title = f"{name} ({ours[0].frame_bytes / 1e3:.1f} kB)"
+    goal = Goal(RATIO_MIN, "at_least", "ratio")
+    records = ours[0].payload.num_samples
+    return [
+        row(
+            title,
+            "MB/CPU-s",
+            [t.megabytes / t.cpu_s for t in ours],
+            [t.megabytes / t.cpu_s for t in peer],
+            goal=goal,
+        ),
+        row(
+            title,
+            "MB/s",
+            [t.megabytes / t.wall_s for t in ours],
+            [t.megabytes / t.wall_s for t in peer],
+            goal=goal,
+        ),
+        row(
+            title,
+            "records/s",
+            [records * t.payload.messages / t.wall_s for t in ours],
+            [records * t.payload.messages / t.wall_s for t in peer],
+        ),
+    ]
+
+
+async def _round(setting: BenchSetting, side: Side, folder: Path) -> list[Transfer]:
+    services = ["trajectory_store"] if side == "tidegate" else []
+    async with stage(setting.run_file, folder=folder, services=services, overrides=OVERRIDES) as running:
+        await running.bus.bootstrap(running.topology.streams(max_tasks=16))
+        if side == "tidegate":
+            return await _ours(running, payloads(quick=setting.quick))
+        return await _raw(running, payloads(quick=setting.quick))
+
+
+async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
+    channel = running.channel("trajectory_store")
+    store = TrajectoryStoreClient(channel)
+    await store.open_lineage(Lineage(VERSION.lineage), learner_id="bench")
+    numbers = itertools.count()
+    sent = 0
+    transfers: list[Transfer] = []
+    send = partial(_publish, running)
+    for payload in kinds:
+
+        def prepare(number: int, payload: Payload = payload) -> list[Trajectory]:
+            return payload.records(RunId(running.record.run_id), number, now_s=time.time())
+
+        transfers.append(await _measure(running, "tidegate", payload, numbers, prepare=prepare, send=send))
+        sent += (payload.messages + WARM_UP_MESSAGES) * payload.num_samples
+    totals, _ = await store.ledger()
+    await channel.close()
+    if (totals.available, totals.quarantined) != (sent, 0):
+        raise TidegateError(
+            f"The store holds {totals.available} of {sent} trajectories and refused {totals.quarantined} messages",
+            why="the figures would be of another path than the one that trajectories take",
+            fix=f"see {running.folder / 'trajectory_store.log'}",
+        )
+    return transfers
+
+
+async def _publish(running: Stage, records: list[Trajectory]) -> None:
+    """What an actor does with a finished rollout."""
+    headers = {
+        HEADER_TRACE_PARENT: records[0].trace_parent,
+        HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
+    }
+    await running.bus.publish(
+        running.topology.trajectories(SHARD),
+        encode_frame(records),
+        message_id=f"{records[0].task_id}:scored",
+        headers=headers,
+    )
+
+
+async def _raw(running: Stage, kinds: list[Payload]) -> list[Transfer]:
+    spec = running.topology.trajectory_consumer(SHARD)
+    consumer = await running.bus.consumer(spec)
+    await consumer.close()
+    broker = running.record.broker
+    batch = running.plan.services["trajectory_store"].fetch_messages_max
+    command = [sys.executable, "-m", "benchmarks.peers.raw_consumer", broker.url, broker.token]
+    command += [spec.stream, spec.durable, str(batch)]
+    running.supervisor.start(
+        ProcessSpec("raw_consumer", command, running.folder / "raw_consumer.log", THREADS)
+    )
+    client = Client()
+    await client.connect(broker.url, token=broker.token)
+    stream = JetStreamContext(client)
+    numbers = itertools.count()
+    transfers: list[Transfer] = []
+
+    async def send(message: tuple[str, bytes]) -> None:
+        message_id, body = message
+        await stream.publish(spec.filter_subject, body, headers={"Nats-Msg-Id": message_id})
+
+    for payload in kinds:
+
+        def prepare(number: int, payload: Payload = payload) -> tuple[str, bytes]:
+            return str(number), encode_frame(payload.records(RunId(running.record.run_id), number))
+
+        transfers.append(await _measure(running, "peer", payload, numbers, prepare=prepare, send=send))
+    await client.close()
+    return transfers
+
+
+async def _measure(
+    running: Stage,
+    side: Side,
+    payload: Payload,
+    numbers: "itertools.count[int]",
+    *,
+    prepare: Prepare,
+    send: Send,
+) -> Transfer:
+    await _send_all(running, send, [prepare(each) for each in itertools.islice(numbers, WARM_UP_MESSAGES)])
+    chosen = [prepare(each) for each in itertools.islice(numbers, payload.messages)]
+    # An actor never holds thousands of records: no collection is to look at them while the clock runs.
+    gc.collect()
+    gc.freeze()
+    cpu_s, busy_s, started_s = own_tree_cpu_s(), machine_busy_s(), time.monotonic()
+    await _send_all(running, send, chosen)
+    wall_s = time.monotonic() - started_s
+    cpu_s = own_tree_cpu_s() - cpu_s
+    return Transfer(
+        side=side,
+        payload=payload,
+        frame_bytes=len(encode_frame(payload.records(RunId(running.record.run_id), 0))),
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        others_cores=max(0.0, (machine_busy_s() - busy_s - cpu_s) / wall_s),
+    )
+
+
+async def _send_all(running: Stage, send: Send, messages: list[Any]) -> None:
+    """``CONCURRENCY`` publishers share the messages; returns once the reader acknowledged everything."""
+    left = iter(messages)
+
+    async def publisher() -> None:
+        for message in left:
+            await send(message)
+
+    await asyncio.gather(*(publisher() for _ in range(CONCURRENCY)))
+    deadline_s = time.monotonic() + EMPTY_TIMEOUT_S
+    stream = running.topology.stream(STREAM_KIND)
+    while (await running.bus.stream_state(stream)).messages:
+        if time.monotonic() > deadline_s:
+            raise DeadlineError(
+                "What was published was not read in time", fix=f"see the logs in {running.folder}"
+            )
+        await asyncio.sleep(EMPTY_POLL_S)

@@ -1,0 +1,204 @@
+"""GRPO of SmolLM2-135M on the platform beside TRL's GRPOTrainer: same model, task, adapters, tokens and cores.
+
+The peer generates, then trains, in one process with as many threads as there are cores; the platform does both at once,
+one thread each. Rates count from the end of the first update, so that no start is in them.
+"""
+
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.program import Program
+from benchmarks.results import BenchResult, Goal, Sample, row
+from benchmarks.setting import BenchSetting, say
+from benchmarks.training_run import STEPS_FILE, THREADS, up_command
+from tidegate.core.errors import UnavailableError
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.supervisor import last_line
+from tidegate.models.model_folder import pretrained_folder
+
+RUN_FILE = Path("runs") / "smollm2.yaml"
+PYTHON_VARIABLE = "TIDEGATE_TRL_PYTHON"
+PYTHON = Path(".build") / "trl" / "bin" / "python"
+UPDATES = 12
+QUICK_UPDATES = 3
+RUN_TIMEOUT_S = 3600.0
+SOURCES = Path(__file__).parents[1]
+# The last so many of the updates say what was reached.
+REACHED_SHARE = 1 / 3
+
+
+class Update(msgspec.Struct, frozen=True):
+    """An update as either side writes it: when it ended, and the mean reward of its batch."""
+
+    step: int
+    at_s: float
+    mean_reward: float | None
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One side's run: ``cpu_s`` of all its processes, start included; ``seconds`` from the first update to the last."""
+
+    updates: list[Update]
+    seconds: float
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def reached(self) -> float:
+        """Mean reward of the last updates."""
+        last = self.updates[-max(1, int(len(self.updates) * REACHED_SHARE)) :]
+        return statistics.fmean(each.mean_reward or 0.0 for each in last)
+
+
+def run(setting: BenchSetting) -> BenchResult:
+    """One seed after the other, both sides of each.
+
+    Raises:
+        UnavailableError: there is no TRL, or a side ended early.
+    """
+    python = Path(os.environ.get(PYTHON_VARIABLE, PYTHON))
+    if not python.exists():
+        raise UnavailableError(
+            f"There is no {python}",
+            why="TRL lives in an environment of its own",
+            fix=f"run `make trl`, or name its interpreter in {PYTHON_VARIABLE}",
+        )
+    updates = QUICK_UPDATES if setting.quick else UPDATES
+    seeds = range(1 if setting.quick else setting.seeds)
+    pairs: list[tuple[Side, Side]] = []
+    for seed in seeds:
+        ours = _platform(setting, seed=seed, updates=updates)
+        theirs = _peer(setting, python, seed=seed, updates=updates)
+        pairs.append((ours, theirs))
+        say(f"seed {seed}: {ours.seconds:.0f} s beside {theirs.seconds:.0f} s for {updates - 1} updates")
+    batch_size = read_run_file(RUN_FILE, []).file.batch_size
+    completions = (updates - 1) * batch_size
+
+    def both(figure: Callable[[Side], float]) -> tuple[list[float], list[float]]:
+        return [figure(ours) for ours, _ in pairs], [figure(theirs) for _, theirs in pairs]
+
+    return BenchResult(
+        name="trl",
+        rows=[
+            row(
+                "completions generated and trained",
+                "a second",
+                *both(lambda side: completions / side.seconds),
+                goal=Goal(1.0, "at_least", "ratio"),
+            ),
+            row(
+                "CPU-seconds of 1,000 completions",
+                "CPU-s",
+                *both(lambda side: 1000.0 * side.cpu_s / (updates * batch_size)),
+            ),
+            row("mean reward of the last third", "", *both(lambda side: side.reached)),
+        ],
+        samples=[
+            _sample(name, side, seed, completions=completions)
+            for seed, pair in zip(seeds, pairs, strict=True)
+            for name, side in (("tidegate", pair[0]), ("peer", pair[1]))
+        ],
+        notes=[
+            f"{updates} updates of {batch_size} completions of {RUN_FILE}; evaluations are off",
+            "CPU-seconds and wall s are of whole runs, with start and end",
+        ],
+        table=_table(pairs),
+    )
+
+
+def _platform(setting: BenchSetting, *, seed: int, updates: int) -> Side:
+    folder = setting.folder / f"trl-tidegate-{seed}"
+    command = up_command(
+        RUN_FILE,
+        folder=folder,
+        until=f"version_step>={updates}",
+        limit_s=RUN_TIMEOUT_S,
+        overrides=[f"seed={seed}", "task_queue.evaluation_every_versions=0"],
+    )
+    return _measured(command, folder, steps=folder / STEPS_FILE, environment=THREADS, updates=updates)
+
+
+def _peer(setting: BenchSetting, python: Path, *, seed: int, updates: int) -> Side:
+    output = setting.folder / f"trl-peer-{seed}" / "steps.jsonl"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    plan = read_run_file(RUN_FILE, [])
+    file, learner = plan.file, plan.services["learner"].language_model
+    asked = {
+        "folder": str(pretrained_folder(file.policy.path)),
+        "task": file.workload.env,
+        "seed": seed,
+        "steps": updates,
+        "num_prompts": file.batch_size // file.workload.num_samples,
+        "num_samples": file.workload.num_samples,
+        "max_new_tokens": file.workload.sampler.max_new_tokens,
+        "temperature": file.workload.sampler.temperature,
+        "learning_rate": learner.learning_rate,
+        "lora_rank": file.policy.lora.rank,
+        "lora_alpha": file.policy.lora.alpha,
+        "clip": learner.clip_low,
+        "beta1": learner.beta1,
+        "beta2": learner.beta2,
+        "max_grad_norm": learner.max_grad_norm,
+        "threads": os.cpu_count() or 1,
+        "output": str(output),
+    }
+    peer = Path(__file__).parent / "peers" / "trl_grpo.py"
+    command = [str(python), str(peer), msgspec.json.encode(asked).decode()]
+    environment = {"PYTHONPATH": str(SOURCES), "HF_HUB_OFFLINE": "1"}
+    return _measured(command, output.parent, steps=output, environment=environment, updates=updates)
+
+
+def _measured(
+    command: Sequence[str], folder: Path, *, steps: Path, environment: Mapping[str, str], updates: int
+) -> Side:
+    """Run one side to its end; ``steps``: where it writes its updates."""
+    log = folder.with_name(f"{folder.name}.log")
+    with Program(command, log=log, environment=environment) as program:
+        program.wait(timeout_s=RUN_TIMEOUT_S)
+        whole = program.end()
+    lines = steps.read_bytes() if steps.exists() else b""
+    found = [each for each in msgspec.json.Decoder(Update).decode_lines(lines) if 1 <= each.step <= updates]
+    if len(found) < updates:
+        raise UnavailableError(
+            f"{log.stem} made {len(found)} of {updates} updates", why=last_line(log), fix=f"see {log}"
+        )
+    return Side(
+        updates=found,
+        seconds=found[-1].at_s - found[0].at_s,
+        wall_s=whole.at_s - program.started_at_s,
+        cpu_s=whole.cpu_s,
+    )
+
+
+def _sample(name: str, side: Side, seed: int, *, completions: int) -> Sample:
+    return Sample(
+        side="tidegate" if name == "tidegate" else "peer",
+        label=f"{name} seed {seed}",
+        repetition=seed,
+        work=completions,
+        unit="completions",
+        wall_s=side.wall_s,
+        cpu_s=side.cpu_s,
+        details={"seconds": side.seconds, "reached": side.reached}
+        | {f"reward_{each.step}": each.mean_reward or 0.0 for each in side.updates},
+    )
+
+
+def _table(pairs: Sequence[tuple[Side, Side]]) -> str:
+    """Mean reward in fifths of the run, of both sides."""
+    lines = ["| updates | tidegate | TRL |", "|---|---|---|"]
+    count = len(pairs[0][0].updates)
+    step = max(1, count // 5)
+    for start in range(0, count, step):
+        cells = [
+            statistics.fmean(
+                each.mean_reward or 0.0 for pair in pairs for each in pair[side].updates[start : start + step]
+            )
+            for side in (0, 1)
+        ]
+        lines.append(f"| {start + 1}–{min(count, start + step)} | {cells[0]:.2f} | {cells[1]:.2f} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,229 @@
+"""Actors: they take a task, wait for a version that may start it, roll out, hand on."""
+
+from collections import deque
+from collections.abc import Callable
+
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import VersionSpan
+from tidegate.core.staleness import LineageTree
+from tidegate.fleet.agenda import Agenda
+from tidegate.fleet.draws import Draws
+from tidegate.fleet.meters import Meters
+from tidegate.fleet.plan import FleetPlan, depths
+from tidegate.fleet.rollout import Rollout
+from tidegate.fleet.weights import Weights
+
+
+class Actor:
+    """One rollout at a time, and ``line``, the tasks it holds besides.
+
+    ``num_free`` tasks more would find a place here. ``serving`` numbers the newest version it had; ``attempt`` tells
+    old events apart.
+    """
+
+    __slots__ = (
+        "alive",
+        "attempt",
+        "depth",
+        "is_waiting",
+        "line",
+        "num_free",
+        "rollout",
+        "serving",
+        "skew_s",
+    )
+
+    def __init__(self, depth: int) -> None:
+        """There, with nothing to do."""
+        self.depth = depth
+        self.rollout: Rollout | None = None
+        self.line: deque[Rollout] = deque()
+        self.num_free = 0
+        self.attempt = 0
+        self.serving = 0
+        self.alive = False
+        self.is_waiting = False
+        self.skew_s = 0.0
+
+
+class Actors:
+    """All of them, and ``tasks``, the stream they take from.
+
+    ``requests`` are the actors that ask for tasks, in turns, as a broker serves them: whoever has a place gets one and
+    goes to the end, even if another has nothing to do.
+    """
+
+    def __init__(
+        self,
+        plan: FleetPlan,
+        agenda: Agenda,
+        meters: Meters,
+        *,
+        draws: Draws,
+        weights: Weights,
+        began: Callable[[Rollout], None],
+        finished: Callable[[Rollout], None],
+    ) -> None:
+        """``began`` hears of rollouts that start, ``finished`` takes what ends. Nobody is there before ``join``."""
+        self._agenda = agenda
+        self._meters = meters
+        self._draws = draws
+        self._weights = weights
+        self._began = began
+        self._finished = finished
+        self._hop_s = plan.hop_s
+        self._redelivery_s = plan.redelivery_s
+        self._places_each = 1 + plan.prefetch
+        self._num_steps = plan.samples_per_trajectory
+        self._tree = LineageTree()
+        self._spans: tuple[int, tuple[VersionSpan, ...]] = (-1, ())
+        self.members = [Actor(depth) for depth in depths(plan.actors, fan_out=plan.fan_out)]
+        self.requests: deque[Actor] = deque()
+        self.num_free = 0
+        # Who may begin what it holds.
+        self._ready: list[Actor] = []
+        self.tasks: deque[Rollout] = deque()
+        # Tasks of actors that left: the broker gives them to others once their acknowledgement is overdue.
+        self.overdue: list[Rollout] = []
+        self.waiting: list[Actor] = []
+        self.slowed = 1.0
+
+    # -- who is there ----------------------------------------------------------------------------------------------
+
+    def join(self, actor: Actor) -> None:
+        """An actor comes, or comes back."""
+        if actor.alive:
+            return
+        self._meters.advance()
+        self._meters.actors += 1
+        actor.alive = True
+        actor.num_free = self._places_each
+        self.num_free += actor.num_free
+        self.requests.append(actor)
+
+    def leave(self, actor: Actor) -> None:
+        """An actor dies; the tasks it held come back after a while."""
+        if not actor.alive:
+            return
+        self._meters.advance()
+        self._meters.actors -= 1
+        actor.alive = False
+        actor.attempt += 1
+        self.num_free -= actor.num_free
+        if actor.num_free:
+            self.requests.remove(actor)
+            actor.num_free = 0
+        if actor.is_waiting:
+            self._meters.pulling -= 1
+            actor.is_waiting = False
+            if actor in self.waiting:
+                self.waiting.remove(actor)
+        elif actor.rollout is not None:
+            self._meters.busy -= 1
+        if actor.rollout is not None:
+            actor.line.appendleft(actor.rollout)
+            actor.rollout = None
+        while actor.line:
+            rollout = actor.line.pop()
+            self.overdue.append(rollout)
+            self._agenda.after(self._redelivery_s, self._redeliver, rollout)
+
+    def _redeliver(self, rollout: Rollout) -> None:
+        self.overdue.remove(rollout)
+        self.tasks.appendleft(rollout)
+
+    # -- work ------------------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Actors take tasks, and begin those they can."""
+        requests, tasks = self.requests, self.tasks
+        while requests and tasks:
+            actor = requests.popleft()
+            actor.line.append(tasks.popleft())
+            self._ready.append(actor)
+            actor.num_free -= 1
+            self.num_free -= 1
+            if actor.num_free:
+                requests.append(actor)
+        ready, self._ready = self._ready, []
+        for actor in ready:
+            if actor.rollout is None and actor.line:
+                actor.rollout = actor.line.popleft()
+                self._begin(actor, actor.rollout)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``dispatch`` would do anything."""
+        return bool(self.tasks or self._ready)
+
+    def hear_version(self, _version: PolicyVersion, tree: LineageTree) -> None:
+        """A version was announced: those that wait for one look again."""
+        self._tree = tree
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Those that wait for a version nobody had published look whether it is there."""
+        waiting, self.waiting = self.waiting, []
+        for actor in waiting:
+            self._look((actor, actor.attempt))
+
+    def _begin(self, actor: Actor, rollout: Rollout) -> None:
+        number = self._weights.newest_at(actor.depth, at_least=actor.serving)
+        if not self._may_start(number, rollout):
+            self._wait(actor, rollout)
+            return
+        self._meters.advance()
+        if actor.is_waiting:
+            actor.is_waiting = False
+            self._meters.pulling -= 1
+        self._meters.busy += 1
+        actor.serving = number
+        if self._spans[0] != number:
+            self._spans = (number, (VersionSpan(self._weights.version(number), 0, self._num_steps),))
+        rollout.spans = self._spans[1]
+        rollout.began_s = self._agenda.now_s
+        rollout.started_at_s = self._agenda.now_s + actor.skew_s
+        self._began(rollout)
+        actor.attempt += 1
+        seconds = next(self._draws) * self.slowed + self._hop_s
+        self._agenda.after(seconds, self._end, (actor, actor.attempt))
+
+    def _wait(self, actor: Actor, rollout: Rollout) -> None:
+        """Until the first version that may start the task arrives; if nobody has published it, until somebody does."""
+        if not actor.is_waiting:
+            self._meters.advance()
+            self._meters.pulling += 1
+            actor.is_waiting = True
+        number = self._weights.newest()
+        if not self._weights.alive or not self._may_start(number, rollout):
+            self.waiting.append(actor)
+            return
+        while number > actor.serving and self._may_start(number - 1, rollout):
+            number -= 1
+        arrival_s = self._weights.arrival_s(number, actor.depth)
+        self._agenda.at(arrival_s, self._look, (actor, actor.attempt))
+
+    def _may_start(self, number: int, rollout: Rollout) -> bool:
+        version = self._weights.version(number)
+        return version.lineage in self._tree.lineages and self._tree.satisfies(version, rollout.required)
+
+    def _look(self, about: tuple[Actor, int]) -> None:
+        actor, attempt = about
+        if actor.attempt == attempt and actor.rollout is not None and actor.is_waiting:
+            self._begin(actor, actor.rollout)
+
+    def _end(self, about: tuple[Actor, int]) -> None:
+        actor, attempt = about
+        rollout = actor.rollout
+        if actor.attempt != attempt or rollout is None:  # it died meanwhile
+            return
+        self._meters.advance()
+        self._meters.busy -= 1
+        actor.rollout = None
+        if not actor.num_free:
+            self.requests.append(actor)
+        actor.num_free += 1
+        self.num_free += 1
+        if actor.line:
+            self._ready.append(actor)
+        self._finished(rollout)

@@ -1,0 +1,105 @@
+"""Admission: the observations it keeps and the limits it asks for are the service's own; stats are made up here."""
+
+from collections.abc import Callable
+
+from tidegate.admission.observations import Observations
+from tidegate.admission.state import Pause, decide, flow_of
+from tidegate.admission.steering import Steering
+from tidegate.core.admission import Limits, capacity
+from tidegate.core.errors import RecordError
+from tidegate.fleet.agenda import Agenda
+from tidegate.fleet.plan import FleetPlan
+from tidegate.wire.stats import ServiceStats, check_stats
+
+# A diagnosis of the service looks this far back; limits look at the newest report alone.
+WINDOW_S = 10.0
+
+
+class Admission:
+    """Level-triggered: each tick decides anew from what was reported, and asks the task queue for it."""
+
+    def __init__(
+        self,
+        plan: FleetPlan,
+        agenda: Agenda,
+        *,
+        report: Callable[[], list[ServiceStats]],
+        ask: Callable[[Limits], None],
+    ) -> None:
+        """``report`` gathers what the services say of themselves; ``ask`` takes new limits."""
+        self._plan = plan
+        self._agenda = agenda
+        self._report = report
+        self._ask = ask
+        self._run_file = plan.limits()
+        self.alive = True
+        self.skew_s = 0.0
+        self._seen, self.steering = self._begin()
+        self.asked: Limits | None = None
+        # What the last decision was made from.
+        self.reported: tuple[object, ...] = ()
+        self.num_changes = 0
+        self.num_refused = 0
+        self.capacity = 0
+
+    def die(self) -> None:
+        """The last limits hold."""
+        self.alive = False
+
+    def revive(self) -> None:
+        """A new life has seen nothing yet."""
+        self.alive = True
+        self._seen, self.steering = self._begin()
+
+    def _begin(self) -> tuple[Observations, Steering]:
+        steering = Steering(
+            self._plan.response,
+            max_lag=self._run_file.max_lag,
+            batch_size=self._plan.batch_size,
+            now_s=self._agenda.now_s + self.skew_s,
+        )
+        return Observations(window_s=WINDOW_S), steering
+
+    def tick(self) -> None:
+        """Look, decide, ask. Limits that did not change are asked for again, which changes nothing."""
+        if not self.alive:
+            return
+        now_s = self._agenda.now_s + self.skew_s
+        for stats in self._report():
+            try:
+                check_stats(stats)
+            except RecordError:
+                self.num_refused += 1
+            else:
+                self._seen.put(stats, now_s=now_s)
+        flow = flow_of(self._seen, now_s=now_s)
+        if self._plan.is_steered():
+            self.steering.tick(self._seen, flow, now_s=now_s)
+        held = self.steering.held()
+        resident = self._seen.latest("trajectory_store", now_s=now_s)
+        resident_bytes = sum(stats.values.get("resident_bytes", 0.0) for stats in resident)
+        self.reported = (resident_bytes, held)
+        decision = decide(
+            self._run_file,
+            Pause(),
+            resident_bytes=resident_bytes,
+            resident_bytes_high=self._plan.resident_bytes_high,
+            group_size=self._plan.group_size,
+            budget=held.max_lag,
+            hold=held.pause,
+        )
+        if self.asked is None or not _same(decision.limits, self.asked):
+            self.num_changes += 1
+        self.asked = decision.limits
+        self._ask(decision.limits)
+        self.capacity = capacity(decision.limits, flow)
+
+
+def _same(limits: Limits, others: Limits) -> bool:
+    """Whether they bind alike; the reason is only text."""
+    return (limits.max_lag, limits.batch_size, limits.max_running, limits.paused) == (
+        others.max_lag,
+        others.batch_size,
+        others.max_running,
+        others.paused,
+    )

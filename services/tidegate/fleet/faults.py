@@ -1,0 +1,287 @@
+"""What goes wrong in a storm: who dies, who is slow, whose clock jumps and whose statistics lie; and how it ends."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tidegate.fleet.actors import Actor
+from tidegate.fleet.loop import FleetLoop
+from tidegate.wire.stats import ServiceStats
+
+Fault: TypeAlias = Literal[
+    "actors_leave",
+    "actors_join",
+    "learner_dead",
+    "learner_restored",
+    "store_dead",
+    "environment_dead",
+    "weights_dead",
+    "queue_dead",
+    "admission_dead",
+    "actors_slow",
+    "learner_slow",
+    "environment_slow",
+    "weights_slow",
+    "clock_of_store",
+    "clock_of_learner",
+    "clock_of_actors",
+    "clock_of_admission",
+    "lies",
+]
+
+# How often each comes, relative to the others.
+FAULTS: Mapping[Fault, int] = {
+    "actors_leave": 3,
+    "actors_join": 2,
+    "learner_dead": 2,
+    "learner_restored": 1,
+    "store_dead": 2,
+    "environment_dead": 2,
+    "weights_dead": 2,
+    "queue_dead": 2,
+    "admission_dead": 1,
+    "actors_slow": 1,
+    "learner_slow": 1,
+    "environment_slow": 1,
+    "weights_slow": 1,
+    "clock_of_store": 1,
+    "clock_of_learner": 1,
+    "clock_of_actors": 1,
+    "clock_of_admission": 1,
+    "lies": 3,
+}
+
+Lie: TypeAlias = Literal[
+    "missing", "stale", "zero", "negative", "nan", "infinite", "tenfold", "wrong_lineage"
+]
+LIES: tuple[Lie, ...] = (
+    "missing",
+    "stale",
+    "zero",
+    "negative",
+    "nan",
+    "infinite",
+    "tenfold",
+    "wrong_lineage",
+)
+REPORTING = ("trajectory_store", "task_queue", "learner")
+
+# Virtual seconds that a clock jumps by: below and far beyond any max_age_s that a storm draws.
+JUMPS_S = (-4000.0, -90.0, -5.0, 5.0, 90.0, 4000.0)
+SLOWER = (2.0, 3.0, 5.0)
+TICKS_MAX = 40
+
+
+class Running(msgspec.Struct):
+    """A fault that goes on; ``end`` makes everything as it was."""
+
+    fault: Fault
+    until_tick: int
+    end: Callable[[], None]
+
+
+class Troublemaker:
+    """Draws faults, one of a kind at a time, and ends each in its time."""
+
+    def __init__(
+        self, loop: FleetLoop, rng: random.Random, *, every_ticks: float, faults: Mapping[Fault, int] = FAULTS
+    ) -> None:
+        """``every_ticks``: mean time between two faults that begin."""
+        self._loop = loop
+        self._rng = rng
+        self._every_ticks = every_ticks
+        self._faults = list(faults)
+        self._weights = list(faults.values())
+        self._lies: dict[str, Lie] = {}
+        self._remembered: dict[str, ServiceStats] = {}
+        self._next_tick = 0.0
+        self.running: list[Running] = []
+        self.num_faults = 0
+        self.story: list[str] = []
+        loop.filter_stats = self._tell
+
+    def begin(self, tick: int) -> None:
+        """Faults may come from now on."""
+        self._next_tick = tick + self._rng.expovariate(1 / self._every_ticks)
+
+    def step(self, tick: int) -> bool:
+        """End what is over and begin what is due; whether anything changed."""
+        over = [running for running in self.running if running.until_tick <= tick]
+        for running in over:
+            self._end(running, tick)
+        changed = bool(over)
+        while self._next_tick <= tick:
+            self._next_tick += self._rng.expovariate(1 / self._every_ticks)
+            changed = self._start(tick) or changed
+        return changed
+
+    def stop(self, tick: int) -> None:
+        """End everything."""
+        for running in list(self.running):
+            self._end(running, tick)
+        # A burst may have met a death: whoever belongs there is there, and nobody else.
+        self._join(self._loop.actors.members[: self._loop.present])
+        self._leave(self._loop.actors.members[self._loop.present :])
+
+    def _end(self, running: Running, tick: int) -> None:
+        self.running.remove(running)
+        running.end()
+        self.story.append(f"tick {tick}: {running.fault} ends")
+
+    def _start(self, tick: int) -> bool:
+        fault = self._rng.choices(self._faults, self._weights)[0]
+        lasts = self._rng.randint(1, TICKS_MAX)
+        if any(running.fault == fault for running in self.running):
+            return False
+        end, detail = self._break(fault)
+        self.running.append(Running(fault, tick + lasts, end))
+        self.num_faults += 1
+        self.story.append(f"tick {tick}: {fault} {detail} for {lasts} ticks")
+        return True
+
+    def _break(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        loop, rng = self._loop, self._rng
+        match fault:
+            case "actors_leave":
+                return self._actors_leave()
+            case "actors_join":
+                return self._actors_join()
+            case "learner_dead" | "learner_restored":
+                return self._learner_dies(back=rng.randint(0, 2) if fault == "learner_restored" else 0)
+            case "store_dead":
+                loop.store.die()
+                return self._store_returns, ""
+            case "environment_dead":
+                loop.environments.die()
+                return loop.environments.revive, ""
+            case "weights_dead":
+                loop.weights.die()
+                return self._weights_return, ""
+            case "queue_dead":
+                loop.queue.die()
+                return loop.queue.revive, ""
+            case "admission_dead":
+                loop.admission.die()
+                return loop.admission.revive, ""
+            case "actors_slow" | "learner_slow" | "environment_slow" | "weights_slow":
+                return self._slow(fault)
+            case "clock_of_store" | "clock_of_learner" | "clock_of_actors" | "clock_of_admission":
+                return self._jump(fault)
+            case "lies":
+                return self._lie()
+
+    # -- each of them ----------------------------------------------------------------------------------------------
+
+    def _actors_leave(self) -> tuple[Callable[[], None], str]:
+        there = [actor for actor in self._loop.actors.members if actor.alive]
+        leaving = self._rng.sample(there, self._rng.randint(1, len(there))) if there else []
+        for actor in leaving:
+            self._loop.actors.leave(actor)
+        return lambda: self._join(leaving), f"{len(leaving)} of {len(there)}"
+
+    def _actors_join(self) -> tuple[Callable[[], None], str]:
+        absent = [actor for actor in self._loop.actors.members[self._loop.present :] if not actor.alive]
+        joining = self._rng.sample(absent, self._rng.randint(0, len(absent)))
+        self._join(joining)
+        return lambda: self._leave(joining), str(len(joining))
+
+    def _join(self, actors: list[Actor]) -> None:
+        for actor in actors:
+            self._loop.actors.join(actor)
+
+    def _leave(self, actors: list[Actor]) -> None:
+        for actor in actors:
+            self._loop.actors.leave(actor)
+
+    def _learner_dies(self, *, back: int) -> tuple[Callable[[], None], str]:
+        learner = self._loop.learner
+        if not learner.alive:
+            return _nothing, "is dead already"
+        learner.die()
+        return lambda: learner.start(checkpoints_back=back), f"restored {back} checkpoints back"
+
+    def _store_returns(self) -> None:
+        self._loop.store.revive()
+        self._loop.learner.dirty = True
+
+    def _weights_return(self) -> None:
+        self._loop.weights.revive()
+        self._loop.actors.look_again()
+
+    def _slow(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        part = {
+            "actors_slow": self._loop.actors,
+            "learner_slow": self._loop.learner,
+            "environment_slow": self._loop.environments,
+            "weights_slow": self._loop.weights,
+        }[fault]
+        part.slowed = self._rng.choice(SLOWER)
+
+        def end() -> None:
+            part.slowed = 1.0
+
+        return end, f"{part.slowed:g} times"
+
+    def _jump(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        actors = self._loop.actors.members
+        parts = {
+            "clock_of_store": [self._loop.store],
+            "clock_of_learner": [self._loop.learner],
+            "clock_of_actors": self._rng.sample(actors, self._rng.randint(1, len(actors))),
+            "clock_of_admission": [self._loop.admission],
+        }[fault]
+        jump_s = self._rng.choice(JUMPS_S)
+        for part in parts:
+            part.skew_s = jump_s
+
+        def end() -> None:
+            for part in parts:
+                part.skew_s = 0.0
+
+        return end, f"of {len(parts)} by {jump_s:g} s"
+
+    def _lie(self) -> tuple[Callable[[], None], str]:
+        service, lie = self._rng.choice(REPORTING), self._rng.choice(LIES)
+        self._lies[service] = lie
+        return self._lies.clear, f"of {service}: {lie}"
+
+    def _tell(self, reports: list[ServiceStats]) -> list[ServiceStats]:
+        """Statistics as they arrive; each service's last true ones are remembered for the stale lie."""
+        told: list[ServiceStats] = []
+        for stats in reports:
+            lie = self._lies.get(stats.service)
+            if lie is None:
+                self._remembered[stats.service] = stats
+                told.append(stats)
+            elif lie == "stale":
+                told.append(self._remembered.get(stats.service, stats))
+            elif lie != "missing":
+                told.append(distort(stats, lie))
+        return told
+
+
+_FACTORS: dict[Lie, float] = {
+    "zero": 0.0,
+    "negative": -1.0,
+    "nan": float("nan"),
+    "infinite": float("inf"),
+    "tenfold": 10.0,
+}
+
+
+def distort(stats: ServiceStats, lie: Lie) -> ServiceStats:
+    """What a service would say that lies so; 1 is added, so that a zero is distorted too."""
+    if lie == "wrong_lineage":
+        # As a learner that was given up would go on to say: far ahead, on a branch that nobody follows.
+        values = {**stats.values, "version_step": 1e6}
+        return msgspec.structs.replace(stats, values=values, labels={"lineage": "9-nobody"})
+    factor = _FACTORS[lie]
+    return msgspec.structs.replace(
+        stats, values={name: (value + 1) * factor for name, value in stats.values.items()}
+    )
+
+
+def _nothing() -> None:
+    """Somebody else ends it."""

@@ -1,0 +1,244 @@
+"""The loop: its parts put together, and run on a virtual clock."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from tidegate.core.admission import Limits
+from tidegate.core.batching import Candidate
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.staleness import LineageTree
+from tidegate.fleet.actors import Actors
+from tidegate.fleet.admission import Admission
+from tidegate.fleet.agenda import Agenda
+from tidegate.fleet.draws import Draws, Duration, draws
+from tidegate.fleet.environments import Environments
+from tidegate.fleet.learner import Learner
+from tidegate.fleet.meters import Meters
+from tidegate.fleet.plan import FleetPlan, check_plan
+from tidegate.fleet.queue import Outcome, Queue
+from tidegate.fleet.rollout import Rollout
+from tidegate.fleet.store import Store
+from tidegate.fleet.weights import Weights
+from tidegate.wire.stats import ServiceStats
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+# Made up: what a version of lag costs of the effective sample size.
+ESS_PER_VERSION = 0.97
+# One stream of chance for each part: a draw more of one changes nothing for the others.
+STREAMS = ("rollout", "score", "learn")
+
+
+class Observer(Protocol):
+    """Somebody who keeps books of their own."""
+
+    def admitted(self, rollout: Rollout) -> None:
+        """A task was admitted."""
+        ...
+
+    def began(self, rollout: Rollout) -> None:
+        """An actor started it, under the version in its spans."""
+        ...
+
+    def gradient(self, version: PolicyVersion, batch: tuple[Candidate, ...]) -> None:
+        """A loss is computed, on top of ``version``."""
+        ...
+
+    def settled(self, outcomes: list[Outcome]) -> None:
+        """The ledger changed."""
+        ...
+
+
+class Nobody:
+    """An observer who does not look."""
+
+    def admitted(self, rollout: Rollout) -> None:
+        """Nothing."""
+
+    def began(self, rollout: Rollout) -> None:
+        """Nothing."""
+
+    def gradient(self, version: PolicyVersion, batch: tuple[Candidate, ...]) -> None:
+        """Nothing."""
+
+    def settled(self, outcomes: list[Outcome]) -> None:
+        """Nothing."""
+
+
+StatsFilter = Callable[[list[ServiceStats]], list[ServiceStats]]
+
+
+class FleetLoop:
+    """Every part of one fleet. ``run`` may be called again to go on; whoever breaks things does so in between."""
+
+    def __init__(
+        self,
+        plan: FleetPlan,
+        *,
+        make_draws: Callable[[Duration, str], Draws] | None = None,
+        observer: Observer | None = None,
+        present: int | None = None,
+    ) -> None:
+        """Version 0 is everywhere, and all actors are there, or the first ``present``.
+
+        ``make_draws`` replaces the chance of durations.
+
+        Raises:
+            ConfigError: such a fleet could not go on.
+        """
+        self.plan = check_plan(plan)
+        self.agenda = agenda = Agenda()
+        self.meters = meters = Meters(agenda)
+        self._make_draws = make_draws or self._seeded_draws
+        self._observer = observer = observer or Nobody()
+        self.weights = Weights(plan, agenda, announce=self._announced)
+        self.environments = Environments(
+            plan.environments, self._make_draws(plan.score, "score"), agenda, meters, scored=self._scored
+        )
+        self.actors = Actors(
+            plan,
+            agenda,
+            meters,
+            draws=self._make_draws(plan.rollout, "rollout"),
+            weights=self.weights,
+            began=observer.began,
+            finished=self._finished,
+        )
+        self.queue = Queue(plan, agenda, meters, publish=self._admitted)
+        self.store = Store(plan, agenda, meters, settled=self._settled)
+        self.learner = Learner(
+            plan,
+            agenda,
+            meters,
+            draws=self._make_draws(plan.learn, "learn"),
+            store=self.store,
+            weights=self.weights,
+            on_gradient=observer.gradient,
+        )
+        self.filter_stats: StatsFilter = _as_reported
+        self.admission = Admission(plan, agenda, report=self._report, ask=self._ask)
+        self.present = plan.actors if present is None else present
+        for actor in self.actors.members[: self.present]:
+            self.actors.join(actor)
+        self.learner.start()
+        self._settle()
+        agenda.after(plan.tick_s, self._tick)
+
+    def run(self, until_s: float) -> None:
+        """Go on until ``until_s``."""
+        self.agenda.run(until_s, settle=self._settle)
+        self.meters.advance()
+
+    # -- what flows where ------------------------------------------------------------------------------------------
+
+    def _admitted(self, rollout: Rollout) -> None:
+        self._observer.admitted(rollout)
+        self.actors.tasks.append(rollout)
+
+    def _finished(self, rollout: Rollout) -> None:
+        if self.plan.environments:
+            self.environments.take(rollout)
+        else:
+            self._scored(rollout)
+
+    def _scored(self, rollout: Rollout) -> None:
+        self.store.arrive(rollout)
+        self.learner.dirty = True
+
+    def _settled(self, outcomes: list[Outcome]) -> None:
+        self._observer.settled(outcomes)
+        if self.plan.hop_s:
+            self.agenda.after(self.plan.hop_s, self.queue.hear_outcomes, outcomes)
+        else:
+            self.queue.hear_outcomes(outcomes)
+
+    def _announced(self, version: PolicyVersion, tree: LineageTree) -> None:
+        self.queue.hear_version(version, tree)
+        self.actors.hear_version(version, tree)
+
+    def _ask(self, limits: Limits) -> None:
+        self.queue.hear_limits(limits)
+
+    def _settle(self) -> None:
+        """Nothing more ends at this moment: whoever has something to do begins."""
+        learner, queue, actors, agenda = self.learner, self.queue, self.actors, self.agenda
+        if learner.dirty:
+            learner.turn()
+            if agenda.has_more_now():  # an update that takes no time ends before anything else begins
+                return
+        if queue.alive and (queue.dirty or not self.plan.admission):
+            queue.turn(places=actors.num_free - len(actors.tasks))
+        if actors.has_work:
+            actors.dispatch()
+
+    def _tick(self, _about: None) -> None:
+        self.store.expire()
+        self.learner.dirty = True
+        self.admission.tick()
+        self.agenda.after(self.plan.tick_s, self._tick)
+
+    def _report(self) -> list[ServiceStats]:
+        """What the services say of themselves."""
+        reports: list[ServiceStats] = []
+        if self.store.alive:
+            resident = float(self.store.pool.num_trajectories * self.plan.trajectory_bytes)
+            reports.append(self._stats("trajectory_store", resident_bytes=resident))
+        if self.queue.alive and self.queue.head is not None:
+            flow = self.queue.snapshot().flow()
+            reports.append(
+                self._stats(
+                    "task_queue",
+                    running_trajectories=flow.running,
+                    in_flight_trajectories=flow.in_flight,
+                    unpublished_trajectories=flow.unpublished,
+                )
+            )
+        if self.learner.alive:
+            reports.append(
+                self._stats(
+                    "learner",
+                    labels={"version": str(self.learner.head)},
+                    version_step=self.learner.head.step,
+                    trained_trajectories_total=self.meters.trained,
+                    ess=ESS_PER_VERSION**self.learner.lag_mean,
+                )
+            )
+        if self.plan.is_steered():
+            reports += self._serving()
+        return self.filter_stats(reports)
+
+    def _serving(self) -> list[ServiceStats]:
+        """What each actor that is there could begin its next rollout under."""
+        reports: list[ServiceStats] = []
+        for index, actor in enumerate(self.actors.members):
+            number = self.weights.newest_at(actor.depth, at_least=actor.serving)
+            if actor.alive and number >= 0:
+                version = self.weights.version(number)
+                reports.append(
+                    self._stats(
+                        "actor", index, labels={"serving_version": str(version)}, serving_step=version.step
+                    )
+                )
+        return reports
+
+    def _stats(
+        self, service: str, index: int = 0, *, labels: Mapping[str, str] = NO_LABELS, **values: float
+    ) -> ServiceStats:
+        return ServiceStats(
+            service=service,
+            instance=f"{service}-{index}",
+            state="ready",
+            at_s=self.agenda.now_s,
+            started_at_s=0.0,
+            values=values,
+            labels=dict(labels),
+        )
+
+    def _seeded_draws(self, duration: Duration, stream: str) -> Draws:
+        return draws(duration, np.random.default_rng((self.plan.seed, STREAMS.index(stream))))
+
+
+def _as_reported(reports: list[ServiceStats]) -> list[ServiceStats]:
+    return reports

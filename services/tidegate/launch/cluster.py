@@ -1,0 +1,110 @@
+"""A run in a cluster: two mounted files and the environment of a pod say what ``run.json`` says on one machine.
+
+``run.yaml`` is the run file and ``cluster.yaml`` says where everybody is. Credentials come by environment variables
+from a Secret, and are written nowhere. Inside of any pod of a run ``tidegate status`` and its siblings just work.
+"""
+
+import os
+import zlib
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+
+from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.launch.broker import Broker
+from tidegate.launch.overrides import parse_yaml
+from tidegate.launch.run_record import FORMAT, RunRecord
+from tidegate.runtime.config import StalenessConfig
+
+CLUSTER_FILE, RUN_FILE = "cluster.yaml", "run.yaml"
+# Where a pod's tools find the two files.
+FOLDER_VARIABLE = "TIDEGATE_CLUSTER"
+USER_VARIABLE, PASSWORD_VARIABLE = "TIDEGATE_BROKER_USER", "TIDEGATE_BROKER_PASSWORD"
+POD_NAME_VARIABLE, POD_UID_VARIABLE = "TIDEGATE_POD_NAME", "TIDEGATE_POD_UID"
+# Every service listens here in its own pod.
+LISTEN = "0.0.0.0:7700"
+# A broker's pod may be pulled, scheduled and given a volume first; the startup probe's budget is the real limit.
+BROKER_WAIT_S = 1800.0
+
+
+class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the services of a run are.
+
+    ``run_id``: names the run's streams; a name that was used before with another broker's data must not come again.
+    ``addresses``: host:port by service, of those that others call. ``stream_copies``: servers of the broker that keep
+    each message; 3 needs a broker of three.
+    """
+
+    run_id: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
+    broker_url: str
+    addresses: dict[str, list[str]]
+    stream_copies: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
+
+
+def is_cluster(folder: Path) -> bool:
+    """Whether ``folder`` holds the files of a run in a cluster."""
+    return (folder / CLUSTER_FILE).is_file()
+
+
+def cluster_folder() -> Path | None:
+    """Where this process' environment says that they are; None outside of a cluster."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named) if named else None
+
+
+def read_cluster(folder: Path) -> RunRecord:
+    """The record of the run that ``folder`` and this process' environment describe.
+
+    Raises:
+        NotFoundError: a file is missing.
+        ConfigError: a file does not say what it must.
+    """
+    document = _read_yaml(folder / RUN_FILE)
+    try:
+        cluster = msgspec.convert(_read_yaml(folder / CLUSTER_FILE), ClusterFile)
+        staleness = msgspec.convert(document.get("staleness", {}), StalenessConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"The files in {folder} do not describe a run",
+            why=str(error),
+            fix="they are made by the chart: see the ConfigMap of the release",
+        ) from error
+    return RunRecord(
+        format=FORMAT,
+        run_id=cluster.run_id,
+        created_at_s=(folder / CLUSTER_FILE).stat().st_mtime,
+        run_file=document,
+        broker=Broker(
+            port=0,
+            token="",
+            elsewhere=cluster.broker_url,
+            user=os.environ.get(USER_VARIABLE, ""),
+            password=os.environ.get(PASSWORD_VARIABLE, ""),
+        ),
+        addresses=cluster.addresses,
+        max_lag_ever=staleness.max_lag,
+        cluster=True,
+        stream_copies=cluster.stream_copies,
+    )
+
+
+def pod_index() -> int:
+    """A number of this pod that no other is likely to have: what a supervisor's numbering is elsewhere, for seeds."""
+    name = os.environ.get(POD_UID_VARIABLE) or os.environ.get(POD_NAME_VARIABLE) or "pod"
+    return zlib.crc32(name.encode()) & 0x7FFFFFFF
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise NotFoundError(
+            f"{path} cannot be read",
+            why=error.strerror or str(error),
+            fix="mount the ConfigMap of the release there, or correct --cluster",
+        ) from error
+    document = parse_yaml(text, source=str(path))
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} holds no settings", fix="see the ConfigMap of the release")
+    return cast("dict[str, Any]", document)

@@ -1,0 +1,76 @@
+"""How a run ends: admission stops, what is under way settles, the learner writes its checkpoint.
+
+Every step is asked for once and bounded; what cannot be asked (a service that is down just now) is noted and the
+ending goes on, because the books balance without it.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from tidegate.core.admission import RUN_ENDS
+from tidegate.core.errors import TidegateError
+from tidegate.launch.board import Board
+from tidegate.launch.run_record import RunRecord
+from tidegate.runtime.rpc import open_channel
+from tidegate.wire.clients.admission import AdmissionClient
+from tidegate.wire.clients.learner import LearnerClient
+from tidegate.wire.clients.task_queue import TaskQueueClient
+
+CALL_TIMEOUT_S = 5.0
+CHECKPOINT_TIMEOUT_S = 20.0
+# Longer than a segment or a group takes; what runs longer is handed back when its actor drains.
+SETTLE_TIMEOUT_S = 3.0
+SETTLE_POLL_S = 0.1
+
+
+async def wind_down(record: RunRecord, board: Board, *, on_step: Callable[[], None]) -> list[str]:
+    """Bring the platform to rest before its processes are stopped; returns what could not be done, in words.
+
+    ``on_step`` is called while waiting, so that a view goes on.
+    """
+    notes: list[str] = []
+    channels = {
+        service: open_channel(record.addresses[service][0])
+        for service in ("admission", "task_queue", "learner")
+    }
+
+    async def ask(what: str, call: Awaitable[object], timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await call
+        except (TidegateError, TimeoutError) as error:
+            notes.append(f"{what} failed: {error or 'no answer in time'}")
+
+    try:
+        admission = AdmissionClient(channels["admission"])
+        await ask("pausing admission", admission.set_paused(paused=True, reason=RUN_ENDS), CALL_TIMEOUT_S)
+        await ask(
+            "retiring the task queue",
+            TaskQueueClient(channels["task_queue"]).retire(reason=RUN_ENDS),
+            CALL_TIMEOUT_S,
+        )
+        await _settle(board, on_step=on_step)
+        await ask(
+            "the last checkpoint", LearnerClient(channels["learner"]).checkpoint(), CHECKPOINT_TIMEOUT_S
+        )
+    finally:
+        for channel in channels.values():
+            await channel.close()
+    return notes
+
+
+async def _settle(board: Board, *, on_step: Callable[[], None]) -> None:
+    """Wait until no rollout is under way any more, or the time for it is over."""
+    asked_at_s = time.time()
+    deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        queue = next(iter(board.of("task_queue")), None)
+        if (
+            queue is not None
+            and queue.at_s > asked_at_s
+            and queue.values.get("running_trajectories", 1.0) < 1
+        ):
+            return
+        on_step()
+        await asyncio.sleep(SETTLE_POLL_S)

@@ -1,0 +1,218 @@
+"""The processes of one run: the broker and every service, started together and stopped in order.
+
+Stopping goes with the flow of work: actors first, so that nothing new is made; then whoever finishes what they made;
+the books when nobody writes to them any more; the broker last.
+"""
+
+import os
+import sys
+import time
+from math import ceil
+from pathlib import Path
+
+from tidegate.launch import broker as nats
+from tidegate.launch import usage
+from tidegate.launch.board import Board
+from tidegate.launch.folder import ProcessesRecord, ProcessRecord, write_processes, write_record
+from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.run_record import RunRecord
+from tidegate.launch.scene import BROKER, SUPERVISOR, cpu_name, pss_name, restarts_name
+from tidegate.launch.services import SERVICES, instances
+from tidegate.launch.supervisor import ProcessFailedError, ProcessSpec, Supervisor
+from tidegate.wire.stats import ServiceStats
+
+# Work is small and processes are many: a second thread in one of them only takes the core of another.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Between asking a service to drain and killing it: its own timeout and what follows it in its lifecycle.
+STOP_GRACE_S = 5.0
+BROKER_GRACE_S = 10.0
+# Walking the page tables of a large process takes milliseconds, so memory is read less often than CPU time, and less
+# and less, what grows does so at first; and once more at the end, because a run may last less than the first period.
+MEMORY_PERIOD_S, MEMORY_PERIOD_S_MAX = 5.0, 60.0
+
+
+class Platform:
+    """Everything a run folder needs to live."""
+
+    def __init__(self, folder: Path, record: RunRecord, plan: RunPlan, *, target: str) -> None:
+        """Nothing is started yet; ``target`` is noted for whoever watches."""
+        self._target = target
+        self.folder = folder
+        self.record = record
+        self.plan = plan
+        self.memory_peak_mb: dict[str, float] = {}
+        self._started_at_s = time.time()
+        self._supervisor = Supervisor(on_change=self._write_processes)
+        self._ended = False
+        self._cpu_seen: dict[str, tuple[float, float, int]] = {}
+        self._memory_mb: dict[str, float] = {}
+        self._memory_read_s = self._started_at_s
+        self._memory_period_s = MEMORY_PERIOD_S
+
+    @property
+    def failure(self) -> ProcessFailedError | None:
+        """Why the platform cannot go on, if it cannot."""
+        return self._supervisor.failure
+
+    async def start(self) -> None:
+        """Start the broker and, once it answers, every service.
+
+        Raises:
+            ConfigError: there is no nats-server.
+            UnavailableError: the broker did not become ready.
+        """
+        config = self.folder / "nats-server.conf"
+        broker = nats.process(config, log=self._log(BROKER))
+        write_record(self.folder, self.record)
+        nats.write_config(
+            config,
+            self.record.broker,
+            server_name=self.record.run_id,
+            store=self.folder.resolve() / "nats",
+        )
+        self._supervisor.start(broker)
+        await nats.wait_ready(self.record.broker)
+        for service in SERVICES:
+            for index, instance in enumerate(instances(service, replicas=self.plan.replicas[service])):
+                self._supervisor.start(self._service(service, index, instance))
+
+    def _service(self, service: str, index: int, instance: str) -> ProcessSpec:
+        threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
+        serve = ["-m", "tidegate.cli.main", "serve", service]
+        num_ranks = self.plan.services[service].ranks if service == "learner" else 1
+        return ProcessSpec(
+            name=instance,
+            command=[
+                *(self._ranks_command(num_ranks) if num_ranks > 1 else [sys.executable]),
+                *(*serve, "--run-dir", str(self.folder.resolve()), "--index", str(index)),
+            ],
+            log=self._log(instance),
+            environment=threads,
+        )
+
+    def _ranks_command(self, num_ranks: int) -> list[str]:
+        """How to start a program as so many ranks, which end together.
+
+        None is started again on its own: when one dies torchrun ends the others, and the supervisor starts all anew.
+        """
+        python, leash = sys.executable, "tidegate.launch.leash"
+        drain_s = ceil(self.plan.file.drain_timeout_s + STOP_GRACE_S)
+        return [
+            *(python, "-m", leash, python, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"),
+            *(f"--nproc-per-node={num_ranks}", f"--shutdown-timeout={drain_s}"),
+        ]
+
+    def _log(self, instance: str) -> Path:
+        return self.folder / "logs" / f"{instance}.log"
+
+    def notice(self, board: Board, *, connected: bool, now_s: float) -> None:
+        """Tell the supervisor who reported that it is ready lately; ``connected``: the broker answers."""
+        if connected:
+            self._supervisor.mark_ready(BROKER)
+        for instance, stats in board.latest().items():
+            if stats.state == "ready" and now_s - stats.at_s < 1.0:
+                self._supervisor.mark_ready(instance)
+
+    def readiness(self) -> tuple[int, int]:
+        """How many services said that they are ready, and how many there are."""
+        states = [view.state for view in self._supervisor.view() if view.name != BROKER]
+        return states.count("running"), len(states)
+
+    def restarts(self) -> dict[str, int]:
+        """How often each process was started again."""
+        return {view.name: view.restarts for view in self._supervisor.view()}
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the whole process tree so far, this process included."""
+        return usage.tree_cpu_s([view.pid for view in self._supervisor.view() if view.pid is not None])
+
+    def statistics(self, *, now_s: float) -> ServiceStats:
+        """What only the supervisor knows, as statistics of its own: restarts, CPU and memory of every process."""
+        values: dict[str, float] = {}
+        labels: dict[str, str] = {}
+        views = self._supervisor.view()
+        if now_s - self._memory_read_s > self._memory_period_s:
+            self.read_memory()
+            self._memory_read_s = now_s
+            self._memory_period_s = min(2 * self._memory_period_s, MEMORY_PERIOD_S_MAX)
+        for name, pid in self._pids():
+            if pid is not None:
+                values[cpu_name(name)] = self._cpu_share(name, pid, now_s=now_s)
+            values[pss_name(name)] = self._memory_mb.get(name, 0.0)
+        values["restarts_total"] = sum(view.restarts for view in views)
+        for view in views:
+            values[restarts_name(view.name)] = view.restarts
+            labels[view.name] = view.state
+        return ServiceStats(
+            service=SUPERVISOR,
+            instance=SUPERVISOR,
+            state="ready",
+            at_s=now_s,
+            started_at_s=self._started_at_s,
+            values=values,
+            labels=labels,
+        )
+
+    def _cpu_share(self, name: str, pid: int, *, now_s: float) -> float:
+        cpu_s = usage.cpu_s(pid)
+        before_s, before_cpu_s, before_pid = self._cpu_seen.get(name, (now_s, cpu_s, pid))
+        self._cpu_seen[name] = (now_s, cpu_s, pid)
+        if pid != before_pid or now_s <= before_s:
+            return 0.0
+        return max(0.0, cpu_s - before_cpu_s) / (now_s - before_s)
+
+    def _pids(self) -> list[tuple[str, int | None]]:
+        """This process and its children; None between two lives."""
+        return [(SUPERVISOR, os.getpid()), *((view.name, view.pid) for view in self._supervisor.view())]
+
+    def read_memory(self) -> None:
+        """Note what each process takes now, and the most it was seen to take."""
+        for name, pid in self._pids():
+            if pid is not None:
+                memory_mb = usage.pss_mb(pid)
+                self._memory_mb[name] = memory_mb
+                self.memory_peak_mb[name] = max(memory_mb, self.memory_peak_mb.get(name, 0.0))
+
+    def trim_logs(self) -> None:
+        """Keep the logs inside their bounds."""
+        self._supervisor.trim_logs()
+
+    async def stop_services(self) -> None:
+        """Drain every service, in order."""
+        orders = sorted({entry.stop_order for entry in SERVICES.values()})
+        for order in orders:
+            names = [
+                instance
+                for service, entry in SERVICES.items()
+                if entry.stop_order == order
+                for instance in instances(service, replicas=self.plan.replicas[service])
+            ]
+            await self._supervisor.stop(names, grace_s=self.plan.file.drain_timeout_s + STOP_GRACE_S)
+
+    async def stop_broker(self) -> None:
+        """Stop the broker, once nobody is connected any more."""
+        await self._supervisor.stop([BROKER], grace_s=BROKER_GRACE_S)
+        self._ended = True
+        self._write_processes()
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything that is still there."""
+        self._supervisor.kill_all()
+        self._ended = True
+        self._write_processes()
+
+    def _write_processes(self) -> None:
+        processes = {
+            view.name: ProcessRecord(pid=view.pid, state=view.state, restarts=view.restarts)
+            for view in self._supervisor.view()
+        }
+        write_processes(
+            self.folder,
+            ProcessesRecord(
+                supervisor_pid=os.getpid(),
+                started_at_s=self._started_at_s,
+                ended=self._ended,
+                processes=processes,
+                target=self._target,
+            ),
+        )

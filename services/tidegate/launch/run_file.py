@@ -1,0 +1,29 @@
+"""Reading a run file: YAML from disk, with ``--set`` written over it, as a plan that holds together."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from tidegate.core.errors import ConfigError
+from tidegate.launch.overrides import apply_overrides, parse_yaml
+from tidegate.launch.run_parsing import parse_plan
+from tidegate.launch.run_plan import RunPlan
+
+
+def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
+    """Read a run file, write the overrides into it, and check that it holds together.
+
+    Raises:
+        ConfigError: there is no such file, or a key, type, range or combination is wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"Run file {path} cannot be read",
+            why=getattr(error, "strerror", None) or str(error),
+            fix="name a run file, such as runs/cartpole.yaml",
+        ) from error
+    raw = parse_yaml(text, source=str(path))
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} holds no settings", fix="start from runs/cartpole.yaml")
+    return parse_plan(apply_overrides(cast("dict[str, Any]", raw), overrides), source=str(path))

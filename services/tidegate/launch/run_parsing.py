@@ -1,0 +1,76 @@
+"""Parses a run file's document into a ``RunPlan``; refuses unknown keys, wrong types and combinations that cannot work.
+
+Every service process parses its part of the document from ``run.json``, so nothing heavy is imported here.
+"""
+
+from typing import Annotated, Any, cast
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+from tidegate.launch.checks import check_plan
+from tidegate.launch.complaints import explain_validation
+from tidegate.launch.run_plan import REPLICAS_MAX, RunFile, RunPlan
+from tidegate.launch.services import SERVICES, config_type
+
+
+class _Replicas(msgspec.Struct, frozen=True):
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)] = 1
+
+
+def parse_plan(raw: dict[str, Any], *, source: str) -> RunPlan:
+    """Type a run file's document.
+
+    Raises:
+        ConfigError: a key, type, range or combination is wrong; ``source`` says where it was read.
+    """
+    file = parse_shared(raw, source=source)
+    services: dict[str, Any] = {}
+    replicas: dict[str, int] = {}
+    for service in SERVICES:
+        services[service], replicas[service] = parse_section(raw, service, source=source)
+    plan = RunPlan(file=file, services=services, replicas=replicas)
+    problem = check_plan(file, services)
+    if problem:
+        raise ConfigError(f"{source}: {problem.what}", why=problem.why, fix=problem.fix)
+    return plan
+
+
+def parse_shared(raw: dict[str, Any], *, source: str) -> RunFile:
+    """Type what the whole platform shares.
+
+    Raises:
+        ConfigError: a key, type or range is wrong.
+    """
+    shared = {key: value for key, value in raw.items() if key not in SERVICES}
+    return _convert(shared, RunFile, source=source, path="")
+
+
+def parse_section(raw: dict[str, Any], service: str, *, source: str) -> tuple[Any, int]:
+    """Type one service's section; returns its config and how many instances it has.
+
+    Raises:
+        ConfigError: a key, type or range is wrong.
+    """
+    section = raw.get(service)
+    if section is None:
+        section = {}
+    replicas = 1
+    if SERVICES[service].scalable and isinstance(section, dict):
+        fields = dict(cast("dict[str, Any]", section))
+        count = {"replicas": fields.pop("replicas")} if "replicas" in fields else {}
+        replicas = _convert(count, _Replicas, source=source, path=service).replicas
+        section = fields
+    return _convert(section, config_type(service), source=source, path=service), replicas
+
+
+def _convert(section: Any, kind: type[Any], *, source: str, path: str) -> Any:
+    extra = (
+        tuple(SERVICES) if kind is RunFile else (("replicas",) if path and SERVICES[path].scalable else ())
+    )
+    try:
+        return msgspec.convert(section, kind)
+    except msgspec.ValidationError as error:
+        raise explain_validation(
+            error, section, kind, source=source, path=path, also_allowed=extra
+        ) from error

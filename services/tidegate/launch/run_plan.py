@@ -1,0 +1,82 @@
+"""What a run file says, typed: one document for the whole platform, the same on a laptop and in a cluster.
+
+Sections that several services read are ``runtime.config``; a service's own section is its package's config.
+``run_parsing`` makes these values from a document.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from tidegate.core.prices import Prices
+from tidegate.core.slo_catalogue import SlosConfig
+from tidegate.launch.services import SERVICES
+from tidegate.runtime.config import (
+    LongTailConfig,
+    PolicyConfig,
+    Positive,
+    PositiveSeconds,
+    ResponseConfig,
+    StalenessConfig,
+    TelemetryConfig,
+    WorkloadConfig,
+)
+
+# The run id is this name, a dash and a suffix, and names streams: 48 characters at most.
+RunName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
+        description="of 1-40 lower-case letters, digits and inner dashes",
+    ),
+]
+REPLICAS_MAX = 64
+
+
+class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the whole platform shares.
+
+    ``run``: a name; the run id is this name and a suffix. ``batch_size``: trajectories a learner step, in whole
+    groups. ``max_running``: trajectories between admission and the store (C); actors starve below their slots.
+    ``until``: the target of the run, as for ``--until``; empty runs until stopped. ``drain_timeout_s``: seconds a
+    service has to finish what it holds. ``broker_port``: 0 takes a free one.
+    """
+
+    run: RunName
+    workload: WorkloadConfig
+    policy: PolicyConfig
+    batch_size: Positive
+    max_running: Positive
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+    staleness: StalenessConfig = StalenessConfig()
+    response: ResponseConfig = ResponseConfig()
+    slos: SlosConfig = SlosConfig()
+    long_tail: LongTailConfig = LongTailConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    prices: Prices = Prices()
+    until: str = ""
+    drain_timeout_s: PositiveSeconds = 10.0
+    broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+
+
+class RunPlan(msgspec.Struct, frozen=True):
+    """A run file that holds together: the shared part, each service's section, and how many instances each has."""
+
+    file: RunFile
+    services: dict[str, Any]
+    replicas: dict[str, int]
+
+    def document(self) -> dict[str, Any]:
+        """The run file again, with every default written out; reading it back gives the same plan."""
+        document = _as_read_from_json(self.file)
+        for service, config in self.services.items():
+            section = _as_read_from_json(config)
+            if SERVICES[service].scalable:
+                section["replicas"] = self.replicas[service]
+            document[service] = section
+        return document
+
+
+def _as_read_from_json(value: msgspec.Struct) -> dict[str, Any]:
+    """With lists where a Struct has tuples, so that what is compared with a file's content can be equal to it."""
+    return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])

@@ -1,0 +1,65 @@
+"""What the live view shows at one moment, whoever draws it: the supervisor, or ``tidegate status`` from outside."""
+
+import time
+from typing import Protocol
+
+import msgspec
+
+from tidegate.launch.board import Board
+from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.targets import Target
+
+SUPERVISOR = "supervisor"
+BROKER = "nats-server"
+TRAINING = "training"
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """The fixed facts of a run and the board that changes under them."""
+
+    run_id: str
+    folder: str
+    plan: RunPlan
+    target: Target
+    started_at_s: float
+    board: Board
+    phase: str = "starting"
+    time_limit_s: float | None = None
+
+    def elapsed_s(self) -> float:
+        """Seconds since the platform was started."""
+        return max(0.0, time.time() - self.started_at_s)
+
+
+class Screen(Protocol):
+    """Shows a scene as often as it is told to."""
+
+    def show(self, scene: Scene) -> None:
+        """Draw the scene as it is now."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+def headline_of(target: Target, plan: RunPlan) -> str:
+    """The statistic that the big chart shows: the target's first, or what the workload is about."""
+    if target.conditions:
+        return target.conditions[0].name
+    return "mean_return" if plan.file.workload.kind == "segments" else "solved_share"
+
+
+def restarts_name(instance: str) -> str:
+    """Where the supervisor's statistics say how often an instance was restarted."""
+    return f"restarts_total.{instance}"
+
+
+def pss_name(instance: str) -> str:
+    """Where the supervisor's statistics say how much memory an instance takes, in MB."""
+    return f"pss_mb.{instance}"
+
+
+def cpu_name(instance: str) -> str:
+    """Where the supervisor's statistics say how much of a core an instance takes."""
+    return f"cpu_share.{instance}"

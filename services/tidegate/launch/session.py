@@ -1,0 +1,260 @@
+"""One run from its first process to its last: start, watch, stop at the target, wind down.
+
+Consumes statistics, the clock and signals; produces an ``Outcome``; waits for the target, the time limit, a signal or
+a process that cannot be kept alive.
+"""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tidegate.core.errors import TidegateError
+from tidegate.core.ids import RunId
+from tidegate.launch.board import Board
+from tidegate.launch.ending import wind_down
+from tidegate.launch.event_log import EventLog
+from tidegate.launch.platform import Platform
+from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.run_record import RunRecord
+from tidegate.launch.scene import Scene, Screen, headline_of
+from tidegate.launch.targets import Target
+from tidegate.launch.watch import StatsWatch
+
+TICK_S = 0.25
+LEFTOVERS_TIMEOUT_S = 2.0
+PUBLISH_PERIOD_S = 2.0
+HOUSEKEEPING_PERIOD_S = 30.0
+
+EndedBy = Literal["target", "time", "interrupted", "failed"]
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """Counters at one moment, to take rates between two of them."""
+
+    at_s: float
+    trained_steps: float
+    cpu_s: float
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What happened, before the books are read.
+
+    ``first`` and ``last`` are read at the first gradient and when training ended. ``values`` are the statistics at
+    the end, ``notes`` what could not be done while winding down.
+    """
+
+    ended_by: EndedBy
+    problem: str
+    started_at_s: float
+    ended_at_s: float
+    first: Reading | None
+    last: Reading
+    generated_steps: float
+    version: str
+    values: dict[str, float]
+    restarts: dict[str, int]
+    memory_peak_mb: dict[str, float]
+    cpu_s: float
+    notes: list[str]
+
+
+class Session(msgspec.Struct, frozen=True):
+    """What to run and when to stop."""
+
+    folder: Path
+    record: RunRecord
+    plan: RunPlan
+    target: Target
+    time_limit_s: float | None
+    started_at_s: float
+
+
+async def run_session(session: Session, screen: Screen) -> Outcome:
+    """Run the platform to its end; nothing it started is left behind, whatever is raised."""
+    board = Board(headline=headline_of(session.target, session.plan))
+    platform = Platform(session.folder, session.record, session.plan, target=str(session.target))
+    stop = _StopSignals(platform)
+    run = _Run(session, board, platform, screen, stop)
+    try:
+        await platform.start()
+        events = EventLog(session.folder)
+        async with StatsWatch(
+            session.record.broker, RunId(session.record.run_id), board, events=events
+        ) as watch:
+            ended_by = await run.watch(watch)
+            last = run.read()
+            platform.read_memory()
+            notes = await run.end(ended_by)
+        await platform.stop_broker()
+    finally:
+        platform.kill_all()
+        screen.close()
+        stop.close()
+    return Outcome(
+        ended_by=ended_by,
+        problem=str(platform.failure) if platform.failure is not None else "",
+        started_at_s=session.started_at_s,
+        ended_at_s=last.at_s,
+        first=run.first,
+        last=last,
+        generated_steps=board.total_over_lives("actor", "steps_total"),
+        version=board.version(),
+        values=run.values_at_end,
+        restarts=platform.restarts(),
+        memory_peak_mb=platform.memory_peak_mb,
+        cpu_s=platform.cpu_s(),
+        notes=notes,
+    )
+
+
+def run_to_end(session: Session, screen: Screen) -> Outcome:
+    """``run_session`` on an event loop of its own, which is left behind even if a task does not end.
+
+    ``asyncio.run`` waits for every task it cancels. The broker client's reconnect loop was seen to lose a
+    cancellation when the broker goes away on a loaded machine, and the end of a run must not hang on that.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(run_session(session, screen))
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=LEFTOVERS_TIMEOUT_S))
+        loop.close()
+
+
+def _before_training(values: dict[str, float], platform: Platform) -> str:
+    """What the first gradient waits for."""
+    if "warmup_solved_share" in values and "version_step" not in values:
+        return f"warming up, {values['warmup_solved_share']:.0%} solved"
+    ready, everybody = platform.readiness()
+    if ready < everybody:
+        return f"starting, {ready} of {everybody} ready"
+    return "waiting for the first batch"
+
+
+class _StopSignals:
+    """The first SIGINT, SIGTERM or SIGHUP asks for a drain, the second ends everything at once."""
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self, platform: Platform) -> None:
+        self.asked = asyncio.Event()
+        self._platform = platform
+        self._loop = asyncio.get_running_loop()
+        for number in self.NUMBERS:
+            self._loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        if self.asked.is_set():
+            self._platform.kill_all()
+        self.asked.set()
+
+    def close(self) -> None:
+        for number in self.NUMBERS:
+            self._loop.remove_signal_handler(number)
+
+
+class _Run:
+    """The loop of the supervisor process."""
+
+    def __init__(
+        self, session: Session, board: Board, platform: Platform, screen: Screen, stop: _StopSignals
+    ) -> None:
+        self._session = session
+        self._board = board
+        self._platform = platform
+        self._screen = screen
+        self._stop = stop
+        self._phase = "starting"
+        self.first: Reading | None = None
+        self.values_at_end: dict[str, float] = {}
+
+    def read(self) -> Reading:
+        values = self._board.values()
+        return Reading(time.time(), values.get("trained_steps_total", 0.0), self._platform.cpu_s())
+
+    async def watch(self, watch: StatsWatch) -> EndedBy:
+        """Until something ends the run; every tick looks at the newest statistics anew."""
+        published_s = tidied_s = float("-inf")
+        steps_before = self._board.values().get("trained_steps_total")
+        while True:
+            now_s = time.time()
+            self._platform.notice(self._board, connected=watch.connected, now_s=now_s)
+            if now_s - published_s >= PUBLISH_PERIOD_S:
+                published_s = now_s
+                statistics = self._platform.statistics(now_s=now_s)
+                self._board.put(statistics)
+                await watch.publish(statistics)
+            if now_s - tidied_s >= HOUSEKEEPING_PERIOD_S:
+                tidied_s = now_s
+                self._platform.trim_logs()
+            values = self._board.values()
+            steps = values.get("trained_steps_total")
+            if steps_before is None:
+                steps_before = steps
+            if self.first is None:
+                if steps is not None and steps > (steps_before or 0.0):
+                    self.first = self.read()
+                self._phase = (
+                    "training" if self.first is not None else _before_training(values, self._platform)
+                )
+            self._show()
+            if ended_by := self._verdict(values, now_s=now_s):
+                self.values_at_end = values
+                return ended_by
+            await self._sleep()
+
+    def _verdict(self, values: dict[str, float], *, now_s: float) -> EndedBy | None:
+        session = self._session
+        if session.target.reached(values):
+            return "target"
+        if self._platform.failure is not None:
+            return "failed"
+        if self._stop.asked.is_set():
+            return "interrupted"
+        if session.time_limit_s is not None and now_s - session.started_at_s >= session.time_limit_s:
+            return "time"
+        return None
+
+    async def _sleep(self) -> None:
+        try:
+            await asyncio.wait_for(self._stop.asked.wait(), timeout=TICK_S)
+        except TimeoutError:
+            return
+
+    def _show(self) -> None:
+        session = self._session
+        self._screen.show(
+            Scene(
+                run_id=session.record.run_id,
+                folder=str(session.folder),
+                plan=session.plan,
+                target=session.target,
+                started_at_s=session.started_at_s,
+                board=self._board,
+                phase=self._phase,
+                time_limit_s=session.time_limit_s,
+            )
+        )
+
+    async def end(self, ended_by: EndedBy) -> list[str]:
+        """Wind down and stop every service, in order."""
+        self._phase = {"target": "target reached, settling"}.get(ended_by, "settling")
+        self._show()
+        notes: list[str] = []
+        if ended_by != "failed":
+            try:
+                notes = await wind_down(self._session.record, self._board, on_step=self._show)
+            except TidegateError as error:
+                notes = [str(error)]
+        self._phase = "stopping"
+        self._show()
+        await self._platform.stop_services()
+        return notes

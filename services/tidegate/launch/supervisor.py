@@ -1,0 +1,229 @@
+"""Keeps processes alive until told to stop them, and leaves none behind.
+
+Consumes exits of processes; produces restarts and a snapshot of who runs; waits for its children; unblocked by
+``stop`` and ``kill_all``. Every child leads a process group of its own, so that Ctrl-C reaches the supervisor alone
+and a child takes its own children with it; ``leash`` ends it if the supervisor is killed.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tidegate.core.errors import TidegateError
+from tidegate.launch.leash import SUPERVISOR_VARIABLE
+from tidegate.launch.restarts import GiveUp, after_death
+
+# A log is cut when it reaches this; the part before stays beside it as <name>.log.1 until the next cut.
+LOG_BYTES_MAX = 32 << 20
+LOG_LINE_CHARACTERS_MAX = 400
+KILL_WAIT_S = 5.0
+
+State = Literal["starting", "running", "backoff", "stopping", "stopped", "failed"]
+
+
+class ProcessSpec(msgspec.Struct, frozen=True):
+    """One process to keep alive: its name, how to start it, and where its output goes."""
+
+    name: str
+    command: list[str]
+    log: Path
+    environment: dict[str, str] = {}
+
+
+class ProcessView(msgspec.Struct, frozen=True):
+    """One process at one moment. ``pid`` is None between two lives."""
+
+    name: str
+    state: State
+    pid: int | None
+    restarts: int
+
+
+class ProcessFailedError(TidegateError):
+    """A process that starting again cannot help; the platform ends."""
+
+
+@dataclass(slots=True)
+class _Child:
+    spec: ProcessSpec
+    state: State = "starting"
+    process: asyncio.subprocess.Process | None = None
+    started_s: float = 0.0
+    ever_ready: bool = False
+    restarts: int = 0
+    deaths: int = 0
+    stopping: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    keeper: asyncio.Task[None] | None = None
+
+
+class Supervisor:
+    """The children of one platform. ``failure`` is set once, when a process cannot be kept alive."""
+
+    def __init__(self, *, on_change: Callable[[], None] | None = None) -> None:
+        """No children yet; ``on_change`` is called after every start and death."""
+        self._children: dict[str, _Child] = {}
+        self._on_change = on_change or (lambda: None)
+        self.failure: ProcessFailedError | None = None
+        self.failed = asyncio.Event()
+
+    def start(self, spec: ProcessSpec) -> None:
+        """Start a process and keep it alive from now on."""
+        child = _Child(spec)
+        self._children[spec.name] = child
+        child.keeper = asyncio.create_task(self._keep(child), name=f"keep {spec.name}")
+
+    def mark_ready(self, name: str) -> None:
+        """Somebody heard the process say that it is ready."""
+        child = self._children.get(name)
+        if child is not None:
+            child.ever_ready = True
+            if child.state == "starting":
+                child.state = "running"
+
+    def view(self) -> list[ProcessView]:
+        """Every process, in the order of their starts."""
+        return [
+            ProcessView(
+                name=child.spec.name,
+                state=child.state,
+                pid=child.process.pid
+                if child.process is not None and child.process.returncode is None
+                else None,
+                restarts=child.restarts,
+            )
+            for child in self._children.values()
+        ]
+
+    async def stop(self, names: list[str], *, grace_s: float) -> None:
+        """SIGTERM to all of ``names`` at once; whoever is still there after ``grace_s`` is killed with its group."""
+        children = [self._children[name] for name in names if name in self._children]
+        for child in children:
+            child.stopping = True
+            child.state = "stopping"
+            if child.process is None or child.process.returncode is not None:
+                child.ended.set()
+            else:
+                _signal(child.process.pid, signal.SIGTERM, group=False)
+        try:
+            async with asyncio.timeout(grace_s):
+                for child in children:
+                    await child.ended.wait()
+        except TimeoutError:
+            for child in children:
+                _kill(child)
+            await asyncio.wait(
+                [asyncio.create_task(child.ended.wait()) for child in children], timeout=KILL_WAIT_S
+            )
+        for child in children:
+            _kill(child)  # what it may have left behind in its group
+            child.state = "stopped"
+            if child.keeper is not None:
+                child.keeper.cancel()
+        self._on_change()
+
+    def kill_all(self) -> None:
+        """SIGKILL to every process group, now."""
+        for child in self._children.values():
+            child.stopping = True
+            _kill(child)
+
+    def trim_logs(self) -> None:
+        """Cut logs that grew past their bound; the writers append, so they go on at the new end."""
+        for child in self._children.values():
+            try:
+                if child.spec.log.stat().st_size > LOG_BYTES_MAX:
+                    shutil.copyfile(child.spec.log, child.spec.log.with_suffix(".log.1"))
+                    os.truncate(child.spec.log, 0)
+            except FileNotFoundError:
+                continue
+
+    async def _keep(self, child: _Child) -> None:
+        while not child.stopping:
+            child.process = await _spawn(child.spec)
+            child.started_s, child.state = time.monotonic(), "starting"
+            self._on_change()
+            exit_code = await child.process.wait()
+            if child.stopping:
+                break
+            _kill(child)
+            lived_s = time.monotonic() - child.started_s
+            verdict = after_death(
+                deaths=child.deaths, lived_s=lived_s, ever_ready=child.ever_ready, exit_code=exit_code
+            )
+            if isinstance(verdict, GiveUp):
+                self._fail(child, verdict)
+                break
+            child.deaths, child.state = verdict.deaths, "backoff"
+            child.restarts += 1
+            self._on_change()
+            await asyncio.sleep(verdict.backoff_s)
+        child.ended.set()
+
+    def _fail(self, child: _Child, verdict: GiveUp) -> None:
+        child.state = "failed"
+        said = last_line(child.spec.log)
+        if self.failure is None:
+            self.failure = ProcessFailedError(
+                f"{child.spec.name} cannot be kept alive: {verdict.reason}",
+                why=f"its last words: {said}" if said else "it said nothing",
+                fix=f"see logs/{child.spec.log.name} in the run folder",
+            )
+        self.failed.set()
+        self._on_change()
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something, shortened to a readable length."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 8192))
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return next((line.strip()[:LOG_LINE_CHARACTERS_MAX] for line in reversed(lines) if line.strip()), "")
+
+
+async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
+    environment = {**os.environ, **spec.environment, SUPERVISOR_VARIABLE: str(os.getpid())}
+    log = _open_log(spec.log)
+    try:
+        return await asyncio.create_subprocess_exec(
+            *spec.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+def _open_log(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+def _kill(child: _Child) -> None:
+    """SIGKILL to the process group that a child leads, whether or not the child itself is still there."""
+    if child.process is not None:
+        _signal(child.process.pid, signal.SIGKILL, group=True)
+
+
+def _signal(pid: int, number: signal.Signals, *, group: bool) -> None:
+    try:
+        if group:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return  # it ended meanwhile

@@ -1,0 +1,80 @@
+"""Follows a platform's statistics and events over the broker, whether this process supervises it or only looks."""
+
+from types import TracebackType
+
+from tidegate.core.errors import RecordError, UnavailableError
+from tidegate.core.ids import RunId
+from tidegate.launch.board import Board
+from tidegate.launch.broker import Broker
+from tidegate.launch.event_log import EventLog
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
+from tidegate.wire.stats import ServiceStats, decode_stats, encode_stats
+from tidegate.wire.subjects import Topology
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class StatsWatch:
+    """Subscriptions that fill a board and a log; they come back by themselves after a restart of the broker."""
+
+    def __init__(
+        self, broker: Broker, run_id: RunId, board: Board, *, events: EventLog | None = None
+    ) -> None:
+        """Nothing is connected before ``async with``; ``events`` is for the one process that keeps them."""
+        self._events = events
+        self._broker = broker
+        self._topology = Topology(run_id)
+        self._board = board
+        self._bus: Bus | None = None
+
+    async def __aenter__(self) -> "StatsWatch":
+        """Connect and subscribe.
+
+        Raises:
+            UnavailableError: the broker does not answer.
+        """
+        try:
+            self._bus = await Bus.connect(
+                self._broker.url,
+                token=self._broker.token,
+                user=self._broker.user,
+                password=self._broker.password,
+                name="tidegate-cli",
+                topology=self._topology,
+                clock=SystemClock(),
+                timeout_s=CONNECT_TIMEOUT_S,
+            )
+        except UnavailableError as error:
+            raise UnavailableError(error.what, why=error.why, fix="is the platform still running?") from error
+        await self._bus.subscribe(self._topology.stats("*"), self._receive)
+        if self._events is not None:
+            await self._bus.subscribe(self._topology.event("*"), self._keep)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Disconnect."""
+        if self._bus is not None:
+            await self._bus.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker answers right now."""
+        return self._bus is not None and self._bus.connected
+
+    async def publish(self, stats: ServiceStats) -> None:
+        """Tell whoever watches what only the supervisor knows; lost when the broker is away."""
+        if self._bus is not None:
+            await self._bus.publish_core(self._topology.stats(stats.instance), encode_stats(stats))
+
+    async def _receive(self, data: bytes, _headers: dict[str, str]) -> None:
+        try:
+            self._board.put(decode_stats(data))
+        except RecordError:
+            return  # whoever sent it is of another version; its row stays empty
+
+    async def _keep(self, data: bytes, _headers: dict[str, str]) -> None:
+        if self._events is not None:
+            self._events.append(data)

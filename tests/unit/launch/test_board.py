@@ -1,0 +1,81 @@
+from tidegate.launch.board import HISTORY_MAX, RATE_SNAPSHOTS, Board, drops
+from tidegate.wire.stats import ServiceStats
+
+
+def snapshot(
+    instance: str,
+    *,
+    at_s: float = 0.0,
+    started_at_s: float = 0.0,
+    labels: dict[str, str] | None = None,
+    **values: float,
+) -> ServiceStats:
+    return ServiceStats(
+        service=instance.partition("-")[0],
+        instance=instance,
+        state="ready",
+        at_s=at_s,
+        started_at_s=started_at_s,
+        values=values,
+        labels=labels or {},
+    )
+
+
+def test_counters_are_summed_and_gauges_averaged_over_instances() -> None:
+    board = Board()
+    board.put(snapshot("actor-0", steps_total=10, weight_pull_ms=2))
+    board.put(snapshot("actor-1", steps_total=30, weight_pull_ms=4))
+    assert board.values()["steps_total"] == 40
+    assert board.values()["weight_pull_ms"] == 3
+
+
+def test_newest_evaluation_counts_and_answers_to_solved_share() -> None:
+    board = Board(headline="solved_share")
+    board.put(snapshot("actor-0", evaluation_solved_share=0.9, labels={"evaluation_version": "0-ab@20"}))
+    board.put(snapshot("actor-1", evaluation_solved_share=0.4, labels={"evaluation_version": "0-ab@9"}))
+    assert board.values()["solved_share"] == 0.9
+    assert [value for _, value in board.history] == [0.9, 0.4]
+
+
+def test_rate_is_taken_over_the_last_snapshots_only() -> None:
+    board = Board()
+    board.put(snapshot("actor-0", at_s=0.0, steps_total=0))
+    for index in range(RATE_SNAPSHOTS):
+        board.put(snapshot("actor-0", at_s=100.0 + index, steps_total=1000 + 50 * index))
+    assert board.rate("actor-0", "steps_total") == 50
+
+
+def test_rate_is_unknown_before_two_snapshots_of_one_life() -> None:
+    board = Board()
+    assert board.rate("actor-0", "steps_total") is None
+    board.put(snapshot("actor-0", at_s=0.0, steps_total=100))
+    board.put(snapshot("actor-0", at_s=1.0, started_at_s=0.9, steps_total=5))
+    assert board.rate("actor-0", "steps_total") is None
+
+
+def test_total_over_lives_survives_restarts() -> None:
+    board = Board()
+    board.put(snapshot("actor-0", started_at_s=0.0, steps_total=100))
+    board.put(snapshot("actor-0", started_at_s=5.0, steps_total=7))
+    board.put(snapshot("actor-0", started_at_s=9.0, steps_total=2))
+    board.put(snapshot("actor-1", steps_total=1))
+    assert board.total_over_lives("actor", "steps_total") == 110
+
+
+def test_history_is_bounded_and_keeps_its_ends() -> None:
+    board = Board(headline="loss")
+    for index in range(5 * HISTORY_MAX):
+        board.put(snapshot("learner", at_s=index, loss=index))
+    assert len(board.history) <= HISTORY_MAX
+    assert board.history[0][1] == 0
+    assert board.history[-1][1] >= 5 * HISTORY_MAX - 32
+
+
+def test_drops_are_named_by_reason() -> None:
+    values = {
+        "dropped_total": 5.0,
+        "dropped_stale_total": 3.0,
+        "dropped_retired_total": 2.0,
+        "dropped_failed_total": 0.0,
+    }
+    assert drops(values) == {"stale": 3, "retired": 2}

@@ -1,0 +1,89 @@
+"""What a pod is told in place of run.json, and what becomes of it."""
+
+from pathlib import Path
+
+import pytest
+
+from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.launch.cluster import pod_index
+from tidegate.launch.folder import find_folder, is_run_folder, is_running, read_plan, read_record, settings_of
+
+RUN = """\
+run: cartpole
+workload: {kind: segments, env: CartPole-v1}
+policy: {kind: mlp_actor_critic}
+batch_size: 2
+max_running: 6
+staleness: {max_lag: 3}
+actor: {slots: 2}
+"""
+CLUSTER = """\
+run_id: cartpole-demo
+broker_url: nats://demo-nats:4222
+addresses:
+  task_queue: ["demo-task-queue:7700"]
+  learner: ["demo-learner:7700"]
+"""
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "run.yaml").write_text(RUN)
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    monkeypatch.setenv("TIDEGATE_BROKER_USER", "actor")
+    monkeypatch.setenv("TIDEGATE_BROKER_PASSWORD", "secret")
+    return tmp_path
+
+
+def test_a_pod_knows_its_run_from_two_mounted_files(mounted: Path) -> None:
+    record = read_record(mounted)
+    assert (record.run_id, record.cluster, record.max_lag_ever) == ("cartpole-demo", True, 3)
+    assert record.addresses["learner"] == ["demo-learner:7700"]
+    assert read_plan(mounted)[1].file.run == "cartpole"
+
+
+def test_credentials_come_from_the_environment_and_reach_the_settings(mounted: Path) -> None:
+    record, plan = read_plan(mounted)
+    settings = settings_of(mounted, record, plan.file)
+    assert settings.broker_url == "nats://demo-nats:4222"
+    assert (settings.broker_user, settings.broker_password, settings.broker_token) == ("actor", "secret", "")
+    assert "secret" not in settings.broker_url
+
+
+def test_commands_without_a_folder_find_the_run_of_their_pod(
+    mounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGATE_CLUSTER", str(mounted))
+    assert find_folder(None) == mounted
+    assert is_run_folder(mounted)
+    assert is_running(mounted)
+
+
+def test_pods_draw_different_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: set[int] = set()
+    for uid in ("5b1d2f2e-1", "5b1d2f2e-2", "5b1d2f2e-3"):
+        monkeypatch.setenv("TIDEGATE_POD_UID", uid)
+        found.add(pod_index())
+    assert len(found) == 3
+    assert min(found) >= 0
+
+
+@pytest.mark.parametrize(
+    ("cluster", "says"),
+    [
+        ("run_id: Not Allowed\nbroker_url: x\naddresses: {}\n", "run_id"),
+        ("run_id: a\nbroker: x\naddresses: {}\n", "broker"),
+        ("- 1\n", "holds no settings"),
+    ],
+)
+def test_files_that_describe_no_run_are_refused_by_name(mounted: Path, cluster: str, says: str) -> None:
+    (mounted / "cluster.yaml").write_text(cluster)
+    with pytest.raises(ConfigError) as caught:
+        read_record(mounted)
+    assert says in f"{caught.value.what} {caught.value.why}"
+
+
+def test_a_missing_run_file_is_named(mounted: Path) -> None:
+    (mounted / "run.yaml").unlink()
+    with pytest.raises(NotFoundError, match=r"run\.yaml"):
+        read_record(mounted)

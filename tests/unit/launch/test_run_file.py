@@ -1,0 +1,219 @@
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.core.errors import ConfigError
+from tidegate.launch.overrides import apply_overrides, parse_yaml
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_parsing import parse_plan
+
+RUNS = Path(__file__).parents[3] / "runs"
+CARTPOLE = RUNS / "cartpole.yaml"
+TEXT: dict[str, Any] = {
+    "run": "sums",
+    "workload": {"kind": "text", "env": "arithmetic", "num_samples": 8, "sampler": {"max_new_tokens": 4}},
+    "policy": {"kind": "char_lm", "context_length": 12},
+    "batch_size": 64,
+    "max_running": 128,
+}
+
+
+def refusal(*overrides: str, run: Path = CARTPOLE) -> str:
+    with pytest.raises(ConfigError) as raised:
+        read_run_file(run, list(overrides))
+    return str(raised.value)
+
+
+def refusal_of_text(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        parse_plan(apply_overrides(TEXT, list(overrides)), source="sums.yaml")
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("path", sorted(RUNS.glob("*.yaml")), ids=lambda path: path.name)
+def test_run_file_of_the_house_holds_together(path: Path) -> None:
+    plan = read_run_file(path, [])
+    assert plan.file.run == path.stem
+
+
+@pytest.mark.parametrize("path", sorted(RUNS.glob("*.yaml")), ids=lambda path: path.name)
+def test_document_with_every_default_reads_back_as_the_same_plan(path: Path) -> None:
+    plan = read_run_file(path, ["actor.replicas=3"])
+    assert parse_plan(plan.document(), source="run.json") == plan
+    assert plan.replicas["actor"] == 3
+
+
+def test_typo_names_the_nearest_key_and_where_it_stands() -> None:
+    message = refusal("staleness.max_lagg=2")
+    assert "unknown field `max_lagg` in staleness: did you mean `max_lag`?" in message
+    assert "cartpole.yaml" in message
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("learnr.threads=1", "did you mean `learner`?"),
+        ("batchsize=2", "did you mean `batch_size`?"),
+        ("actor.replica=2", "unknown field `replica` in actor: did you mean `replicas`?"),
+        (
+            "workload.sampler.temprature=1",
+            "unknown field `temprature` in workload.sampler: did you mean `temperature`?",
+        ),
+        ("learner.actor_critic.lr=0.1", "Known here are objective, discount, lambda"),
+    ],
+)
+def test_typo_is_named_at_every_depth(override: str, hint: str) -> None:
+    assert hint in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("staleness.max_lag=-1", "staleness.max_lag is -1; it must be a whole number >= 0"),
+        ("staleness.max_age_s=0", "staleness.max_age_s is 0; it must be a number > 0"),
+        ("staleness.max_lag=four", "staleness.max_lag is 'four'; it must be a whole number >= 0"),
+        ("staleness.max_lag=1.5", "staleness.max_lag is 1.5; it must be a whole number"),
+        ("policy.hidden=[64,0]", "policy.hidden.1 is 0; it must be a whole number >= 1"),
+        ("policy.hidden=64", "policy.hidden is 64; it must be a list, each a whole number >= 1"),
+        ("policy.kind=mlp", "policy.kind is 'mlp'; it must be one of mlp_actor_critic, char_lm"),
+        ("actor.replicas=0", "actor.replicas is 0; it must be a whole number >= 1 and <= 64"),
+        ("run=Cart_Pole", "run is 'Cart_Pole'; it must be a text of 1-40 lower-case letters"),
+        ("workload=3", "workload is 3; it must be a section with kind, env"),
+        ("learner=[]", "learner is []; it must be a section with"),
+        ("batch_size=", "batch_size is empty; it must be a whole number >= 1"),
+    ],
+)
+def test_value_out_of_range_or_type_is_shown_with_what_is_allowed(override: str, message: str) -> None:
+    assert message in refusal(override)
+
+
+def test_missing_key_is_named_with_what_it_takes(tmp_path: Path) -> None:
+    path = tmp_path / "short.yaml"
+    path.write_text(re.sub(r"batch_size: \d+\n", "", CARTPOLE.read_text(encoding="utf-8")), encoding="utf-8")
+    assert "`batch_size` is missing" in refusal(run=path)
+    path.write_text("run: a\nworkload: {kind: segments}\n", encoding="utf-8")
+    assert "`workload.env` is missing. it must be a text" in refusal("policy.kind=mlp_actor_critic", run=path)
+
+
+def test_file_that_is_not_there_or_no_mapping_says_so(tmp_path: Path) -> None:
+    assert "cannot be read" in refusal(run=tmp_path / "none.yaml")
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("# nothing\n", encoding="utf-8")
+    assert "holds no settings" in refusal(run=empty)
+
+
+def test_broken_yaml_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("run: a\nworkload: {kind: segments\n", encoding="utf-8")
+    assert re.search(r"broken\.yaml, line \d is not valid YAML", refusal(run=path))
+
+
+def test_key_given_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("run: a\nseed: 1\nrun: b\n", encoding="utf-8")
+    assert "Key `run` is given twice, in line 1 and in line 3" in refusal(run=path)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("policy.path=''", "names no model"),
+        ("policy.kind=mlp_actor_critic", "The auto engine cannot run mlp_actor_critic on text"),
+        ("learner.language_model.objective=ppo", "objective ppo needs a critic"),
+        ("actor.engine=text_generation", "text_generation runs char_lm on text in one turn"),
+    ],
+)
+def test_language_models_that_cannot_be_run_or_trained_are_refused(override: str, reason: str) -> None:
+    assert reason in refusal(override, run=RUNS / "smollm2.yaml")
+
+
+def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "evil.yaml"
+    path.write_text("run: !!python/object/apply:os.getcwd []\n", encoding="utf-8")
+    assert "not valid YAML" in refusal(run=path)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("policy.kind=char_lm", "The auto engine cannot run char_lm on segments"),
+        ("workload.num_samples=2", "a segment is one trajectory"),
+        ("trajectory_store.max_resident_trajectories=1", "the learner would wait for ever"),
+        (
+            "actor.engine=text_generation",
+            "set actor.engine to auto, and policy.kind to a network of this workload",
+        ),
+        ("task_queue.evaluation_every_versions=5", "only prompts have held-out problems"),
+        ("long_tail.cap_quantile=0.95", "a segment has a fixed length and no group"),
+        ("long_tail.settle_after=2", "a segment has a fixed length and no group"),
+        ("workload.latency=gauss:1", "workload.latency: 'gauss:1' is no distribution of times"),
+        ("workload.latency={easy: 'exp:-1'}", "-1 is no time in seconds"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused_with_the_reason(override: str, reason: str) -> None:
+    assert reason in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("batch_size=60", "set batch_size to 56 or 64"),
+        ("batch_size=4", "set batch_size to 8 or 8"),
+        ("max_running=7", "none would ever be admitted"),
+        ("workload.sampler.max_new_tokens=12", "leaves no room for a prompt"),
+        ("policy.num_heads=3", "set policy.d_model to 63"),
+        ("long_tail.settle_after=1", "one sample tells no difference"),
+        ("long_tail.settle_after=8", "all of them leave nothing to save"),
+    ],
+)
+def test_settings_of_groups_that_would_wait_for_ever_are_refused(override: str, reason: str) -> None:
+    assert reason in refusal_of_text(override)
+
+
+def test_override_is_typed_as_in_the_file() -> None:
+    plan = read_run_file(
+        CARTPOLE,
+        [
+            "staleness.max_lag=0",
+            "policy.hidden=[32, 16]",
+            "until=''",
+            "learner.actor_critic.learning_rate=1e-3",
+        ],
+    )
+    assert plan.file.staleness.max_lag == 0
+    assert plan.file.policy.hidden == (32, 16)
+    assert plan.services["learner"].actor_critic.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize("override", ["staleness.max_lag", "=3", "a..b=1", ".a=1"])
+def test_override_without_path_or_value_is_refused_with_an_example(override: str) -> None:
+    assert "--set staleness.max_lag=0" in refusal(override)
+
+
+def test_override_through_a_plain_value_is_refused() -> None:
+    assert "`seed` is a value and has no fields" in refusal("seed.x=1")
+
+
+def test_overrides_leave_the_document_they_are_applied_to_alone() -> None:
+    raw = {"a": {"b": 1}}
+    assert apply_overrides(raw, ["a.b=2", "a.c=3"]) == {"a": {"b": 2, "c": 3}}
+    assert raw == {"a": {"b": 1}}
+
+
+@given(st.floats(min_value=1e-12, max_value=1e12))
+def test_numbers_in_scientific_notation_are_numbers(value: float) -> None:
+    assert parse_yaml(f"{value:e}", source="test") == pytest.approx(value, rel=1e-5)
+    assert parse_yaml("1e-3", source="test") == 0.001
+    assert parse_yaml("e3", source="test") == "e3"
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_value_or_a_config_error(text: str) -> None:
+    # Whatever else it raises fails the test.
+    with contextlib.suppress(ConfigError):
+        apply_overrides({}, [f"key={text}"])
