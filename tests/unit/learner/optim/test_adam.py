@@ -23,11 +23,11 @@ from tests.unit.learner.optim import test_actor_critic, test_language_model
 from tests.unit.learner.test_warmup import EXAMPLES, HELDOUT, SETTINGS, make_model
 from tidegate.learner.warmup import supervised_warmup
 
-for room in (test_actor_critic, test_language_model):
-    trainer = room.trainer()
-    trainer.update(trainer.prepare(room.batch(1)), number=1)
+for tests in (test_actor_critic, test_language_model):
+    trainer = tests.trainer()
+    trainer.update(trainer.prepare(tests.batch(1)), number=1)
     trainer.restore(trainer.policy(), trainer.state())
-    trainer.update(trainer.prepare(room.batch(2)), number=2)
+    trainer.update(trainer.prepare(tests.batch(2)), number=2)
 supervised_warmup(make_model(), EXAMPLES, HELDOUT, SETTINGS, generator=torch.Generator().manual_seed(0))
 print(sorted({"torch._dynamo", "torch._inductor", "sympy"} & sys.modules.keys()))
 """
@@ -180,7 +180,7 @@ def test_parameter_that_is_not_contiguous_is_refused() -> None:
 
 
 def test_parameters_of_two_dtypes_are_refused() -> None:
-    with pytest.raises(ValueError, match="one device and dtype"):
+    with pytest.raises(ValueError, match="share one device and dtype"):
         AdamW({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.float64)}, learning_rate=0.1)
 
 
