@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.support.broker import Broker
+from tests.support.broker import Broker, SharedBrokers, own_broker
 from tidegate.core.ids import RunId
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
@@ -19,13 +19,23 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     return {"uvloop": uvloop.new_event_loop}
 
 
+@pytest.fixture(scope="session")
+def shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedBrokers]:
+    """The session's servers; each worker of pytest-xdist has its own."""
+    brokers = SharedBrokers(tmp_path_factory.mktemp("nats"))
+    yield brokers
+    brokers.close()
+
+
 @pytest.fixture
-def nats(tmp_path: Path) -> Iterator[Broker]:
-    """A running nats-server with JetStream on file storage."""
-    broker = Broker(tmp_path / "nats")
-    broker.start()
-    yield broker
-    broker.kill()
+def nats(request: pytest.FixtureRequest, tmp_path: Path, shared_brokers: SharedBrokers) -> Iterator[Broker]:
+    """A broker with JetStream on file storage, empty; tests that kill or restart it are marked with own_broker."""
+    if request.node.get_closest_marker("own_broker") is None:
+        yield shared_brokers.lend()
+    else:
+        broker = own_broker(tmp_path / "nats")
+        yield broker
+        broker.kill()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.cluster.kube import ROOT, Namespace, run
-from tests.support.broker import Broker
+from tests.support.broker import own_broker
 from tests.support.reports import Services
 from tests.support.room import make_context
 from tests.support.settings import make_settings
@@ -94,8 +94,7 @@ def kubeconfig(house: Namespace, tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    broker = Broker(tmp_path / "nats")
-    broker.start()
+    broker = own_broker(tmp_path / "nats")
     topology = Topology(RunId("test-run"))
     bus = await Bus.connect(broker.url, token="", name="test", topology=topology, clock=SystemClock())
     await bus.bootstrap(topology.streams(max_tasks=64))

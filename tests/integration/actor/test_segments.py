@@ -195,6 +195,7 @@ async def test_tasks_of_an_actor_that_died_come_to_another_with_the_same_ids(
     assert context.stats.value("tasks_redelivered_total") == 2
 
 
+@pytest.mark.own_broker
 async def test_broker_crash_in_between_loses_no_task_and_doubles_no_trajectory(
     bus: Bus, nats: Broker, topology: Topology, settings: Settings
 ) -> None:

@@ -172,6 +172,7 @@ async def test_store_under_pressure_gets_fewer_rollouts(
         assert "resident_bytes_high" in heard[-1].reason
 
 
+@pytest.mark.own_broker
 async def test_limits_return_after_the_broker_died(
     make: Callable[[], ServiceContext], heard: list[Limits], nats: Broker
 ) -> None:

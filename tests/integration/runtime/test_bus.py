@@ -46,6 +46,7 @@ async def test_full_stream_is_backpressure_until_a_reader_frees_a_slot(bus: Bus,
     assert bus.backpressure_total >= 2
 
 
+@pytest.mark.own_broker
 async def test_publish_across_a_broker_crash_is_stored_exactly_once(
     bus: Bus, nats: Broker, topology: Topology
 ) -> None:
@@ -59,6 +60,7 @@ async def test_publish_across_a_broker_crash_is_stored_exactly_once(
     assert bus.reconnects == 1
 
 
+@pytest.mark.own_broker
 async def test_publish_without_a_broker_ends_at_its_deadline(
     bus: Bus, nats: Broker, topology: Topology
 ) -> None:
@@ -67,6 +69,7 @@ async def test_publish_without_a_broker_ends_at_its_deadline(
         await bus.publish(topology.trajectories(0), b"body", message_id="t-1", deadline_s=0.5)
 
 
+@pytest.mark.own_broker
 async def test_bus_closes_with_something_to_send_and_no_broker(nats: Broker, topology: Topology) -> None:
     bus = await connect(nats, topology)
     nats.kill()

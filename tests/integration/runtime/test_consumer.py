@@ -119,6 +119,7 @@ async def test_closing_hands_back_what_was_delivered_but_never_fetched(bus: Bus,
     assert {delivery.data for delivery in [*taken, *rest]} == {b"a", b"b", b"c"}
 
 
+@pytest.mark.own_broker
 async def test_nothing_is_lost_when_the_broker_crashes_with_messages_out(
     bus: Bus, nats: Broker, topology: Topology
 ) -> None:

@@ -115,6 +115,7 @@ async def test_statistics_arrive_as_whole_snapshots(toy: Toy, bus: Bus, topology
     assert seen[-1].values["rss_mb"] > 1
 
 
+@pytest.mark.own_broker
 async def test_a_service_waits_for_a_broker_that_starts_later(toy: Toy, nats: Broker) -> None:
     nats.kill()
     process = toy.start("behave")

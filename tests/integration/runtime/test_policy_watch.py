@@ -101,6 +101,7 @@ async def test_bytes_that_are_no_announcement_are_counted_and_change_nothing(
     assert following.watch.refused_total >= 1
 
 
+@pytest.mark.own_broker
 async def test_a_version_published_while_the_broker_crashed_is_seen_after_it(
     bus: Bus, nats: Broker, topology: Topology
 ) -> None:

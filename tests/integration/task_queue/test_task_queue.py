@@ -267,6 +267,7 @@ async def test_queue_runs_without_a_store_and_follows_it_when_it_comes(
             await until(lambda: context.stats.value("in_flight_trajectories") == 0)
 
 
+@pytest.mark.own_broker
 async def test_broker_that_dies_and_returns_gets_every_task_once(stage: Stage, nats: Broker) -> None:
     async with running(build, CONFIG, stage.context()) as context:
         await stage.announce(0)

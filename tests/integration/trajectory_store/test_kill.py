@@ -178,6 +178,7 @@ async def test_killed_store_comes_back_to_the_same_books(
     assert stopped == counted
 
 
+@pytest.mark.own_broker
 async def test_killed_broker_costs_a_pause_and_no_trajectory(
     store: tuple[Killable, TrajectoryStoreClient], nats: Broker, bus: Bus, topology: Topology
 ) -> None:

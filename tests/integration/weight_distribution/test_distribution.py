@@ -169,6 +169,7 @@ async def test_next_life_serves_and_announces_what_the_last_one_kept(
         assert (await bus.stream_state(topology.stream("POLICY"))).messages == 2
 
 
+@pytest.mark.own_broker
 async def test_version_written_but_not_announced_is_announced_by_the_next_life(
     tmp_path: Path, bus: Bus, nats: Broker, topology: Topology
 ) -> None:
