@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from benchmarks.process_tree import machine_busy_s, read_processes
+from benchmarks.process_tree import machine_busy_s, process_cpu_s
 from benchmarks.results import BenchResult, Goal, Sample, row
 from benchmarks.setting import BenchSetting, say
 from benchmarks.stage import Stage, stage
@@ -264,9 +264,9 @@ def _check_heard(folder: Path) -> None:
 
 
 def _cpu_s(pid: int | None) -> float:
-    times = read_processes().get(pid) if pid is not None else None
-    if times is None:
+    spent_s = process_cpu_s(pid) if pid is not None else None
+    if spent_s is None:
         raise UnavailableError(
             "Admission ended while it was measured", fix="see its log in the bench's folder"
         )
-    return times.own_s
+    return spent_s

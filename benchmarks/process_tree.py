@@ -1,119 +1,97 @@
 """CPU time of a whole process tree, short-lived processes included.
 
-The kernel adds the time of a process that ended to its parent's ``cutime`` when the parent waits for it. The times of
-the living plus their ``cutime`` therefore hold every process that ever ran below a root, whether or not anybody looked
-while it did. Two gaps are closed here: a tree that changes while it is read is read again, and a process whose parent
-ended before it comes to this process instead of to init (``adopt_orphans``).
+When a parent waits for a child that ended, the kernel adds the child's CPU time to the parent's ``children_user`` and
+``children_system``. The times of the living processes and of their waited-for children therefore cover every process
+that ever ran below a root. Two gaps are closed here: a tree that changes during a reading is read again, and a process
+whose parent ended is reparented to this process instead of to init (``adopt_orphans``).
 
-Resolution: the kernel shows hundredths of a second, so a difference is right within 10 ms a living process.
+Resolution: the kernel counts in hundredths of a second, so a difference is right within 10 ms a living process.
 """
 
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable
 
-import msgspec
+import psutil
 
 from tidegate.core.errors import UnavailableError
 
-PROC = Path("/proc")
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# A tree of a dozen processes is read in a millisecond; one that changes through this many readings is no steady state.
+# A tree of a dozen processes is read in milliseconds; one that changes through this many readings is no steady state.
 READINGS_MAX = 20
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-class ProcessTimes(msgspec.Struct, frozen=True):
-    """One process: its parent, CPU seconds of its own, and of its descendants that ended and were waited for."""
-
-    parent: int
-    own_s: float
-    waited_s: float
-
-
-def parse_stat(text: str) -> ProcessTimes:
-    """Read ``/proc/<pid>/stat``. The name, in parentheses, may hold anything, parentheses and spaces included."""
-    fields = text[text.rindex(")") + 1 :].split()
-    ticks = [int(field) for field in fields[11:15]]
-    return ProcessTimes(
-        parent=int(fields[1]),
-        own_s=(ticks[0] + ticks[1]) / TICKS_PER_S,
-        waited_s=(ticks[2] + ticks[3]) / TICKS_PER_S,
-    )
-
-
-def read_processes(proc: Path = PROC) -> dict[int, ProcessTimes]:
-    """Every process there is, by pid; zombies count until somebody waits for them."""
-    processes: dict[int, ProcessTimes] = {}
-    for entry in os.listdir(proc):
-        if entry.isdigit():
-            try:
-                processes[int(entry)] = parse_stat((proc / entry / "stat").read_text(errors="replace"))
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-    return processes
-
-
-def descendants(processes: Mapping[int, ProcessTimes], roots: set[int]) -> set[int]:
-    """``roots`` that exist, and everything below them."""
-    children: dict[int, list[int]] = {}
-    for pid, times in processes.items():
-        children.setdefault(times.parent, []).append(pid)
-    found: set[int] = set()
-    waiting = [root for root in roots if root in processes]
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting += children.get(pid, [])
+def tree_of(roots: Iterable[int]) -> set[psutil.Process]:
+    """The ``roots`` that exist and all their descendants, zombies included."""
+    found: set[psutil.Process] = set()
+    for pid in roots:
+        try:
+            root = psutil.Process(pid)
+            found |= {root, *root.children(recursive=True)}
+        except psutil.NoSuchProcess:
+            continue
     return found
 
 
-def tree_cpu_s(roots: set[int]) -> float:
-    """CPU seconds of ``roots``, of all below them, and of what ended there and was waited for.
+def tree_cpu_s(roots: Iterable[int]) -> float:
+    """CPU seconds of ``roots``, of their descendants, and of descendants that ended and were waited for.
 
     Raises:
-        UnavailableError: processes came and went too fast for one consistent reading, or there is no ``/proc``.
+        UnavailableError: processes start and end too fast for one consistent reading, or this is not Linux.
     """
-    if not PROC.is_dir():
+    if not psutil.LINUX:
         raise UnavailableError(
-            f"CPU time of processes cannot be read on {sys.platform}",
-            why="it has no /proc",
+            f"CPU time of a process tree cannot be read on {sys.platform}",
+            why="its kernel keeps no CPU time of children that were waited for",
             fix="run the benches on Linux",
         )
     for _ in range(READINGS_MAX):
-        processes = read_processes()
-        tree = descendants(processes, roots)
-        if descendants(read_processes(), roots) == tree:
-            return sum(processes[pid].own_s + processes[pid].waited_s for pid in tree)
+        tree = tree_of(roots)
+        try:
+            spent_s = sum(
+                sum(process.cpu_times()[:4]) for process in tree
+            )  # own and children's, user and system
+        except psutil.NoSuchProcess:
+            continue
+        if tree_of(roots) == tree:
+            return spent_s
     raise UnavailableError(
         "The processes under measurement change too fast to be added up",
-        why=f"{READINGS_MAX} readings in a row found another set",
+        why=f"each of {READINGS_MAX} readings found another set of processes",
         fix="a service may be failing over and over: see its log",
     )
 
 
 def own_tree_cpu_s() -> float:
-    """CPU seconds of this process, of all below it, and of what it started and waited for."""
+    """CPU seconds of this process, of its descendants, and of descendants that it waited for."""
     return tree_cpu_s({os.getpid()})
 
 
+def process_cpu_s(pid: int) -> float | None:
+    """CPU seconds of one process without its children; None when it does not exist."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return None
+    return times.user + times.system
+
+
 def adopt_orphans(*, adopt: bool) -> None:
-    """Whether the kernel gives this process the children of descendants that end, so that their time is not lost."""
-    if sys.platform.startswith("linux"):
+    """Have the kernel reparent orphaned descendants to this process, so that their CPU time is not lost."""
+    if psutil.LINUX:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 def children_of(parent: int) -> set[int]:
     """The living children of a process, zombies included."""
-    return {pid for pid, times in read_processes().items() if times.parent == parent}
+    try:
+        return {child.pid for child in psutil.Process(parent).children()}
+    except psutil.NoSuchProcess:
+        return set()
 
 
 def machine_busy_s() -> float:
-    """CPU seconds that all cores together were busy since the machine started, with whatever."""
-    fields = (PROC / "stat").read_text(encoding="ascii").splitlines()[0].split()[1:]
-    user, nice, system, _idle, _iowait, irq, softirq, *rest = (int(field) for field in fields)
-    steal = rest[0] if rest else 0
-    return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
+    """CPU seconds that all cores together were busy since the machine started, in any process."""
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system + times.irq + times.softirq + times.steal

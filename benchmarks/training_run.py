@@ -12,12 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.process_tree import read_processes
+from benchmarks.process_tree import children_of, process_cpu_s
 from benchmarks.program import Moment, Program
 from benchmarks.steps_file import StepPoint, StepsFile, first_reaching
 from tidegate.core.errors import DeadlineError
-from tidegate.launch.folder import is_run_folder
-from tidegate.launch.folder import read_processes as read_processes_json
+from tidegate.launch.folder import is_run_folder, read_processes
 
 STEPS_FILE = Path("learner") / "steps.jsonl"
 POLL_S = 0.1
@@ -207,15 +206,14 @@ def _window(
 
 def _by_process(program: Program, folder: Path) -> dict[str, float]:
     """CPU seconds so far of the processes that a platform names in its folder; of its root alone for a peer."""
-    processes = read_processes()
     pids = {"up": program.pid}
-    if is_run_folder(folder) and (record := read_processes_json(folder)) is not None:
+    if is_run_folder(folder) and (record := read_processes(folder)) is not None:
         pids |= {name: entry.pid for name, entry in record.processes.items() if entry.pid is not None}
     else:
         pids = {"learner": program.pid}
-        children = sorted(pid for pid, times in processes.items() if times.parent == program.pid)
-        pids |= {f"child-{index}": pid for index, pid in enumerate(children)}
-    return {name: processes[pid].own_s for name, pid in pids.items() if pid in processes}
+        pids |= {f"child-{index}": pid for index, pid in enumerate(sorted(children_of(program.pid)))}
+    spent_s = {name: process_cpu_s(pid) for name, pid in pids.items()}
+    return {name: value for name, value in spent_s.items() if value is not None}
 
 
 def remove_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Nothing that a tree computed is lost, however short its processes lived."""
+"""A tree's CPU time includes every process in it, however short it lived."""
 
 import subprocess
 import sys
@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.process_tree import (
-    ProcessTimes,
-    children_of,
-    descendants,
-    parse_stat,
-    read_processes,
-    tree_cpu_s,
-)
+from benchmarks.process_tree import children_of, process_cpu_s, tree_cpu_s, tree_of
 from benchmarks.program import Program
 from tidegate.core.errors import UnavailableError
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux keeps the CPU time of children that ended"
+)
 
 BURN_S = 0.15
 # Computes for a while by its own CPU clock, so that a busy machine changes nothing.
@@ -32,22 +27,36 @@ ORPHAN = (
     "time.sleep(60)"
 )
 RESOLUTION_S = 0.05
+NO_PID = 2**22 + 1  # the kernel gives no greater one than 2**22
 
 
 def run_program(code: str, folder: Path) -> Program:
     return Program([sys.executable, "-c", code], log=folder / "log")
 
 
-def test_stat_line_is_read_whatever_the_process_is_called() -> None:
-    line = "17 (a) b (c) 1 2) S 5 17 17 0 -1 4194304 100 0 0 0 150 50 300 100 20 0 1 0 422623 3133440 388"
-    assert parse_stat(line) == ProcessTimes(parent=5, own_s=2.0, waited_s=4.0)
+def test_process_is_read_whatever_it_is_called(tmp_path: Path) -> None:
+    name = tmp_path / "a) b (c) 1 2"
+    name.symlink_to(sys.executable)
+    code = f"{BURN}\nopen({str(tmp_path / 'done')!r}, 'w')\ntime.sleep(60)"
+    with Program([str(name), "-S", "-c", code], log=tmp_path / "log") as program:
+        wait_for(tmp_path / "done")
+        spent_s = process_cpu_s(program.pid)
+        assert spent_s is not None
+        assert spent_s >= BURN_S - RESOLUTION_S
+        assert program.moment().cpu_s >= BURN_S - RESOLUTION_S
 
 
-def test_descendants_are_those_below_a_root_that_exists() -> None:
-    parents = {1: 0, 2: 1, 3: 2, 4: 1, 5: 4, 6: 3}
-    processes = {pid: ProcessTimes(parent, 0.0, 0.0) for pid, parent in parents.items()}
-    assert descendants(processes, {2}) == {2, 3, 6}
-    assert descendants(processes, {4, 99}) == {4, 5}
+def test_tree_holds_the_descendants_of_the_roots_that_exist(tmp_path: Path) -> None:
+    sleeper = f"import time; open({str(tmp_path / 'ready')!r}, 'w'); time.sleep(60)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeper!r}])"
+    with run_program(
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {parent!r}])", tmp_path
+    ) as program:
+        wait_for(tmp_path / "ready")
+        (child,) = children_of(program.pid)
+        (grandchild,) = children_of(child)
+        assert {process.pid for process in tree_of({program.pid, NO_PID})} == {program.pid, child, grandchild}
+        assert {process.pid for process in tree_of({child})} == {child, grandchild}
 
 
 def test_time_of_a_child_that_ended_before_anybody_looked_is_counted(tmp_path: Path) -> None:
@@ -73,7 +82,7 @@ def test_orphan_is_counted_while_it_lives_and_ended_with_the_program(tmp_path: P
         assert seen_s >= BURN_S
         before_s = program.moment().cpu_s
     assert program.moment().cpu_s >= before_s - RESOLUTION_S
-    assert program.pid not in read_processes()
+    assert process_cpu_s(program.pid) is None
 
 
 def test_program_that_ended_by_itself_is_noticed_with_its_last_words(tmp_path: Path) -> None:
@@ -97,8 +106,9 @@ def test_nothing_is_left_of_a_program_that_ignores_sigterm(
 def test_reading_a_tree_without_processes_is_zero() -> None:
     done = subprocess.run([sys.executable, "-c", ""], check=True)
     assert done.returncode == 0
-    assert tree_cpu_s({2**22 + 1}) == 0.0
-    assert children_of(2**22 + 1) == set()
+    assert tree_cpu_s({NO_PID}) == 0.0
+    assert children_of(NO_PID) == set()
+    assert process_cpu_s(NO_PID) is None
 
 
 def wait_for(path: Path) -> None:
