@@ -1,4 +1,4 @@
-"""Cutting slow rollouts and settling groups early under seeded faults: every invariant holds, nothing is lost."""
+"""Cutting slow rollouts and stopping groups early under seeded faults: every invariant holds, nothing is lost."""
 
 import msgspec
 import pytest
@@ -56,16 +56,16 @@ def test_rollouts_are_cut_under_faults_and_every_one_ends_exactly_once(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_groups_are_settled_under_faults_and_every_sample_ends_exactly_once(seed: int) -> None:
-    settling = LongTailConfig(settle_after=2)
-    report = check(simulate(groups(seed, long_tail=settling, max_lag=4)))
+def test_groups_are_stopped_early_under_faults_and_every_sample_ends_exactly_once(seed: int) -> None:
+    early_stop = LongTailConfig(early_stop_after=2)
+    report = check(simulate(groups(seed, long_tail=early_stop, max_lag=4)))
     assert report.updates > 0
     assert report.dropped.get("settled", 0) > 0
     assert report.dropped["settled"] % 4 == 0, "a group ends whole"
 
 
 def test_in_synchronous_training_nothing_is_cut_and_settled_groups_do_not_stop_it() -> None:
-    both = LongTailConfig(policy="cut", finish_chance_min=0.5, settle_after=2)
+    both = LongTailConfig(policy="cut", finish_chance_min=0.5, early_stop_after=2)
     quiet = msgspec.structs.replace(groups(1, long_tail=both, max_lag=0), faults=False)
     report = check(simulate(quiet))
     assert report.updates > 10

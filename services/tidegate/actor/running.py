@@ -1,7 +1,7 @@
 """Running a batch of tasks from the engine's first token to rollouts that may be handed on.
 
 The engine computes in one worker thread. What it made then waits until its time has passed (``workload.latency``);
-what is marked meanwhile is cut. With ``long_tail.settle_after`` the first samples of each group are scored, and the
+what is marked meanwhile is cut. With ``long_tail.early_stop_after`` the first samples of each group are scored, and the
 rest is made only where they differ.
 """
 

@@ -13,13 +13,13 @@ from tidegate.wire.clients.environment import Completion, EnvironmentClient
 
 
 class SettleCheck:
-    """``long_tail.settle_after`` samples of a group are made first; ``num_first`` says how many, 0 is off."""
+    """``long_tail.early_stop_after`` samples of a group are made first; ``num_first`` says how many, 0 is off."""
 
     def __init__(self, context: ServiceContext) -> None:
         """Asks any environment worker for what has no reward yet."""
         self._context = context
         self._environment = EnvironmentClient(context.channel("environment"))
-        self.num_first = context.settings.long_tail.settle_after
+        self.num_first = context.settings.long_tail.early_stop_after
 
     def may_settle(self, task: Task) -> bool:
         """Whether a task is made in two rounds."""

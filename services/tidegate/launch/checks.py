@@ -67,16 +67,16 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
 def _check_long_tail(file: RunFile) -> ConfigError | None:
     tail, workload = file.long_tail, file.workload
     if workload.kind == "segments":
-        for key in ("cap_quantile", "settle_after", "group_by_length"):
+        for key in ("cap_quantile", "early_stop_after", "group_by_length"):
             if getattr(tail, key):
                 return ConfigError(
                     f"long_tail.{key} is set with workload.kind segments",
                     why="a segment has a fixed length and no group",
                     fix=f"remove long_tail.{key}",
                 )
-    if tail.settle_after and not 2 <= tail.settle_after < workload.num_samples:
+    if tail.early_stop_after and not 2 <= tail.early_stop_after < workload.num_samples:
         return ConfigError(
-            f"long_tail.settle_after {tail.settle_after} cannot settle a group of {workload.num_samples}",
+            f"long_tail.early_stop_after {tail.early_stop_after} does not fit groups of {workload.num_samples} samples",
             why="one sample tells no difference, and all of them leave nothing to save",
             fix="set it to 2 or more and below workload.num_samples, or to 0",
         )

@@ -173,10 +173,10 @@ class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``overlong_share``, ``overlong_weight`` (with a cap): the reward falls by up to the weight over the last share of
     the cap, as the component ``overlong``, so that answers learn to end; the cap is wider by that share, so that it
     begins at the quantile. Weight 0 leaves rewards alone and the cap at the quantile.
-    ``settle_after`` (text): samples of a group that are made and scored first; when all are rewarded alike the group
-    has no advantage, the rest of it is never made, and all of it is dropped by rule. 0 is off. Saves up to
-    1 - settle_after / num_samples of the work on groups without signal, and costs those whose rest would have differed;
-    with ``learnable`` the curriculum never hears of such groups.
+    ``early_stop_after`` (text): samples of a group that are generated and scored first. When all are rewarded alike,
+    the group has no advantage: its other samples are never generated, and all of it is dropped. 0 is off. Saves up to
+    1 - early_stop_after / num_samples of the work on groups without signal, and delays the groups whose samples differ;
+    with ``learnable`` the curriculum receives no results of stopped groups.
     ``group_by_length`` (text): an actor starts waiting tasks of about the same predicted length together, after the
     oldest one; less time lost on short ones in a batch of long ones, for tasks that are slightly out of order.
     ``half_life``: rollouts of a bin after which one counts half in what is predicted; smaller follows a policy faster
@@ -188,7 +188,7 @@ class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cap_quantile: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
     overlong_share: Annotated[float, msgspec.Meta(gt=0.0, le=0.9)] = 0.2
     overlong_weight: Annotated[float, msgspec.Meta(ge=0.0, le=1000.0)] = 1.0
-    settle_after: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    early_stop_after: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     group_by_length: bool = False
     half_life: Annotated[float, msgspec.Meta(ge=1.0, le=1e9)] = 512.0
 

@@ -229,7 +229,7 @@ async def test_groups_rewarded_alike_are_settled_and_all_samples_end_exactly_onc
     bus: Bus, topology: Topology, text: Settings, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TASKS, "arithmetic", Fickle())
-    text = msgspec.structs.replace(text, long_tail=LongTailConfig(settle_after=2))
+    text = msgspec.structs.replace(text, long_tail=LongTailConfig(early_stop_after=2))
     config = msgspec.structs.replace(CONFIG, slots=4, prefetch=4)
     names = [f"task-{number}" for number in range(24)]
     await announce_policy(bus, topology, 0, char_lm_params(0))
@@ -267,7 +267,7 @@ async def test_groups_rewarded_alike_are_settled_and_all_samples_end_exactly_onc
 async def test_without_an_environment_worker_no_group_is_settled_and_none_is_lost(
     bus: Bus, topology: Topology, text: Settings, store: FakeStore
 ) -> None:
-    text = msgspec.structs.replace(text, long_tail=LongTailConfig(settle_after=2))
+    text = msgspec.structs.replace(text, long_tail=LongTailConfig(early_stop_after=2))
     await announce_policy(bus, topology, 0, char_lm_params(0))
     await give(bus, topology, [group("task-1", num_samples=5)])
     spec = topology.rollout_consumer("arithmetic", ack_wait_s=30.0, max_running=64)

@@ -150,7 +150,7 @@ async def test_task_that_falls_out_of_the_budget_is_cut_and_the_others_go_on() -
 
 async def test_first_samples_settle_a_group_whose_rewards_are_alike_and_the_rest_is_never_written() -> None:
     worker = Echo(num_turns=1)
-    long_tail = LongTailConfig(settle_after=2)
+    long_tail = LongTailConfig(early_stop_after=2)
     house = House(workers=[worker], turns_max=2, num_samples=6, long_tail=long_tail)
     made = await house.run(task_of(num_samples=6))
     assert isinstance(made, GivenUp)
@@ -165,7 +165,7 @@ async def test_group_whose_first_rewards_differ_is_made_whole() -> None:
             return msgspec.structs.replace(step, reward=float(len(self.steps)))
 
     house = House(
-        workers=[Moody(num_turns=1)], turns_max=2, num_samples=5, long_tail=LongTailConfig(settle_after=2)
+        workers=[Moody(num_turns=1)], turns_max=2, num_samples=5, long_tail=LongTailConfig(early_stop_after=2)
     )
     rollouts = rollouts_of(await house.run(task_of(num_samples=5)))
     assert len(records(rollouts)) == 5

@@ -150,7 +150,7 @@ def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
         ),
         ("task_queue.evaluation_every_versions=5", "only prompts have held-out problems"),
         ("long_tail.cap_quantile=0.95", "a segment has a fixed length and no group"),
-        ("long_tail.settle_after=2", "a segment has a fixed length and no group"),
+        ("long_tail.early_stop_after=2", "a segment has a fixed length and no group"),
         ("workload.latency=gauss:1", "workload.latency: 'gauss:1' is no distribution of times"),
         ("workload.latency={easy: 'exp:-1'}", "-1 is no time in seconds"),
     ],
@@ -167,8 +167,8 @@ def test_settings_that_cannot_work_together_are_refused_with_the_reason(override
         ("max_running=7", "none would ever be admitted"),
         ("workload.sampler.max_new_tokens=12", "leaves no room for a prompt"),
         ("policy.num_heads=3", "set policy.d_model to 63"),
-        ("long_tail.settle_after=1", "one sample tells no difference"),
-        ("long_tail.settle_after=8", "all of them leave nothing to save"),
+        ("long_tail.early_stop_after=1", "one sample tells no difference"),
+        ("long_tail.early_stop_after=8", "all of them leave nothing to save"),
     ],
 )
 def test_settings_of_groups_that_would_wait_for_ever_are_refused(override: str, reason: str) -> None:

@@ -335,7 +335,7 @@ def _check_run(settings: Settings) -> None:
         for name, is_set in (
             ("long_tail.policy", tail.policy != "wait"),
             ("long_tail.cap_quantile", tail.cap_quantile > 0.0),
-            ("long_tail.settle_after", tail.settle_after > 0),
+            ("long_tail.early_stop_after", tail.early_stop_after > 0),
             ("workload.latency", bool(settings.workload.latency)),
         )
         if is_set
