@@ -1,4 +1,4 @@
-# `make run` and `make test` are all a newcomer needs: both install what they need into .venv, and say so.
+# `make run` and `make check` are all a newcomer needs: both install what they need into .venv, and say so.
 # `make help` lists the rest.
 
 PYTHON ?= python3
@@ -11,21 +11,36 @@ TAG ?= 0.1.0
 BIN := .venv/bin
 PATHS := services tests tools benchmarks
 STEP = @printf '\n== %s\n'
+# Processes of pytest: one a core. Each holds torch, so no more than eight.
+WORKERS ?= logical
+PARALLEL := -n $(WORKERS) --maxprocesses=8 --dist worksteal
+# What `make test` leaves to `make test-all`.
+LONG := extended or cluster or observability
 # The pinned pyright comes with its node from the locks; it is not to look for newer ones.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test install install-dev lint format types contracts generate drift chart k8s vllm trl observability pytest e2e images sim bench lock clean
-# The steps of `make test` share .venv, two cores and one terminal: one after the other reads best.
+.PHONY: help run check test test-all install install-dev lint format types contracts generate drift chart k8s vllm trl \
+  observability pytest pytest-quick pytest-parallel pytest-platforms pytest-all e2e images sim bench lock clean
+# tools/run_steps.py runs at the same time what may; everything else shares .venv and one terminal.
 .NOTPARALLEL:
 
 help: ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
 
 run: install ## train: installs, starts every service, ends with a summary (RUN=runs/arithmetic.yaml, ARGS="--for 60s")
 	@$(BIN)/tidegate up $(RUN) $(ARGS)
 
-test: lint types contracts drift pytest ## everything that must hold: lint, types, contracts, drift, tests (ARGS="-k lag")
+check: install-dev ## a quick answer, in 2 minutes on two cores: lint, contracts, types, unit and structure tests
+	@$(BIN)/python tools/run_steps.py types pytest-quick contracts lint
+
+test: install-dev ## what CI runs, in 12 minutes on two cores: check in full, drift, simulation, integration, e2e tests
+	@$(BIN)/python tools/run_steps.py --stream pytest-parallel types pytest-parallel contracts lint drift
+	@$(MAKE) --no-print-directory pytest-platforms
+
+test-all: install-dev ## everything: test, and long kills, chaos runs, more seeds, vLLM, cluster, observability
+	@$(BIN)/python tools/run_steps.py types contracts lint drift
+	@$(MAKE) --no-print-directory pytest-all
 
 install: ## install what a run needs into .venv (nothing to do: a tenth of a second)
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "tidegate: there is no $(PYTHON) here: install Python 3.11 or newer and run make again." >&2; exit 1; }
@@ -51,19 +66,19 @@ types: install-dev ## pyright, strict
 	$(STEP) "types: pyright, strict"
 	@$(BIN)/pyright
 
-contracts: install-dev ## the layers of the house, as import contracts
+contracts: install-dev ## the layers of the packages, as import contracts
 	$(STEP) "contracts: lint-imports"
 	@$(BIN)/lint-imports --no-logo
 
-generate: install-dev ## write services/tidegate/v1 anew from protos/
+generate: install-dev ## regenerate services/tidegate/v1 from protos/
 	@$(BIN)/python tools/generate.py
 
-chart: install-dev ## write the chart's schema, its README's table, its rules and its dashboards anew from the types
+chart: install-dev ## regenerate the chart's schema, its README's table, its rules and its dashboards from the types
 	@$(BIN)/python tools/chart_schema.py
 	@$(BIN)/python tools/chart_readme.py
 	@$(BIN)/python -m tools.monitoring.generate
 
-k8s: install-dev ## write k8s/ anew from renders of the chart (needs helm)
+k8s: install-dev ## regenerate k8s/ from renders of the chart (needs helm)
 	@$(BIN)/python tools/chart_kustomize.py
 
 vllm: install-dev ## install vLLM for CPUs into .build/vllm (6 GB): the tests of its engine run, and actor.server.python has it
@@ -77,7 +92,7 @@ trl: install-dev ## install TRL into .build/trl (5 GB): the peer of `make bench 
 observability: ## build the collector and the trace store that `pytest -m observability` runs against (needs go)
 	@sh tools/observability/build.sh
 
-drift: install-dev ## what is generated is what it is generated from: protocol code, the chart's schema and texts, rules
+drift: install-dev ## check that generated files match their sources: protocol code, the chart's schema and texts, rules
 	$(STEP) "drift: services/tidegate/v1 against protos/"
 	@$(BIN)/python tools/generate.py --check
 	$(STEP) "drift: helm/tidegate against the types and catalogues (k8s/ is held to the chart by the tests, with helm)"
@@ -85,9 +100,28 @@ drift: install-dev ## what is generated is what it is generated from: protocol c
 	@$(BIN)/python tools/chart_readme.py --check
 	@$(BIN)/python -m tools.monitoring.generate --check
 
-pytest: install-dev ## the tests alone: unit, property, simulation, integration, structure (ARGS="-k lag")
+pytest: install-dev ## the tests that ARGS selects, one after the other (ARGS="-k lag")
 	$(STEP) "tests: pytest"
 	@$(BIN)/python -m pytest $(ARGS)
+
+pytest-quick: install-dev
+	$(STEP) "tests: unit and structure, 20 examples a property"
+	@$(BIN)/python -m pytest -q $(PARALLEL) --hypothesis-profile=quick -m "not extended and not slow" tests/unit tests/structure
+
+pytest-parallel: install-dev
+	$(STEP) "tests: all but those that start whole platforms"
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not e2e and not ($(LONG))"
+
+# A platform is ten processes, and its tests kill them: one after the other.
+pytest-platforms: install-dev
+	$(STEP) "tests: whole platforms, killed and audited"
+	@$(BIN)/python -m pytest -m "e2e and not ($(LONG))"
+
+pytest-all: install-dev
+	$(STEP) "tests: all but those that start whole platforms, vLLM or a cluster"
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not e2e and not ($(LONG))"
+	$(STEP) "tests: whole platforms, long kills and chaos runs, vLLM, cluster, observability"
+	@$(BIN)/python -m pytest -m "e2e or $(LONG)"
 
 e2e: install-dev ## the platform on the cluster of KUBECONFIG, in namespaces of its own; its images must be there (TAG)
 	@$(BIN)/python tools/e2e.py "$(TAG)" $(ARGS)
@@ -103,7 +137,7 @@ sim: install ## replay a simulated run of the cluster: make sim SEED=7
 bench: install ## measure against plain peers, print ratios, keep a JSON
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-lock: install-dev ## resolve locks/ anew from pyproject.toml (ARGS=--upgrade for the newest versions)
+lock: install-dev ## resolve locks/ again from pyproject.toml (ARGS=--upgrade for the newest versions)
 	@sh tools/lock.sh $(BIN)/uv $(ARGS)
 
 clean: ## remove .venv and what the tools cached; runs and their data stay

@@ -1,4 +1,4 @@
-"""What holds for every test: threads that suit small machines, and examples that never fail by the clock."""
+"""Settings of every test: threads that suit small machines, and examples that never fail by the clock."""
 
 import os
 
@@ -14,5 +14,9 @@ hypothesis.settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+# Few examples, for `make check`: --hypothesis-profile=quick.
+hypothesis.settings.register_profile(
+    "quick", parent=hypothesis.settings.get_profile("tidegate"), max_examples=20
 )
 hypothesis.settings.load_profile("tidegate")
