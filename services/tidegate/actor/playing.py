@@ -1,6 +1,5 @@
 """Playing one episode to its end: the policy's turn, the environment's reply, and so on."""
 
-import asyncio
 import itertools
 
 import msgspec
@@ -14,6 +13,7 @@ from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import trajectory_id
 from tidegate.core.records import Task
+from tidegate.runtime.retrying import Backoff, FailedAttempt, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import EnvironmentStep
 
@@ -21,8 +21,7 @@ from tidegate.wire.clients.environment import EnvironmentStep
 TURNS = "turns"
 # An engine that lost its server is asked again; after that the task is for another actor.
 ENGINE_ATTEMPTS = 6
-BACKOFF_START_S = 0.1
-BACKOFF_MAX_S = 3.0
+BACKOFF = Backoff(start_s=0.15, max_s=3.0)
 SEED_RANGE = 2**63
 
 
@@ -117,41 +116,47 @@ class EpisodePlayer:
         return self._engine.context_length - len(episode.prompt) - episode.num_tokens
 
     async def _write_turn(self, task: Task, episode: Episode) -> FinishReason:
-        """Write the present turn to its end; one that another actor began is gone on from where it stopped."""
+        """Write the current turn to its end; a turn that another actor began is resumed where it stopped."""
+
+        def note(failed: FailedAttempt) -> None:
+            self._context.stats.add("engine_retries_total")
+            self._context.log.warning("engine_unavailable", task_id=task.task_id, error=str(failed.error))
+
+        return await retry(
+            lambda: self._write_rest(task, episode),
+            BACKOFF,
+            attempts=ENGINE_ATTEMPTS,
+            draining=UntilCancelled(),
+            is_retryable=lambda error: isinstance(error, UnavailableError) and not self._steering.stop,
+            on_retry=note,
+        )
+
+    async def _write_rest(self, task: Task, episode: Episode) -> FinishReason:
+        """Write what the current turn lacks; the tokens stay in the episode, however this ends."""
         stop_ids = self._engine.tokenizer.stop_ids
-        backoff_s = BACKOFF_START_S
-        for attempt in itertools.count(1):
-            if episode.turn and episode.turn[-1] in stop_ids:
-                return "stop"
-            left = self._left(task, episode)
-            if left <= 0:
-                if not episode.turn:
-                    raise RecordError(
-                        f"A prompt of task {task.task_id} leaves no room for an answer",
-                        why=f"it has {len(episode.prompt)} tokens, the context holds {self._engine.context_length}",
-                        fix="raise policy.context_length, or ask shorter questions",
-                    )
-                return "length"
-            request = TokenRequest(
-                request_id=f"{trajectory_id(task.task_id, sample_index=episode.index)}/{next(self._requests)}",
-                context=episode.context,
-                sampler=msgspec.structs.replace(task.sampler, max_new_tokens=left),
-                stop_ids=stop_ids,
-                seed=_seed(task, episode),
-            )
-            try:
-                with self._clocks.writing():
-                    return await self._engine.generate(request, episode.write())
-            except UnavailableError as error:
-                if attempt == ENGINE_ATTEMPTS or self._steering.stop:
-                    raise
-                self._context.stats.add("engine_retries_total")
-                self._context.log.warning("engine_unavailable", task_id=task.task_id, error=str(error))
-            finally:
-                episode.wrote()
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-        raise AssertionError("the attempts are counted")
+        if episode.turn and episode.turn[-1] in stop_ids:
+            return "stop"
+        left = self._left(task, episode)
+        if left <= 0:
+            if not episode.turn:
+                raise RecordError(
+                    f"A prompt of task {task.task_id} leaves no room for an answer",
+                    why=f"it has {len(episode.prompt)} tokens, the context holds {self._engine.context_length}",
+                    fix="raise policy.context_length, or ask shorter questions",
+                )
+            return "length"
+        request = TokenRequest(
+            request_id=f"{trajectory_id(task.task_id, sample_index=episode.index)}/{next(self._requests)}",
+            context=episode.context,
+            sampler=msgspec.structs.replace(task.sampler, max_new_tokens=left),
+            stop_ids=stop_ids,
+            seed=_seed(task, episode),
+        )
+        try:
+            with self._clocks.writing():
+                return await self._engine.generate(request, episode.write())
+        finally:
+            episode.wrote()
 
 
 def _seed(task: Task, episode: Episode) -> int:

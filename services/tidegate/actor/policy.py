@@ -19,6 +19,7 @@ from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.staleness import LineageTree
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.retrying import Backoff, DrainingError, FailedAttempt, StopWhenDraining, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry_names import (
     ATTR_VERSION,
@@ -31,8 +32,7 @@ from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 
 # Tensors asked for in one call; what arrived whole survives a connection that breaks later.
 PIECE_BYTES = 16 * 1024 * 1024
-BACKOFF_START_S = 0.05
-BACKOFF_MAX_S = 2.0
+BACKOFF = Backoff(start_s=0.05, max_s=2.0)
 # Bounds how long a drain goes unnoticed; an announcement ends the wait at once.
 HEAD_WAIT_S = 0.25
 
@@ -133,7 +133,7 @@ class PolicyLoop:
                 context.stats.add("policies_refused_total")
                 context.log.warning("policy_refused", version=str(announcement.version), error=str(error))
                 if _may_pass(error):
-                    await context.drain.sleep(BACKOFF_MAX_S)
+                    await context.drain.sleep(BACKOFF.max_s)
                 else:
                     self._seen = announcement.version
                 continue
@@ -197,27 +197,45 @@ class PolicyLoop:
             )
 
     async def _pull(self, announcement: Announcement) -> PolicySnapshot | None:
-        backoff_s = BACKOFF_START_S
-        attempt = 1
-        while True:
-            try:
-                for piece in _pieces(announcement, known=set(self._known)):
-                    await self._pull_piece(announcement, piece)
-                return self._assemble(announcement)
-            except TidegateError as error:
-                self._context.stats.add("pull_retries_total")
-                if attempt >= self._attempts or not _may_pass(error):
-                    raise
-                self._context.log.warning(
-                    "policy_pull_failed", version=str(announcement.version), attempt=attempt, error=str(error)
-                )
-            head = self._watch.head
-            if head is not None and head.version != announcement.version:
+        """The announced policy; None when a newer one was announced meanwhile, or the actor drains."""
+        context = self._context
+
+        def note(failed: FailedAttempt) -> None:
+            context.log.warning(
+                "policy_pull_failed",
+                version=str(announcement.version),
+                attempt=failed.number,
+                error=str(failed.error),
+            )
+
+        try:
+            return await retry(
+                lambda: self._pull_pieces(announcement),
+                BACKOFF,
+                attempts=self._attempts,
+                draining=StopWhenDraining(context.drain),
+                is_retryable=lambda error: _may_pass(error) and self._is_newest(announcement),
+                on_retry=note,
+            )
+        except DrainingError:
+            return None
+        except TidegateError as error:
+            if _may_pass(error) and not self._is_newest(announcement):
                 return None
-            attempt += 1
-            if await self._context.drain.sleep(backoff_s):
-                return None
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+            raise
+
+    def _is_newest(self, announcement: Announcement) -> bool:
+        head = self._watch.head
+        return head is None or head.version == announcement.version
+
+    async def _pull_pieces(self, announcement: Announcement) -> PolicySnapshot:
+        try:
+            for piece in _pieces(announcement, known=set(self._known)):
+                await self._pull_piece(announcement, piece)
+            return self._assemble(announcement)
+        except TidegateError:
+            self._context.stats.add("pull_retries_total")
+            raise
 
     async def _pull_piece(self, announcement: Announcement, piece: set[str]) -> None:
         contents = _contents(announcement)

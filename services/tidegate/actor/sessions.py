@@ -9,15 +9,22 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidegate.core.errors import BackpressureError, ConflictError, NotFoundError, RecordError, TidegateError
+from tidegate.core.errors import (
+    BackpressureError,
+    ConflictError,
+    NotFoundError,
+    RecordError,
+    TidegateError,
+    UnavailableError,
+)
 from tidegate.core.records import Task
+from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import EnvironmentClient, EnvironmentStep, EpisodeProblem
 
 # A step that failed this often, each time in a fresh session, is not asked again here.
 STEP_ATTEMPTS = 4
-BACKOFF_START_S = 0.05
-BACKOFF_MAX_S = 2.0
+BACKOFF = Backoff(start_s=0.05, max_s=2.0)
 # What a worker does not hear is freed when the session idles out.
 CLOSE_WAIT_S = 2.0
 
@@ -78,30 +85,37 @@ class Sessions:
         Raises:
             TidegateError: waiting will not help.
         """
-        context = self._context
+        return await retry(lambda: self._open_at_any(task, turns), BACKOFF, draining=UntilCancelled())
+
+    async def _open_at_any(self, task: Task, turns: Sequence[str]) -> tuple[SessionWorker, str, str]:
+        """Ask each worker once, the next in turn first.
+
+        Raises:
+            TidegateError: no worker has room, or one of them refuses the episode.
+        """
+        stats = self._context.stats
         problem = EpisodeProblem(task.prompt_id, task.prompt, task.answer, task.curriculum_bin)
-        backoff_s = BACKOFF_START_S
-        while True:
-            for _ in self._workers:
-                worker = self._workers[next(self._turn) % len(self._workers)]
-                try:
-                    session_id, said = await worker.reset(
-                        task.env_id, seed=task.seed, problem=problem, actions=turns
-                    )
-                except ConflictError as error:
-                    raise ReplayDiffersError(
-                        f"An environment ended an episode of {task.task_id} that had gone on", why=str(error)
-                    ) from error
-                except TidegateError as error:
-                    if not error.retryable:
-                        raise
-                    full = isinstance(error, BackpressureError)
-                    context.stats.add("session_backpressure_total" if full else "session_retries_total")
-                else:
-                    context.stats.add("sessions_opened_total")
-                    return worker, session_id, said
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        failure: TidegateError = UnavailableError("No environment worker was asked")
+        for _ in self._workers:
+            worker = self._workers[next(self._turn) % len(self._workers)]
+            try:
+                session_id, said = await worker.reset(
+                    task.env_id, seed=task.seed, problem=problem, actions=turns
+                )
+            except ConflictError as error:
+                raise ReplayDiffersError(
+                    f"An environment ended an episode of {task.task_id} that had gone on", why=str(error)
+                ) from error
+            except TidegateError as error:
+                if not error.retryable:
+                    raise
+                full = isinstance(error, BackpressureError)
+                stats.add("session_backpressure_total" if full else "session_retries_total")
+                failure = error
+            else:
+                stats.add("sessions_opened_total")
+                return worker, session_id, said
+        raise failure
 
     def lost(self, task: Task, error: TidegateError) -> None:
         """A session went away."""

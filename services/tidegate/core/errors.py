@@ -15,6 +15,8 @@ class TidegateError(Exception):
 
     status: ClassVar[str] = "INTERNAL"
     retryable: ClassVar[bool] = False
+    # Seconds that the peer asked to be spared for; an instance may set it.
+    retry_after_s: float = 0.0
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
         """Keep the three parts apart, so that a caller can render them as it likes."""

@@ -10,23 +10,35 @@ from tidegate.environment.state import Answer, Judgement, ScoreCache, VerifierFa
 from tidegate.environment.tasks.port import Score, TextTask
 from tidegate.environment.verifiers.port import VerifierBusyError
 from tidegate.runtime.clock import Clock
+from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
 
-BACKOFF_START_S = 0.2
-BACKOFF_MAX_S = 10.0
-# A verifier that asks for more patience is as good as away.
-RETRY_AFTER_MAX_S = 60.0
+BACKOFF = Backoff(start_s=0.3, max_s=10.0)
+
+
+class _FailedError(TidegateError):
+    """A verifier failed and may not fail again."""
+
+    retryable = True
+
+    def __init__(self, judgement: VerifierFailed) -> None:
+        super().__init__("A verifier failed", why=judgement.why)
+        self.judgement = judgement
+        self.retry_after_s = judgement.retry_after_s
 
 
 async def attempted(ask: Callable[[], Awaitable[Judgement]], *, attempts: int) -> Judgement:
     """The first score, or the last failure, of at most ``attempts`` tries; what cannot get better is tried once."""
-    backoff_s = BACKOFF_START_S
-    for _ in range(attempts - 1):
+
+    async def once() -> Judgement:
         judgement = await ask()
-        if not isinstance(judgement, VerifierFailed) or not judgement.retryable:
-            return judgement
-        await asyncio.sleep(min(max(backoff_s, judgement.retry_after_s), RETRY_AFTER_MAX_S))
-        backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-    return await ask()
+        if isinstance(judgement, VerifierFailed) and judgement.retryable:
+            raise _FailedError(judgement)
+        return judgement
+
+    try:
+        return await retry(once, BACKOFF, attempts=attempts, draining=UntilCancelled())
+    except _FailedError as failed:
+        return failed.judgement
 
 
 def failure_of(error: Exception) -> VerifierFailed:

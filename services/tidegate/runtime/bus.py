@@ -27,6 +27,7 @@ from tidegate.core.errors import (
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.consumer import Consumer
 from tidegate.runtime.replies import Replies
+from tidegate.runtime.retrying import Backoff, FailedAttempt, retry
 from tidegate.runtime.streams import ConsumerState, Stored, Streams, StreamState
 from tidegate.runtime.subscribing import subscribe
 from tidegate.wire.subjects import (
@@ -48,8 +49,7 @@ STREAM_FULL_CODES = frozenset({10077, 10047, 10023})
 WRONG_LAST_SEQUENCE_CODES = frozenset({10071, 10164})
 # One attempt; shorter than a broker restart so that the retry follows the reconnect closely.
 ATTEMPT_TIMEOUT_S = 2.0
-BACKOFF_START_S = 0.02
-BACKOFF_MAX_S = 1.0
+BACKOFF = Backoff(start_s=0.03, max_s=1.0)
 CONNECT_TIMEOUT_S = 30.0
 
 
@@ -270,31 +270,37 @@ class Bus:
                 f"A message of {size} bytes for {subject} exceeds {MESSAGE_BYTES_MAX}",
                 fix="upload the payload to the trajectory store and send its reference",
             )
-        ends_at_s = self._clock.monotonic_s() + deadline_s
-        backoff_s = BACKOFF_START_S
-        while True:
-            failure = await self._attempt(subject, data, all_headers)
-            if isinstance(failure, Published):
-                return failure
-            if self._clock.monotonic_s() + backoff_s > ends_at_s:
-                raise failure
-            self.retries_total += 1
-            await asyncio.sleep(backoff_s * (0.5 + random.random()))  # jitter, not a secret
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        started_at_s = self._clock.monotonic_s()
+        try:
+            return await self._attempt(subject, data, all_headers)
+        except TidegateError as error:
+            failure = error
+        return await retry(
+            lambda: self._attempt(subject, data, all_headers),
+            BACKOFF,
+            deadline_s=deadline_s - (self._clock.monotonic_s() - started_at_s),
+            on_retry=self._count_retry,
+            after=failure,
+        )
 
-    async def _attempt(self, subject: str, data: bytes, headers: Headers) -> Published | TidegateError:
+    def _count_retry(self, _failed: FailedAttempt) -> None:
+        self.retries_total += 1
+
+    async def _attempt(self, subject: str, data: bytes, headers: Headers) -> Published:
         try:
             answer = _read_answer(
                 await self._replies.request(subject, data, headers=headers, timeout_s=ATTEMPT_TIMEOUT_S)
             )
         except (nats.errors.Error, TimeoutError, OSError, msgspec.DecodeError) as error:
-            return UnavailableError(f"The broker did not acknowledge a message for {subject}", why=str(error))
+            raise UnavailableError(
+                f"The broker did not acknowledge a message for {subject}", why=str(error)
+            ) from error
         problem = answer.error
         if problem is None:
             return Published(sequence=answer.seq, duplicate=answer.duplicate)
         if problem.err_code in STREAM_FULL_CODES:
             self.backpressure_total += 1
-            return BackpressureError(
+            raise BackpressureError(
                 f"The stream of {subject} is full",
                 why=problem.description,
                 fix="its reader is behind; `tidegate explain` names it",
@@ -302,7 +308,7 @@ class Bus:
         if problem.err_code in WRONG_LAST_SEQUENCE_CODES:
             raise ConflictError(f"{subject} moved on while a message was prepared", why=problem.description)
         if problem.code >= 500:
-            return UnavailableError(f"The broker refused a message for {subject}", why=str(problem))
+            raise UnavailableError(f"The broker refused a message for {subject}", why=str(problem))
         raise TidegateError(f"The broker refused a message for {subject}", why=str(problem))
 
     async def publish_core(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from tidegate.core.errors import TidegateError
+from tidegate.runtime.retrying import Backoff, DrainingError, FailedAttempt, StopWhenDraining, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 
-BACKOFF_START_S = 0.1
-BACKOFF_MAX_S = 2.0
+BACKOFF = Backoff(start_s=0.1, max_s=2.0)
 
 
 async def settle_dropped(
@@ -18,17 +17,17 @@ async def settle_dropped(
     Raises:
         TidegateError: the store refuses them, which repeating cannot mend.
     """
-    backoff_s = BACKOFF_START_S
-    while dropped:
-        try:
-            await store.settle(dropped)
-            break
-        except TidegateError as error:
-            if not error.retryable:
-                raise
-            context.stats.add("settle_retries_total")
-            context.log.warning("settle_waits", task_id=task_id, error=str(error))
-        if await context.drain.sleep(backoff_s):
-            return False
-        backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+    if not dropped:
+        return True
+
+    def note(failed: FailedAttempt) -> None:
+        context.stats.add("settle_retries_total")
+        context.log.warning("settle_waits", task_id=task_id, error=str(failed.error))
+
+    try:
+        await retry(
+            lambda: store.settle(dropped), BACKOFF, draining=StopWhenDraining(context.drain), on_retry=note
+        )
+    except DrainingError:
+        return False
     return True

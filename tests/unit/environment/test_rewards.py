@@ -95,7 +95,8 @@ async def test_failure_that_may_pass_is_asked_again_later_and_later(waits: list[
     made = rewards({"judge": 1.0}, {"judge": judge}, score_attempts=4)
     [score] = await made.judge("arithmetic", [RIGHT])
     assert isinstance(score, Score)
-    assert waits == [0.2, 7.0, 0.8]
+    for waited_s, least_s, most_s in zip(waits, (0.15, 7.3, 0.6), (0.3, 7.6, 1.2), strict=True):
+        assert least_s <= waited_s <= most_s
     assert made.failures_total == 0
 
 
@@ -112,7 +113,8 @@ async def test_attempts_end_and_patience_with_a_busy_verifier_too(waits: list[fl
     [failed] = await rewards({"judge": 1.0}, {"judge": judge}, score_attempts=3).judge("arithmetic", [RIGHT])
     assert isinstance(failed, VerifierFailed)
     assert "busy" in failed.why
-    assert (len(judge.asked), waits) == (3, [60.0, 60.0])
+    assert (len(judge.asked), len(waits)) == (3, 2)
+    assert all(60.0 <= waited_s <= 60.6 for waited_s in waits)
 
 
 @pytest.mark.parametrize("on_error", ["zero", "drop"])

@@ -1,7 +1,5 @@
 """From an ended episode to a sample: its longest chain, and the reward by whoever gives it."""
 
-import asyncio
-
 from tidegate.actor.engines.port import Sample
 from tidegate.actor.gateway.chains import Turn, chain_to
 from tidegate.actor.gateway.config import GatewayConfig
@@ -9,11 +7,11 @@ from tidegate.actor.gateway.episodes import Episode, Reward
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import Array
 from tidegate.models.tokenizer import Tokenizer
+from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
 
-BACKOFF_START_S = 0.2
-BACKOFF_MAX_S = 2.0
+BACKOFF = Backoff(start_s=0.2, max_s=2.0)
 
 
 class NoRewardError(TidegateError):
@@ -65,17 +63,13 @@ class Judge:
         completion = Completion(
             task.prompt_id, task.prompt, task.answer, self._tokenizer.decode(leaf.tokens), task.curriculum_bin
         )
-        backoff_s = BACKOFF_START_S
-        while True:
-            try:
-                [given] = await self._environment.score(task.env_id, [completion])
-                return Reward(given.reward, given.components, given.log)
-            except TidegateError as error:
-                if not error.retryable:
-                    raise
-                self._context.stats.add("gateway_score_retries_total")
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        [given] = await retry(
+            lambda: self._environment.score(task.env_id, [completion]),
+            BACKOFF,
+            draining=UntilCancelled(),
+            on_retry=lambda _failed: self._context.stats.add("gateway_score_retries_total"),
+        )
+        return Reward(given.reward, given.components, given.log)
 
     def _without_reward(self, leaf: Turn, *, why: str) -> Reward:
         self._context.stats.add("gateway_episodes_without_reward_total")
