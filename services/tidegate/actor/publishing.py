@@ -1,12 +1,9 @@
 """Publishing: finished rollouts become records, one message a task, acknowledged before their task is.
 
 Segments and episodes of several turns carry their rewards and go to TRAJECTORIES; groups of completions go to ROLLOUTS
-to be scored. A frame that no
-message can hold is uploaded to the store; a group of that size is scored by a call first, as its frame goes past the
-environment workers.
+to be scored.
 """
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -17,8 +14,9 @@ from tidegate.actor.outcomes import GivenUp
 from tidegate.actor.progress import ProgressKeeper
 from tidegate.actor.settling import Settler
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
-from tidegate.core.errors import BackpressureError, PayloadTooLargeError, TidegateError
+from tidegate.core.errors import PayloadTooLargeError, TidegateError
 from tidegate.core.records import StageTiming, Task, Trajectory
+from tidegate.runtime.outbox import Outbox
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.runtime.telemetry_names import (
@@ -40,12 +38,6 @@ from tidegate.runtime.telemetry_names import (
 )
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
-from tidegate.wire.frame import encode_frame
-from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
-
-BACKOFF_START_S = 0.1
-BACKOFF_MAX_S = 2.0
-SHARD = 0
 
 
 class Publisher:
@@ -62,9 +54,10 @@ class Publisher:
         self._desk = desk
         self._keeper = keeper
         self._retry_delay_s = retry_delay_s
-        self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
+        store = TrajectoryStoreClient(context.channel("trajectory_store"))
+        self._outbox = Outbox(context, store)
         self._environment = EnvironmentClient(context.channel("environment"))
-        self._settler = Settler(context, self._store)
+        self._settler = Settler(context, store)
         settings = context.settings
         self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)
 
@@ -187,46 +180,17 @@ class Publisher:
         return traces
 
     async def _publish(self, task: Task, records: Sequence[Trajectory]) -> None:
-        """Publish until acknowledged, always under the same id; a full stream is waited for, and counted."""
-        context = self._context
-        backoff_s = BACKOFF_START_S
-        while True:
-            try:
-                await self._attempt(task, records)
-                return
-            except TidegateError as error:
-                if not error.retryable:
-                    raise
-                full = isinstance(error, BackpressureError)
-                context.stats.add("publish_backpressure_total" if full else "publish_retries_total")
-                context.log.warning("publish_waits", task_id=task.task_id, error=str(error))
-            if await context.drain.sleep(backoff_s):
-                await asyncio.sleep(backoff_s)  # finished work is worth the wait until the lifecycle ends it
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        """Send scored records to TRAJECTORIES and others to ROLLOUTS.
 
-    async def _attempt(self, task: Task, records: Sequence[Trajectory]) -> None:
-        topology, bus = self._context.topology, self._context.bus
-        headers = {
-            HEADER_TRACE_PARENT: records[0].trace_parent,
-            HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
-        }
-        scored = _are_scored(task, records)
-        subject = topology.trajectories(SHARD) if scored else topology.rollouts(task.env_id)
-        message_id = f"{task.task_id}:scored" if scored else task.task_id
-        try:
-            await bus.publish(subject, encode_frame(records), message_id=message_id, headers=headers)
-            return
-        except PayloadTooLargeError:
-            self._context.stats.add("uploads_total")
-        rewarded_records = records if scored else await self._score(task, records)
-        message_id = f"{task.task_id}:scored"
-        reference = await self._store.upload(message_id, encode_frame(rewarded_records))
-        await bus.publish(
-            topology.trajectories(SHARD),
-            reference,
-            message_id=message_id,
-            headers={**headers, HEADER_REFERENCE: "1"},
-        )
+        A group too large for a message cannot go through the environment workers: they score it in a call instead.
+        """
+        if not _are_scored(task, records):
+            try:
+                await self._outbox.send_rollouts(task.env_id, records)
+                return
+            except PayloadTooLargeError:
+                records = await self._outbox.retry(task.task_id, lambda: self._score(task, records))
+        await self._outbox.send_trajectories(records)
 
     async def _score(self, task: Task, records: Sequence[Trajectory]) -> list[Trajectory]:
         started_at_s = self._context.clock.now_s()

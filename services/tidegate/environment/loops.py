@@ -7,7 +7,7 @@ scored, until it is kept in QUARANTINE and its trajectories are settled. At most
 import asyncio
 from collections.abc import Sequence
 
-from tidegate.core.errors import BackpressureError, PayloadTooLargeError, RecordError, TidegateError
+from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, Trajectory
 from tidegate.environment.config import EnvironmentConfig
@@ -23,6 +23,7 @@ from tidegate.environment.state import (
 )
 from tidegate.environment.tasks.port import Score
 from tidegate.runtime.consumer import Delivery
+from tidegate.runtime.outbox import Outbox
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.settling import settle_dropped
 from tidegate.runtime.telemetry import is_sampled, messaging
@@ -36,17 +37,16 @@ from tidegate.runtime.telemetry_names import (
     SPAN_SCORE,
 )
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
-from tidegate.wire.frame import decode_frame, encode_frame
-from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
+from tidegate.wire.frame import decode_frame
+from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
 from tidegate.wire.validate import validate_trajectory
 
-SHARD = 0
 FETCH_WAIT_S = 0.5
 SWEEPS_PER_IDLE_TIME = 4
 SWEEP_WAIT_MAX_S = 5.0
 HEARTBEATS_PER_ACK_WAIT = 3
-BACKOFF_START_S = 0.1
-BACKOFF_MAX_S = 2.0
+# A message that could not be quarantined is redelivered after this long.
+QUARANTINE_RETRY_S = 2.0
 
 
 class ScoreLoop:
@@ -61,6 +61,7 @@ class ScoreLoop:
         settings = context.settings
         self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
+        self._outbox = Outbox(context, self._store)
         self._held: dict[int, Delivery] = {}
         self._slot_freed = asyncio.Event()
 
@@ -138,7 +139,7 @@ class ScoreLoop:
         rewarded = scored(records, scores, stage=stage)
         if self._overlong is not None:
             rewarded = [self._overlong.applied(record) for record in rewarded]
-        await self._publish(self._traced(rewarded, stage))
+        await self._outbox.send_trajectories(self._traced(rewarded, stage))
         await delivery.ack()
         stats.add("scored_total", len(records))
 
@@ -197,36 +198,6 @@ class ScoreLoop:
             traced.append(with_trace(record, trace_parent))
         return traced
 
-    async def _publish(self, records: Sequence[Trajectory]) -> None:
-        """Publish until acknowledged, always under the same id; a full stream is waited for, and counted."""
-        context = self._context
-        subject = context.topology.trajectories(SHARD)
-        message_id = f"{records[0].task_id}:scored"
-        headers = {
-            HEADER_TRACE_PARENT: records[0].trace_parent,
-            HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
-        }
-        frame = encode_frame(records)
-        backoff_s = BACKOFF_START_S
-        while True:
-            try:
-                try:
-                    await context.bus.publish(subject, frame, message_id=message_id, headers=headers)
-                except PayloadTooLargeError:
-                    context.stats.add("uploads_total")
-                    reference = await self._store.upload(message_id, frame)
-                    headers[HEADER_REFERENCE] = "1"
-                    await context.bus.publish(subject, reference, message_id=message_id, headers=headers)
-                return
-            except TidegateError as error:
-                if not error.retryable:
-                    raise
-                full = isinstance(error, BackpressureError)
-                context.stats.add("publish_backpressure_total" if full else "publish_retries_total")
-                context.log.warning("publish_waits", task_id=records[0].task_id, error=str(error))
-            await _pause(context, backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-
     async def _refuse(self, delivery: Delivery, error: RecordError) -> None:
         """Keep a group that is none in QUARANTINE and end its trajectories; anything less is tried again later."""
         context = self._context
@@ -242,7 +213,7 @@ class ScoreLoop:
             )
         except TidegateError as failure:
             context.log.warning("quarantine_failed", error=str(failure))
-            await delivery.nak(BACKOFF_MAX_S)
+            await delivery.nak(QUARANTINE_RETRY_S)
             return
         if await self._settle([TrajectoryId(name) for name in ids.split(",") if name], "invalid", str(error)):
             await delivery.term()
@@ -277,9 +248,3 @@ class SweepLoop:
             stats.set("sessions", self._sessions.num_open)
             stats.set("sessions_refused_total", self._sessions.refused_total)
             stats.set("sessions_idled_total", self._sessions.idled_total)
-
-
-async def _pause(context: ServiceContext, seconds: float) -> None:
-    """Back off at the same pace while draining: finished work is worth the wait until the lifecycle ends it."""
-    if await context.drain.sleep(seconds):
-        await asyncio.sleep(seconds)

@@ -1,0 +1,92 @@
+"""The outbox of finished work: publish until the broker acknowledges it; upload first what no message can hold.
+
+Retries have no deadline: finished work is worth the wait for a full stream or an absent peer. They continue while
+draining, until the lifecycle cancels them after ``drain_timeout_s``; the unacknowledged task is then redelivered.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from tidegate.core.errors import BackpressureError, PayloadTooLargeError
+from tidegate.core.records import Trajectory
+from tidegate.runtime.retrying import Backoff, FailedAttempt, UntilCancelled, retry
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+from tidegate.wire.frame import encode_frame
+from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
+
+BACKOFF = Backoff(start_s=0.1, max_s=2.0)
+SHARD = 0
+
+T = TypeVar("T")
+
+
+class Outbox:
+    """Sends the records of one task as one message, always under the same message id, so that a repeat is a duplicate.
+
+    Counts ``publish_backpressure_total`` and ``publish_retries_total`` (attempts) and ``uploads_total`` (frames).
+    """
+
+    def __init__(self, context: ServiceContext, store: TrajectoryStoreClient) -> None:
+        self._context = context
+        self._store = store
+
+    async def send_rollouts(self, env_id: str, records: Sequence[Trajectory]) -> None:
+        """Send a group to ROLLOUTS, where environment workers score it.
+
+        Raises:
+            PayloadTooLargeError: no message can hold it; nothing was sent.
+            TidegateError: the broker refuses it.
+        """
+        context, frame, headers = self._context, encode_frame(records), _headers(records)
+        task_id = records[0].task_id
+        await self.retry(
+            task_id,
+            lambda: context.bus.publish(
+                context.topology.rollouts(env_id), frame, message_id=task_id, headers=headers
+            ),
+        )
+
+    async def send_trajectories(self, records: Sequence[Trajectory]) -> None:
+        """Send scored records to TRAJECTORIES: the frame, or the reference under which the store holds it.
+
+        Raises:
+            TidegateError: the broker or the store refuses them.
+        """
+        bus, subject = self._context.bus, self._context.topology.trajectories(SHARD)
+        frame, headers = encode_frame(records), _headers(records)
+        task_id = records[0].task_id
+        message_id = f"{task_id}:scored"
+
+        async def send() -> None:
+            try:
+                await bus.publish(subject, frame, message_id=message_id, headers=headers)
+            except PayloadTooLargeError:
+                self._context.stats.add("uploads_total")
+                reference = await self._store.upload(message_id, frame)
+                referring = {**headers, HEADER_REFERENCE: "1"}
+                await bus.publish(subject, reference, message_id=message_id, headers=referring)
+
+        await self.retry(task_id, send)
+
+    async def retry(self, task_id: str, step: Callable[[], Awaitable[T]]) -> T:
+        """The result of a step on a task's way out, repeated and counted as a publish is.
+
+        Raises:
+            TidegateError: it failed in a way that a repeat cannot change.
+        """
+        stats, log = self._context.stats, self._context.log
+
+        def note(failed: FailedAttempt) -> None:
+            is_full = isinstance(failed.error, BackpressureError)
+            stats.add("publish_backpressure_total" if is_full else "publish_retries_total")
+            log.warning("publish_waits", task_id=task_id, error=str(failed.error))
+
+        return await retry(step, BACKOFF, draining=UntilCancelled(), on_retry=note)
+
+
+def _headers(records: Sequence[Trajectory]) -> dict[str, str]:
+    return {
+        HEADER_TRACE_PARENT: records[0].trace_parent,
+        HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
+    }
