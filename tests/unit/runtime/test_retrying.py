@@ -79,10 +79,7 @@ def test_a_thousand_clients_that_fail_at_once_return_spread_over_the_interval() 
     async def fail_together() -> None:
         rng = random.Random(7)
         await asyncio.gather(
-            *(
-                retry(client.call, BACKOFF, draining=UntilCancelled(), draw=rng.random)
-                for client in clients
-            )
+            *(retry(client.call, BACKOFF, draining=UntilCancelled(), draw=rng.random) for client in clients)
         )
 
     run(fail_together())
