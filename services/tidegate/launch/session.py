@@ -16,8 +16,8 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
 from tidegate.launch.ending import wind_down
-from tidegate.launch.event_log import EventLog
 from tidegate.launch.platform import Platform
+from tidegate.launch.run_event_log import RunEventLog
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.scene import Scene, Screen, headline_of
@@ -81,7 +81,7 @@ async def run_session(session: Session, screen: Screen) -> Outcome:
     run = _Run(session, board, platform, screen, stop)
     try:
         await platform.start()
-        events = EventLog(session.folder)
+        events = RunEventLog(session.folder)
         async with StatsWatch(
             session.record.broker, RunId(session.record.run_id), board, events=events
         ) as watch:

@@ -6,7 +6,7 @@ from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
 from tidegate.launch.broker import Broker
-from tidegate.launch.event_log import EventLog
+from tidegate.launch.run_event_log import RunEventLog
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.stats import ServiceStats, decode_stats, encode_stats
@@ -19,7 +19,7 @@ class StatsWatch:
     """Subscriptions that fill a board and a log; they come back by themselves after a restart of the broker."""
 
     def __init__(
-        self, broker: Broker, run_id: RunId, board: Board, *, events: EventLog | None = None
+        self, broker: Broker, run_id: RunId, board: Board, *, events: RunEventLog | None = None
     ) -> None:
         """Nothing is connected before ``async with``; ``events`` is for the one process that keeps them."""
         self._events = events

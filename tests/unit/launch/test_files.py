@@ -11,21 +11,21 @@ from tidegate.cli.samples import last_working_sample, numbers, read_samples
 from tidegate.cli.up.history import read_history, read_steps
 from tidegate.core.errors import ConfigError
 from tidegate.launch import event_log
-from tidegate.launch.event_log import EventLog, read_events
 from tidegate.launch.prepare import write_datasets
+from tidegate.launch.run_event_log import RunEventLog, read_events
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_parsing import parse_plan
 
 
 def test_events_are_kept_by_kind_in_their_order(tmp_path: Path) -> None:
-    log = EventLog(tmp_path)
+    log = RunEventLog(tmp_path)
     for event in (b'{"kind":"evaluation","at_s":1}', b'{"kind":"limits"}', b'{"kind":"evaluation","at_s":2}'):
         log.append(event)
     assert [event["at_s"] for event in read_events(tmp_path, "evaluation")] == [1, 2]
 
 
 def test_event_that_is_no_line_of_json_spoils_no_other(tmp_path: Path) -> None:
-    log = EventLog(tmp_path)
+    log = RunEventLog(tmp_path)
     for event in (b"\xff\xfe", b'{"kind":"a"}\n{"kind":"a"}', b'{"kind":"a", cut', b'{"kind":"a"}'):
         log.append(event)
     assert len(list(read_events(tmp_path, "a"))) == 1
@@ -33,7 +33,7 @@ def test_event_that_is_no_line_of_json_spoils_no_other(tmp_path: Path) -> None:
 
 def test_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "BYTES_MAX", 200)
-    log = EventLog(tmp_path)
+    log = RunEventLog(tmp_path)
     for number in range(50):
         log.append(json.dumps({"kind": "a", "number": number}).encode())
     kept = [event["number"] for event in read_events(tmp_path, "a")]

@@ -16,8 +16,8 @@ from tidegate.cli.samples import numbers, read_samples
 from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import TidegateError
-from tidegate.launch.event_log import read_events
 from tidegate.launch.folder import read_plan
+from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.task_queue.journal_file import connect_reader

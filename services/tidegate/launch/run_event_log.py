@@ -11,11 +11,10 @@ EVENTS_FILE = "events.jsonl"
 BYTES_MAX = 16 << 20
 
 
-class EventLog:
+class RunEventLog:
     """Appends what services publish as events, as they wrote it."""
 
     def __init__(self, folder: Path) -> None:
-        """Goes on behind what is there."""
         self._path = folder / EVENTS_FILE
 
     def append(self, event: bytes) -> None:
