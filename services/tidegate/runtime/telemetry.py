@@ -8,13 +8,12 @@ imported unless an endpoint is configured. Trace context is a W3C ``traceparent`
 
 import os
 import random
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from tidegate.core.records import StageTiming
 from tidegate.runtime.config import TelemetryConfig
 from tidegate.runtime.stats_board import StatsBoard
-from tidegate.runtime.telemetry_metrics import Value
 from tidegate.runtime.telemetry_names import (
     ATTR_BATCH_COUNT,
     ATTR_DEFERRED,
@@ -25,23 +24,14 @@ from tidegate.runtime.telemetry_names import (
     METRIC_RPC_DURATION,
     SPAN_TASK_LEASE,
 )
-
-if TYPE_CHECKING:
-    from tidegate.runtime.telemetry_export import Exporter
-
-Attributes = Mapping[str, Value]
-Link = tuple[str, Attributes]
-SpanKind = Literal["internal", "server", "client", "producer", "consumer"]
-
-# Traces rebuilt for dropped trajectories, per second; in an incident every trajectory may be one.
-DEFERRED_PER_S_MAX = 50.0
+from tidegate.runtime.telemetry_port import Attributes, Exporter, Link, SpanKind
 
 
 class Telemetry:
     """The way out for spans and metrics; everything is a cheap no-op while ``enabled`` is false."""
 
     def __init__(
-        self, config: TelemetryConfig, *, exporter: "Exporter | None", seed: int | None = None
+        self, config: TelemetryConfig, *, exporter: Exporter | None, seed: int | None = None
     ) -> None:
         """``seed`` fixes trace ids in tests; otherwise they come from the operating system."""
         self._config = config
@@ -172,9 +162,9 @@ def open_telemetry(
     endpoint = config.otlp_endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
     if not endpoint or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return Telemetry(config, exporter=None)
-    from tidegate.runtime.telemetry_export import Exporter  # heavy, and only wanted with an endpoint
+    from tidegate.runtime.telemetry_export import OtlpExporter  # heavy, and only wanted with an endpoint
 
-    exporter = Exporter(
+    exporter = OtlpExporter(
         endpoint,
         service=service,
         instance=instance,

@@ -33,14 +33,16 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from tidegate.runtime.stats_board import StatsBoard
-from tidegate.runtime.telemetry import DEFERRED_PER_S_MAX, Attributes, Link
 from tidegate.runtime.telemetry_board import readings
 from tidegate.runtime.telemetry_metrics import Metric, MetricTable, Series
 from tidegate.runtime.telemetry_names import ATTR_RUN, METRIC_TRACE_DEFERRED, METRIC_TRACE_SUPPRESSED
+from tidegate.runtime.telemetry_port import Attributes, Link
 
 # The SDK's default of 128 links truncates a learner step's batch without a word.
 LINKS_MAX = 4096
 SPAN_QUEUE_MAX = 32_768
+# Traces rebuilt for dropped trajectories, per second; in an incident every trajectory may be one.
+DEFERRED_PER_S_MAX = 50.0
 EXPORT_TIMEOUT_S = 5
 CLOSE_TIMEOUT_MS = 3000
 FIRST_EXPORT_S = 1.0
@@ -76,7 +78,7 @@ class _Ids(IdGenerator):
         return self.promised.span_id if self.promised is not None else secrets.randbits(64) or 1
 
 
-class Exporter:
+class OtlpExporter:
     """Spans and metrics over OTLP/gRPC. Queues are bounded; when the collector is away the oldest spans go first."""
 
     def __init__(

@@ -10,8 +10,8 @@ from tests.support.otlp_sink import otlp_sink
 from tidegate.core.records import StageTiming
 from tidegate.runtime.config import TelemetryConfig
 from tidegate.runtime.stats_board import StatsBoard
-from tidegate.runtime.telemetry import DEFERRED_PER_S_MAX, Telemetry, is_sampled, open_telemetry
-from tidegate.runtime.telemetry_export import resource_of
+from tidegate.runtime.telemetry import Telemetry, is_sampled, open_telemetry
+from tidegate.runtime.telemetry_export import DEFERRED_PER_S_MAX, resource_of
 from tidegate.runtime.telemetry_names import (
     METRIC_CONSUMED,
     METRIC_LAG,
