@@ -1,6 +1,6 @@
 """One service made slow for a while in the middle of a run: what staleness, waste, the diagnosis and recovery do.
 
-The kernel makes it slow (``cli.drill``), so the service itself is the ordinary one.
+SIGSTOP and SIGCONT make it slow (``cli.throttle``), so the service itself is the ordinary one.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ from benchmarks.training_run import (
     sleep_until,
     up_command,
 )
-from tidegate.cli.books import Books, read_books
-from tidegate.cli.drill import pids_of, slow_down
+from tidegate.cli.accounting import RunAccounting, read_accounting
 from tidegate.cli.samples import read_samples
+from tidegate.cli.throttle import pids_of, slow_down
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import DROP_REASONS
 
@@ -100,15 +100,15 @@ def _measure(setting: BenchSetting, case: Case) -> Found:
         settle(program, folder, after_s=SETTLE_S)
         began_s = program.moment().at_s
         sleep_until(program, began_s + BASELINE_S)
-        books_before = read_books(folder)
+        books_before = read_accounting(folder)
         slowed_s = program.moment().at_s
         slow_down(lambda: pids_of(folder, case.service), factor=case.factor, duration_s=disturbed_s)
         freed_s = program.moment().at_s
         before_per_s = rate(steps.look(), began_s, slowed_s)
         sleep_until(program, freed_s + RECOVERY_TIMEOUT_S)
-        books_after = read_books(folder)
+        books_after = read_accounting(folder)
         points = list(steps.look())
-    books = read_books(folder)
+    books = read_accounting(folder)
     # The diagnosis looks back over ten seconds: the first part of the disturbance still shows the time before it.
     late_s = slowed_s + disturbed_s / 2
     blamed = Counter(
@@ -147,7 +147,7 @@ def recovery_s(points: Sequence[StepPoint], freed_s: float, *, wanted_per_s: flo
     return None if returned_s is None else returned_s - freed_s
 
 
-def waste(before: Books, after: Books) -> float:
+def waste(before: RunAccounting, after: RunAccounting) -> float:
     """Share of what ended between two audits that ended without a gradient."""
     trained = after.audit.trained - before.audit.trained
     dropped = sum(

@@ -13,7 +13,7 @@ from benchmarks.training_run import (
     up_command,
 )
 from tidegate.core.errors import UnavailableError
-from tidegate.launch.folder import read_processes
+from tidegate.launch.run_folder import read_processes
 from tidegate.launch.usage import pss_mb
 
 REPETITIONS = 3

@@ -25,7 +25,7 @@ from benchmarks.training_run import (
     sleep_until,
     up_command,
 )
-from tidegate.cli.books import read_books
+from tidegate.cli.accounting import read_accounting
 from tidegate.core.errors import UnavailableError
 from tidegate.launch.run_event_log import read_events
 
@@ -146,7 +146,7 @@ def _measure(setting: BenchSetting, case: str, max_lag: int, seed: int) -> Overl
             sleep_until(program, program.moment().at_s + POLL_S)
         after = program.moment()
         points = list(steps.look())
-    audit = read_books(folder).audit
+    audit = read_accounting(folder).audit
     remove_folder(folder)
     dropped = sum(audit.dropped.get(reason, 0) for reason in ("stale", "expired"))
     found = OverlapRun(

@@ -13,8 +13,8 @@ from benchmarks.training_run import THREADS
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch import broker as nats
-from tidegate.launch.folder import new_record, write_record
 from tidegate.launch.run_file import RunPlan, read_run_file
+from tidegate.launch.run_folder import new_record, write_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.supervisor import ProcessSpec, Supervisor
 from tidegate.runtime.bus import Bus

@@ -8,7 +8,7 @@ from benchmarks.program import Program
 from benchmarks.results import BenchResult, Goal, Sample, row
 from benchmarks.setting import BenchSetting, say
 from benchmarks.training_run import THREADS, remove_folder, settle, up_command
-from tidegate.launch.folder import RUN_JSON
+from tidegate.launch.run_folder import RUN_JSON
 
 REPETITIONS = 5
 SECONDS_MAX = 15.0

@@ -21,7 +21,7 @@ from benchmarks.training_run import (
     sleep_until,
     up_command,
 )
-from tidegate.cli.books import read_books
+from tidegate.cli.accounting import read_accounting
 
 NUM_ACTORS = 8
 ROLLOUT_S = 0.5
@@ -108,7 +108,7 @@ def _measure(setting: BenchSetting, tail: Tail, max_lag: int, seed: int) -> Tail
         sleep_until(program, first_gradient_at_s + (QUICK_RUN_S if setting.quick else RUN_S))
         after = program.moment()
         points = list(steps.look())
-    balanced = read_books(folder).audit.balanced
+    balanced = read_accounting(folder).audit.balanced
     remove_folder(folder)
     found = _summary(tail, max_lag, seed, points, wall_s=after.at_s - before.at_s)
     found = msgspec.structs.replace(found, cpu_s=after.cpu_s - before.cpu_s, balanced=balanced)

@@ -16,7 +16,7 @@ from benchmarks.process_tree import children_of, process_cpu_s
 from benchmarks.program import Moment, Program
 from benchmarks.steps_file import StepPoint, StepsFile, first_reaching
 from tidegate.core.errors import DeadlineError
-from tidegate.launch.folder import is_run_folder, read_processes
+from tidegate.launch.run_folder import is_run_folder, read_processes
 
 STEPS_FILE = Path("learner") / "steps.jsonl"
 POLL_S = 0.1

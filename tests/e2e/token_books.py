@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.cli.books import ledger_path
+from tidegate.cli.accounting import ledger_path
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
-from tidegate.launch.folder import read_record
-from tidegate.launch.watch import StatsWatch
+from tidegate.launch.run_folder import read_record
+from tidegate.launch.stats_subscription import StatsSubscription
 
 LOOK_S = 0.1
 
@@ -62,7 +62,7 @@ class TokenBooks:
 
     async def _follow(self) -> None:
         record = read_record(self._folder)
-        async with StatsWatch(record.broker, RunId(record.run_id), self._board):
+        async with StatsSubscription(record.broker, RunId(record.run_id), self._board):
             while not self._ended.is_set():
                 await asyncio.sleep(LOOK_S)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.observability.stack import ROOT, Stack, missing, stack, until
-from tidegate.launch.folder import read_record
+from tidegate.launch.run_folder import read_record
 
 UNDISTURBED_S = 60.0
 SLOWED_S = 60.0
@@ -113,10 +113,12 @@ def _slow_down(components: Stack, folder: Path) -> dict[str, dict[str, Any]]:
     before = set(components.firing())
     started_s = time.monotonic()
     command = tidegate(
-        "drill", "learner", "--factor", f"{FACTOR:g}", "--for", f"{SLOWED_S:g}s", "--dir", str(folder)
+        "throttle", "learner", "--factor", f"{FACTOR:g}", "--for", f"{SLOWED_S:g}s", "--dir", str(folder)
     )
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT) as drill:
-        while drill.poll() is None:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT
+    ) as throttle:
+        while throttle.poll() is None:
             for name, alert in components.firing().items():
                 if name not in before:
                     fired.setdefault(name, {**alert, "seen_after_s": time.monotonic() - started_s})

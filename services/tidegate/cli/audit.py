@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidegate.cli.accounting import RunAccounting, read_accounting
 from tidegate.cli.audit_lines import lines_of
-from tidegate.cli.books import Books, read_books
-from tidegate.launch.folder import find_folder, read_record
+from tidegate.launch.run_folder import find_folder, read_record
 
 
 def audit(
@@ -25,7 +25,7 @@ def audit(
     Exits 0 if the books balance, 1 if they do not.
     """
     where = find_folder(folder)
-    books = read_books(where)
+    books = read_accounting(where)
     if json:
         sys.stdout.write(msgspec.json.encode(books.audit).decode() + "\n")
     else:
@@ -33,7 +33,7 @@ def audit(
     raise typer.Exit(0 if books.audit.balanced else 1)
 
 
-def render(books: Books, *, run_id: str) -> Table:
+def render(books: RunAccounting, *, run_id: str) -> Table:
     """The audit as a column of sums, with the verdict below."""
     audit = books.audit
     table = Table(
@@ -49,7 +49,7 @@ def render(books: Books, *, run_id: str) -> Table:
     return table
 
 
-def one_line(books: Books) -> str:
+def one_line(books: RunAccounting) -> str:
     """The audit for a summary."""
     audit = books.audit
     dropped = sum(audit.dropped.values())

@@ -11,17 +11,17 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.asking import ask_admission
-from tidegate.cli.life import read_life, sentence
+from tidegate.cli.queries import ask_admission
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import promise, read_verdicts
+from tidegate.cli.trajectory_history import read_trajectory_history, sentence
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.errors import NotFoundError
 from tidegate.core.fixes import Advice, Fix, advise, gain_of
 from tidegate.core.prices import dollars
 from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import REMEDIES
-from tidegate.launch.folder import find_folder, read_plan
+from tidegate.launch.run_folder import find_folder, read_plan
 from tidegate.wire.clients.admission import AdmissionClient, Diagnosis
 
 # Signals worth a line, in the order of the loop; the others are in --json.
@@ -56,7 +56,7 @@ def explain(
     """
     where = find_folder(folder)
     if trajectory_id is not None:
-        life = read_life(where, trajectory_id)
+        life = read_trajectory_history(where, trajectory_id)
         answer: dict[str, Any] = {**msgspec.to_builtins(life), "sentence": sentence(life)}
         _tell(answer, Text(answer["sentence"]), json=json)
         return

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
-from tidegate.cli.books import ledger_path
+from tidegate.cli.accounting import ledger_path
 from tidegate.cli.samples import numbers, read_samples, trains
 from tidegate.cli.up.history import read_steps
 from tidegate.fleet.measured import (
@@ -18,7 +18,7 @@ from tidegate.fleet.measured import (
     StepTimes,
     measure,
 )
-from tidegate.launch.folder import find_folder, read_plan
+from tidegate.launch.run_folder import find_folder, read_plan
 from tidegate.trajectory_store.reading import rows
 
 

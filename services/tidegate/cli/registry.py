@@ -40,7 +40,8 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.export.command:export", "Write a run's trajectories to a Parquet file, for analysis."
     ),
     "await": CommandEntry(
-        "tidegate.cli.waiting:wait", "Wait until a running platform is ready, trains, or reaches a target."
+        "tidegate.cli.await_run:await_run",
+        "Wait until a running platform is ready, trains, or reaches a target.",
     ),
     "plan": CommandEntry(
         "tidegate.cli.plan.command:plan", "Who would bind, what it would cost, and whether asynchrony pays."
@@ -48,8 +49,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "sim": CommandEntry(
         "tidegate.cli.sim:sim", "Simulate a fleet of any size, or the services under faults."
     ),
-    "drill": CommandEntry(
-        "tidegate.cli.drill:drill", "Make one service of a local run slow for a while, on purpose."
+    "throttle": CommandEntry(
+        "tidegate.cli.throttle:throttle",
+        "Slow down one service of a local run for a while, to rehearse alerts.",
     ),
     "credentials": CommandEntry(
         "tidegate.cli.credentials:credentials",

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
-from tidegate.cli.asking import ask_admission
+from tidegate.cli.queries import ask_admission
 from tidegate.cli.up.chart import bar
 from tidegate.core.errors import NotFoundError
 from tidegate.core.slo import Condition, Slo, Verdict, headline
-from tidegate.launch.folder import find_folder, is_running, read_record
+from tidegate.launch.run_folder import find_folder, is_running, read_record
 from tidegate.wire.clients.admission import AdmissionClient
 
 STYLES: dict[Condition, str] = {

@@ -16,10 +16,10 @@ from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board, drops
-from tidegate.launch.folder import find_folder, is_running, read_plan, read_processes
-from tidegate.launch.scene import TRAINING, Scene, Screen, headline_of
-from tidegate.launch.targets import Target, parse_target
-from tidegate.launch.watch import StatsWatch
+from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of
+from tidegate.launch.run_folder import find_folder, is_running, read_plan, read_processes
+from tidegate.launch.stats_subscription import StatsSubscription
+from tidegate.launch.targets import RunTarget, parse_target
 from tidegate.wire.stats import ServiceStats
 
 REFRESH_S = 0.5
@@ -82,10 +82,10 @@ def _tell_ended(folder: Path, *, json: bool) -> None:
     )
 
 
-def _scene(folder: Path, board: Board) -> Scene:
+def _scene(folder: Path, board: Board) -> LiveRun:
     record, plan = read_plan(folder)
     processes = read_processes(folder)
-    return Scene(
+    return LiveRun(
         run_id=record.run_id,
         folder=str(folder),
         plan=plan,
@@ -96,7 +96,7 @@ def _scene(folder: Path, board: Board) -> Scene:
     )
 
 
-def _target(folder: Path) -> Target:
+def _target(folder: Path) -> RunTarget:
     """What ``up`` was told to reach, which may not be what the run file says; in a cluster it is that."""
     processes = read_processes(folder)
     if processes is None:
@@ -104,10 +104,10 @@ def _target(folder: Path) -> Target:
     return parse_target(processes.target)
 
 
-async def _gather(folder: Path) -> Scene:
+async def _gather(folder: Path) -> LiveRun:
     record, plan = read_plan(folder)
     board = Board(headline=headline_of(_target(folder), plan))
-    async with StatsWatch(record.broker, RunId(record.run_id), board):
+    async with StatsSubscription(record.broker, RunId(record.run_id), board):
         await asyncio.sleep(GATHER_S)
     return _scene(folder, board)
 
@@ -117,7 +117,7 @@ async def _follow(folder: Path, screen: Screen) -> None:
     board = Board(headline=headline_of(_target(folder), plan))
     board.history.extend(read_history(folder, board.headline))
     try:
-        async with StatsWatch(record.broker, RunId(record.run_id), board):
+        async with StatsSubscription(record.broker, RunId(record.run_id), board):
             while is_running(folder):
                 screen.show(_scene(folder, board))
                 await asyncio.sleep(REFRESH_S)
@@ -125,7 +125,7 @@ async def _follow(folder: Path, screen: Screen) -> None:
         screen.close()
 
 
-def _status(folder: Path, scene: Scene) -> Status:
+def _status(folder: Path, scene: LiveRun) -> Status:
     values = scene.board.values()
     return Status(
         run_id=scene.run_id,

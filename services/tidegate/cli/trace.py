@@ -10,8 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.life import Life, read_life, sentence
-from tidegate.launch.folder import find_folder
+from tidegate.cli.trajectory_history import TrajectoryHistory, read_trajectory_history, sentence
+from tidegate.launch.run_folder import find_folder
 
 BAR_WIDTH_MIN, BAR_WIDTH_MAX = 12, 60
 # What the other columns take with the longest names.
@@ -37,7 +37,7 @@ def trace(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Print the life of one trajectory: every stage with its worker, its time and the versions it used."""
-    life = read_life(find_folder(folder), trajectory_id)
+    life = read_trajectory_history(find_folder(folder), trajectory_id)
     if json:
         sys.stdout.write(msgspec.json.encode(life).decode() + "\n")
         return
@@ -45,7 +45,7 @@ def trace(
     console.print(render(life, width=console.width), highlight=False)
 
 
-def render(life: Life, *, width: int) -> RenderableType:
+def render(life: TrajectoryHistory, *, width: int) -> RenderableType:
     """Facts first, then the stages as a waterfall of at most ``width`` columns."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bright_black")
@@ -67,7 +67,7 @@ def render(life: Life, *, width: int) -> RenderableType:
     return Group(facts, Text(), _waterfall(life, width=width)) if life.stages else facts
 
 
-def _waterfall(life: Life, *, width: int) -> Table:
+def _waterfall(life: TrajectoryHistory, *, width: int) -> Table:
     start_s = life.stages[0].started_at_s
     total_s = max(1e-9, max(stage.finished_at_s for stage in life.stages) - start_s)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bright_black")

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.core.errors import ConfigError, UnavailableError
-from tidegate.launch.scene import BROKER
+from tidegate.launch.live_run import BROKER
 from tidegate.launch.supervisor import ProcessSpec
 from tidegate.runtime.ports import LOOPBACK
 from tidegate.wire.subjects import BROKER_PAYLOAD_BYTES_MAX
@@ -26,7 +26,7 @@ MEMORY_STORE_BYTES_MAX = 64 << 20
 CORES_VARIABLE = "GOMAXPROCS"
 
 
-class Broker(msgspec.Struct, frozen=True):
+class BrokerEndpoint(msgspec.Struct, frozen=True):
     """Where the broker listens and what it asks of a client.
 
     ``elsewhere`` is the URL of one that is not of this machine; it asks for a user and a password.
@@ -66,7 +66,7 @@ def find_server() -> Path:
     return Path(found)
 
 
-def write_config(path: Path, broker: Broker, *, server_name: str, store: Path) -> Path:
+def write_config(path: Path, broker: BrokerEndpoint, *, server_name: str, store: Path) -> Path:
     """Write the server's configuration, readable by this user only, and return its path."""
     text = f"""\
 # Written anew by every `tidegate up` of this folder.
@@ -99,7 +99,7 @@ def process(config: Path, *, log: Path) -> ProcessSpec:
     return ProcessSpec(BROKER, command, log, {CORES_VARIABLE: cores})
 
 
-async def wait_ready(broker: Broker, *, timeout_s: float = READY_TIMEOUT_S) -> None:
+async def wait_ready(broker: BrokerEndpoint, *, timeout_s: float = READY_TIMEOUT_S) -> None:
     """Return once the server greets a client, which it does after JetStream recovered its files.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from tidegate.core.errors import ConfigError, NotFoundError
-from tidegate.launch.broker import Broker
+from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.overrides import parse_yaml
 from tidegate.launch.run_record import FORMAT, RunRecord
 from tidegate.runtime.config import StalenessConfig
@@ -75,7 +75,7 @@ def read_cluster(folder: Path) -> RunRecord:
         run_id=cluster.run_id,
         created_at_s=(folder / CLUSTER_FILE).stat().st_mtime,
         run_file=document,
-        broker=Broker(
+        broker=BrokerEndpoint(
             port=0,
             token="",
             elsewhere=cluster.broker_url,

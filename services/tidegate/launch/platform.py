@@ -13,10 +13,10 @@ from pathlib import Path
 from tidegate.launch import broker as nats
 from tidegate.launch import usage
 from tidegate.launch.board import Board
-from tidegate.launch.folder import ProcessesRecord, ProcessRecord, write_processes, write_record
+from tidegate.launch.live_run import BROKER, SUPERVISOR, cpu_name, pss_name, restarts_name
+from tidegate.launch.run_folder import ProcessesRecord, ProcessRecord, write_processes, write_record
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
-from tidegate.launch.scene import BROKER, SUPERVISOR, cpu_name, pss_name, restarts_name
 from tidegate.launch.services import SERVICES, instances
 from tidegate.launch.supervisor import ProcessFailedError, ProcessSpec, Supervisor
 from tidegate.wire.stats import ServiceStats

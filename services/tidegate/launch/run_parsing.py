@@ -8,10 +8,10 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from tidegate.core.errors import ConfigError
-from tidegate.launch.checks import check_plan
-from tidegate.launch.complaints import explain_validation
+from tidegate.launch.cross_checks import check_plan
 from tidegate.launch.run_plan import REPLICAS_MAX, RunFile, RunPlan
 from tidegate.launch.services import SERVICES, config_type
+from tidegate.launch.validation_errors import explain_validation
 
 
 class _Replicas(msgspec.Struct, frozen=True):

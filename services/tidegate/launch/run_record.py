@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.launch.broker import Broker
+from tidegate.launch.broker import BrokerEndpoint
 
 FORMAT = 1
 
@@ -20,7 +20,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     run_id: str
     created_at_s: float
     run_file: dict[str, Any]
-    broker: Broker
+    broker: BrokerEndpoint
     addresses: dict[str, list[str]]
     max_lag_ever: int
     cluster: bool = False

@@ -17,9 +17,9 @@ import msgspec
 
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.launch.cluster import BROKER_WAIT_S, LISTEN, POD_NAME_VARIABLE, RUN_FILE, pod_index
-from tidegate.launch.folder import RUN_JSON, read_record, settings_of
 from tidegate.launch.leash import tie_to_supervisor
 from tidegate.launch.log_lines import log_json_lines, log_plain_lines
+from tidegate.launch.run_folder import RUN_JSON, read_record, settings_of
 from tidegate.launch.run_parsing import parse_section, parse_shared
 from tidegate.launch.services import SERVICES, load
 from tidegate.runtime.config import Settings

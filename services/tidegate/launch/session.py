@@ -1,7 +1,7 @@
 """One run from its first process to its last: start, watch, stop at the target, wind down.
 
-Consumes statistics, the clock and signals; produces an ``Outcome``; waits for the target, the time limit, a signal or
-a process that cannot be kept alive.
+Consumes statistics, the clock and signals; produces a ``RunOutcome``; waits for the target, the time limit, a signal
+or a process that cannot be kept alive.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ import msgspec
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
-from tidegate.launch.ending import wind_down
+from tidegate.launch.live_run import LiveRun, Screen, headline_of
 from tidegate.launch.platform import Platform
+from tidegate.launch.run_drain import wind_down
 from tidegate.launch.run_event_log import RunEventLog
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
-from tidegate.launch.scene import Scene, Screen, headline_of
-from tidegate.launch.targets import Target
-from tidegate.launch.watch import StatsWatch
+from tidegate.launch.stats_subscription import StatsSubscription
+from tidegate.launch.targets import RunTarget
 
 TICK_S = 0.25
 LEFTOVERS_TIMEOUT_S = 2.0
@@ -32,7 +32,7 @@ HOUSEKEEPING_PERIOD_S = 30.0
 EndedBy = Literal["target", "time", "interrupted", "failed"]
 
 
-class Reading(msgspec.Struct, frozen=True):
+class CounterReading(msgspec.Struct, frozen=True):
     """Counters at one moment, to take rates between two of them."""
 
     at_s: float
@@ -40,7 +40,7 @@ class Reading(msgspec.Struct, frozen=True):
     cpu_s: float
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RunOutcome(msgspec.Struct, frozen=True):
     """What happened, before the books are read.
 
     ``first`` and ``last`` are read at the first gradient and when training ended. ``values`` are the statistics at
@@ -51,8 +51,8 @@ class Outcome(msgspec.Struct, frozen=True):
     problem: str
     started_at_s: float
     ended_at_s: float
-    first: Reading | None
-    last: Reading
+    first: CounterReading | None
+    last: CounterReading
     generated_steps: float
     version: str
     values: dict[str, float]
@@ -62,27 +62,27 @@ class Outcome(msgspec.Struct, frozen=True):
     notes: list[str]
 
 
-class Session(msgspec.Struct, frozen=True):
+class RunSession(msgspec.Struct, frozen=True):
     """What to run and when to stop."""
 
     folder: Path
     record: RunRecord
     plan: RunPlan
-    target: Target
+    target: RunTarget
     time_limit_s: float | None
     started_at_s: float
 
 
-async def run_session(session: Session, screen: Screen) -> Outcome:
+async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
     """Run the platform to its end; nothing it started is left behind, whatever is raised."""
     board = Board(headline=headline_of(session.target, session.plan))
     platform = Platform(session.folder, session.record, session.plan, target=str(session.target))
     stop = _StopSignals(platform)
-    run = _Run(session, board, platform, screen, stop)
+    run = _RunLoop(session, board, platform, screen, stop)
     try:
         await platform.start()
         events = RunEventLog(session.folder)
-        async with StatsWatch(
+        async with StatsSubscription(
             session.record.broker, RunId(session.record.run_id), board, events=events
         ) as watch:
             ended_by = await run.watch(watch)
@@ -94,7 +94,7 @@ async def run_session(session: Session, screen: Screen) -> Outcome:
         platform.kill_all()
         screen.close()
         stop.close()
-    return Outcome(
+    return RunOutcome(
         ended_by=ended_by,
         problem=str(platform.failure) if platform.failure is not None else "",
         started_at_s=session.started_at_s,
@@ -111,7 +111,7 @@ async def run_session(session: Session, screen: Screen) -> Outcome:
     )
 
 
-def run_to_end(session: Session, screen: Screen) -> Outcome:
+def run_to_end(session: RunSession, screen: Screen) -> RunOutcome:
     """``run_session`` on an event loop of its own, which is left behind even if a task does not end.
 
     ``asyncio.run`` waits for every task it cancels. The broker client's reconnect loop was seen to lose a
@@ -161,11 +161,11 @@ class _StopSignals:
             self._loop.remove_signal_handler(number)
 
 
-class _Run:
+class _RunLoop:
     """The loop of the supervisor process."""
 
     def __init__(
-        self, session: Session, board: Board, platform: Platform, screen: Screen, stop: _StopSignals
+        self, session: RunSession, board: Board, platform: Platform, screen: Screen, stop: _StopSignals
     ) -> None:
         self._session = session
         self._board = board
@@ -173,14 +173,14 @@ class _Run:
         self._screen = screen
         self._stop = stop
         self._phase = "starting"
-        self.first: Reading | None = None
+        self.first: CounterReading | None = None
         self.values_at_end: dict[str, float] = {}
 
-    def read(self) -> Reading:
+    def read(self) -> CounterReading:
         values = self._board.values()
-        return Reading(time.time(), values.get("trained_steps_total", 0.0), self._platform.cpu_s())
+        return CounterReading(time.time(), values.get("trained_steps_total", 0.0), self._platform.cpu_s())
 
-    async def watch(self, watch: StatsWatch) -> EndedBy:
+    async def watch(self, watch: StatsSubscription) -> EndedBy:
         """Until something ends the run; every tick looks at the newest statistics anew."""
         published_s = tidied_s = float("-inf")
         steps_before = self._board.values().get("trained_steps_total")
@@ -232,7 +232,7 @@ class _Run:
     def _show(self) -> None:
         session = self._session
         self._screen.show(
-            Scene(
+            LiveRun(
                 run_id=session.record.run_id,
                 folder=str(session.folder),
                 plan=session.plan,

@@ -17,7 +17,7 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 EXAMPLE = "such as `mean_return>=475` or `version_step>=200 and mean_return>=400`"
 
 
-class Condition(msgspec.Struct, frozen=True):
+class TargetCondition(msgspec.Struct, frozen=True):
     """One statistic against one number."""
 
     name: str
@@ -43,10 +43,10 @@ class Condition(msgspec.Struct, frozen=True):
         return f"{self.name}{self.operator}{self.threshold:g}"
 
 
-class Target(msgspec.Struct, frozen=True):
+class RunTarget(msgspec.Struct, frozen=True):
     """Conditions that must hold at the same moment; none at all is a run without a target."""
 
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[TargetCondition, ...] = ()
 
     def reached(self, values: Mapping[str, float]) -> bool:
         """Whether every condition holds; never true without a condition."""
@@ -57,15 +57,15 @@ class Target(msgspec.Struct, frozen=True):
         return " and ".join(map(str, self.conditions))
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> RunTarget:
     """Read ``name>=number`` conditions joined by ``and``; an empty text is no target.
 
     Raises:
         ConfigError: a part is no condition.
     """
     if not text.strip():
-        return Target()
-    conditions: list[Condition] = []
+        return RunTarget()
+    conditions: list[TargetCondition] = []
     for part in re.split(r"\s+and\s+", text.strip()):
         match = _CONDITION.match(part.strip())
         if match is None:
@@ -74,8 +74,8 @@ def parse_target(text: str) -> Target:
                 why="it must be a statistic, one of >= <= > <, and a number",
                 fix=f"write it {EXAMPLE}",
             )
-        conditions.append(Condition(match[1], cast("Operator", match[2]), float(match[3])))
-    return Target(tuple(conditions))
+        conditions.append(TargetCondition(match[1], cast("Operator", match[2]), float(match[3])))
+    return RunTarget(tuple(conditions))
 
 
 def unpublished_hint(name: str, values: Mapping[str, float]) -> str:

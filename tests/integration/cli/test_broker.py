@@ -10,7 +10,7 @@ import pytest
 
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.ids import RunId
-from tidegate.launch.broker import Broker, new_token, process, wait_ready, write_config
+from tidegate.launch.broker import BrokerEndpoint, new_token, process, wait_ready, write_config
 from tidegate.launch.supervisor import Supervisor
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
@@ -29,14 +29,14 @@ async def supervisor() -> AsyncIterator[Supervisor]:
     await supervisor.stop(["nats-server"], grace_s=5)
 
 
-def start(supervisor: Supervisor, folder: Path) -> Broker:
-    broker = Broker(port=pick_ports(1)[0], token=new_token())
+def start(supervisor: Supervisor, folder: Path) -> BrokerEndpoint:
+    broker = BrokerEndpoint(port=pick_ports(1)[0], token=new_token())
     config = write_config(folder / "nats.conf", broker, server_name="a-run", store=folder / "nats")
     supervisor.start(process(config, log=folder / "nats.log"))
     return broker
 
 
-async def connect(broker: Broker, *, token: str | None = None, timeout_s: float = 30.0) -> Bus:
+async def connect(broker: BrokerEndpoint, *, token: str | None = None, timeout_s: float = 30.0) -> Bus:
     return await Bus.connect(
         broker.url,
         token=broker.token if token is None else token,
@@ -81,14 +81,14 @@ async def test_broker_that_was_killed_returns_on_its_port_with_its_messages(
 
 def test_broker_config_is_for_this_user_only(tmp_path: Path) -> None:
     path = write_config(
-        tmp_path / "nats.conf", Broker(4222, new_token()), server_name="a", store=tmp_path / "nats"
+        tmp_path / "nats.conf", BrokerEndpoint(4222, new_token()), server_name="a", store=tmp_path / "nats"
     )
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 async def test_broker_that_never_answers_is_named_with_its_log() -> None:
     with pytest.raises(UnavailableError, match=r"logs/nats-server\.log"):
-        await wait_ready(Broker(port=pick_ports(1)[0], token=""), timeout_s=0.1)
+        await wait_ready(BrokerEndpoint(port=pick_ports(1)[0], token=""), timeout_s=0.1)
 
 
 def test_taken_port_is_refused_by_name() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tidegate.cli.books import journal_path, ledger_path
+from tidegate.cli.accounting import journal_path, ledger_path
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
 from tidegate.core.records import EpisodeEnd, StageTiming, Task, Trajectory, VersionSpan
 from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
-from tidegate.launch.folder import new_record, write_record
 from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_folder import new_record, write_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.steps_log import StepLine, StepsLog
 from tidegate.task_queue.journal import open_journal

@@ -11,7 +11,7 @@ from tidegate.cli.app import run
 from tidegate.cli.explain import render, signals_of
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.fixes import advise
-from tidegate.launch.folder import read_record, write_record
+from tidegate.launch.run_folder import read_record, write_record
 from tidegate.wire.clients.admission import Diagnosis
 
 

@@ -8,8 +8,8 @@ import pyarrow.parquet
 import pytest
 
 from tests.unit.cli.run_folder import LINEAGE, START_S, write_run
+from tidegate.cli.accounting import ledger_path
 from tidegate.cli.app import run as run_command
-from tidegate.cli.books import ledger_path
 from tidegate.cli.export import command
 from tidegate.cli.export.table import COLUMNS, TENSOR_COLUMNS
 from tidegate.core.ids import GroupId, PolicyVersion, PromptId, RunId, TaskId, TrajectoryId, trajectory_id

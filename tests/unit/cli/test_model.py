@@ -10,8 +10,8 @@ from tests.unit.launch.test_run_file import TEXT
 from tests.unit.models.tiny_llama import make_folder
 from tidegate.cli.app import run
 from tidegate.core.errors import ConfigError
-from tidegate.launch import prepare
-from tidegate.launch.prepare import prepare_model
+from tidegate.launch import preparation
+from tidegate.launch.preparation import prepare_model
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.models.model_folder import folder_digest
@@ -61,7 +61,7 @@ def with_child(monkeypatch: pytest.MonkeyPatch, folder: Path, *, problem: str = 
     def found(_cache: Path) -> Path:
         return folder
 
-    monkeypatch.setattr(prepare, "smollm2_folder", found)
+    monkeypatch.setattr(preparation, "smollm2_folder", found)
     monkeypatch.setattr(subprocess, "run", child.run)
     return child
 

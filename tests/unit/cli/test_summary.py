@@ -17,17 +17,17 @@ from tidegate.cli.up.summary import (
     summarise,
     write_summary,
 )
-from tidegate.launch.folder import read_plan
-from tidegate.launch.session import EndedBy, Outcome, Reading, Session
+from tidegate.launch.run_folder import read_plan
+from tidegate.launch.session import CounterReading, EndedBy, RunOutcome, RunSession
 from tidegate.launch.targets import parse_target
 
-OUTCOME = Outcome(
+OUTCOME = RunOutcome(
     ended_by="target",
     problem="",
     started_at_s=100.0,
     ended_at_s=140.0,
-    first=Reading(at_s=110.0, trained_steps=1_000.0, cpu_s=8.0),
-    last=Reading(at_s=140.0, trained_steps=61_000.0, cpu_s=14.0),
+    first=CounterReading(at_s=110.0, trained_steps=1_000.0, cpu_s=8.0),
+    last=CounterReading(at_s=140.0, trained_steps=61_000.0, cpu_s=14.0),
     generated_steps=62_000.0,
     version="0-aaaa@3",
     values={"version_step": 3.0, "trained_steps_total": 61_000.0, "mean_return": 480.0},
@@ -38,9 +38,9 @@ OUTCOME = Outcome(
 )
 
 
-def session_of(folder: Path, *, target: str = "mean_return>=475") -> Session:
+def session_of(folder: Path, *, target: str = "mean_return>=475") -> RunSession:
     record, plan = read_plan(folder)
-    return Session(folder, record, plan, parse_target(target), None, 100.0)
+    return RunSession(folder, record, plan, parse_target(target), None, 100.0)
 
 
 def summary_of(folder: Path, *, ended_by: EndedBy = "target", target: str = "mean_return>=475") -> Summary:

@@ -4,8 +4,8 @@ from tests.unit.cli.run_folder import CARTPOLE
 from tidegate.cli.up.screen import line
 from tidegate.cli.up.view import WIDTH_MIN, clock, draw, number
 from tidegate.launch.board import Board
+from tidegate.launch.live_run import SUPERVISOR, LiveRun, cpu_name, pss_name, restarts_name
 from tidegate.launch.run_file import read_run_file
-from tidegate.launch.scene import SUPERVISOR, Scene, cpu_name, pss_name, restarts_name
 from tidegate.launch.targets import parse_target
 from tidegate.wire.stats import ServiceStats
 
@@ -44,8 +44,8 @@ def busy_board() -> Board:
     return board
 
 
-def scene_with(board: Board, *, target: str = "mean_return>=475", phase: str = "training") -> Scene:
-    return Scene(
+def scene_with(board: Board, *, target: str = "mean_return>=475", phase: str = "training") -> LiveRun:
+    return LiveRun(
         run_id="cartpole-abc123",
         folder="runs/x",
         plan=read_run_file(CARTPOLE, ["staleness.max_lag=4"]),

@@ -6,7 +6,14 @@ import pytest
 
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch.cluster import pod_index
-from tidegate.launch.folder import find_folder, is_run_folder, is_running, read_plan, read_record, settings_of
+from tidegate.launch.run_folder import (
+    find_folder,
+    is_run_folder,
+    is_running,
+    read_plan,
+    read_record,
+    settings_of,
+)
 
 RUN = """\
 run: cartpole

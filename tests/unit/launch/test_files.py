@@ -10,8 +10,8 @@ from tests.unit.launch.test_run_file import TEXT
 from tidegate.cli.samples import last_working_sample, numbers, read_samples
 from tidegate.cli.up.history import read_history, read_steps
 from tidegate.core.errors import ConfigError
-from tidegate.launch import event_log
-from tidegate.launch.prepare import write_datasets
+from tidegate.launch import run_event_log
+from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_event_log import RunEventLog, read_events
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_parsing import parse_plan
@@ -32,7 +32,7 @@ def test_event_that_is_no_line_of_json_spoils_no_other(tmp_path: Path) -> None:
 
 
 def test_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "BYTES_MAX", 200)
+    monkeypatch.setattr(run_event_log, "BYTES_MAX", 200)
     log = RunEventLog(tmp_path)
     for number in range(50):
         log.append(json.dumps({"kind": "a", "number": number}).encode())

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.errors import ConfigError
-from tidegate.launch.targets import Condition, Target, parse_duration, parse_target, unpublished_hint
+from tidegate.launch.targets import RunTarget, TargetCondition, parse_duration, parse_target, unpublished_hint
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_statistic_that_nobody_published_meets_no_target() -> None:
 
 
 def test_run_without_target_never_reaches_it() -> None:
-    assert parse_target("  ") == Target()
-    assert not Target().reached({"mean_return": 500.0})
+    assert parse_target("  ") == RunTarget()
+    assert not RunTarget().reached({"mean_return": 500.0})
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_text_that_is_no_target_is_refused_with_an_example(text: str) -> None:
 def test_condition_reads_back_what_it_prints(name: str, operator: str, threshold: int) -> None:
     target = parse_target(f"{name}{operator}{threshold}")
     assert parse_target(str(target)) == target
-    assert target.conditions == (Condition(name, operator, float(threshold)),)  # pyright: ignore[reportArgumentType]  # drawn
+    assert target.conditions == (TargetCondition(name, operator, float(threshold)),)  # pyright: ignore[reportArgumentType]  # drawn
 
 
 @pytest.mark.parametrize(

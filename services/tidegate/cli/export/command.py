@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from tidegate.cli.books import ledger_path
+from tidegate.cli.accounting import ledger_path
 from tidegate.cli.export.table import COLUMNS, FORMAT, TENSOR_COLUMNS, Column, arrow_type
 from tidegate.core.errors import ConfigError, NotFoundError
-from tidegate.launch.folder import find_folder, read_record
+from tidegate.launch.run_folder import find_folder, read_record
 from tidegate.runtime.arrow import load_pyarrow
 from tidegate.trajectory_store.exporting import Ended, ended
 

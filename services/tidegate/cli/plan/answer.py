@@ -11,7 +11,7 @@ from tidegate.core.prices import Prices
 REPLICAS_SHOWN = 8
 
 
-class Question(msgspec.Struct, frozen=True):
+class PlanQuestion(msgspec.Struct, frozen=True):
     """What is to be planned. ``rollouts`` None: nothing is known of how long a rollout takes."""
 
     loop: Loop
@@ -32,7 +32,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     usd_per_million: float
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PlanAnswer(msgspec.Struct, frozen=True):
     """``learner_free_at``: replicas from which on the learner binds no more; None if none suffice."""
 
     loop: Loop
@@ -45,7 +45,7 @@ class Answer(msgspec.Struct, frozen=True):
     sentence: str
 
 
-def work_out(question: Question) -> Answer:
+def work_out(question: PlanQuestion) -> PlanAnswer:
     """Answer a question.
 
     Raises:
@@ -54,7 +54,7 @@ def work_out(question: Question) -> Answer:
     loop, prices = question.loop, question.prices
     balance = balance_of(loop, prices=prices, after_s=question.after_s)
     rebalancing = rebalance(loop, prices=prices, target_per_s=question.target_per_s)
-    return Answer(
+    return PlanAnswer(
         loop=loop,
         prices=prices,
         balance=balance,
@@ -69,7 +69,7 @@ def work_out(question: Question) -> Answer:
     )
 
 
-def _with_replicas(question: Question, replicas: int) -> ReplicaRow:
+def _with_replicas(question: PlanQuestion, replicas: int) -> ReplicaRow:
     loop = msgspec.structs.replace(question.loop, num_replicas=replicas)
     balance = balance_of(loop, prices=question.prices, after_s=question.after_s)
     return ReplicaRow(

@@ -8,7 +8,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from tidegate.cli.plan.answer import Answer, work_out
+from tidegate.cli.plan.answer import PlanAnswer, work_out
 from tidegate.cli.plan.measured import MeasuredRun
 from tidegate.cli.plan.page import write_page
 from tidegate.cli.plan.question import Flags, ask
@@ -143,7 +143,7 @@ def plan(
             console.print(f"page: {html}", highlight=False, markup=False)
 
 
-def as_document(answer: Answer, run: MeasuredRun | None) -> dict[str, Any]:
+def as_document(answer: PlanAnswer, run: MeasuredRun | None) -> dict[str, Any]:
     """The answer for ``--json``; of what was measured everything but the thousands of draws."""
     document: dict[str, Any] = msgspec.to_builtins(answer)
     if run is None:

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import msgspec
 
-from tidegate.cli.books import ledger_path
+from tidegate.cli.accounting import ledger_path
 from tidegate.cli.samples import read_samples, trains
 from tidegate.core.errors import NotFoundError
 from tidegate.core.planner.tails import Measured, measured
 from tidegate.core.prices import Prices
-from tidegate.launch.folder import read_plan
+from tidegate.launch.run_folder import read_plan
 from tidegate.trajectory_store.schema import reading
 
 # Evenly through the run; the tail of a distribution is known to a hundredth with less.

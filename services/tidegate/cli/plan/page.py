@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.cli.plan.answer import Answer, Question
+from tidegate.cli.plan.answer import PlanAnswer, PlanQuestion
 from tidegate.core.errors import ConfigError
 from tidegate.core.planner.rollout import RolloutLoop
 from tidegate.core.planner.tails import Durations, Measured
@@ -16,7 +16,7 @@ SHARED_STYLE = HERE.parent / "report" / "style.css"
 QUANTILES = 1024
 
 
-def write_page(path: Path, question: Question, answer: Answer) -> None:
+def write_page(path: Path, question: PlanQuestion, answer: PlanAnswer) -> None:
     """Write the page.
 
     Raises:
@@ -28,7 +28,7 @@ def write_page(path: Path, question: Question, answer: Answer) -> None:
         raise ConfigError(f"--html {path} cannot be written", why=error.strerror or str(error)) from error
 
 
-def render_page(question: Question, answer: Answer) -> str:
+def render_page(question: PlanQuestion, answer: PlanAnswer) -> str:
     """The whole page; ``answer`` travels along, so that the page can say if its own formulas disagree."""
     data = {"question": as_data(question), "answer": msgspec.to_builtins(answer)}
     # In a script element only `</` could end the data early.
@@ -44,7 +44,7 @@ def render_page(question: Question, answer: Answer) -> str:
     return page
 
 
-def as_data(question: Question) -> dict[str, Any]:
+def as_data(question: PlanQuestion) -> dict[str, Any]:
     """A question as the page's formulas take it."""
     rollouts = question.rollouts
     return {**msgspec.to_builtins(question), "rollouts": _rollouts(rollouts) if rollouts else None}

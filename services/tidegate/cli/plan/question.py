@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tidegate.cli.plan.answer import Question
+from tidegate.cli.plan.answer import PlanQuestion
 from tidegate.cli.plan.measured import MeasuredRun, measure_run
 from tidegate.cli.plan.specs import parse_durations, parse_speedup
 from tidegate.core.errors import ConfigError
@@ -52,7 +52,7 @@ class Flags(msgspec.Struct, frozen=True):
     from_run: Path | None = None
 
 
-def ask(flags: Flags) -> tuple[Question, MeasuredRun | None]:
+def ask(flags: Flags) -> tuple[PlanQuestion, MeasuredRun | None]:
     """The question that flags and a run folder put.
 
     Raises:
@@ -94,7 +94,7 @@ def ask(flags: Flags) -> tuple[Question, MeasuredRun | None]:
         penalty_per_version=flags.freshness_penalty,
     )
     prices = _prices(flags, run.prices if run else EXAMPLE_PRICES)
-    return Question(loop, prices, flags.after_s, flags.target_rate, rollouts or None), run
+    return PlanQuestion(loop, prices, flags.after_s, flags.target_rate, rollouts or None), run
 
 
 def _known(typed: ValueT | None, otherwise: ValueT) -> ValueT:

@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.plan.answer import Answer
+from tidegate.cli.plan.answer import PlanAnswer
 from tidegate.cli.plan.measured import MeasuredRun
 from tidegate.core.planner.rollout import RolloutPlan
 from tidegate.core.planner.stages import Balance, Stage
@@ -16,7 +16,7 @@ MUTED = "bright_black"
 BOUND_BY = {"actors": "actors bind", "learner": "the learner binds", "admission": "the budget binds"}
 
 
-def render(answer: Answer, run: MeasuredRun | None) -> RenderableType:
+def render(answer: PlanAnswer, run: MeasuredRun | None) -> RenderableType:
     """The whole answer."""
     parts: list[RenderableType] = []
     if run is not None:
@@ -67,7 +67,7 @@ def _bar(stage: Stage) -> Text:
     return Text("█" * filled, style=style) + Text("░" * (BAR_CELLS - filled), style=MUTED)
 
 
-def _numbers(answer: Answer) -> Table:
+def _numbers(answer: PlanAnswer) -> Table:
     balance = answer.balance
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style=MUTED)
@@ -99,7 +99,7 @@ def _numbers(answer: Answer) -> Table:
     return rows
 
 
-def _replicas(answer: Answer) -> Table:
+def _replicas(answer: PlanAnswer) -> Table:
     note = (
         f"it binds with fewer than {answer.learner_free_at}"
         if answer.learner_free_at and answer.learner_free_at > 1

@@ -8,7 +8,7 @@ import typer
 
 from tidegate.cli.report.data import read_run
 from tidegate.cli.report.page import render_page
-from tidegate.launch.folder import REPORT_HTML, find_folder
+from tidegate.launch.run_folder import REPORT_HTML, find_folder
 from tidegate.runtime.files import replace_file
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from tidegate.cli.books import Books, journal_path, ledger_path, read_books
+from tidegate.cli.accounting import RunAccounting, journal_path, ledger_path, read_accounting
 from tidegate.cli.samples import numbers, read_samples
 from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import TidegateError
-from tidegate.launch.folder import read_plan
 from tidegate.launch.run_event_log import read_events
+from tidegate.launch.run_folder import read_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.task_queue.journal_file import connect_reader
@@ -31,7 +31,7 @@ RATE_SLICES = 40
 SLICE_S_MIN = 0.5
 
 
-class Flow(msgspec.Struct, frozen=True):
+class WorkFlow(msgspec.Struct, frozen=True):
     """How work stood and moved, a value a time slice, by name."""
 
     depths: dict[str, Points]
@@ -45,10 +45,10 @@ class RunData(msgspec.Struct, frozen=True):
     record: RunRecord
     plan: RunPlan
     summary: dict[str, Any]
-    books: Books | None
+    books: RunAccounting | None
     steps: list[dict[str, Any]]
     started_at_s: float
-    flow: Flow
+    flow: WorkFlow
     samples: list[tuple[float, dict[str, float]]]
     evaluated: list[dict[str, Any]]
 
@@ -97,7 +97,7 @@ def read_run(folder: Path) -> RunData:
     """
     record, plan = read_plan(folder)
     try:
-        books = read_books(folder)
+        books = read_accounting(folder)
     except TidegateError:
         books = None  # a run that never started still has a report that says so
     steps = list(read_steps(folder))
@@ -117,7 +117,7 @@ def read_run(folder: Path) -> RunData:
     )
 
 
-_EMPTY = Flow(depths={}, rates={}, life_s={})
+_EMPTY = WorkFlow(depths={}, rates={}, life_s={})
 
 # What happened to trajectories, as the ledger dates it. One that was dropped while it waited left the store unleased.
 _EVENTS = {
@@ -133,7 +133,7 @@ _LIFE = {
 }
 
 
-def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, Flow]:
+def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
     with reading(ledger_path(folder)) as ledger, closing(connect_reader(journal_path(folder))) as journal:
         start_s = _scalar(journal, "SELECT min(admitted_at_s) FROM tasks")
         end_s = _scalar(ledger, "SELECT max(coalesce(terminal_at_s, accepted_at_s)) FROM trajectories")
@@ -169,7 +169,7 @@ def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, Flow]:
             for at_s, first, second in zip(times, totals[earlier], totals[later], strict=True)
         ]
 
-    return start_s, Flow(
+    return start_s, WorkFlow(
         depths={
             "being rolled out": between("admitted", "stored"),
             "waiting for a batch": between("stored", "leased"),

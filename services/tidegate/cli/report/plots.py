@@ -6,7 +6,7 @@ import msgspec
 
 from tidegate.cli.report.data import Points, RunData
 from tidegate.cli.report.figures import bar_chart, line_chart, stacked_chart
-from tidegate.launch.targets import Condition, parse_target
+from tidegate.launch.targets import TargetCondition, parse_target
 
 SECONDS = "seconds since the first admission"
 VERSION = "policy version"
@@ -29,7 +29,7 @@ def plots(run: RunData) -> list[Plot]:
     return [make(run) for make in _PLOTS]
 
 
-def _headline(run: RunData) -> tuple[str, Condition | None]:
+def _headline(run: RunData) -> tuple[str, TargetCondition | None]:
     conditions = parse_target(run.target()).conditions
     name = conditions[0].name if conditions else ""
     if name not in HEADLINES:

@@ -12,14 +12,14 @@ from rich.console import Console
 from tidegate.cli.up.screen import LineScreen, LiveScreen
 from tidegate.cli.up.summary import Summary, render_summary, summarise, write_summary
 from tidegate.core.errors import StaleFolderError
-from tidegate.launch import folder as folders
-from tidegate.launch.checks import check_target
-from tidegate.launch.prepare import prepare_model, write_datasets
+from tidegate.launch import run_folder as folders
+from tidegate.launch.cross_checks import check_target
+from tidegate.launch.live_run import Screen
+from tidegate.launch.preparation import prepare_model, write_datasets
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
-from tidegate.launch.scene import Screen
 from tidegate.launch.services import load
-from tidegate.launch.session import Session, run_to_end
+from tidegate.launch.session import RunSession, run_to_end
 from tidegate.launch.targets import parse_duration, parse_target
 
 
@@ -56,7 +56,7 @@ def up(
     try:
         prepare_model(plan)
         write_datasets(plan, where / "data")
-        session = Session(where, record, plan, target, limit_s, started_at_s)
+        session = RunSession(where, record, plan, target, limit_s, started_at_s)
         outcome = run_to_end(session, _screen(headless=headless or json))
         summary = summarise(session, outcome, report=where / folders.REPORT_HTML)
         _finish(where, summary, json=json)

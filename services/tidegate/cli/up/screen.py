@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 
 from tidegate.cli.up.view import clock, draw, number, slos_line
-from tidegate.launch.scene import TRAINING, Scene
+from tidegate.launch.live_run import TRAINING, LiveRun
 from tidegate.launch.targets import unpublished_hint
 
 LINE_PERIOD_S = 5.0
@@ -22,7 +22,7 @@ class LiveScreen:
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._live.start()
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: LiveRun) -> None:
         """Draw the scene as it is now."""
         width, height = self._console.size
         self._live.update(draw(scene, width=width, height=height, now_s=time.time()), refresh=True)
@@ -40,7 +40,7 @@ class LineScreen:
         self._shown_s = float("-inf")
         self._phase = ""
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: LiveRun) -> None:
         """Write a line if one is due."""
         now_s = time.monotonic()
         phase = scene.phase.partition(",")[0]  # behind a comma stands progress, which is no change
@@ -54,7 +54,7 @@ class LineScreen:
         """Nothing to give back."""
 
 
-def line(scene: Scene) -> str:
+def line(scene: LiveRun) -> str:
     """The scene as one line."""
     values = scene.board.values()
     parts = [clock(scene.elapsed_s()), scene.phase]

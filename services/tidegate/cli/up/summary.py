@@ -9,12 +9,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.accounting import RunAccounting, read_accounting
 from tidegate.cli.audit import one_line
-from tidegate.cli.books import Books, read_books
 from tidegate.cli.up.view import clock, number
 from tidegate.core.audit import Audit
 from tidegate.core.errors import TidegateError
-from tidegate.launch.session import Outcome, Session
+from tidegate.launch.session import RunOutcome, RunSession
 
 SUMMARY_JSON = "summary.json"
 ENDINGS: dict[str, str] = {
@@ -75,12 +75,12 @@ class Summary(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
-def summarise(session: Session, outcome: Outcome, *, report: Path) -> Summary:
+def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summary:
     """Read the books of a run that ended and put everything together."""
     notes = list(outcome.notes)
-    books: Books | None = None
+    books: RunAccounting | None = None
     try:
-        books = read_books(session.folder)
+        books = read_accounting(session.folder)
         audit_line = one_line(books)
     except TidegateError as error:
         audit_line = str(error)

@@ -9,9 +9,9 @@ from textwrap import wrap
 from rich.text import Text
 
 from tidegate.cli.up.chart import bar, block_rows, resample
-from tidegate.cli.up.loop_picture import draw_loop
+from tidegate.cli.up.loop_diagram import draw_loop
 from tidegate.launch.board import Board, drops
-from tidegate.launch.scene import BROKER, SUPERVISOR, TRAINING, Scene, cpu_name, pss_name, restarts_name
+from tidegate.launch.live_run import BROKER, SUPERVISOR, TRAINING, LiveRun, cpu_name, pss_name, restarts_name
 from tidegate.launch.services import SERVICES, instances
 from tidegate.launch.targets import unpublished_hint
 from tidegate.wire.stats import ServiceStats
@@ -46,7 +46,7 @@ RATE_OF: dict[str, tuple[str, str]] = {
 BUSY = "busy_s_total"
 
 
-def draw(scene: Scene, *, width: int, height: int, now_s: float) -> Text:
+def draw(scene: LiveRun, *, width: int, height: int, now_s: float) -> Text:
     """The whole screen as one text of at most ``height`` lines."""
     width = max(WIDTH_MIN, min(WIDTH_MAX, width - 1))
     values = scene.board.values()
@@ -70,7 +70,7 @@ def draw(scene: Scene, *, width: int, height: int, now_s: float) -> Text:
     return Text("\n").join(lines)
 
 
-def _header(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]:
+def _header(scene: LiveRun, values: dict[str, float], *, width: int) -> list[Text]:
     version = scene.board.version() or "no version yet"
     left = Text.assemble((" tidegate ", f"bold black on {ACCENT}"), "  ", (scene.run_id, BOLD))
     right = Text.assemble(
@@ -102,11 +102,11 @@ def _header(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]
     return [*lines, Text()]
 
 
-def _phase_style(scene: Scene) -> str:
+def _phase_style(scene: LiveRun) -> str:
     return GOOD if scene.phase == TRAINING else WARN
 
 
-def _chart(scene: Scene, *, width: int, height: int) -> list[Text]:
+def _chart(scene: LiveRun, *, width: int, height: int) -> list[Text]:
     board = scene.board
     name = board.headline.replace("_", " ")
     threshold = next((c.threshold for c in scene.target.conditions if c.name.endswith(board.headline)), None)
@@ -134,7 +134,7 @@ def _gradient(row: int, height: int) -> str:
     return shades[min(len(shades) - 1, row * len(shades) // height)]
 
 
-def _staleness(scene: Scene, values: dict[str, float]) -> list[Text]:
+def _staleness(scene: LiveRun, values: dict[str, float]) -> list[Text]:
     budget = scene.plan.file.staleness.max_lag
     worst = values.get("lag_last_max", 0.0)
     filled, empty = bar(worst / budget if budget else 0.0, width=24)
@@ -169,7 +169,7 @@ def slos_line(board: Board) -> str:
     return stats.labels.get("slos", "") if stats is not None else ""
 
 
-def _services(scene: Scene, *, now_s: float) -> list[Text]:
+def _services(scene: LiveRun, *, now_s: float) -> list[Text]:
     latest = scene.board.latest()
     watcher = latest.get(SUPERVISOR)
     heading = f" {'service':<19} {'state':<8} {'rate':>16}  {'busy':<13}{'cpu':>5} {'memory':>7}  died"

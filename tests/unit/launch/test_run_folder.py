@@ -5,7 +5,8 @@ import pytest
 
 from tests.unit.cli.run_folder import CARTPOLE, write_run
 from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError
-from tidegate.launch.folder import (
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_folder import (
     PROCESSES_JSON,
     RUN_JSON,
     find_folder,
@@ -17,7 +18,6 @@ from tidegate.launch.folder import (
     resumed_record,
     write_record,
 )
-from tidegate.launch.run_file import read_run_file
 
 
 def test_run_id_is_the_name_with_a_suffix_of_its_own() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.cli.asking import channel_to
-from tidegate.cli.books import journal_path, ledger_path
+from tidegate.cli.accounting import journal_path, ledger_path
+from tidegate.cli.queries import channel_to
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, VersionSpan
-from tidegate.launch.folder import read_record
+from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.task_queue.journal_file import connect_reader
 from tidegate.trajectory_store import reading
@@ -35,7 +35,7 @@ WHAT_TO_DO: dict[DropReason, str] = {
 }
 
 
-class Life(msgspec.Struct, frozen=True):
+class TrajectoryHistory(msgspec.Struct, frozen=True):
     """One trajectory as both books know it. ``state`` is ``admitted`` while the ledger never heard of it."""
 
     trajectory_id: str
@@ -60,7 +60,7 @@ class Life(msgspec.Struct, frozen=True):
     stages: tuple[StageTiming, ...]
 
 
-def read_life(folder: Path, trajectory_id: str) -> Life:
+def read_trajectory_history(folder: Path, trajectory_id: str) -> TrajectoryHistory:
     """Everything the books know about a trajectory.
 
     Raises:
@@ -80,7 +80,7 @@ def read_life(folder: Path, trajectory_id: str) -> Life:
                 fix=f"take one of those, such as {_example(folder)}",
             ) from None
         admitted_at_s, attempt = admitted
-        return Life(
+        return TrajectoryHistory(
             trajectory_id=trajectory_id, task_id=task_of(TrajectoryId(trajectory_id)), state="admitted",
             reason="", detail="", env_id="", group_id="", group_size=0, attempt=attempt, curriculum_bin="",
             num_steps=0, reward=None, completion="", spans=(), trained_at=None, stale_by_versions=0, span=0,
@@ -95,10 +95,10 @@ async def _ask(record: RunRecord, trajectory_id: str) -> TrajectoryStatus:
         return await TrajectoryStoreClient(channel).trajectory(trajectory_id)
 
 
-def _life(status: TrajectoryStatus, *, admitted_at_s: float | None) -> Life:
+def _life(status: TrajectoryStatus, *, admitted_at_s: float | None) -> TrajectoryHistory:
     record = status.trajectory
     stages = sorted(status.stages, key=lambda stage: stage.started_at_s)
-    return Life(
+    return TrajectoryHistory(
         trajectory_id=record.trajectory_id,
         task_id=record.task_id,
         state=status.state,
@@ -122,7 +122,7 @@ def _life(status: TrajectoryStatus, *, admitted_at_s: float | None) -> Life:
     )
 
 
-def sentence(life: Life) -> str:
+def sentence(life: TrajectoryHistory) -> str:
     """What became of it, why, and what would change that."""
     name = f"Trajectory {life.trajectory_id}"
     match life.state:

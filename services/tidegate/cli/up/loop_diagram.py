@@ -4,7 +4,7 @@ import msgspec
 from rich.text import Text
 
 from tidegate.launch.board import Board
-from tidegate.launch.scene import Scene
+from tidegate.launch.live_run import LiveRun
 
 DIM, BOLD, ACCENT, GOOD, WARN = "bright_black", "bold", "cyan", "green", "yellow"
 
@@ -17,7 +17,7 @@ class _Piece(msgspec.Struct, frozen=True):
     style: str
 
 
-def draw_loop(scene: Scene, values: dict[str, float], *, width: int) -> list[Text]:
+def draw_loop(scene: LiveRun, values: dict[str, float], *, width: int) -> list[Text]:
     """The services in the order work flows, their state below, and the way back of weights and limits."""
     inline = scene.plan.file.workload.kind == "segments"
     names = [

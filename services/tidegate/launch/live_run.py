@@ -7,20 +7,20 @@ import msgspec
 
 from tidegate.launch.board import Board
 from tidegate.launch.run_plan import RunPlan
-from tidegate.launch.targets import Target
+from tidegate.launch.targets import RunTarget
 
 SUPERVISOR = "supervisor"
 BROKER = "nats-server"
 TRAINING = "training"
 
 
-class Scene(msgspec.Struct, frozen=True):
+class LiveRun(msgspec.Struct, frozen=True):
     """The fixed facts of a run and the board that changes under them."""
 
     run_id: str
     folder: str
     plan: RunPlan
-    target: Target
+    target: RunTarget
     started_at_s: float
     board: Board
     phase: str = "starting"
@@ -34,7 +34,7 @@ class Scene(msgspec.Struct, frozen=True):
 class Screen(Protocol):
     """Shows a scene as often as it is told to."""
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: LiveRun) -> None:
         """Draw the scene as it is now."""
         ...
 
@@ -43,7 +43,7 @@ class Screen(Protocol):
         ...
 
 
-def headline_of(target: Target, plan: RunPlan) -> str:
+def headline_of(target: RunTarget, plan: RunPlan) -> str:
     """The statistic that the big chart shows: the target's first, or what the workload is about."""
     if target.conditions:
         return target.conditions[0].name

@@ -15,7 +15,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError
 from tidegate.core.ids import RunId
-from tidegate.launch.broker import Broker, new_token
+from tidegate.launch.broker import BrokerEndpoint, new_token
 from tidegate.launch.cluster import (
     cluster_folder,
     is_cluster,
@@ -72,7 +72,7 @@ def new_record(plan: RunPlan) -> RunRecord:
         run_id=f"{plan.file.run}-{secrets.token_hex(3)}",
         created_at_s=time.time(),
         run_file=plan.document(),
-        broker=Broker(port=broker_port or ports[-1], token=new_token()),
+        broker=BrokerEndpoint(port=broker_port or ports[-1], token=new_token()),
         addresses=_addresses(plan, ports),
         max_lag_ever=plan.file.staleness.max_lag,
     )

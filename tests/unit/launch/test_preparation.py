@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.launch.test_run_file import TEXT
 from tidegate.core.errors import ConfigError
-from tidegate.launch.prepare import write_datasets
+from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_plan import RunPlan
 

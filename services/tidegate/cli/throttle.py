@@ -1,7 +1,6 @@
-"""``tidegate drill``: make one service of a local run slow for a while, to see the platform hold its promises.
+"""``tidegate throttle``: slow one service of a local run down for a while, to rehearse alerts and admission control.
 
-The kernel does it, by stopping and continuing the process many times a second, so the service runs the code that it
-always runs and knows nothing of it.
+It sends SIGSTOP and SIGCONT many times a second, so the service runs its ordinary code.
 """
 
 import os
@@ -16,50 +15,50 @@ import typer
 from rich.console import Console
 
 from tidegate.core.errors import ConfigError, NotFoundError
-from tidegate.launch.folder import find_folder, is_running, read_processes
+from tidegate.launch.run_folder import find_folder, is_running, read_processes
 from tidegate.launch.targets import parse_duration
 
 # Short beside a learner step and long beside a context switch.
 PERIOD_S = 0.05
-# A service that was restarted meanwhile is slowed as well.
-LOOK_AGAIN_S = 0.5
+# How often process ids are read again: a service that was restarted meanwhile is throttled as well.
+REFRESH_S = 0.5
 FACTOR_MAX = 100.0
 
 
-def drill(
+def throttle(
     service: Annotated[
         str,
-        typer.Argument(help="Whose processes: learner, actor, environment-0, ... (all instances, or one)."),
+        typer.Argument(help="A service (all its instances) or one instance: learner, actor, environment-0."),
     ],
     factor: Annotated[
-        float, typer.Option(min=1.0, max=FACTOR_MAX, help="How many times slower it becomes.")
+        float, typer.Option(min=1.0, max=FACTOR_MAX, help="How many times slower the service runs.")
     ] = 3.0,
-    for_: Annotated[str, typer.Option("--for", help="How long: 60s, 5m.")] = "60s",
+    for_: Annotated[str, typer.Option("--for", help="Duration of the slowdown: 60s, 5m.")] = "60s",
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
     ] = None,
 ) -> None:
-    """Slow one service of a running local platform down, then let it go.
+    """Slow down one service of a running local platform, then restore its speed.
 
-    Interrupting it lets the service go at once. Watch with `tidegate status`; ask `tidegate explain` and `slo`.
+    Ctrl-C restores the speed at once. Watch with `tidegate status`; query `tidegate explain` and `tidegate slo`.
     """
     where = find_folder(folder)
     duration_s = parse_duration(for_)
     if not is_running(where):
         raise ConfigError(
-            f"Nothing runs in {where}", fix="start it with `tidegate up`, or name another --dir"
+            f"No platform is running in {where}", fix="start it with `tidegate up`, or name another --dir"
         )
     console = Console(stderr=True)
     console.print(f"{service} runs {factor:g} times slower for {duration_s:g} s", highlight=False)
     slow_down(lambda: pids_of(where, service), factor=factor, duration_s=duration_s)
-    console.print(f"{service} runs at its own speed again", highlight=False)
+    console.print(f"{service} runs at full speed again", highlight=False)
 
 
 def pids_of(folder: Path, service: str) -> list[int]:
-    """The living processes of a service or instance.
+    """Ids of the running processes of a service or instance.
 
     Raises:
-        NotFoundError: this run has none by that name.
+        NotFoundError: the run has no process of that name.
     """
     record = read_processes(folder)
     processes = record.processes if record is not None else {}
@@ -76,13 +75,13 @@ def pids_of(folder: Path, service: str) -> list[int]:
 
 
 def slow_down(find: Callable[[], list[int]], *, factor: float, duration_s: float) -> None:
-    """Let the processes run one part in ``factor`` of the time; they run freely when this returns or is interrupted."""
+    """Let the processes run one part in ``factor`` of the time; full speed is restored on return and on interrupt."""
     pids = find()
-    started_s = looked_s = time.monotonic()
+    started_s = read_s = time.monotonic()
     try:
         while (now_s := time.monotonic()) - started_s < duration_s:
-            if now_s - looked_s >= LOOK_AGAIN_S:
-                pids, looked_s = find(), now_s
+            if now_s - read_s >= REFRESH_S:
+                pids, read_s = find(), now_s
             _signal(pids, signal.SIGSTOP)
             time.sleep(PERIOD_S * (1.0 - 1.0 / factor))
             _signal(pids, signal.SIGCONT)
@@ -93,5 +92,5 @@ def slow_down(find: Callable[[], list[int]], *, factor: float, duration_s: float
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):  # it ended meanwhile; its successor is found at the next look
+        with suppress(ProcessLookupError):  # it ended meanwhile; the next refresh finds its successor
             os.kill(pid, number)

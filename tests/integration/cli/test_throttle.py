@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tidegate.cli.drill import slow_down
+from tidegate.cli.throttle import slow_down
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_process_that_ends_meanwhile_is_no_error(busy: psutil.Process) -> None
     assert time.monotonic() - started_s >= 0.8
 
 
-def test_an_interrupted_drill_lets_the_process_go(busy: psutil.Process) -> None:
+def test_an_interrupted_throttle_restores_full_speed(busy: psutil.Process) -> None:
     looks = iter([[busy.pid]])
 
     def find() -> list[int]:

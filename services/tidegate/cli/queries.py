@@ -9,7 +9,7 @@ from typing import TypeVar
 import grpc
 
 from tidegate.core.errors import UnavailableError
-from tidegate.launch.folder import is_running, read_record
+from tidegate.launch.run_folder import is_running, read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.admission import AdmissionClient

@@ -5,7 +5,7 @@ from typing import Any
 from tidegate.actor.engines.registry import find_engine
 from tidegate.core.errors import ConfigError
 from tidegate.launch.run_plan import RunFile
-from tidegate.launch.targets import Target
+from tidegate.launch.targets import RunTarget
 
 RETURN_STATISTICS = ("mean_return", "episodes_total")
 EVALUATION_STATISTICS = ("solved_share", "evaluation_solved_share", "evaluation_mean_reward")
@@ -100,7 +100,7 @@ def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | No
     return None
 
 
-def check_target(target: Target, file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+def check_target(target: RunTarget, file: RunFile, services: dict[str, Any]) -> ConfigError | None:
     """The first condition that this run could never meet, because nobody will publish its statistic; or None."""
     evaluates = bool(services["task_queue"].evaluation_every_versions)
     for condition in target.conditions:

@@ -5,7 +5,7 @@ from types import TracebackType
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
-from tidegate.launch.broker import Broker
+from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.run_event_log import RunEventLog
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
@@ -15,11 +15,11 @@ from tidegate.wire.subjects import Topology
 CONNECT_TIMEOUT_S = 5.0
 
 
-class StatsWatch:
+class StatsSubscription:
     """Subscriptions that fill a board and a log; they come back by themselves after a restart of the broker."""
 
     def __init__(
-        self, broker: Broker, run_id: RunId, board: Board, *, events: RunEventLog | None = None
+        self, broker: BrokerEndpoint, run_id: RunId, board: Board, *, events: RunEventLog | None = None
     ) -> None:
         """Nothing is connected before ``async with``; ``events`` is for the one process that keeps them."""
         self._events = events
@@ -28,7 +28,7 @@ class StatsWatch:
         self._board = board
         self._bus: Bus | None = None
 
-    async def __aenter__(self) -> "StatsWatch":
+    async def __aenter__(self) -> "StatsSubscription":
         """Connect and subscribe.
 
         Raises:

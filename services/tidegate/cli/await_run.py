@@ -1,0 +1,104 @@
+"""``tidegate await``: wait until a running platform trains or reaches a target, for scripts and ``helm test``."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tidegate.cli.queries import channel_to
+from tidegate.core.errors import UnavailableError
+from tidegate.core.ids import RunId
+from tidegate.launch.board import Board
+from tidegate.launch.run_folder import find_folder, read_record
+from tidegate.launch.run_record import RunRecord
+from tidegate.launch.services import SERVICES
+from tidegate.launch.stats_subscription import StatsSubscription
+from tidegate.launch.targets import RunTarget, parse_duration, parse_target
+from tidegate.runtime.rpc import HEALTH_READINESS, ask_health
+
+POLL_S = 0.5
+CALL_TIMEOUT_S = 3.0
+# Counters that must grow from the first snapshot on: trajectories admitted and trained, versions published.
+GROWING = ("admitted_total", "trained_total", "version_step")
+
+
+def await_run(
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Run folder (default: in a pod its run, else the newest).")
+    ] = None,
+    until: Annotated[
+        str,
+        typer.Option("--until", help="A target, such as `mean_return>=475` (default: one more update)."),
+    ] = "",
+    timeout: Annotated[str, typer.Option("--timeout", help="Fail after this long: 90s, 5m.")] = "5m",
+) -> None:
+    """Wait until every service is ready and the target holds or, without --until, one more update was trained.
+
+    Exits 0 on success, and 1 after the timeout with the condition that is missing.
+    """
+    record = read_record(find_folder(folder))
+    console = Console(stderr=True)
+    asyncio.run(_wait(record, parse_target(until), timeout_s=parse_duration(timeout), console=console))
+
+
+async def _wait(record: RunRecord, target: RunTarget, *, timeout_s: float, console: Console) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    for service in record.addresses:
+        if not SERVICES[service].scalable:
+            await _until_ready(record, service, deadline_s=deadline_s)
+            console.print(f"{service} is ready", highlight=False)
+    board = Board(headline="mean_return")
+    before: dict[str, float] = {}
+    status = ""
+    async with StatsSubscription(record.broker, RunId(record.run_id), board):
+        while time.monotonic() < deadline_s:
+            await asyncio.sleep(POLL_S)
+            values = board.values()
+            if not before and all(name in values for name in GROWING):
+                before = values
+            done, status = (
+                check_target_reached(target, values) if target.conditions else check_growth(before, values)
+            )
+            if done:
+                console.print(status, highlight=False)
+                return
+    raise UnavailableError(
+        f"The condition did not hold within {timeout_s:g} s",
+        why=status,
+        fix="`tidegate explain` names the bottleneck",
+    )
+
+
+def check_target_reached(target: RunTarget, values: Mapping[str, float]) -> tuple[bool, str]:
+    """Whether the target holds, and a status line."""
+    if target.reached(values):
+        return True, f"{target} holds"
+    shown = {each.name: values.get(each.name) for each in target.conditions}
+    return False, f"{target} does not hold: {shown}"
+
+
+def check_growth(before: Mapping[str, float], values: Mapping[str, float]) -> tuple[bool, str]:
+    """Whether an update was trained and published since ``before``, and a status line."""
+    unknown = [name for name in GROWING if name not in values]
+    if unknown:
+        return False, f"no statistics yet of {', '.join(unknown)}"
+    still = [name for name in GROWING if values[name] <= before[name]]
+    if still:
+        return False, f"no growth of {', '.join(still)}"
+    growth = ", ".join(f"{name} {before[name]:g} -> {values[name]:g}" for name in GROWING)
+    return True, f"one more update was trained: {growth}"
+
+
+async def _until_ready(record: RunRecord, service: str, *, deadline_s: float) -> None:
+    """Poll the readiness endpoint of a service until it answers ready."""
+    answer = "not asked yet"
+    async with channel_to(record, service) as channel:
+        while answer and time.monotonic() < deadline_s:
+            answer = await ask_health(channel, HEALTH_READINESS, timeout_s=CALL_TIMEOUT_S)
+            await asyncio.sleep(POLL_S if answer else 0.0)
+    if answer:
+        raise UnavailableError(f"{service} did not become ready", why=answer)
