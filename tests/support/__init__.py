@@ -1,1 +1,1 @@
-"""What several tests need: a real broker to hurt, and sinks to listen with."""
+"""Helpers of several tests: a real broker, services run in the test, fake servers and sinks."""

@@ -15,7 +15,7 @@ import yaml
 from tests.cluster.kube import ROOT, Namespace, run
 from tests.support.broker import own_broker
 from tests.support.reports import Services
-from tests.support.room import make_context
+from tests.support.service_harness import make_context
 from tests.support.settings import make_settings
 from tidegate.admission.kubernetes.rbac import rules
 from tidegate.core.ids import RunId

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.kube import CommandError
 from tests.cluster.scaling.conftest import ACCOUNT, ACTORS, RELEASE, Hands, role
 from tests.support.reports import Services
-from tests.support.room import running, until
+from tests.support.service_harness import running, until
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
 from tidegate.admission.main import build
 from tidegate.core.scaling import Mode, ScalingConfig

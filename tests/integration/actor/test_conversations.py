@@ -13,7 +13,7 @@ from tests.integration.actor.house import RUN, announce_policy, count_of, emptie
 from tests.integration.actor.house import trajectories as arrived
 from tests.integration.environment.store import FakeStore
 from tests.support.broker import Broker, free_port
-from tests.support.room import make_context, running, until
+from tests.support.service_harness import make_context, running, until
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.main import assemble_tokens

@@ -23,7 +23,7 @@ from tests.integration.actor.house import (
 )
 from tests.integration.environment.store import FakeStore
 from tests.support.broker import Broker
-from tests.support.room import make_context, running, until
+from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.environment import main as environment_main

@@ -19,7 +19,7 @@ from tests.integration.actor.house import (
     version,
 )
 from tests.support.broker import Broker
-from tests.support.room import make_context, running, until
+from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main, policy
 from tidegate.actor.config import ActorConfig
 from tidegate.core.errors import NotFoundError, UnavailableError

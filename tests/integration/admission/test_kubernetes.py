@@ -12,7 +12,7 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.kubernetes import APPS, AUTOSCALERS, LEASES, RUNS, FakeApi
 from tests.support.reports import Services
-from tests.support.room import make_context, running, until
+from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
 from tidegate.admission.main import build

@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.integration.environment.judge_server import serving_judge
 from tests.integration.environment.store import FakeStore, serving_store
 from tests.support.broker import Broker
-from tests.support.room import make_context, running, until
+from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, RunId, TaskId, trajectory_id
 from tidegate.core.records import Sampler, Trajectory, VersionSpan

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.room import make_context, running, until
+from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.core.errors import (
     BackpressureError,

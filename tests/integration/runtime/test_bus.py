@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.room import until
+from tests.support.service_harness import until
 from tidegate.core.errors import (
     BackpressureError,
     ConflictError,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.task_queue.world import FakeStore, Taker, announce_version, version
 from tests.support.broker import Broker
-from tests.support.room import make_context, running, until
+from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.core.admission import Limits
 from tidegate.core.curriculum import CurriculumState

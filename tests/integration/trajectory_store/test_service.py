@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.otlp_sink import otlp_sink
-from tests.support.room import make_context, running, until
+from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tests.unit.trajectory_store.building import LIMITS, MAIN, at, make_group, make_trajectory
 from tidegate.core.errors import (

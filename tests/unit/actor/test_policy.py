@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.support.room import make_context
+from tests.support.service_harness import make_context
 from tests.support.settings import make_settings
 from tests.unit.actor.support import snapshot
 from tests.unit.models.tiny_llama import make_folder

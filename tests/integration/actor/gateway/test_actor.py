@@ -18,7 +18,7 @@ from tests.integration.actor.house import (
     version,
 )
 from tests.support.broker import Broker
-from tests.support.room import make_context, running, until
+from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig

@@ -17,7 +17,7 @@ from aiohttp import ClientSession
 
 from tests.integration.actor.gateway.house import with_config
 from tests.support.broker import free_port
-from tests.support.room import make_context, until
+from tests.support.service_harness import make_context, until
 from tests.support.settings import make_settings
 from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task, version
 from tidegate.actor.engines.port import Rollouts, Sample, Steering

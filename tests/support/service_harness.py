@@ -1,4 +1,4 @@
-"""A service as its process would run it, inside of a test: real broker, real gRPC, its own loops."""
+"""Runs a service inside of a test as its process would: real broker, real gRPC, its own loops."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -20,11 +20,11 @@ from tidegate.wire.subjects import Topology
 
 ConfigT = TypeVar("ConfigT")
 POLL_S = 0.01
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def make_context(service: str, settings: Settings, *, bus: Bus, index: int = 0) -> ServiceContext:
-    """What the lifecycle hands to a room's ``build``."""
+    """The context that the lifecycle passes to a service's ``build``."""
     instance = instance_name(service, index)
     data_dir = Path(settings.data_dir) / instance
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ async def running(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that is about to happen; a hang is the failure."""
+    """Wait for a condition; the timeout only ends a hang, so it suits a machine that is busy with other things."""
     async with asyncio.timeout(TIMEOUT_S):
         while not condition():
             await asyncio.sleep(POLL_S)
