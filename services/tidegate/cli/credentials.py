@@ -1,7 +1,7 @@
-"""``tidegate credentials``: passwords for the broker's users, made inside of the cluster and never rendered.
+"""``tidegate credentials``: generate the broker users' passwords inside the cluster; the chart never renders one.
 
 The chart renders a Secret without data, so that every render is the same, and a Job that may read and patch this one
-Secret fills it. Keys that are there stay: an upgrade changes no password, and a key that was taken out gets a new one.
+Secret fills it. Existing keys are kept: an upgrade changes no password, and a removed key gets a new one.
 """
 
 import asyncio
@@ -9,28 +9,38 @@ import base64
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import typer
 
-from tidegate.core.errors import ConfigError, ConflictError, UnavailableError
+from tidegate.admission.kubernetes.api import Api, DeniedError, connect
+from tidegate.admission.kubernetes.objects import Meta
+from tidegate.core.errors import ConfigError, ConflictError, NotFoundError, UnavailableError
 
 NAMESPACE_VARIABLE = "TIDEGATE_NAMESPACE"
 PASSWORD_BYTES = 24
 ATTEMPTS = 20
 RETRY_S = 1.0
-# What the API server answers when somebody else wrote first, and when our Role is not in force yet.
-HTTP_CONFLICT, HTTP_FORBIDDEN, HTTP_NOT_FOUND = 409, 403, 404
+DEADLINE_S = 10.0
+FIELD_MANAGER = "tidegate-credentials"
 
 Read = Callable[[], Awaitable[tuple[Mapping[str, str], str]]]
 Write = Callable[[Mapping[str, str], str], Awaitable[None]]
 
 
+class _Secret(msgspec.Struct, frozen=True):
+    """The fields of a ``v1`` Secret that are read here; ``data`` is base64, null while the Secret is empty."""
+
+    metadata: Meta
+    data: dict[str, str] | None = None
+
+
 def credentials(
     secret: Annotated[str, typer.Option(help="The Secret to fill, in this pod's namespace.")],
-    key: Annotated[list[str], typer.Option(help="A key that must hold a password; once for each.")],
+    key: Annotated[list[str], typer.Option(help="A key that must hold a password; repeatable.")],
 ) -> None:
-    """Give every key of a Secret that has none a random password; what is there stays. Made for the chart's Job."""
+    """Fill the missing keys of a Secret with random passwords; existing keys are kept. Run by the chart's Job."""
     namespace = os.environ.get(NAMESPACE_VARIABLE)
     if not namespace:
         raise ConfigError(
@@ -52,7 +62,7 @@ def missing_passwords(present: Mapping[str, str], keys: Sequence[str]) -> dict[s
 
 
 async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float = RETRY_S) -> list[str]:
-    """Read, add what is missing, write if nobody wrote meanwhile; returns the keys that were made.
+    """Read, add the missing keys, write unless the Secret changed meanwhile; returns the keys that were made.
 
     Raises:
         UnavailableError: it did not work in any of ``ATTEMPTS`` attempts.
@@ -64,8 +74,9 @@ async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float 
             made = missing_passwords(present, keys)
             if made:
                 await write(made, version)
-        except (ConflictError, UnavailableError) as error:
-            reason = str(error)
+        except (ConflictError, DeniedError, NotFoundError, UnavailableError) as error:
+            # Denied or not found: the API server may see a new Role or Secret of this release a moment after us.
+            reason = f"{error.what}: {error.why}" if error.why else error.what
             await asyncio.sleep(retry_s)
         else:
             return list(made)
@@ -74,40 +85,31 @@ async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float 
     )
 
 
+async def fill_secret(
+    api: Api, secret: str, *, namespace: str, keys: Sequence[str], retry_s: float = RETRY_S
+) -> list[str]:
+    """Fill the keys of a Secret that have no password; returns the keys that were made.
+
+    Raises:
+        UnavailableError: it did not work in any of ``ATTEMPTS`` attempts.
+        ConfigError: the API server does not accept the request.
+    """
+    path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
+
+    async def read() -> tuple[Mapping[str, str], str]:
+        found = await api.get(path, _Secret)
+        return found.data or {}, found.metadata.resource_version
+
+    async def write(made: Mapping[str, str], version: str) -> None:
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in made.items()}
+        await api.patch(path, {"metadata": {"resourceVersion": version}, "data": data})
+
+    return await fill(read, write, keys=keys, retry_s=retry_s)
+
+
 async def _fill_in_cluster(secret: str, *, namespace: str, keys: Sequence[str]) -> list[str]:
-    import kubernetes_asyncio
-
-    kubernetes: Any = kubernetes_asyncio  # untyped as a whole
-    client = kubernetes.client
-    kubernetes.config.load_incluster_config()
-    async with client.ApiClient() as connection:
-        api = client.CoreV1Api(connection)
-
-        async def read() -> tuple[Mapping[str, str], str]:
-            try:
-                found = await api.read_namespaced_secret(secret, namespace)
-            except (client.ApiException, OSError) as error:
-                raise _translated(error) from error
-            return dict(found.data or {}), str(found.metadata.resource_version)
-
-        async def write(made: Mapping[str, str], version: str) -> None:
-            data = {key: base64.b64encode(value.encode()).decode() for key, value in made.items()}
-            body = {"metadata": {"resourceVersion": version}, "data": data}
-            try:
-                await api.patch_namespaced_secret(
-                    secret, namespace, body, _content_type="application/merge-patch+json"
-                )
-            except (client.ApiException, OSError) as error:
-                raise _translated(error) from error
-
-        return await fill(read, write, keys=keys)
-
-
-def _translated(error: Exception) -> ConflictError | UnavailableError:
-    status = getattr(error, "status", None)
-    reason = str(getattr(error, "reason", error))
-    if status == HTTP_CONFLICT:
-        return ConflictError("The Secret was changed meanwhile", why=reason)
-    # The API server may see a new Role a moment later than us; the Secret itself comes in the same release.
-    known = {HTTP_FORBIDDEN: "not allowed (yet)", HTTP_NOT_FOUND: "it is not there (yet)"}
-    return UnavailableError("The Secret cannot be used", why=known.get(status or 0, reason))
+    api = await connect(deadline_s=DEADLINE_S, in_cluster=True, field_manager=FIELD_MANAGER)
+    try:
+        return await fill_secret(api, secret, namespace=namespace, keys=keys)
+    finally:
+        await api.close()

@@ -1,11 +1,14 @@
 """Passwords for the broker's users: made once, never changed, safe wherever they are written."""
 
+import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 
-from tidegate.cli.credentials import ATTEMPTS, fill, missing_passwords
+from tidegate.admission.kubernetes.api import MERGE_PATCH, Api, error_of
+from tidegate.cli.credentials import ATTEMPTS, fill, fill_secret, missing_passwords
 from tidegate.core.errors import ConflictError, UnavailableError
 
 
@@ -32,6 +35,32 @@ class Secret:
         self.data |= made
         self.version += 1
         self.writes += 1
+
+
+class Server:
+    """An API server's Secret over HTTP; each status of ``refusals`` is answered once, to the next request."""
+
+    def __init__(self, data: Mapping[str, str] | None, refusals: Sequence[int] = ()) -> None:
+        """``data``: base64 by key, or null."""
+        self.data = data
+        self.requests: list[tuple[str, str, dict[str, str], str]] = []
+        self._refusals = list(refusals)
+
+    async def send(
+        self, method: str, path: str, query: Mapping[str, str], body: object, content_type: str
+    ) -> bytes:
+        """Answer one request."""
+        self.requests.append((method, path, dict(query), content_type))
+        if self._refusals:
+            raise error_of(self._refusals.pop(0), "refused", f"{method} {path}")
+        if method == "PATCH":
+            patch = msgspec.convert(body, dict[str, dict[str, str]])
+            assert patch["metadata"] == {"resourceVersion": "7"}
+            self.data = {**(self.data or {}), **patch["data"]}
+        return msgspec.json.encode({"metadata": {"resourceVersion": "7"}, "data": self.data})
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 def test_only_missing_and_empty_keys_get_a_password() -> None:
@@ -78,3 +107,34 @@ async def test_server_that_never_answers_ends_the_job_with_its_reason() -> None:
         await fill(secret.read, secret.write, keys=["a"], retry_s=0.0)
     assert "nobody there" in raised.value.why
     assert secret.writes == 0
+
+
+@pytest.mark.parametrize("refusals", [(), (403, 404, 409, 503)])
+async def test_secret_is_read_and_patched_where_it_lacks_a_key(refusals: tuple[int, ...]) -> None:
+    server = Server({"a": base64.b64encode(b"kept").decode()}, refusals)
+    made = await fill_secret(
+        Api(server, field_manager="me"), "users", namespace="rl", keys=["a", "b"], retry_s=0.0
+    )
+    assert made == ["b"]
+    assert server.data is not None
+    assert base64.b64decode(server.data["a"]) == b"kept"
+    assert re.fullmatch(rb"p[0-9a-f]{48}", base64.b64decode(server.data["b"]))
+    path = "/api/v1/namespaces/rl/secrets/users"
+    assert server.requests[-2:] == [
+        ("GET", path, {}, "application/json"),
+        ("PATCH", path, {"fieldManager": "me"}, MERGE_PATCH),
+    ]
+
+
+async def test_secret_without_data_gets_every_key() -> None:
+    server = Server(None)
+    assert await fill_secret(Api(server), "users", namespace="rl", keys=["a", "b"]) == ["a", "b"]
+    assert server.data is not None
+    assert set(server.data) == {"a", "b"}
+
+
+async def test_reason_of_the_last_refusal_is_reported() -> None:
+    server = Server({}, [403] * ATTEMPTS)
+    with pytest.raises(UnavailableError, match="could not be filled") as raised:
+        await fill_secret(Api(server), "users", namespace="rl", keys=["a"], retry_s=0.0)
+    assert "refuses GET" in raised.value.why

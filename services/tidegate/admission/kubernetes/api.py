@@ -1,7 +1,7 @@
 """The Kubernetes API as a handful of typed requests: JSON in, structs out, each with a deadline.
 
-kubernetes-asyncio finds the server, trusts it and renews the token; its generated models are left out, since what is
-read here are few fields of few kinds, and a struct says which. It is imported only when a cluster is there.
+The official client (``kubernetes.aio``) finds the server, verifies it and renews the token. Its generated models are
+not used: few fields of few kinds are read here, and structs define them. It is imported only when there is a cluster.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class DeniedError(TidegateError):
 
 
 class Sender(Protocol):
-    """What sends a request; kubernetes-asyncio's client or a test's."""
+    """Sends one request: the official client, or a test's fake."""
 
     async def send(
         self, method: str, path: str, query: Mapping[str, str], body: object, content_type: str
@@ -54,9 +54,10 @@ class _Page(msgspec.Struct, frozen=True):
 class Api:
     """Typed requests. Bounded: one at a time, since nobody but the one loop calls it."""
 
-    def __init__(self, sender: Sender) -> None:
-        """``sender`` is closed with this."""
+    def __init__(self, sender: Sender, *, field_manager: str = FIELD_MANAGER) -> None:
+        """``sender`` is closed with this; ``field_manager`` owns the fields that are written."""
         self._sender = sender
+        self._manager = {"fieldManager": field_manager}
         self.num_requests = 0
 
     async def close(self) -> None:
@@ -95,7 +96,7 @@ class Api:
             ConflictError: there is one of that name.
             TidegateError: as ``get``.
         """
-        return _decoded(await self._send("POST", path, _OWN, body), kind, path)
+        return _decoded(await self._send("POST", path, self._manager, body), kind, path)
 
     async def replace(self, path: str, body: object, kind: type[T]) -> T:
         """The object anew; with a resourceVersion in it only if nobody else changed it since.
@@ -104,7 +105,7 @@ class Api:
             ConflictError: somebody did.
             TidegateError: as ``get``.
         """
-        return _decoded(await self._send("PUT", path, _OWN, body), kind, path)
+        return _decoded(await self._send("PUT", path, self._manager, body), kind, path)
 
     async def patch(self, path: str, body: object) -> None:
         """Merge into the object.
@@ -113,7 +114,7 @@ class Api:
             ConflictError: the body names a resourceVersion that is not the newest any more.
             TidegateError: as ``get``.
         """
-        await self._send("PATCH", path, _OWN, body, MERGE_PATCH)
+        await self._send("PATCH", path, self._manager, body, MERGE_PATCH)
 
     async def _send(
         self,
@@ -127,14 +128,14 @@ class Api:
         return await self._sender.send(method, path, query or {}, msgspec.to_builtins(body), content_type)
 
 
-_OWN = {"fieldManager": FIELD_MANAGER}
-
-
 class ClientSender:
-    """Sends through kubernetes-asyncio."""
+    """Sends through the official client's asyncio API."""
 
     def __init__(self, client: Any, *, deadline_s: float) -> None:
-        """``client`` is an ``ApiClient``; closed with this."""
+        """``client``: an ``ApiClient``, typed in part, closed with this.
+
+        ``deadline_s`` bounds a request from connecting to the last byte.
+        """
         self._client = client
         self._deadline_s = deadline_s
 
@@ -143,46 +144,51 @@ class ClientSender:
     ) -> bytes:
         """See ``Sender``."""
         from aiohttp import ClientError
-        from kubernetes_asyncio.client.exceptions import ApiException
 
-        client, parameters = self._client, list(query.items())
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        what = f"{method} {path}"
         try:
-            await client.update_params_for_auth(headers, parameters, ["BearerToken"])
-            answer = await client.rest_client.request(
+            _, url, headers, sent, _ = await self._client.param_serialize(
                 method,
-                client.configuration.host + path,
-                query_params=parameters,
-                headers=headers,
+                path,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
                 body=body,
-                _request_timeout=self._deadline_s,
+                auth_settings=["BearerToken"],
             )
-        except ApiException as error:
-            refused = cast("Any", error)
-            raise error_of(int(refused.status or 0), _message(refused.body), f"{method} {path}") from error
+            answer = await self._client.call_api(
+                method, url, headers, sent, _request_timeout=self._deadline_s
+            )
+            data = cast("bytes", await answer.read())
         except (TimeoutError, ClientError, OSError) as error:
             raise UnavailableError(
-                "The Kubernetes API does not answer", why=f"{method} {path}: {error or type(error).__name__}"
+                "The Kubernetes API does not answer", why=f"{what}: {str(error) or type(error).__name__}"
             ) from error
-        return cast("bytes", answer.data)
+        if not 200 <= answer.status < 300:
+            raise error_of(answer.status, _message(data), what)
+        return data
 
     async def close(self) -> None:
         """See ``Sender``."""
         await self._client.close()
 
 
-async def connect(*, deadline_s: float, in_cluster: bool, kubeconfig: str | None = None) -> Api:
+async def connect(
+    *,
+    deadline_s: float,
+    in_cluster: bool,
+    kubeconfig: str | None = None,
+    field_manager: str = FIELD_MANAGER,
+) -> Api:
     """The API of the cluster that this pod runs in, or of a kubeconfig (None: where kubectl looks, too).
 
     Raises:
-        ConfigError: kubernetes-asyncio is not installed, or no credentials are found.
+        ConfigError: the kubernetes package is not installed, or no credentials are found.
     """
     try:
-        from kubernetes_asyncio import client, config
-        from kubernetes_asyncio.config import ConfigException
+        from kubernetes.aio import client, config
     except ImportError as error:
         raise ConfigError(
-            "Kubernetes access needs kubernetes-asyncio",
+            "Kubernetes access needs the package kubernetes",
             fix="install tidegate[cluster], or unset TIDEGATE_KUBERNETES",
         ) from error
     configuration = client.Configuration()
@@ -192,9 +198,11 @@ async def connect(*, deadline_s: float, in_cluster: bool, kubeconfig: str | None
             load.load_incluster_config(configuration)
         else:
             await load.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
-    except (ConfigException, OSError) as error:
+    except (config.ConfigException, OSError) as error:
         raise ConfigError("There are no credentials for the Kubernetes API", why=str(error)) from error
-    return Api(ClientSender(client.ApiClient(configuration), deadline_s=deadline_s))
+    return Api(
+        ClientSender(client.ApiClient(configuration), deadline_s=deadline_s), field_manager=field_manager
+    )
 
 
 def error_of(status: int, message: str, what: str) -> TidegateError:
@@ -222,10 +230,10 @@ class _Status(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def _message(body: object) -> str:
+def _message(body: bytes) -> str:
     try:
-        return msgspec.json.decode(cast("bytes", body), type=_Status).message
-    except (msgspec.DecodeError, TypeError):
+        return msgspec.json.decode(body, type=_Status).message
+    except msgspec.DecodeError:
         return ""
 
 
