@@ -6,16 +6,16 @@ What a task has when it is stopped is kept for the actor that gets it next.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
 from tidegate.actor.clocks import Clocks
-from tidegate.actor.engines.port import Completed, Rollouts, Steering
+from tidegate.actor.engine_stats import report_engine
+from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.episode import Episode, Group
-from tidegate.actor.evaluation import Problem
+from tidegate.actor.evaluation import Problem, asked, complete_under_one_version
 from tidegate.actor.latency import rollout_time_s
 from tidegate.actor.outcomes import GivenUp, Made, Refused, cut_short, settled_early
 from tidegate.actor.playing import EpisodePlayer
@@ -26,17 +26,12 @@ from tidegate.actor.resuming import fresh, resume
 from tidegate.actor.settle_check import SettleCheck
 from tidegate.actor.tail import TailWatch
 from tidegate.actor.token_counts import TokenCounts
-from tidegate.core.errors import RecordError, TidegateError, UnavailableError
-from tidegate.core.ids import PromptId, TaskId
+from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
 from tidegate.core.staleness import StalenessLimits
+from tidegate.runtime.races import run_until
 from tidegate.runtime.service import ServiceContext
-
-T = TypeVar("T")
-# Between two looks at the clocks: often enough for statistics that go out twice a second.
-ACCOUNT_S = 0.25
-# An evaluation whose policy was swapped under it is made again, under a policy that is held; once should do.
-EVALUATION_ROUNDS = 3
 
 
 class EpisodeRunner:
@@ -77,16 +72,12 @@ class EpisodeRunner:
 
     async def account(self) -> None:
         """Keep the statistics true while long rollouts run, until draining."""
-        context, steering = self._context, self._steering
-        while True:
+
+        def also() -> None:
             self._clocks.tell()
             self._tokens.tell()
-            context.stats.set("swaps_total", steering.num_swaps)
-            context.stats.set("swap_ms_total", 1e3 * steering.swap_s)
-            for name, value in steering.figures.items():
-                context.stats.set(name, value)
-            if await context.drain.sleep(ACCOUNT_S):
-                return
+
+        await report_engine(self._context, self._steering, also)
 
     def stop(self) -> None:
         """End what is under way; it is kept for other actors."""
@@ -146,7 +137,7 @@ class EpisodeRunner:
         """What becomes of a group; None when it was stopped."""
         task = group.task
         try:
-            made = await self._unless_ended(self._make(group), task.task_id)
+            made = await run_until(self._stopped(task.task_id), self._make(group))
         except RecordError as error:
             self._context.stats.add("episodes_failed_total")
             return self._failed(group, error)
@@ -162,21 +153,12 @@ class EpisodeRunner:
         self._predictions.cut(task, elapsed_s=mark.elapsed_s, length=mark.length)
         return cut_short(task, mark, num_made=group.num_begun)
 
-    async def _unless_ended(self, work: Coroutine[Any, Any, T], task_id: TaskId | None = None) -> T | None:
-        """The result of ``work``; None, and its end, as soon as the engine is to stop or its task is marked."""
-        running = asyncio.create_task(work)
+    async def _stopped(self, task_id: TaskId | None = None) -> None:
+        """Return as soon as the engine is to stop or the task is marked to be cut."""
         changed = self._tail.changed
-        try:
-            while not (running.done() or self._steering.stop or task_id in self._tail.marks):
-                changed.clear()
-                rung = asyncio.create_task(changed.wait())
-                await asyncio.wait({running, rung}, return_when=asyncio.FIRST_COMPLETED)
-                rung.cancel()
-            return running.result() if running.done() else None
-        finally:
-            # Its own error, if it meets one on its way out, comes after the one that ended it.
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        while not (self._steering.stop or task_id in self._tail.marks):
+            changed.clear()
+            await changed.wait()
 
     async def _make(self, group: Group) -> Rollouts | GivenUp:
         """All samples, or the first of them and then the rest; and the time that they have to take."""
@@ -196,8 +178,8 @@ class EpisodeRunner:
         rollouts = group.rollouts(decode, num_samples=stop, finished_at_s=clock.now_s())
         if stop == group.task.num_samples:
             self._predictions.wrote(rollouts)
-        asked = msgspec.structs.replace(group.task, num_samples=stop - start)
-        wanted_s = rollout_time_s(self._latency, asked, first_sample=start)
+        part = msgspec.structs.replace(group.task, num_samples=stop - start)
+        wanted_s = rollout_time_s(self._latency, part, first_sample=start)
         left_s = wanted_s - (clock.now_s() - since_s)
         if left_s <= 0.0:
             return rollouts
@@ -233,22 +215,13 @@ class EpisodeRunner:
         Raises:
             UnavailableError: the actor is draining, or the engine did not keep to one policy; another one will answer.
         """
-        with self._holder.hold():
-            for _ in range(EVALUATION_ROUNDS):
-                episodes = await self._unless_ended(self._answers(task, problems))
-                if episodes is None:
-                    raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
-                samples = [episode.sample(self._engine.tokenizer.decode) for episode in episodes]
-                versions = {span.version for sample in samples for span in sample.spans}
-                if len(versions) == 1:
-                    rewards = [sample.reward for sample in samples if sample.reward is not None]
-                    return Completed(
-                        version=versions.pop(),
-                        completions=[sample.completion for sample in samples],
-                        num_tokens=sum(sample.num_steps for sample in samples),
-                        rewards=rewards if len(rewards) == len(samples) else None,
-                    )
-        raise UnavailableError("The engine swapped its policy while it was held")
+
+        async def play() -> list[Sample] | None:
+            episodes = await run_until(self._stopped(), self._answers(task, problems))
+            decode = self._engine.tokenizer.decode
+            return None if episodes is None else [episode.sample(decode) for episode in episodes]
+
+        return await complete_under_one_version(self._holder, play)
 
     async def _answers(self, task: Task, problems: Sequence[Problem]) -> list[Episode]:
         """One episode a problem, as many at once as the engine has slots."""
@@ -256,15 +229,8 @@ class EpisodeRunner:
         places = asyncio.Semaphore(self._slots)
 
         async def answer(episode: Episode, problem: Problem) -> None:
-            asked = msgspec.structs.replace(
-                task,
-                prompt_id=PromptId(problem.prompt_id),
-                prompt=problem.prompt,
-                answer=problem.answer,
-                curriculum_bin=problem.bin,
-            )
             async with places:
-                await self._player.play(asked, episode)
+                await self._player.play(asked(task, problem), episode)
 
         try:
             async with asyncio.TaskGroup() as together:

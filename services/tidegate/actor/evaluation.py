@@ -3,14 +3,16 @@
 Control work: an evaluation never becomes a trajectory, and while it runs the engine makes none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from tidegate.actor.engines.port import Completed
-from tidegate.core.errors import ConfigError
-from tidegate.core.records import Sampler
+from tidegate.actor.engines.port import Completed, Sample
+from tidegate.actor.policy import PolicyHolder
+from tidegate.core.errors import ConfigError, UnavailableError
+from tidegate.core.ids import PromptId
+from tidegate.core.records import Sampler, Task
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import Completion, EnvironmentClient, RewardedCompletion
 
@@ -19,6 +21,8 @@ SCORES_PER_CALL = 512
 # A verifier gives 1 for a solved problem and less for anything else.
 SOLVED_REWARD = 1.0
 EVENT_KIND = "evaluation"
+# An evaluation whose policy was swapped despite the hold is repeated; once should do.
+ROUNDS_MAX = 3
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -54,6 +58,42 @@ def read_problems(path: Path, *, num_max: int) -> list[Problem]:
     if not problems:
         raise ConfigError(f"{path.name} is empty", fix="an evaluation needs at least one problem")
     return problems
+
+
+def asked(task: Task, problem: Problem) -> Task:
+    """The evaluation's task with one of its problems."""
+    return msgspec.structs.replace(
+        task,
+        prompt_id=PromptId(problem.prompt_id),
+        prompt=problem.prompt,
+        answer=problem.answer,
+        curriculum_bin=problem.bin,
+    )
+
+
+async def complete_under_one_version(
+    holder: PolicyHolder, play: Callable[[], Awaitable[Sequence[Sample] | None]]
+) -> Completed:
+    """What ``play`` gives under one policy, which is held meanwhile; ``play`` gives None where the actor drains.
+
+    Raises:
+        UnavailableError: the actor drains, or the engine did not keep to one policy; another actor will answer.
+    """
+    with holder.hold():
+        for _ in range(ROUNDS_MAX):
+            samples = await play()
+            if samples is None:
+                raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
+            versions = {span.version for sample in samples for span in sample.spans}
+            if len(versions) == 1:
+                rewards = [sample.reward for sample in samples if sample.reward is not None]
+                return Completed(
+                    version=versions.pop(),
+                    completions=[sample.completion for sample in samples],
+                    num_tokens=sum(sample.num_steps for sample in samples),
+                    rewards=rewards if len(rewards) == len(samples) else None,
+                )
+    raise UnavailableError("The engine swapped its policy while it was held")
 
 
 class Evaluator:

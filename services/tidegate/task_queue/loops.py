@@ -8,9 +8,8 @@ every learner step waits for it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +20,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Task
 from tidegate.core.staleness import LineageTree
 from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.races import run_until
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.runtime.telemetry_names import (
@@ -59,8 +59,6 @@ TASKS_PER_TURN_MAX = 1024
 TICK_S = 1.0
 
 _LIMITS_DECODER = msgspec.json.Decoder(Limits)
-
-T = TypeVar("T")
 
 
 class TaskSource:
@@ -284,12 +282,13 @@ class TaskQueue:
         store_away = False
         while not self.context.drain.requested:
             try:
-                answer = await self.until_drain(
+                answer = await run_until(
+                    self.context.drain.wait(),
                     self.store.watch_outcomes(
                         self.journal.cursor,
                         limit=self.config.outcomes_limit,
                         max_wait_s=self.config.outcomes_wait_s,
-                    )
+                    ),
                 )
             except TidegateError as error:
                 if not error.retryable:
@@ -365,19 +364,3 @@ class TaskQueue:
             self.journal.keep_limits(limits)
             self.context.log.info("limits_changed", **msgspec.structs.asdict(limits))
             self.wake()
-
-    async def until_drain(self, work: Awaitable[T]) -> T | None:
-        """The result of ``work``; None when draining began first, and ``work`` was cancelled."""
-        task = asyncio.ensure_future(work)
-        drained = asyncio.ensure_future(self.context.drain.wait())
-        try:
-            await asyncio.wait({task, drained}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            drained.cancel()
-            if not task.done():
-                task.cancel()
-        if not task.cancelled() and task.done():
-            return task.result()
-        with suppress(asyncio.CancelledError, TidegateError):
-            await task
-        return None

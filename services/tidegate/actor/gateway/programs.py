@@ -11,6 +11,7 @@ import msgspec
 import psutil
 
 from tidegate.core.errors import UnavailableError
+from tidegate.runtime.races import run_until
 
 STDERR_BYTES_MAX = 4096
 READ_BYTES = 4096
@@ -84,9 +85,10 @@ async def run_program(
     assert process.stderr is not None, "stderr is a pipe"
     reading = asyncio.create_task(_keep_last(process.stderr, tail))
     exiting = asyncio.create_task(process.wait())
-    ending = asyncio.create_task(ended.wait())
     try:
-        await asyncio.wait({exiting, ending}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await run_until(ended.wait(), asyncio.shield(exiting))
         if not exiting.done() and ended.is_set():
             await asyncio.wait({exiting}, timeout=kill_grace_s)
         exit_code = process.returncode
@@ -100,9 +102,8 @@ async def run_program(
             await asyncio.shield(killing)
         finally:
             await asyncio.wait({killing})
-            for task in (ending, reading):
-                task.cancel()
-            await asyncio.gather(ending, reading, return_exceptions=True)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
     return ProgramEnd(exit_code, tail.decode(errors="replace"))
 
 

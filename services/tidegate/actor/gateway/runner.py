@@ -7,15 +7,16 @@ where the run file drops what has no reward. An agent's state is its own: what i
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
+from tidegate.actor.engine_stats import report_engine
 from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
 from tidegate.actor.engines.token_port import TokenEngine
-from tidegate.actor.evaluation import Problem
+from tidegate.actor.evaluation import Problem, asked, complete_under_one_version
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.episodes import Episode, EpisodeTable
@@ -26,9 +27,9 @@ from tidegate.actor.gateway.server import GatewayServer, reward_url, task_of
 from tidegate.actor.outcomes import GivenUp, Made, Refused
 from tidegate.actor.policy import PolicyHolder
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
-from tidegate.core.ids import PromptId
 from tidegate.core.records import Task
 from tidegate.runtime.config import Settings
+from tidegate.runtime.races import run_until
 from tidegate.runtime.service import ServiceContext
 
 T = TypeVar("T")
@@ -38,9 +39,6 @@ OPERATOR_KEY_VARIABLE = "TIDEGATE_GATEWAY_KEY"
 HOST_VARIABLE = "TIDEGATE_GATEWAY_HOST"
 # How often an agent of HTTP is looked at for its idleness.
 IDLE_LOOK_S = 0.25
-ACCOUNT_S = 0.25
-# An evaluation whose policy was swapped under it is made again, under a policy that is held; once should do.
-EVALUATION_ROUNDS = 3
 
 
 class AgentRunner:
@@ -110,20 +108,18 @@ class AgentRunner:
 
     async def account(self) -> None:
         """Keep the statistics true until draining."""
-        stats, clock, steering = self._context.stats, self._context.clock, self._steering
+        stats, clock = self._context.stats, self._context.clock
         before_s = clock.monotonic_s()
-        while True:
+
+        def also() -> None:
+            nonlocal before_s
             now_s = clock.monotonic_s()
             if self._num_tasks:
                 stats.add("busy_s_total", now_s - before_s)
             before_s = now_s
             stats.set("gateway_episodes", self._table.num_open)
-            stats.set("swaps_total", steering.num_swaps)
-            stats.set("swap_ms_total", 1e3 * steering.swap_s)
-            for name, value in steering.figures.items():
-                stats.set(name, value)
-            if await self._context.drain.sleep(ACCOUNT_S):
-                return
+
+        await report_engine(self._context, self._steering, also)
 
     def stop(self) -> None:
         """End the agents; their tasks are for other actors."""
@@ -146,7 +142,7 @@ class AgentRunner:
             return
         self._num_tasks += 1
         try:
-            made = await self._unless_stopped(self._made(task))
+            made = await run_until(self._stopping.wait(), self._made(task))
         finally:
             self._num_tasks -= 1
         if made is not None:
@@ -173,18 +169,6 @@ class AgentRunner:
         except TidegateError as error:
             return None if self._stopping.is_set() else Refused(task, error)
         return Rollouts(task, tuple(samples), started_at_s, clock.now_s())
-
-    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of ``work``; None, and its end, once the runner is to stop."""
-        running, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return running.result() if running.done() else None
-        finally:
-            stopping.cancel()
-            if not running.done():
-                running.cancel()
-                await asyncio.wait({running})
 
     async def _together(self, works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """All results in order; the first that fails ends the others."""
@@ -285,31 +269,15 @@ class AgentRunner:
         Raises:
             UnavailableError: the actor is draining, an agent is away, or the engine did not keep to one policy.
         """
-        asked = [
-            msgspec.structs.replace(
-                task,
-                prompt_id=PromptId(problem.prompt_id),
-                prompt=problem.prompt,
-                answer=problem.answer,
-                curriculum_bin=problem.bin,
-            )
-            for problem in problems
-        ]
-        with self._holder.hold():
-            for _ in range(EVALUATION_ROUNDS):
-                episodes = [self._sample(one, sample_index=index) for index, one in enumerate(asked)]
-                samples = await self._unless_stopped(self._together(episodes))
-                if samples is None:
-                    raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
-                versions = {span.version for sample in samples for span in sample.spans}
-                if len(versions) == 1:
-                    return Completed(
-                        version=versions.pop(),
-                        completions=[sample.completion for sample in samples],
-                        num_tokens=sum(sample.num_steps for sample in samples),
-                        rewards=[sample.reward or 0.0 for sample in samples],
-                    )
-        raise UnavailableError("The engine swapped its policy while it was held")
+
+        def play() -> Awaitable[list[Sample] | None]:
+            episodes = [
+                self._sample(asked(task, problem), sample_index=index)
+                for index, problem in enumerate(problems)
+            ]
+            return run_until(self._stopping.wait(), self._together(episodes))
+
+        return await complete_under_one_version(self._holder, play)
 
 
 def flows_of(config: GatewayConfig, *, num_samples: int) -> int:

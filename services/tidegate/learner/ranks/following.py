@@ -25,6 +25,7 @@ from tidegate.learner.ranks.port import Packed, SharedTrainer
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle_servicer import LifecycleServicer
+from tidegate.runtime.races import run_until
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.stats_board import StatsBoard
 
@@ -121,9 +122,8 @@ class Follower:
         # A daemon: it may be inside of an exchange that nobody answers, and must not keep a stopped process alive.
         threading.Thread(target=work, name="rank", daemon=True).start()
         becoming_ready = asyncio.create_task(self._become_ready(joined, server))
-        leaving = asyncio.create_task(self._drain.wait())
         try:
-            await asyncio.wait([ended, leaving], return_when=asyncio.FIRST_COMPLETED)
+            await run_until(self._drain.wait(), asyncio.shield(ended))
             if not ended.done():
                 self._stats.state = "draining"
                 self._log.info("rank_leaving")
@@ -138,7 +138,6 @@ class Follower:
             ended.result()
         finally:
             becoming_ready.cancel()
-            leaving.cancel()
 
     async def _become_ready(self, joined: asyncio.Event, server: RpcServer) -> None:
         await joined.wait()

@@ -1,0 +1,22 @@
+"""Statistics of the engine, kept current while long rollouts run."""
+
+from collections.abc import Callable
+
+from tidegate.actor.engines.port import Steering
+from tidegate.runtime.service import ServiceContext
+
+# Statistics are published twice a second.
+PERIOD_S = 0.25
+
+
+async def report_engine(context: ServiceContext, steering: Steering, also: Callable[[], object]) -> None:
+    """Update swaps and the engine's own figures, and what ``also`` updates, until draining."""
+    stats = context.stats
+    while True:
+        also()
+        stats.set("swaps_total", steering.num_swaps)
+        stats.set("swap_ms_total", 1e3 * steering.swap_s)
+        for name, value in steering.figures.items():
+            stats.set(name, value)
+        if await context.drain.sleep(PERIOD_S):
+            return

@@ -1,0 +1,131 @@
+"""Work against the signal that stops it: every outcome, and nothing left running."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from tidegate.core.errors import UnavailableError
+from tidegate.runtime.races import run_until
+
+
+@pytest.fixture(autouse=True)
+async def no_task_left() -> AsyncGenerator[None]:
+    """Neither the work nor the signal outlives a race, and no failure is left for nobody to hear."""
+    before = asyncio.all_tasks()
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))
+    yield
+    assert asyncio.all_tasks() - before <= {asyncio.current_task()}
+    assert unheard == []
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_work_that_ends_first_gives_its_result() -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        return "result"
+
+    assert await run_until(never(), work()) == "result"
+
+
+async def test_a_stop_that_comes_first_ends_the_work() -> None:
+    stop, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> str:
+        try:
+            stop.set()
+            await asyncio.sleep(3600.0)
+        finally:
+            await asyncio.sleep(0)  # cleans up, and is waited for
+            ended.set()
+        return "result"
+
+    assert await run_until(stop.wait(), work()) is None
+    assert ended.is_set()
+
+
+async def test_a_result_counts_if_both_finish_at_once() -> None:
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[str] = loop.create_future()
+    stop = asyncio.Event()
+
+    def both() -> None:
+        stop.set()
+        result.set_result("result")
+
+    loop.call_soon(both)
+    assert await run_until(stop.wait(), result) == "result"
+
+
+async def test_a_result_counts_if_the_cancellation_comes_too_late() -> None:
+    stop = asyncio.Event()
+
+    async def work() -> str:
+        stop.set()
+        try:
+            await asyncio.sleep(3600.0)
+        except asyncio.CancelledError:
+            return "committed already"
+        return "slept"
+
+    assert await run_until(stop.wait(), work()) == "committed already"
+
+
+async def test_a_failure_of_the_work_propagates() -> None:
+    async def work() -> str:
+        raise UnavailableError("away")
+
+    with pytest.raises(UnavailableError, match="away"):
+        await run_until(never(), work())
+
+
+async def test_a_failure_of_cancelled_work_is_no_news_but_a_defect_is() -> None:
+    async def work(error: Exception, stop: asyncio.Event) -> str:
+        stop.set()
+        try:
+            await asyncio.sleep(3600.0)
+        finally:
+            raise error
+
+    stop = asyncio.Event()
+    assert await run_until(stop.wait(), work(UnavailableError("cut off"), stop)) is None
+    stop = asyncio.Event()
+    with pytest.raises(ZeroDivisionError):
+        await run_until(stop.wait(), work(ZeroDivisionError(), stop))
+
+
+async def test_a_failure_of_the_signal_propagates_and_ends_the_work() -> None:
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run_until(broken(), asyncio.sleep(3600.0))
+
+
+async def test_a_cancelled_caller_ends_both() -> None:
+    ended: list[str] = []
+
+    async def note(name: str) -> None:
+        try:
+            await asyncio.sleep(3600.0)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(name)
+
+    race = asyncio.create_task(run_until(note("stop"), note("work")))
+    await asyncio.sleep(0.001)
+    race.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await race
+    assert sorted(ended) == ["stop", "work"]
+
+
+async def test_shared_work_survives_a_stop_when_shielded() -> None:
+    shared: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    assert await run_until(asyncio.sleep(0), asyncio.shield(shared)) is None
+    shared.set_result("later")
+    assert await shared == "later"
