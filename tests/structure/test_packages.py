@@ -1,4 +1,4 @@
-"""Every service is built alike, so that who knows one finds the way in all."""
+"""Every service has the same modules, so that a reader who knows one finds the way in all."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ SERVICES = [
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_service_has_its_proto_and_the_modules_that_all_have(service: str) -> None:
-    room = ROOT / "services" / "tidegate" / service
-    wanted = [room / f"{module}.py" for module in ("__init__", "config", "state", "servicer", "main")]
+    package = ROOT / "services" / "tidegate" / service
+    wanted = [package / f"{module}.py" for module in ("__init__", "config", "state", "servicer", "main")]
     wanted.append(ROOT / "protos" / "tidegate" / "v1" / f"{service}_service.proto")
     assert [str(path.relative_to(ROOT)) for path in wanted if not path.is_file()] == []
