@@ -5,7 +5,7 @@ import pytest
 
 from tests.simulation.reports import check
 from tests.simulation.scenarios import groups_of_four
-from tidegate.actor import tail
+from tidegate.actor.rollouts import deadlines
 from tidegate.core.lengths import SurvivalCurve
 from tidegate.core.long_tail import Continue, Cut, RolloutUnderWay, decide_rollout
 from tidegate.core.staleness import StalenessLimits
@@ -46,7 +46,7 @@ def test_rollouts_are_cut_under_faults_and_every_one_ends_exactly_once(
         )
         return made[-1]
 
-    monkeypatch.setattr(tail, "decide_rollout", noted)
+    monkeypatch.setattr(deadlines, "decide_rollout", noted)
     cutting = LongTailConfig(policy="cut", finish_chance_min=0.3)
     report = check(simulate(groups(seed, long_tail=cutting, max_lag=1)))
     assert any(isinstance(decision, Cut) for decision in made)

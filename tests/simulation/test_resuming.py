@@ -7,8 +7,8 @@ import pytest
 
 from tests.simulation.reports import check
 from tests.simulation.scenarios import groups_of_four
-from tidegate.actor import episodes
-from tidegate.actor.resuming import Resumed, resume
+from tidegate.actor.rollouts import episode_runner
+from tidegate.actor.rollouts.resumption import Resumed, resume
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.scenario import Scenario
 from tidegate.sim.simulation import simulate
@@ -49,7 +49,7 @@ def test_killed_actors_rollouts_are_gone_on_with_by_others(monkeypatch: pytest.M
         resumed.append(resume(*arguments, **keywords))
         return resumed[-1]
 
-    monkeypatch.setattr(episodes, "resume", noted)
+    monkeypatch.setattr(episode_runner, "resume", noted)
     report = check(simulate(tokens(3, max_lag=16), faults={interrupt_an_actor: 1}))
     assert report.faults > 3
     assert sum(each.tokens_resumed for each in resumed) > 0

@@ -1,10 +1,9 @@
-"""The actor's loops over its desk: fetch tasks, generate rollouts, keep deliveries alive.
+"""The actor's loops over its tasks in flight: fetch tasks, generate rollouts, extend leases.
 
-Generating is one flow after the other where the engine runs batches (``actor.running``), and many flows of one task
-where it writes tokens (``actor.episodes``). Engines compute beside the event loop, so that a rollout of n + 1 overlaps
-the publishing of rollout n and heartbeats go out during long generations. Draining: fetching stops, what runs is
-finished (or stopped half-way through the drain, and handed on), what waits is handed back, what is finished is
-published.
+An engine of batches runs one batch after the other (``rollouts.batch_runner``); an engine that writes tokens runs many
+tasks at once (``rollouts.episode_runner``). Engines compute beside the event loop, so that rollout n + 1 overlaps the
+publishing of rollout n, and heartbeats go out during long generations. Draining: fetching stops; running rollouts
+finish, or stop half-way through the drain and are released; waiting tasks are released; finished ones are published.
 """
 
 import asyncio
@@ -13,12 +12,13 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.desk import Desk, Finished, Held
 from tidegate.actor.engines.port import Completed, Steering
-from tidegate.actor.evaluation import Evaluator, Problem
-from tidegate.actor.outcomes import Made, Refused
-from tidegate.actor.policy import PolicyHolder
-from tidegate.actor.predictions import Predictions
+from tidegate.actor.evaluation import Evaluator
+from tidegate.actor.in_flight import Desk, Finished, Held
+from tidegate.actor.rollouts.heldout import HeldOutProblem
+from tidegate.actor.rollouts.outcomes import Made, Refused
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.state import split_startable
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.records import Task
@@ -53,7 +53,7 @@ class Runner(Protocol):
         """Run tasks together; each comes back as soon as it is done. Those that do not were stopped."""
         ...
 
-    async def complete(self, task: Task, problems: Sequence[Problem]) -> Completed:
+    async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
         """Answer held-out problems under one policy, as an evaluation asks.
 
         Raises:

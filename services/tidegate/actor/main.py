@@ -3,26 +3,27 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from tidegate.actor.clocks import Clocks
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.desk import Desk
 from tidegate.actor.engines.port import Engine, Steering
 from tidegate.actor.engines.registry import EngineSetting, find_engine, open_engine, open_token_engine
 from tidegate.actor.engines.token_port import TokenEngine
-from tidegate.actor.episodes import EpisodeRunner
 from tidegate.actor.evaluation import Evaluator
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.investment import report_investment
+from tidegate.actor.in_flight import Desk
+from tidegate.actor.invested_work import report_investment
 from tidegate.actor.loops import Runner, WorkLoops
-from tidegate.actor.playing import EpisodePlayer
-from tidegate.actor.policy import ChecksPolicy, PolicyHolder, PolicyLoop
-from tidegate.actor.predictions import Predictions
-from tidegate.actor.progress import ProgressKeeper
+from tidegate.actor.policy import ChecksPolicy, PolicyLoop
 from tidegate.actor.publishing import Publisher
-from tidegate.actor.running import RolloutRunner
+from tidegate.actor.rollouts.batch_runner import RolloutRunner
+from tidegate.actor.rollouts.deadlines import TailWatch
+from tidegate.actor.rollouts.environment_sessions import open_sessions
+from tidegate.actor.rollouts.episode_player import EpisodePlayer
+from tidegate.actor.rollouts.episode_runner import EpisodeRunner
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.actor.rollouts.predictions import Predictions
+from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
+from tidegate.actor.rollouts.time_accounting import Clocks
 from tidegate.actor.servicer import ActorServicer
-from tidegate.actor.sessions import open_sessions
-from tidegate.actor.tail import TailWatch
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.policy_watch import PolicyWatch

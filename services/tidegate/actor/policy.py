@@ -6,17 +6,15 @@ stopped, and nothing is served before all of it was verified.
 """
 
 import asyncio
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.core.errors import CorruptionError, NotFoundError, RecordError, TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
-from tidegate.core.staleness import LineageTree
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.retrying import Backoff, DrainingError, FailedAttempt, StopWhenDraining, retry
@@ -50,47 +48,6 @@ class ChecksPolicy(Protocol):
             RecordError: it cannot.
         """
         ...
-
-
-class PolicyHolder:
-    """The newest policy this actor may serve, and the lineage tree that came with it."""
-
-    def __init__(self, steering: Steering, bell: asyncio.Event) -> None:
-        """``steering`` shows the engine what was offered; ``bell`` is rung for who waits for a policy."""
-        self._steering = steering
-        self._bell = bell
-        self.tree = LineageTree()
-        self.loaded_at_s = 0.0
-        self._num_holds = 0
-        self._kept_back: PolicySnapshot | None = None
-
-    @property
-    def version(self) -> PolicyVersion | None:
-        """The version of the next step or token; None before the first policy."""
-        newest = self._steering.newest
-        return None if newest is None else newest.version
-
-    def offer(self, snapshot: PolicySnapshot, tree: LineageTree, *, now_s: float) -> None:
-        """Serve ``snapshot`` from the engine's next boundary on, or from the end of a hold."""
-        self.tree = tree
-        self.loaded_at_s = now_s
-        if self._num_holds and self._steering.newest is not None:
-            self._kept_back = snapshot
-            return
-        self._steering.newest = snapshot
-        self._bell.set()
-
-    @contextmanager
-    def hold(self) -> Generator[None]:
-        """Inside of it the policy stays what it is: what is to be of one version is made here. Keep it short."""
-        self._num_holds += 1
-        try:
-            yield
-        finally:
-            self._num_holds -= 1
-            if not self._num_holds and self._kept_back is not None:
-                self._steering.newest, self._kept_back = self._kept_back, None
-                self._bell.set()
 
 
 class PolicyLoop:

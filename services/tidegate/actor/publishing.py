@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidegate.actor.desk import Desk, Finished, Held
+from tidegate.actor.drop_reporting import Settler
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.outcomes import GivenUp
-from tidegate.actor.progress import ProgressKeeper
-from tidegate.actor.settling import Settler
+from tidegate.actor.in_flight import Desk, Finished, Held
+from tidegate.actor.rollouts.outcomes import GivenUp
+from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
 from tidegate.core.errors import PayloadTooLargeError, TidegateError
 from tidegate.core.records import StageTiming, Task, Trajectory

@@ -4,9 +4,9 @@ from typing import Any
 
 from grpc.aio import ServicerContext
 
-from tidegate.actor.desk import Desk
 from tidegate.actor.engines.port import Steering
-from tidegate.actor.policy import PolicyHolder
+from tidegate.actor.in_flight import Desk
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import actor_service_pb2 as pb
 from tidegate.v1.actor_service_pb2_grpc import ActorServiceServicer, add_ActorServiceServicer_to_server

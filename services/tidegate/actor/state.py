@@ -1,4 +1,4 @@
-"""What an actor knows about its work, as values: which tasks may start, which version made a step, the record."""
+"""Decisions and records as pure functions: which tasks may start, and the trajectories of a finished task."""
 
 from collections.abc import Sequence
 
@@ -6,38 +6,12 @@ import msgspec
 
 from tidegate.actor.engines.port import Rollouts
 from tidegate.core.ids import GroupId, PolicyVersion, trajectory_id
-from tidegate.core.records import StageTiming, Task, Trajectory, VersionSpan
+from tidegate.core.records import StageTiming, Task, Trajectory
 from tidegate.core.staleness import LineageTree
 
 STAGE_LEASE = "task.lease"
 STAGE_GENERATE = "trajectory.generate"
 STAGE_SCORE = "reward.score"
-
-
-class VersionMarks:
-    """Notes which version acts from which position on; positions are steps of a segment or tokens of a completion."""
-
-    __slots__ = ("_marks",)
-
-    def __init__(self, version: PolicyVersion) -> None:
-        """``version`` acts from position 0."""
-        self._marks: list[tuple[int, PolicyVersion]] = [(0, version)]
-
-    def swap(self, position: int, version: PolicyVersion) -> None:
-        """``version`` acts from ``position`` on; positions come in order."""
-        if position == self._marks[-1][0]:
-            self._marks.pop()
-        if not self._marks or self._marks[-1][1] != version:
-            self._marks.append((position, version))
-
-    def spans(self, length: int) -> tuple[VersionSpan, ...]:
-        """The spans of a rollout that ended after ``length`` positions; later swaps did not concern it."""
-        stops = [start for start, _ in self._marks[1:]] + [length]
-        return tuple(
-            VersionSpan(version=version, start=start, stop=min(stop, length))
-            for (start, version), stop in zip(self._marks, stops, strict=True)
-            if start < length
-        )
 
 
 def may_start(task: Task, *, own: PolicyVersion | None, tree: LineageTree) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
-from tidegate.actor.state import VersionMarks
+from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, Trajectory
 from tidegate.core.response import FRESH, Response

@@ -9,8 +9,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.integration.actor.house import RUN, announce_policy, count_of, emptied, give, group, text_settings
-from tests.integration.actor.house import trajectories as arrived
+from tests.integration.actor.harness import (
+    RUN,
+    announce_policy,
+    count_of,
+    emptied,
+    give,
+    group,
+    text_settings,
+)
+from tests.integration.actor.harness import trajectories as arrived
 from tests.integration.environment.store import FakeStore
 from tests.support.broker import Broker, free_port
 from tests.support.service_harness import make_context, running, until

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.integration.actor.house import (
+from tests.integration.actor.harness import (
     RUN,
     announce_policy,
     count_of,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.integration.actor.house import (
+from tests.integration.actor.harness import (
     announce_policy,
     char_lm_params,
     count_of,
@@ -183,7 +183,7 @@ async def test_group_is_cut_between_two_tokens_and_ends_whole(
     """The engine is held before its third token until the group is marked."""
     from threading import Event
 
-    from tidegate.actor.tail import TailWatch
+    from tidegate.actor.rollouts.deadlines import TailWatch
     from tidegate.models.sampling import Generation
 
     step, look, written, marked = Generation.step, TailWatch.look, Event(), Event()

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.integration.actor.house import (
+from tests.integration.actor.harness import (
     TREE,
     announce_policy,
     give,

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.integration.actor.house import (
+from tests.integration.actor.harness import (
     announce_policy,
     count_of,
     emptied,

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidegate.actor.evaluation import Problem, read_problems
+from tidegate.actor.rollouts.heldout import HeldOutProblem, read_problems
 from tidegate.core.errors import ConfigError
 from tidegate.environment.tasks.arithmetic import Arithmetic
 
@@ -16,7 +16,8 @@ def test_rows_that_a_run_prepares_are_read_up_to_the_bound(tmp_path: Path) -> No
     path.write_bytes(b"\n".join(msgspec.json.encode(problem) for problem in problems) + b"\n\n")
     read = read_problems(path, num_max=3)
     assert read == [
-        Problem(problem.prompt_id, problem.prompt, problem.answer, problem.bin) for problem in problems[:3]
+        HeldOutProblem(problem.prompt_id, problem.prompt, problem.answer, problem.bin)
+        for problem in problems[:3]
     ]
 
 

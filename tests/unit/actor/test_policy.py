@@ -13,7 +13,8 @@ from tests.support.settings import make_settings
 from tests.unit.actor.support import snapshot
 from tests.unit.models.tiny_llama import make_folder
 from tidegate.actor.engines.port import Steering
-from tidegate.actor.policy import PolicyHolder, PolicyLoop
+from tidegate.actor.policy import PolicyLoop
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree

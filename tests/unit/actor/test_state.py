@@ -1,41 +1,16 @@
-"""Which tasks may start, which version made which position, and the record of a rollout."""
-
-from itertools import pairwise
+"""Which tasks may start, and the record of a rollout."""
 
 import msgspec
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.unit.actor.support import evaluation_task, group_task, segment_task, version
 from tidegate.actor.engines.port import Rollouts, Sample
-from tidegate.actor.state import Provenance, VersionMarks, may_start, records_of, rewarded, split_startable
+from tidegate.actor.state import Provenance, may_start, records_of, rewarded, split_startable
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import EpisodeEnd, StageTiming, VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree
 
 TREE = LineageTree().add(Lineage(LineageName("0-a")))
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12),
-    st.integers(1, 30),
-)
-def test_spans_say_of_each_position_who_made_it_like_a_slow_list(
-    swaps: list[tuple[int, int]], length: int
-) -> None:
-    marks = VersionMarks(version(0))
-    made_by = [0] * 60  # the slow twin: one entry a position
-    position = 0
-    for distance, step in swaps:
-        position += distance
-        marks.swap(position, version(step))
-        made_by[position:] = [step] * (60 - position)
-    spans = marks.spans(length)
-    told = [span.version.step for span in spans for _ in range(span.start, span.stop)]
-    assert told == made_by[:length]
-    assert [span.start for span in spans] == [0, *(span.stop for span in spans[:-1])]
-    assert all(one.version != other.version for one, other in pairwise(spans))
 
 
 def test_task_waits_for_the_policy_that_it_requires() -> None:

@@ -14,7 +14,7 @@ import torch
 from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
 from tidegate.actor.engines.refusals import check_finite, check_sampler
 from tidegate.actor.engines.registry import EngineSetting
-from tidegate.actor.state import VersionMarks
+from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import PolicySnapshot, Sampler, Task

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
 from tidegate.actor.engines.registry import EngineSetting
-from tidegate.actor.state import VersionMarks
+from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
 from tidegate.core.records import EpisodeEnd, PolicySnapshot, Sampler, Task
 from tidegate.models.mlp_actor_critic import MlpSpec, check_params, policy_logits, sample_actions

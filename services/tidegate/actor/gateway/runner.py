@@ -13,10 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidegate.actor.engine_stats import report_engine
 from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
 from tidegate.actor.engines.token_port import TokenEngine
-from tidegate.actor.evaluation import Problem, asked, complete_under_one_version
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.episodes import Episode, EpisodeTable
@@ -24,8 +22,10 @@ from tidegate.actor.gateway.formats import open_format
 from tidegate.actor.gateway.judging import Judge, NoRewardError
 from tidegate.actor.gateway.programs import arguments_of, environment_of, run_program
 from tidegate.actor.gateway.server import GatewayServer, reward_url, task_of
-from tidegate.actor.outcomes import GivenUp, Made, Refused
-from tidegate.actor.policy import PolicyHolder
+from tidegate.actor.rollouts.engine_stats import report_engine
+from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_under_one_version
+from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
 from tidegate.core.records import Task
 from tidegate.runtime.config import Settings
@@ -263,7 +263,7 @@ class AgentRunner:
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    async def complete(self, task: Task, problems: Sequence[Problem]) -> Completed:
+    async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
         """One episode a held-out problem, all under one policy, which is held meanwhile.
 
         Raises:

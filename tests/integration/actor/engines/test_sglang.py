@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.integration.actor.engines.sglang_server import SglangServer
-from tests.integration.actor.engines.vllm_house import House, make_setting, opened, save_tokenizer
+from tests.integration.actor.engines.vllm_harness import House, make_setting, opened, save_tokenizer
 from tests.unit.models.tiny_llama import CONTEXT, make_folder, open_model
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.engines.registry import open_token_engine

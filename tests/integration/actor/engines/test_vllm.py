@@ -10,7 +10,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from tests.integration.actor.engines.vllm_house import (
+from tests.integration.actor.engines.vllm_harness import (
     READY_S,
     SLOTS,
     Versions,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.integration.actor.house import (
+from tests.integration.actor.harness import (
     announce_policy,
     count_of,
     emptied,

@@ -6,7 +6,7 @@ from typing import Any, cast
 import openai
 import pytest
 
-from tests.integration.actor.gateway.house import CALCULATOR, HELLO, gateway, with_config
+from tests.integration.actor.gateway.harness import CALCULATOR, HELLO, gateway, with_config
 from tests.support.service_harness import until
 from tests.unit.actor.gateway.fakes import END_ID, ChatMlTokenizer, ScriptedEngine, group_task
 from tidegate.actor.gateway.chains import chain_to

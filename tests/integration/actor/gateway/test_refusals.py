@@ -7,7 +7,7 @@ import openai
 import pytest
 from aiohttp import ClientSession
 
-from tests.integration.actor.gateway.house import CALCULATOR, HELLO, OPERATOR_KEY, gateway, with_config
+from tests.integration.actor.gateway.harness import CALCULATOR, HELLO, OPERATOR_KEY, gateway, with_config
 from tests.support.service_harness import until
 from tests.unit.actor.gateway.fakes import ScriptedEngine
 from tidegate.core.errors import UnavailableError

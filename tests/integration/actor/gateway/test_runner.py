@@ -15,18 +15,18 @@ import psutil
 import pytest
 from aiohttp import ClientSession
 
-from tests.integration.actor.gateway.house import with_config
+from tests.integration.actor.gateway.harness import with_config
 from tests.support.broker import free_port
 from tests.support.service_harness import make_context, until
 from tests.support.settings import make_settings
 from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task, version
 from tidegate.actor.engines.port import Rollouts, Sample, Steering
 from tidegate.actor.engines.token_port import Written
-from tidegate.actor.evaluation import Problem
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.runner import HOST_VARIABLE, OPERATOR_KEY_VARIABLE, AgentRunner
-from tidegate.actor.outcomes import GivenUp, Made, Refused
-from tidegate.actor.policy import PolicyHolder
+from tidegate.actor.rollouts.heldout import HeldOutProblem
+from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Task
 from tidegate.runtime.bus import Bus
@@ -393,7 +393,7 @@ async def test_task_that_no_agent_comes_for_is_refused(engine: ScriptedEngine, t
 async def test_evaluation_is_answered_by_agents_under_one_policy(
     engine: ScriptedEngine, tmp_path: Path
 ) -> None:
-    problems = [Problem("a", QUESTION, "569"), Problem("b", QUESTION, "570")]
+    problems = [HeldOutProblem("a", QUESTION, "569"), HeldOutProblem("b", QUESTION, "570")]
     async with agents(engine, with_config(command=("python", str(HARNESS))), tmp_path) as runner:
         completed = await runner.complete(question(), problems)
     assert completed.rewards == [1.0, 0.0]

@@ -9,7 +9,7 @@ import asyncio
 import msgspec
 
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.outcomes import GivenUp
+from tidegate.actor.rollouts.outcomes import GivenUp
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
 

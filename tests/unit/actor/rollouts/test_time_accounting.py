@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidegate.actor.clocks import Clocks
+from tidegate.actor.rollouts.time_accounting import Clocks
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_board import StatsBoard
 

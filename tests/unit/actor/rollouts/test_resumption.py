@@ -3,9 +3,9 @@
 import msgspec
 import numpy as np
 
-from tests.unit.actor.episodes_house import TREE, task_of
+from tests.unit.actor.episodes_harness import TREE, task_of
 from tests.unit.actor.support import LINEAGE, version
-from tidegate.actor.resuming import Resumed, resume
+from tidegate.actor.rollouts.resumption import Resumed, resume
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Lineage, StalenessLimits

@@ -6,7 +6,7 @@ Counters, in trajectories unless they say otherwise: ``cut_total``, ``cut_length
 of them that were never made; ``failed_total`` and ``failed_bin.<bin>_total`` for episodes that could not be ended.
 """
 
-from tidegate.actor.outcomes import GivenUp
+from tidegate.actor.rollouts.outcomes import GivenUp
 from tidegate.core.ids import trajectory_id
 from tidegate.core.labels import Labels
 from tidegate.core.lengths import length_bucket

@@ -10,8 +10,8 @@ is lost which no other one resumed.
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from tidegate.actor.episode import Group
-from tidegate.actor.outcomes import GivenUp, Made, Refused
+from tidegate.actor.rollouts.episode import Group
+from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused
 from tidegate.runtime.stats_board import StatsBoard
 
 

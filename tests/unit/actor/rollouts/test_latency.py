@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tests.unit.actor.support import group_task, segment_task
-from tidegate.actor.latency import rollout_time_s
+from tidegate.actor.rollouts.latency import rollout_time_s
 from tidegate.core.distributions import Exponential, Fixed
 from tidegate.core.lengths import OTHER_BIN
 from tidegate.core.records import Task

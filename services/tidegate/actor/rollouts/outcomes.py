@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.tail import Mark
+from tidegate.actor.rollouts.deadlines import Mark
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import DropReason, Task
 

@@ -4,11 +4,11 @@ import itertools
 
 import msgspec
 
-from tidegate.actor.clocks import Clocks
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.engines.token_port import FinishReason, TokenEngine, TokenRequest
-from tidegate.actor.episode import Episode
-from tidegate.actor.sessions import Session, Sessions
+from tidegate.actor.rollouts.environment_sessions import Session, Sessions
+from tidegate.actor.rollouts.episode import Episode
+from tidegate.actor.rollouts.time_accounting import Clocks
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import trajectory_id

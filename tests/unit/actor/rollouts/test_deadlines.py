@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.actor.support import LINEAGE, group_task, version
 from tidegate.actor.engines.port import Rollouts, Sample, Steering
-from tidegate.actor.predictions import Predictions
-from tidegate.actor.tail import TailWatch, UnderWay
+from tidegate.actor.rollouts.deadlines import TailWatch, UnderWay
+from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import Task, VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree

@@ -3,7 +3,7 @@
 Produces two statistics at the pace of the others; waits for time only. What ranks actors by it is admission.
 """
 
-from tidegate.actor.desk import Desk
+from tidegate.actor.in_flight import Desk
 from tidegate.runtime.service import ServiceContext
 
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 import msgspec
 
 from tests.unit.actor.support import segment_task
-from tidegate.actor.desk import Desk, Held
-from tidegate.actor.investment import invested
+from tidegate.actor.in_flight import Desk, Held
+from tidegate.actor.invested_work import invested
 from tidegate.runtime.consumer import Delivery
 
 

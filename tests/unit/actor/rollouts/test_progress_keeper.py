@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.unit.actor.episodes_house import House, Notes, task_of
-from tidegate.actor import progress
+from tests.unit.actor.episodes_harness import House, Notes, task_of
+from tidegate.actor.rollouts import progress_keeper
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.streams import Stored
 
@@ -24,12 +24,12 @@ class Returning(Notes):
 
 @pytest.mark.parametrize(
     ("num_unanswered", "num_resumed"),
-    [(progress.READ_ATTEMPTS - 1, 3 * 13), (progress.READ_ATTEMPTS, 0)],
+    [(progress_keeper.READ_ATTEMPTS - 1, 3 * 13), (progress_keeper.READ_ATTEMPTS, 0)],
 )
 async def test_tokens_are_lost_only_to_a_broker_that_stays_away(
     num_unanswered: int, num_resumed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "READ_PAUSE_S", 0.0)
+    monkeypatch.setattr(progress_keeper, "READ_PAUSE_S", 0.0)
     notes, task = Returning(num_unanswered=0), task_of()
     first = House(notes=notes, stop_share=0.0)
     running = await first.run_until(task, 13)

@@ -12,16 +12,16 @@ import structlog
 
 from tests.support.settings import make_settings
 from tests.unit.actor.support import LINEAGE, group_task, snapshot
-from tidegate.actor.clocks import Clocks
 from tidegate.actor.engines.port import Steering
-from tidegate.actor.episodes import EpisodeRunner
-from tidegate.actor.outcomes import Made
-from tidegate.actor.playing import EpisodePlayer
-from tidegate.actor.policy import PolicyHolder
-from tidegate.actor.predictions import Predictions
-from tidegate.actor.progress import ProgressKeeper
-from tidegate.actor.sessions import Sessions
-from tidegate.actor.tail import TailWatch
+from tidegate.actor.rollouts.deadlines import TailWatch
+from tidegate.actor.rollouts.environment_sessions import Sessions
+from tidegate.actor.rollouts.episode_player import EpisodePlayer
+from tidegate.actor.rollouts.episode_runner import EpisodeRunner
+from tidegate.actor.rollouts.outcomes import Made
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.actor.rollouts.predictions import Predictions
+from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
+from tidegate.actor.rollouts.time_accounting import Clocks
 from tidegate.core.errors import BackpressureError, NotFoundError, TidegateError, UnavailableError
 from tidegate.core.records import Sampler, Task, ToolCall
 from tidegate.core.staleness import Lineage, LineageTree

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import itertools
 
-from tidegate.actor.episode import Group
+from tidegate.actor.rollouts.episode import Group
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task

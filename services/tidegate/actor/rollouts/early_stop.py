@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.evaluation import score_all
+from tidegate.actor.rollouts.scoring import score_all
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TaskId
 from tidegate.core.long_tail import is_settled

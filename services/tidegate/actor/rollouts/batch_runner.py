@@ -15,12 +15,12 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.actor.engines.port import Completed, Engine, Rollouts, Steering
-from tidegate.actor.evaluation import Problem
-from tidegate.actor.latency import rollout_time_s
-from tidegate.actor.outcomes import GivenUp, Made, Refused, cut_short, settled_early
-from tidegate.actor.predictions import Predictions
-from tidegate.actor.settle_check import SettleCheck
-from tidegate.actor.tail import TailWatch
+from tidegate.actor.rollouts.deadlines import TailWatch
+from tidegate.actor.rollouts.early_stop import SettleCheck
+from tidegate.actor.rollouts.heldout import HeldOutProblem
+from tidegate.actor.rollouts.latency import rollout_time_s
+from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused, cut_short, settled_early
+from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
@@ -107,7 +107,7 @@ class RolloutRunner:
             for task in tasks:
                 self._tail.over(task.task_id)
 
-    async def complete(self, task: Task, problems: Sequence[Problem]) -> Completed:
+    async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
         """Answer held-out problems under one policy, as an evaluation asks.
 
         Raises:

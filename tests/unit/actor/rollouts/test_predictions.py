@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.actor.support import evaluation_task, group_task, segment_task, version
 from tidegate.actor.engines.port import Rollouts, Sample
-from tidegate.actor.predictions import Predictions
+from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.core.lengths import UNKNOWN
 from tidegate.core.records import Sampler, Task, VersionSpan
 from tidegate.runtime.config import LongTailConfig

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from tidegate.actor.engines.port import Rollouts, Steering
-from tidegate.actor.predictions import Predictions
+from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.core.errors import UnknownVersionError
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.long_tail import Cut, PublishRate, RolloutUnderWay, decide_rollout

@@ -10,22 +10,22 @@ from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
-from tidegate.actor.clocks import Clocks
-from tidegate.actor.engine_stats import report_engine
 from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
 from tidegate.actor.engines.token_port import TokenEngine
-from tidegate.actor.episode import Episode, Group
-from tidegate.actor.evaluation import Problem, asked, complete_under_one_version
-from tidegate.actor.latency import rollout_time_s
-from tidegate.actor.outcomes import GivenUp, Made, Refused, cut_short, settled_early
-from tidegate.actor.playing import EpisodePlayer
-from tidegate.actor.policy import PolicyHolder
-from tidegate.actor.predictions import Predictions
-from tidegate.actor.progress import ProgressKeeper
-from tidegate.actor.resuming import fresh, resume
-from tidegate.actor.settle_check import SettleCheck
-from tidegate.actor.tail import TailWatch
-from tidegate.actor.token_counts import TokenCounts
+from tidegate.actor.rollouts.deadlines import TailWatch
+from tidegate.actor.rollouts.early_stop import SettleCheck
+from tidegate.actor.rollouts.engine_stats import report_engine
+from tidegate.actor.rollouts.episode import Episode, Group
+from tidegate.actor.rollouts.episode_player import EpisodePlayer
+from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_under_one_version
+from tidegate.actor.rollouts.latency import rollout_time_s
+from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused, cut_short, settled_early
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.actor.rollouts.predictions import Predictions
+from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
+from tidegate.actor.rollouts.resumption import fresh, resume
+from tidegate.actor.rollouts.time_accounting import Clocks
+from tidegate.actor.rollouts.token_counts import TokenCounts
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
@@ -209,7 +209,7 @@ class EpisodeRunner:
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    async def complete(self, task: Task, problems: Sequence[Problem]) -> Completed:
+    async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
         """Answer held-out problems under one policy, which is held meanwhile; rollouts go on beside it.
 
         Raises:
@@ -223,12 +223,12 @@ class EpisodeRunner:
 
         return await complete_under_one_version(self._holder, play)
 
-    async def _answers(self, task: Task, problems: Sequence[Problem]) -> list[Episode]:
+    async def _answers(self, task: Task, problems: Sequence[HeldOutProblem]) -> list[Episode]:
         """One episode a problem, as many at once as the engine has slots."""
         episodes = [Episode(index) for index in range(len(problems))]
         places = asyncio.Semaphore(self._slots)
 
-        async def answer(episode: Episode, problem: Problem) -> None:
+        async def answer(episode: Episode, problem: HeldOutProblem) -> None:
             async with places:
                 await self._player.play(asked(task, problem), episode)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tidegate.actor.engines.port import Rollouts, Sample
 from tidegate.actor.engines.token_port import Written
-from tidegate.actor.tail import UnderWay
+from tidegate.actor.rollouts.deadlines import UnderWay
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, Task, ToolCall
 from tidegate.wire.clients.environment import EnvironmentStep

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from tests.unit.actor.episodes_house import Echo, House, Notes, task_of
+from tests.unit.actor.episodes_harness import Echo, House, Notes, task_of
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.outcomes import GivenUp
+from tidegate.actor.rollouts.outcomes import GivenUp
 from tidegate.core.errors import NotFoundError
 
 

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.unit.actor.episodes_house import Echo, House, Notes, task_of
+from tests.unit.actor.episodes_harness import Echo, House, Notes, task_of
 from tests.unit.actor.support import evaluation_task, version
 from tidegate.actor.engines.port import Rollouts, Sample
-from tidegate.actor.evaluation import Problem
-from tidegate.actor.outcomes import GivenUp, Made, Refused
+from tidegate.actor.rollouts.heldout import HeldOutProblem
+from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused
 from tidegate.actor.state import Provenance, records_of
 from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
 from tidegate.core.ids import RunId
@@ -451,7 +451,7 @@ async def test_rollout_that_waits_for_a_session_is_stopped_like_any_other() -> N
 # -- evaluation --------------------------------------------------------------------------------------------------------
 
 
-PROBLEMS = [Problem(f"p-{number}", f"{number}+1=", str(number + 1)) for number in range(20)]
+PROBLEMS = [HeldOutProblem(f"p-{number}", f"{number}+1=", str(number + 1)) for number in range(20)]
 
 
 async def test_evaluation_is_of_one_version_however_many_are_announced_meanwhile() -> None:

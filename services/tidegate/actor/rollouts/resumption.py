@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidegate.actor.episode import Episode, Group
+from tidegate.actor.rollouts.episode import Episode, Group
 from tidegate.core.errors import UnknownVersionError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Task

@@ -1,0 +1,87 @@
+"""The held-out problems of a run, and answering them under one policy."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tidegate.actor.engines.port import Completed, Sample
+from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.core.errors import ConfigError, UnavailableError
+from tidegate.core.ids import PromptId
+from tidegate.core.records import Task
+
+HELDOUT_FILE = Path("data") / "heldout.jsonl"
+# An evaluation whose policy was swapped despite the hold is repeated; once should do.
+ROUNDS_MAX = 3
+
+
+class HeldOutProblem(msgspec.Struct, frozen=True):
+    """One row of the held-out file."""
+
+    prompt_id: str
+    prompt: str
+    answer: str
+    bin: str = "all"
+
+
+def read_problems(path: Path, *, num_max: int) -> list[HeldOutProblem]:
+    """The first ``num_max`` rows of a JSONL file of problems.
+
+    Raises:
+        ConfigError: the file is missing, empty, or a row is no problem; the message names the row.
+    """
+    try:
+        lines = [line for line in path.read_bytes().splitlines() if line.strip()]
+    except OSError as error:
+        raise ConfigError(
+            f"There are no held-out problems in {path.name}",
+            why=str(error),
+            fix="`tidegate up` writes it before the services start; without it nothing can be evaluated",
+        ) from error
+    decoder = msgspec.json.Decoder(HeldOutProblem)
+    problems: list[HeldOutProblem] = []
+    for number, line in enumerate(lines[:num_max], start=1):
+        try:
+            problems.append(decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Row {number} of {path.name} is no problem", why=str(error)) from error
+    if not problems:
+        raise ConfigError(f"{path.name} is empty", fix="an evaluation needs at least one problem")
+    return problems
+
+
+def asked(task: Task, problem: HeldOutProblem) -> Task:
+    """The evaluation's task with one of its problems."""
+    return msgspec.structs.replace(
+        task,
+        prompt_id=PromptId(problem.prompt_id),
+        prompt=problem.prompt,
+        answer=problem.answer,
+        curriculum_bin=problem.bin,
+    )
+
+
+async def complete_under_one_version(
+    holder: PolicyHolder, play: Callable[[], Awaitable[Sequence[Sample] | None]]
+) -> Completed:
+    """What ``play`` gives under one policy, which is held meanwhile; ``play`` gives None where the actor drains.
+
+    Raises:
+        UnavailableError: the actor drains, or the engine did not keep to one policy; another actor will answer.
+    """
+    with holder.hold():
+        for _ in range(ROUNDS_MAX):
+            samples = await play()
+            if samples is None:
+                raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
+            versions = {span.version for sample in samples for span in sample.spans}
+            if len(versions) == 1:
+                rewards = [sample.reward for sample in samples if sample.reward is not None]
+                return Completed(
+                    version=versions.pop(),
+                    completions=[sample.completion for sample in samples],
+                    num_tokens=sum(sample.num_steps for sample in samples),
+                    rewards=rewards if len(rewards) == len(samples) else None,
+                )
+    raise UnavailableError("The engine swapped its policy while it was held")
