@@ -86,7 +86,7 @@ jetstream {{
 
 
 def process(config: Path, *, log: Path) -> ProcessSpec:
-    """How to start it, so that it dies with the process that starts it (``leash``).
+    """How to start it, so that it dies with the process that starts it (``guarded``).
 
     It may use half of the cores: its idle threads look for work on each one that it may use, which costs the others a
     seventh of what it does itself (measured on two cores).
@@ -94,7 +94,7 @@ def process(config: Path, *, log: Path) -> ProcessSpec:
     Raises:
         ConfigError: there is no nats-server.
     """
-    command = [sys.executable, "-m", "tidegate.launch.leash", str(find_server()), "--config", str(config)]
+    command = [sys.executable, "-m", "tidegate.launch.guarded", str(find_server()), "--config", str(config)]
     cores = os.environ.get(CORES_VARIABLE) or str(max(1, (os.cpu_count() or 1) // 2))
     return ProcessSpec(BROKER, command, log, {CORES_VARIABLE: cores})
 

@@ -95,10 +95,10 @@ class Platform:
 
         None is started again on its own: when one dies torchrun ends the others, and the supervisor starts all anew.
         """
-        python, leash = sys.executable, "tidegate.launch.leash"
+        python, guard = sys.executable, "tidegate.launch.guarded"
         drain_s = ceil(self.plan.file.drain_timeout_s + STOP_GRACE_S)
         return [
-            *(python, "-m", leash, python, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"),
+            *(python, "-m", guard, python, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"),
             *(f"--nproc-per-node={num_ranks}", f"--shutdown-timeout={drain_s}"),
         ]
 

@@ -17,7 +17,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.launch.cluster import BROKER_WAIT_S, LISTEN, POD_NAME_VARIABLE, RUN_FILE, pod_index
-from tidegate.launch.leash import tie_to_supervisor
+from tidegate.launch.guarded import guard_by_supervisor
 from tidegate.launch.log_lines import log_json_lines, log_plain_lines
 from tidegate.launch.run_folder import RUN_JSON, read_record, settings_of
 from tidegate.launch.run_parsing import parse_section, parse_shared
@@ -30,7 +30,7 @@ EXIT_BAD_INPUT = 2
 
 def main(arguments: list[str]) -> int:
     """Parse the arguments of ``serve`` and run the service; returns the exit code."""
-    tie_to_supervisor()
+    guard_by_supervisor()
     # structlog loads rich, if it can, to draw tracebacks on terminals. In each service process, which only writes plain
     # lines, that would be 0.2 CPU-seconds at the start and 5 MB for good.
     sys.modules.setdefault("rich", cast("ModuleType", None))

@@ -2,7 +2,7 @@
 
 Consumes exits of processes; produces restarts and a snapshot of who runs; waits for its children; unblocked by
 ``stop`` and ``kill_all``. Every child leads a process group of its own, so that Ctrl-C reaches the supervisor alone
-and a child takes its own children with it; ``leash`` ends it if the supervisor is killed.
+and a child takes its own children with it; ``guarded`` ends it if the supervisor is killed.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from tidegate.core.errors import TidegateError
-from tidegate.launch.leash import SUPERVISOR_VARIABLE
+from tidegate.launch.guarded import SUPERVISOR_VARIABLE
 from tidegate.launch.restarts import GiveUp, after_death
 
 # A log is cut when it reaches this; the part before stays beside it as <name>.log.1 until the next cut.

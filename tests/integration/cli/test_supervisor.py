@@ -123,15 +123,15 @@ async def test_overgrown_log_is_cut_and_goes_on(supervisor: Supervisor, tmp_path
 
 
 def test_processes_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
-    leashed = [sys.executable, "-m", "tidegate.launch.leash", sys.executable, "-c", SLEEPS]
+    guarded = [sys.executable, "-m", "tidegate.launch.guarded", sys.executable, "-c", SLEEPS]
     source = f"""
 import asyncio, pathlib
 from tidegate.launch.supervisor import ProcessSpec, Supervisor, last_line
 
 async def main():
     supervisor = Supervisor()
-    log = pathlib.Path({str(tmp_path)!r}) / "leashed.log"
-    supervisor.start(ProcessSpec("leashed", {leashed!r}, log))
+    log = pathlib.Path({str(tmp_path)!r}) / "guarded.log"
+    supervisor.start(ProcessSpec("guarded", {guarded!r}, log))
     while last_line(log) != "up":
         await asyncio.sleep(0.01)
     print(supervisor.view()[0].pid, flush=True)

@@ -7,31 +7,31 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tidegate.actor.engines import server_leash
+from tidegate.actor.engines import server_guard
 from tidegate.core.errors import UnavailableError
 
-# Between asking the leash to end the server and ending the leash: longer than it gives the server.
-GRACE_S = server_leash.GRACE_S + 5.0
+# Between asking the guard to end the server and ending the guard: longer than it gives the server.
+GRACE_S = server_guard.GRACE_S + 5.0
 LOG_TAIL_BYTES = 2000
 
 
 class ServerProcess:
-    """One server with its processes, held by ``server_leash``. Its output is a file, begun anew with each start."""
+    """One server with its processes, held by ``server_guard``. Its output is a file, begun anew with each start."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path) -> None:
         """``command``: an absolute program and its arguments. ``environment``: beside this process' own."""
         self._command = command
         self._environment = environment
         self._log = log
-        self._leash: asyncio.subprocess.Process | None = None
+        self._guard: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         """Start it; whether it is ready is for its client to find out."""
         await self.stop()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
-            self._leash = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", server_leash.__name__, str(os.getpid()), *self._command),
+            self._guard = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", server_guard.__name__, str(os.getpid()), *self._command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -46,26 +46,26 @@ class ServerProcess:
         Raises:
             UnavailableError: it ended; the message ends with what it last wrote.
         """
-        if self._leash is not None and self._leash.returncode is not None:
+        if self._guard is not None and self._guard.returncode is not None:
             raise UnavailableError(
-                f"The inference server ended with exit code {self._leash.returncode}",
+                f"The inference server ended with exit code {self._guard.returncode}",
                 why=f"its last words: {self._tail()}",
                 fix=f"read {self._log}",
             )
 
     async def stop(self) -> None:
         """End it with all of its processes; takes some seconds at most."""
-        leash, self._leash = self._leash, None
-        if leash is None:
+        guard, self._guard = self._guard, None
+        if guard is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            leash.terminate()
+            guard.terminate()
         try:
             async with asyncio.timeout(GRACE_S):
-                await leash.wait()
+                await guard.wait()
         except TimeoutError:
-            leash.kill()
-            await leash.wait()
+            guard.kill()
+            await guard.wait()
 
     def _tail(self) -> str:
         with self._log.open("rb") as log:

@@ -1,16 +1,15 @@
-"""Stands between an actor and its inference server: ends the server with all of its processes when either ends.
+"""The process between an actor and its inference server: ends the server with all of its processes when either ends.
 
 A server is several processes, and some of them outlive the first one: killed outright it leaves an engine behind, with
 all of its memory. All of them are asked before they are killed: what they share (vLLM: 400 MB in ``/dev/shm``) is given
 back by those that end by themselves, and by nobody after a kill.
 
-As a program (``python -m tidegate.actor.engines.server_leash ACTOR_PID PROGRAM ARGUMENTS``) this one starts PROGRAM in
+As a program (``python -m tidegate.actor.engines.server_guard ACTOR_PID PROGRAM ARGUMENTS``) this one starts PROGRAM in
 a group of its own, which is gone before this exits, with PROGRAM's exit code if it ended by itself. Standard library
 only: it is there for as long as the server is. Linux ends it with its actor; elsewhere an actor that is killed outright
 leaves its server behind.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -18,19 +17,18 @@ import sys
 import time
 from types import FrameType
 
+from tidegate.runtime.parent_death import guard
+
 # For all processes together, from being asked to being killed.
 GRACE_S = 5.0
 POLL_S = 0.02
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
     """Run the server to its end, or to the actor's."""
     actor, command = int(arguments[0]), arguments[1:]
     signal.signal(signal.SIGTERM, _stop)
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != actor:  # it died before the kernel knew
+    if not guard(actor, signal.SIGTERM):
         return 1
     server = subprocess.Popen(command, start_new_session=True)
     try:
