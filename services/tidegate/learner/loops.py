@@ -4,13 +4,10 @@ One step ahead at most: while a batch is trained the one after it is leased (whe
 step before it is being acknowledged.
 """
 
-import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
 
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
@@ -28,10 +25,9 @@ from tidegate.learner.startup import start
 from tidegate.learner.state import Outdated, Progress, next_version
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
+from tidegate.runtime.threads import WorkerThread
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped, TrajectoryStoreClient
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
-
-ResultT = TypeVar("ResultT")
 
 
 class Learner:
@@ -58,7 +54,7 @@ class Learner:
         self._weights = WeightDistributionClient(context.channel("weight_distribution"))
         self._settling = Settling(context, self._store, self._weights)
         # One thread of its own: the event loop keeps its calls and heartbeats going while torch computes.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
+        self._thread = WorkerThread("trainer")
         self._progress: Progress | None = None
         self._tree = LineageTree()
         self._policy: dict[str, Array] = {}
@@ -114,7 +110,7 @@ class Learner:
             self._context.log.warning("learner_stopped_unacknowledged", kept_in="checkpoint")
         finally:
             self._checkpointing.close()
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread.close()
 
     async def _run(self) -> None:
         begun = await start(
@@ -183,7 +179,7 @@ class Learner:
         started_at_s = context.clock.now_s()
         self._updating = True
         try:
-            metrics, policy = await self._in_thread(
+            metrics, policy = await self._thread.run(
                 partial(self._update, batch.trajectories, number=before.step + 1, response=response)
             )
         except RecordError as error:
@@ -253,13 +249,10 @@ class Learner:
 
     async def _fits(self, trajectories: Sequence[Trajectory]) -> bool:
         try:
-            await self._in_thread(partial(self._trainer.prepare, trajectories))
+            await self._thread.run(partial(self._trainer.prepare, trajectories))
         except RecordError:
             return False
         return True
-
-    async def _in_thread(self, work: Callable[[], ResultT]) -> ResultT:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _snapshot(self) -> PolicySnapshot:
         return PolicySnapshot(

@@ -6,6 +6,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class WorkerThread:
+    """One thread for the blocking calls of one owner, which run one after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    async def run(self, call: Callable[[], ResultT]) -> ResultT:
+        """The result of ``call``, made in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    def close(self) -> None:
+        """Start no further call; the one that runs is not waited for."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 async def iterate_in_thread(make: Callable[[], Generator[ItemT]]) -> AsyncIterator[ItemT]:

@@ -8,11 +8,8 @@ and the server is never left paused. A server that was lost gets its weights ane
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import structlog
@@ -29,8 +26,7 @@ from tidegate.core.errors import DeadlineError, RecordError, TidegateError, Unav
 from tidegate.core.records import PolicySnapshot, Task
 from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.clock import Clock
-
-ResultT = TypeVar("ResultT")
+from tidegate.runtime.threads import WorkerThread
 
 # Between two looks at Steering, which has no bell: what a new version waits for at most, far below a load's time.
 POLL_S = 0.01
@@ -95,7 +91,7 @@ class ServerEngine:
         self._process = process
         self._slots = asyncio.Semaphore(slots)
         self._streams = Streams(labels_pieces=dialect.labels_pieces)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-weights")
+        self._thread = WorkerThread("server-weights")
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("engine")
         # Open while the server has a version that was found good.
         self._gate = asyncio.Event()
@@ -273,7 +269,7 @@ class ServerEngine:
 
     async def _update(self, snapshot: PolicySnapshot) -> None:
         try:
-            wanted = await self._in_thread(lambda: self._prepare(snapshot))
+            wanted = await self._thread.run(lambda: self._prepare(snapshot))
         except (RecordError, OSError) as error:
             self._note_failure(snapshot, error)
             return
@@ -300,7 +296,7 @@ class ServerEngine:
         self._figures["server_pause_ms"] = 1e3 * paused_s
         self._add("server_updates_total")
         self._add("server_requests_kept_total", num_kept)
-        await self._in_thread(lambda: self._weights.drop_all_but(wanted.folder))
+        await self._thread.run(lambda: self._weights.drop_all_but(wanted.folder))
         self._log.info("server_updated", version=str(snapshot.version), **self._figures)
 
     def _prepare(self, snapshot: PolicySnapshot) -> Served:
@@ -370,7 +366,7 @@ class ServerEngine:
             UnavailableError: it is not to be had; what the server computes is unknown.
         """
         self._add("server_streams_cut_total", self._streams.cut(refused=refused.version))
-        await self._in_thread(lambda: self._weights.drop_all_but(*([before.folder] if before else [])))
+        await self._thread.run(lambda: self._weights.drop_all_but(*([before.folder] if before else [])))
         try:
             if before is None:
                 await self._dialect.resume()
@@ -443,13 +439,10 @@ class ServerEngine:
     def _add(self, name: str, value: float = 1.0) -> None:
         self._figures[name] = self._figures.get(name, 0.0) + value
 
-    async def _in_thread(self, call: Callable[[], ResultT]) -> ResultT:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
     async def close(self) -> None:
         """End requests, connections, and the server if it is ours."""
         self._end(UnavailableError("The engine is closed"))
         await self._dialect.close()
         if self._process is not None:
             await self._process.stop()
-        self._thread.shutdown(wait=False)
+        self._thread.close()
