@@ -22,6 +22,7 @@ from tests.integration.actor.harness import trajectories as arrived
 from tests.integration.environment.store import FakeStore
 from tests.support.broker import Broker, free_port
 from tests.support.service_harness import make_context, running, until
+from tests.support.token_engine import ScriptedTokenEngine
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.main import assemble_tokens
@@ -36,7 +37,6 @@ from tidegate.models.char_tokenizer import CharTokenizer
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
 from tidegate.runtime.service import ServiceContext, ServiceParts
-from tidegate.sim.token_engine import ScriptedTokenEngine
 from tidegate.wire.subjects import Topology
 from tidegate.wire.validate import validate_trajectory
 

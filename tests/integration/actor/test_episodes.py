@@ -24,6 +24,7 @@ from tests.integration.actor.harness import (
 )
 from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running, until
+from tests.support.token_engine import ScriptedTokenEngine
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import Steering
@@ -40,7 +41,6 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.consumer import Delivery
 from tidegate.runtime.service import ServiceContext, ServiceParts
-from tidegate.sim.token_engine import ScriptedTokenEngine
 from tidegate.wire.frame import decode_frame
 from tidegate.wire.progress import decode_progress
 from tidegate.wire.subjects import Topology

@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from tests.support.settings import make_settings
+from tests.support.token_engine import ScriptedTokenEngine
 from tests.unit.actor.support import LINEAGE, group_task, snapshot
 from tidegate.actor.engines.port import Steering
 from tidegate.actor.rollouts.deadlines import TailWatch
@@ -32,7 +33,6 @@ from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.streams import Stored
-from tidegate.sim.token_engine import ScriptedTokenEngine
 from tidegate.wire.clients.environment import EnvironmentStep, EpisodeProblem
 from tidegate.wire.subjects import Topology
 

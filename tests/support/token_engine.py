@@ -1,7 +1,6 @@
-"""A token engine without a network, whose every token follows from what came before it.
+"""A token engine without a network: each token follows from the sample and from all tokens before it.
 
-It depends on the sample and on all that was read, and on nothing else, so that a rollout that was stopped and resumed
-can be held against one that was not.
+So a rollout that was stopped and resumed can be compared with one that was not.
 """
 
 import asyncio
