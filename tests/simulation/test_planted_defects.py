@@ -4,7 +4,8 @@ A simulator that passes everything proves nothing. Seeds are tried until one of 
 fault that brings it out must come first.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Fresh
 from tidegate.learner import state as learner_state
+from tidegate.runtime.lifecycle import ServiceLifecycle, ServiceServer
+from tidegate.runtime.service import ServiceParts
+from tidegate.sim.faults import FAULTS, Fault, drain_blocked_actor, drain_one
 from tidegate.sim.scenario import draw_scenario
 from tidegate.sim.simulation import Report, simulate
 from tidegate.task_queue import journal as task_queue_journal
@@ -27,12 +31,13 @@ from tidegate.trajectory_store.store import Intake, Store
 pytestmark = pytest.mark.simulation
 
 TICKS = 1200
+DRAINS: Mapping[Fault, int] = {**FAULTS, drain_one: 15}
 
 
-def first_failure(*, seeds: Sequence[int], max_lag: int) -> Report:
+def first_failure(*, seeds: Sequence[int], max_lag: int, faults: Mapping[Fault, int] = FAULTS) -> Report:
     """The first run of these seeds in which an invariant did not hold."""
     for seed in seeds:
-        report = simulate(draw_scenario(seed, ticks=TICKS, max_lag=max_lag))
+        report = simulate(draw_scenario(seed, ticks=TICKS, max_lag=max_lag), faults=faults)
         if not report.passed:
             return report
     pytest.fail("the planted defect was not caught")
@@ -106,3 +111,26 @@ def test_catches_a_store_that_takes_more_than_its_bound(monkeypatch: pytest.Monk
     monkeypatch.setattr(Store, "is_full", never_full)
     report = first_failure(seeds=range(8), max_lag=16)
     assert report.violations[0].startswith("I7:"), report.violations
+
+
+def test_catches_a_lifecycle_that_stops_before_its_loops_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end_nothing(_lifecycle: ServiceLifecycle, _tasks: Sequence[asyncio.Task[None]]) -> None:
+        """What the loops hold is lost."""
+
+    monkeypatch.setattr(ServiceLifecycle, "_end_loops", end_nothing)
+    report = first_failure(seeds=range(6), max_lag=4, faults={drain_blocked_actor: 1})
+    assert report.violations[0].startswith("I10:"), report.violations
+
+
+def test_catches_a_lifecycle_that_closes_a_service_whose_calls_are_still_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def close_under_calls(
+        _lifecycle: ServiceLifecycle, _server: ServiceServer, parts: ServiceParts
+    ) -> None:
+        if parts.close is not None:
+            await parts.close()
+
+    monkeypatch.setattr(ServiceLifecycle, "_close", close_under_calls)
+    report = first_failure(seeds=range(6), max_lag=4, faults=DRAINS)
+    assert report.violations[0].startswith("I9:"), report.violations

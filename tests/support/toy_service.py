@@ -7,7 +7,8 @@ import msgspec
 
 from tidegate.core.errors import ConflictError
 from tidegate.runtime.config import Settings
-from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec, run_service
+from tidegate.runtime.process import run_service
+from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 
 
 async def build(context: ServiceContext, mode: str) -> ServiceParts:

@@ -103,7 +103,7 @@ def _run(service: str, config: object, settings: Settings, *, index: int) -> int
     # Only here does anything heavy load: the settings were right. What a module defines stays for good: looking for
     # garbage among it while it loads is wasted.
     gc.disable()
-    run_service = load("tidegate.runtime.service:run_service")
+    run_service = load("tidegate.runtime.process:run_service")
     spec = load(f"{SERVICES[service].room}.main:SPEC")
     gc.enable()
     return run_service(spec, config, settings, index=index)

@@ -40,18 +40,21 @@ class Chronicle:
         """Of everything noted so far."""
         return self._hash.hexdigest()
 
-    def logger(self, who: str) -> structlog.stdlib.BoundLogger:
-        """What a service writes its log events to."""
-        return cast("structlog.stdlib.BoundLogger", _Logger(self, who))
+    def logger(self, who: str, *, enabled: Callable[[], bool]) -> structlog.stdlib.BoundLogger:
+        """The logger of a service; it drops what is logged while not ``enabled``."""
+        return cast("structlog.stdlib.BoundLogger", _Logger(self, who, enabled))
 
 
 class _Logger:
-    def __init__(self, chronicle: Chronicle, who: str) -> None:
+    def __init__(self, chronicle: Chronicle, who: str, enabled: Callable[[], bool]) -> None:
         self._chronicle = chronicle
         self._who = who
+        self._enabled = enabled
 
     def __getattr__(self, _level: str) -> Callable[..., None]:
         def log(event: str, **fields: Any) -> None:
+            if not self._enabled():
+                return
             detail = " ".join(f"{key}={value}" for key, value in fields.items())
             self._chronicle.note(self._who, event, detail=detail)
 

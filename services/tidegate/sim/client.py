@@ -11,6 +11,8 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from tidegate.core.errors import UnavailableError
+from tidegate.runtime.streams import REQUEST_TIMEOUT_S
 from tidegate.sim.broker import NAME, Broker
 from tidegate.sim.management import Manager
 from tidegate.sim.network import Network
@@ -23,6 +25,8 @@ Callback = Callable[[Msg], Awaitable[None]]
 PENDING_MESSAGES_MAX = 512 * 1024
 # What a connection keeps for a broker that is away; nats-py bounds it by bytes (2 MiB).
 UNSENT_MAX = 2048
+# Between two attempts to connect, as `runtime.bus` sets it.
+CONNECT_RETRY_S = 0.15
 
 
 class _Subscription:
@@ -88,6 +92,18 @@ class Connection:
     def as_client(self) -> Client:
         """For code that is typed for nats-py."""
         return cast("Client", self)
+
+    async def wait_connected(self, *, timeout_s: float) -> None:
+        """Return once the broker is reachable.
+
+        Raises:
+            UnavailableError: it was not within ``timeout_s``.
+        """
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        while not self.is_connected:
+            if asyncio.get_running_loop().time() >= deadline_s:
+                raise UnavailableError("The simulated broker is down", fix="restart it")
+            await asyncio.sleep(CONNECT_RETRY_S)
 
     # -- as the broker sees it -------------------------------------------------------------------------------------
 
@@ -165,7 +181,8 @@ class Connection:
         return Manager(self._broker, self._ask, delay_s=self.delay_s)
 
     async def flush(self) -> None:
-        """Nothing waits here while the broker is there."""
+        """Return once the broker has what was sent before."""
+        await self._ask(lambda: None, timeout_s=REQUEST_TIMEOUT_S)
 
     async def close(self) -> None:
         """Receive no more."""

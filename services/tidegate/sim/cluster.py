@@ -29,7 +29,8 @@ from tidegate.weight_distribution.config import WeightDistributionConfig
 from tidegate.weight_distribution.main import SPEC as WEIGHT_DISTRIBUTION
 
 RUN = RunId("sim")
-WORK_QUEUES = ("TASKS", "ROLLOUTS", "TRAJECTORIES")
+FINISHED_WORK = ("ROLLOUTS", "TRAJECTORIES")
+WORK_QUEUES = ("TASKS", *FINISHED_WORK)
 PROMPTS = 64
 # Faults last seconds, not minutes: what waits for the end of a silence is shortened alike, so that a run of a minute
 # sees redeliveries, lost tasks and expired leases.
@@ -67,6 +68,7 @@ class Cluster:
             self.broker,
             chronicle,
             on_defect=lambda what: truth.violate("I9", what),
+            on_drained=truth.drained,
         )
         self.actor_paces = [
             Pace(rollout_s=scenario.rollout_s, update_s=0.0) for _ in range(scenario.num_actors)
@@ -162,8 +164,6 @@ class Cluster:
         self.rival.hold(held=True)
         await self.rival.kill()
         for host in self.hosts.values():
-            if host.state == "draining":
-                await host.kill()
             host.hold(held=False)
 
     async def stop(self) -> None:

@@ -41,9 +41,18 @@ class PacedEngine:
     """Rollouts that take time and record which policy made each of their positions."""
 
     def __init__(
-        self, pace: Pace, steering: Steering, clock: Clock, truth: Truth, rng: random.Random
+        self,
+        pace: Pace,
+        steering: Steering,
+        clock: Clock,
+        truth: Truth,
+        rng: random.Random,
+        *,
+        actor: str,
     ) -> None:
-        """``rng`` is this actor's own."""
+        """``rng`` is this actor's own; ``actor`` is its instance."""
+        self._actor = actor
+        truth.starts(actor)
         self._pace = pace
         self._steering = steering
         self._clock = clock
@@ -91,11 +100,9 @@ class PacedEngine:
             num_steps=POSITIONS,
             finish_reason="stop",
         )
-        return [
-            Rollouts(task, _answered(sample, task), started_at_s, finished_at_s)
-            for task in tasks
-            if task.task_id not in self._steering.cut
-        ]
+        finished = [task for task in tasks if task.task_id not in self._steering.cut]
+        self._truth.finishes(self._actor, (task.task_id for task in finished))
+        return [Rollouts(task, _answered(sample, task), started_at_s, finished_at_s) for task in finished]
 
     def _newest(self) -> PolicySnapshot:
         newest = self._steering.newest

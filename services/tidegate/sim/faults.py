@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.sim.cluster import WORK_QUEUES, Cluster
+from tidegate.core.errors import UnavailableError
+from tidegate.sim.cluster import FINISHED_WORK, WORK_QUEUES, Cluster
 from tidegate.sim.host import Host
 from tidegate.sim.network import BREEZE, STORM
 from tidegate.wire.subjects import HEADER_MESSAGE_ID
@@ -59,6 +60,32 @@ async def drain_one(cluster: Cluster, rng: random.Random) -> None:
     await host.drain()
     await asyncio.sleep(rng.uniform(0.1, 1.0))
     host.hold(held=False)
+
+
+async def drain_blocked_actor(cluster: Cluster, rng: random.Random) -> None:
+    """SIGTERM to an actor whose finished rollouts cannot be published, for less than a drain may take."""
+    host = rng.choice(cluster.actors)
+    topology = cluster.around.topology
+    streams = [cluster.broker.streams.get(topology.stream(kind)) for kind in FINISHED_WORK]
+    blocked = [stream for stream in streams if stream is not None]
+    for stream in blocked:
+        stream.closed = True
+    await asyncio.sleep(rng.uniform(0.5, 1.5))
+    drain = asyncio.ensure_future(host.drain())
+    await asyncio.sleep(rng.uniform(0.2, 0.5) * cluster.settings.drain_timeout_s)
+    for stream in blocked:
+        stream.closed = False
+    await drain
+
+
+async def fail_loop(cluster: Cluster, rng: random.Random) -> None:
+    """A loop of a service fails: the service drains, exits 1, and its supervisor restarts it."""
+    host = rng.choice(list(cluster.hosts.values()))
+
+    async def fail() -> None:
+        raise UnavailableError("A fault ended this loop")
+
+    host.inject(fail)
 
 
 async def lose_for_long(cluster: Cluster, rng: random.Random) -> None:
@@ -161,6 +188,8 @@ FAULTS: dict[Fault, int] = {
     roll_learner_back: 2,
     start_second_learner: 1,
     drain_one: 3,
+    drain_blocked_actor: 1,
+    fail_loop: 1,
     lose_for_long: 2,
     lose_admission: 1,
     lose_all_actors: 1,

@@ -4,10 +4,12 @@ I1 and I3 are judged where gradients are made (``truth``); here are the others, 
 the broker holds, and never against what a service says of itself.
 """
 
+from collections.abc import Iterable
+
 from tidegate.core.audit import reconcile
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.sim.books import Books
-from tidegate.sim.cluster import FETCH_MESSAGES_MAX, WORK_QUEUES, Cluster
+from tidegate.sim.cluster import FETCH_MESSAGES_MAX, FINISHED_WORK, WORK_QUEUES, Cluster
 from tidegate.sim.scenario import TICK_S
 from tidegate.sim.truth import Truth
 from tidegate.task_queue.journal import read_journal
@@ -51,6 +53,7 @@ class Inspector:
         """Check everything that is cheap enough for every tick, and sometimes everything; returns what is new."""
         news = self.books.follow()
         self._check_conservation()
+        self._check_drained()
         self._check_bounds(admitting=bool(news.admitted))
         self._check_progress(tick)
         if tick % AUDIT_EVERY_TICKS == 0:
@@ -74,11 +77,11 @@ class Inspector:
                 "I2", f"{lost[0]} and {len(lost) - 1} others are neither settled nor anywhere"
             )
 
-    def _tasks_on_streams(self) -> set[str]:
+    def _tasks_on_streams(self, kinds: Iterable[str] = WORK_QUEUES) -> set[str]:
         topology, streams = self._cluster.around.topology, self._cluster.broker.streams
         return {
             message.headers[HEADER_MESSAGE_ID].partition(":")[0]
-            for kind in WORK_QUEUES
+            for kind in kinds
             if (stream := streams.get(topology.stream(kind))) is not None
             for message in stream.messages.values()
         }
@@ -137,6 +140,21 @@ class Inspector:
         if wrong:
             self._truth.violate(
                 "I1", f"the ledger has lag {recorded[wrong[0]]} for {wrong[0]}, it was {trained[wrong[0]]}"
+            )
+
+    # -- I10 -------------------------------------------------------------------------------------------------------
+
+    def _check_drained(self) -> None:
+        """Rollouts that were finished when their actor drained are on a stream or in the ledger."""
+        published = self._truth.take_published()
+        if not published:
+            return
+        settled = {task_of(trajectory) for trajectory in self.books.states}
+        found = settled | self._tasks_on_streams(FINISHED_WORK) | self._cluster.garbled_tasks
+        lost = sorted(published - found)
+        if lost:
+            self._truth.violate(
+                "I10", f"the rollouts of {lost[0]} and {len(lost) - 1} others were lost in a drain"
             )
 
     # -- I7 --------------------------------------------------------------------------------------------------------

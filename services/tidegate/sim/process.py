@@ -57,6 +57,14 @@ class Process:
         asyncio.get_running_loop().call_soon(worker.take_turn)
         return future
 
+    async def cancel_tasks(self) -> None:
+        """Cancel what still runs besides the caller, as ``asyncio.Runner`` does once its coroutine has returned."""
+        current = asyncio.current_task()
+        others = [task for task in self._mortals.values() if task is not current]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
     def kill(self) -> None:
         """End it: not a line more of its code runs, not even what it would do to clean up."""
         self.alive = False

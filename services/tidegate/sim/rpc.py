@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import grpc
 import msgspec
 
-from tidegate.runtime.rpc import Registration, register
+from tidegate.runtime.rpc import CallMeter, Registration, register
 from tidegate.sim.network import Network
 from tidegate.sim.process import Process
 
@@ -45,21 +45,61 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class Server:
-    """A process' servicers, by the names of their methods."""
+    """A process' gRPC server, as ``runtime.lifecycle`` uses it."""
 
-    def __init__(self, process: Process, registrations: Sequence[Registration]) -> None:
-        """Serve from now on."""
+    def __init__(
+        self,
+        switchboard: "Switchboard",
+        process: Process,
+        registrations: Sequence[Registration],
+        *,
+        meter: CallMeter,
+        on_serving: Callable[[bool], None],
+        on_defect: Callable[[str], None],
+    ) -> None:
+        """``on_serving``: called with each answer that its health checks give from then on.
+
+        ``on_defect``: called with what no service may do: serving without listening, or a servicer that raises
+        anything but a ``TidegateError``.
+        """
         self.process = process
+        self.is_listening = False
+        self.calls: set[asyncio.Task[None]] = set()
+        self._switchboard = switchboard
+        self._address = ""
+        self._on_serving = on_serving
+        self._on_defect = on_defect
         self._handlers: list[grpc.GenericRpcHandler] = []
         for registration in registrations:
-            register(cast("grpc.aio.Server", self), registration)
+            register(cast("grpc.aio.Server", self), registration, meter=meter)
+
+    async def start(self, address: str) -> None:
+        """Listen, in place of any server that did before: an address is a name that a new process takes over."""
+        self._address = address
+        self.is_listening = True
+        self._switchboard.listen(address, self)
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """The answer of its health checks."""
+        if serving and not self.is_listening:
+            self._on_defect(f"{self.process.name} reports that it serves and does not listen")
+        self._on_serving(serving)
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Refuse new calls, give those in flight ``grace_s``, then cancel them."""
+        self.is_listening = False
+        if self.calls:
+            _, late = await asyncio.wait(self.calls, timeout=grace_s)
+            for call in late:
+                call.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """What ``runtime.rpc.register`` calls."""
         self._handlers.extend(handlers)
 
     async def serve(self, method: str, requests: list[bytes]) -> list[bytes]:
-        """Answer one call; everything as it stands on the wire.
+        """Answer one call; requests and responses are encoded.
 
         Raises:
             AbortError: the servicer ended it with a status.
@@ -74,9 +114,16 @@ class Server:
         behaviour = (
             handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         )
-        if handler.response_streaming:
-            return [handler.response_serializer(item) async for item in behaviour(argument, context)]
-        return [handler.response_serializer(await behaviour(argument, context))]
+        try:
+            if handler.response_streaming:
+                return [handler.response_serializer(item) async for item in behaviour(argument, context)]
+            return [handler.response_serializer(await behaviour(argument, context))]
+        except AbortError:
+            raise
+        except Exception as error:
+            if self.process.alive:
+                self._on_defect(f"{self.process.name} answered {method} with {error!r}")
+            raise
 
 
 class Switchboard:
@@ -128,10 +175,12 @@ class _Call:
 
     def arrive(self, server: Server | None, method: str, requests: list[bytes]) -> None:
         """The call reached its address."""
-        if server is None or not server.process.alive:
+        if server is None or not server.process.alive or not server.is_listening:
             self._fail(grpc.StatusCode.UNAVAILABLE, f"nobody listens at {self._address}")
             return
         self._task = server.process.start(self._serve(server, method, requests))
+        server.calls.add(self._task)
+        self._task.add_done_callback(server.calls.discard)
         self._loop.call_at(max(self._ends_at_s, self._loop.time()), self.cancel)
         server.process.on_death(self.break_off)
 
@@ -142,6 +191,9 @@ class _Call:
             self._fail(error.code, error.details)
         except Exception as error:
             self._fail(grpc.StatusCode.UNKNOWN, repr(error))
+        except asyncio.CancelledError:
+            if not server.is_listening:
+                self._fail(grpc.StatusCode.UNAVAILABLE, f"the server at {self._address} stopped")
             raise
         else:
             self._reply(lambda: self.answer.set_result(responses))
@@ -186,6 +238,9 @@ class Channel:
     def as_channel(self) -> grpc.aio.Channel:
         """For code that is typed for gRPC."""
         return cast("grpc.aio.Channel", self)
+
+    async def close(self) -> None:
+        """Nothing is open between calls."""
 
     def unary_unary(
         self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any

@@ -25,7 +25,7 @@ def actor_spec(pace: Pace, truth: Truth, rng: random.Random, *, writes_tokens: b
         if writes_tokens:
             tokens = PacedTokenEngine(pace, steering, truth)
             return assemble_tokens(context, config, engine=tokens, steering=steering)
-        engine = PacedEngine(pace, steering, context.clock, truth, rng)
+        engine = PacedEngine(pace, steering, context.clock, truth, rng, actor=context.instance)
         return assemble_actor(context, config, engine=engine, steering=steering)
 
     return ServiceSpec(name="actor", config_type=ActorConfig, build=build)

@@ -7,12 +7,12 @@ version, a lineage or a ledger.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.core.ids import PolicyVersion, TaskId, TrajectoryId
 from tidegate.core.records import Array, Trajectory
 
 NODE_TENSOR = "node"
@@ -47,6 +47,10 @@ class Truth:
         self._trained_by: dict[TrajectoryId, list[int]] = {}
         # Lags by trajectory, of the update that made a policy.
         self._lags_in: dict[int, dict[TrajectoryId, int]] = {}
+        # Tasks whose rollouts an engine finished, by actor, since its process started.
+        self._finished: dict[str, set[TaskId]] = {}
+        # Those of actors that drained since: their rollouts must have been published.
+        self._published: set[TaskId] = set()
         # The policy of the learner that made the last update or was restored last.
         self.head = 0
         self.num_updates = 0
@@ -96,6 +100,25 @@ class Truth:
         if known != node:
             self.violate("I5", f"version {version} was policy {known} and is now {node}")
         return node
+
+    # -- finished work ---------------------------------------------------------------------------------------------
+
+    def starts(self, actor: str) -> None:
+        """A new process of an actor: it holds nothing of what an earlier one finished."""
+        self._finished[actor] = set()
+
+    def finishes(self, actor: str, tasks: Iterable[TaskId]) -> None:
+        """The engine of an actor finished the rollouts of tasks."""
+        self._finished[actor].update(tasks)
+
+    def drained(self, instance: str) -> None:
+        """A process exited in time: it has published all that it finished (I10)."""
+        self._published |= self._finished.pop(instance, set())
+
+    def take_published(self) -> set[TaskId]:
+        """Tasks that drained actors must have published, each named once."""
+        published, self._published = self._published, set()
+        return published
 
     # -- gradients -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.runtime.config import Settings
-from tidegate.runtime.service import run_service
+from tidegate.runtime.process import run_service
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.main import SPEC
 

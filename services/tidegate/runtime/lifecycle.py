@@ -1,0 +1,222 @@
+"""The lifecycle of every service: starting, ready, draining, stopped or failed.
+
+Open the bus, build the service, start gRPC, run its loops, report ready. On drain (SIGTERM): report not ready, let the
+loops finish within ``drain_timeout_s``, cancel the late ones, stop gRPC, close the parts, flush, exit 0. A loop that
+fails drains the others and the process exits 1; its supervisor restarts it.
+
+What belongs to the process and not to the service comes in as ``ProcessPorts``: ``runtime.process`` opens the operating
+system's, ``sim`` opens simulated ones, so that the same lifecycle runs under virtual time and seeded faults.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from tidegate.core.errors import TidegateError
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import Clock
+from tidegate.runtime.config import Settings
+from tidegate.runtime.drain import Drain
+from tidegate.runtime.lifecycle_servicer import LifecycleServicer
+from tidegate.runtime.rpc import CallMeter, Registration
+from tidegate.runtime.service import (
+    Channels,
+    Loop,
+    ServiceContext,
+    ServiceParts,
+    ServiceSpec,
+    instance_name,
+    max_tasks,
+)
+from tidegate.runtime.stats_board import StatsBoard
+from tidegate.runtime.telemetry import Telemetry
+from tidegate.wire.stats import encode_stats
+from tidegate.wire.subjects import Topology
+
+# How long calls in flight may take once the loops have ended.
+CALLS_GRACE_S = 1.0
+
+
+class ServiceServer(Protocol):
+    """A gRPC server as the lifecycle uses it; ``runtime.rpc.RpcServer`` is the real one."""
+
+    async def start(self, address: str) -> None:
+        """Listen; not serving yet."""
+        ...
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """The answer of its health checks."""
+        ...
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Refuse new calls, give those in flight ``grace_s``, then end them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPorts:
+    """What the lifecycle takes from the process that it runs in.
+
+    ``drain`` is requested by SIGTERM. ``record_usage`` writes the process' CPU and memory to the board before each
+    report. ``on_built`` is called once, when all loops were started and nothing is served yet.
+    """
+
+    clock: Clock
+    drain: Drain
+    log: structlog.stdlib.BoundLogger
+    channels: Channels
+    open_telemetry: Callable[[StatsBoard], Telemetry]
+    open_bus: Callable[[Topology], Awaitable[Bus]]
+    open_server: Callable[[Sequence[Registration], CallMeter], ServiceServer]
+    record_usage: Callable[[StatsBoard], None]
+    on_built: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a service exits 1: ``error`` of its start or of a loop; None for a loop that returned without a drain."""
+
+    where: str
+    error: Exception | None
+
+    @property
+    def is_defect(self) -> bool:
+        """Whether code is at fault: anything but a ``TidegateError``."""
+        return not isinstance(self.error, TidegateError)
+
+
+class ServiceLifecycle:
+    """One process' way through the lifecycle."""
+
+    def __init__(
+        self, spec: ServiceSpec, config: object, settings: Settings, *, index: int, ports: ProcessPorts
+    ) -> None:
+        self._spec = spec
+        self._config = config
+        self._settings = settings
+        self._index = index
+        self._ports = ports
+        self._drain = ports.drain
+        self._log = ports.log
+        self._instance = instance_of(spec, settings, index=index)
+        self.failures: list[Failure] = []
+
+    async def run(self) -> int:
+        """Start, serve, drain, stop; returns the exit code."""
+        ports, settings = self._ports, self._settings
+        topology = Topology(settings.run)
+        stats = StatsBoard(service=self._spec.name, instance=self._instance, started_at_s=ports.clock.now_s())
+        data_dir = Path(settings.data_dir) / self._instance
+        data_dir.mkdir(parents=True, exist_ok=True)
+        telemetry = ports.open_telemetry(stats)
+        bus = await ports.open_bus(topology)
+        context = ServiceContext(
+            service=self._spec.name,
+            instance=self._instance,
+            index=self._index,
+            settings=settings,
+            topology=topology,
+            data_dir=data_dir,
+            bus=bus,
+            clock=ports.clock,
+            stats=stats,
+            telemetry=telemetry,
+            drain=self._drain,
+            log=self._log,
+            channels=ports.channels,
+        )
+        try:
+            await bus.bootstrap(
+                topology.streams(max_tasks=max_tasks(settings)), copies=settings.stream_copies
+            )
+            await self._serve(context)
+        except TidegateError as error:
+            self.failures.append(Failure("start", error))
+            self._log.error("service_failed", error=str(error))
+        finally:
+            await context.channels.close()
+            await bus.close()
+            telemetry.close()
+        failed = bool(self.failures)
+        stats.state = "failed" if failed else "stopped"
+        self._log.info("service_stopped", failed=failed)
+        return 1 if failed else 0
+
+    async def _serve(self, context: ServiceContext) -> None:
+        parts = await self._spec.build(context, self._config)
+        lifecycle = LifecycleServicer(context.stats, self._drain, context.clock)
+        server = self._ports.open_server(
+            [*parts.servicers, lifecycle.registration()], context.telemetry.served
+        )
+        address = self._settings.listen or self._settings.addresses[self._spec.name][self._index]
+        try:
+            await server.start(address)
+            tasks = [asyncio.create_task(self._guard(name, loop)) for name, loop in parts.loops.items()]
+            reporter = asyncio.create_task(self._report(context))
+            self._ports.on_built()
+            context.stats.state = "ready"
+            await server.set_serving(serving=True)
+            self._log.info("service_ready", address=address)
+            await self._drain.wait()
+            context.stats.state = "draining"
+            await server.set_serving(serving=False)
+            self._log.info("service_draining")
+            await self._end_loops(tasks)
+            reporter.cancel()
+            await self._publish_stats(context)
+        finally:
+            await self._close(server, parts)
+
+    async def _end_loops(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Return once every loop has ended: by itself within ``drain_timeout_s``, or cancelled."""
+        _, late = await asyncio.wait(tasks, timeout=self._settings.drain_timeout_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _close(self, server: ServiceServer, parts: ServiceParts) -> None:
+        # Calls first: what they use stays open until the last of them was answered or refused.
+        await server.stop(grace_s=CALLS_GRACE_S)
+        if parts.close is not None:
+            await parts.close()
+
+    async def _guard(self, name: str, loop: Loop) -> None:
+        """Run a loop; one that ends before draining, for whatever reason, fails the service and drains it."""
+        try:
+            await loop()
+        except asyncio.CancelledError:
+            self._log.warning("loop_cancelled", loop=name, why="it did not end within drain_timeout_s")
+            raise
+        except TidegateError as error:
+            self.failures.append(Failure(name, error))
+            self._log.error("loop_failed", loop=name, error=str(error))
+        except Exception as error:  # the last place that can log it before the process ends
+            self.failures.append(Failure(name, error))
+            self._log.exception("loop_crashed", loop=name)
+        else:
+            if not self._drain.requested:
+                self.failures.append(Failure(name, None))
+                self._log.error("loop_ended", loop=name)
+        finally:
+            self._drain.request()
+
+    async def _report(self, context: ServiceContext) -> None:
+        while True:
+            await self._publish_stats(context)
+            await asyncio.sleep(self._settings.telemetry.stats_period_s)
+
+    async def _publish_stats(self, context: ServiceContext) -> None:
+        self._ports.record_usage(context.stats)
+        context.stats.set("broker_reconnects_total", context.bus.reconnects)
+        context.stats.set("backpressure_total", context.bus.backpressure_total)
+        snapshot = context.stats.snapshot(at_s=context.clock.now_s())
+        await context.bus.publish_core(context.topology.stats(self._instance), encode_stats(snapshot))
+
+
+def instance_of(spec: ServiceSpec, settings: Settings, *, index: int) -> str:
+    """The name of this process: as configured, else by service and index."""
+    return settings.instance or instance_name(spec.name, index)

@@ -1,0 +1,91 @@
+"""A service in a process of its own: signals, a real broker, a real gRPC server, the machine's clock."""
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+from functools import partial
+
+import structlog
+import uvloop
+
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.config import Settings
+from tidegate.runtime.drain import Drain
+from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle, instance_of
+from tidegate.runtime.rpc import RpcServer
+from tidegate.runtime.service import Channels, ServiceSpec
+from tidegate.runtime.stats_board import StatsBoard
+from tidegate.runtime.telemetry import open_telemetry
+from tidegate.wire.subjects import Topology
+
+# Allocations between two collections (Python's own 700 fall into the middle of a batch, all of which is alive), and how
+# many young ones make an old one. What is in no cycle, which is nearly everything, is freed at once anyhow.
+COLLECT_AFTER = (10_000, 10, 10)
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def run_service(spec: ServiceSpec, config: object, settings: Settings, *, index: int = 0) -> int:
+    """Run one service until it is told to stop; returns the exit code."""
+    instead = spec.instead(config, settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(instead or _run(spec, config, settings, index=index))
+
+
+async def _run(spec: ServiceSpec, config: object, settings: Settings, *, index: int) -> int:
+    drain, clock = Drain(), SystemClock()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, drain.request)
+    instance = instance_of(spec, settings, index=index)
+    ports = ProcessPorts(
+        clock=clock,
+        drain=drain,
+        log=structlog.get_logger(instance),
+        channels=Channels(settings.addresses),
+        open_telemetry=lambda stats: open_telemetry(
+            settings.telemetry, service=spec.name, instance=instance, run=settings.run, board=stats
+        ),
+        open_bus=partial(_open_bus, settings, instance, clock),
+        open_server=lambda registrations, meter: RpcServer(registrations, meter=meter),
+        record_usage=_record_usage,
+        on_built=_freeze_built,
+    )
+    return await ServiceLifecycle(spec, config, settings, index=index, ports=ports).run()
+
+
+async def _open_bus(settings: Settings, instance: str, clock: SystemClock, topology: Topology) -> Bus:
+    return await Bus.connect(
+        settings.broker_url,
+        token=settings.broker_token,
+        user=settings.broker_user,
+        password=settings.broker_password,
+        name=instance,
+        topology=topology,
+        clock=clock,
+        timeout_s=settings.broker_wait_s,
+    )
+
+
+def _freeze_built() -> None:
+    """Keep what was built out of collections: it stays for good, and they then cover only what messages leave."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+
+
+def _record_usage(stats: StatsBoard) -> None:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    stats.set("cpu_s_total", usage.ru_utime + usage.ru_stime)
+    stats.set("rss_mb", _resident_bytes() / 1e6)
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process; its peak where the kernel has no /proc."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * PAGE_BYTES
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
