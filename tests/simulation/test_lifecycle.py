@@ -11,8 +11,8 @@ import pytest
 
 from tests.simulation.reports import check
 from tests.simulation.scenarios import groups_of_four
-from tidegate.actor import episodes
-from tidegate.actor.resuming import Resumed, resume
+from tidegate.actor.rollouts import episode_runner
+from tidegate.actor.rollouts.resumption import Resumed, resume
 from tidegate.core.errors import ConflictError
 from tidegate.core.records import Task
 from tidegate.sim.cluster import DRAIN_TIMEOUT_S, Cluster
@@ -123,7 +123,7 @@ def test_rollouts_of_a_drained_actor_are_resumed_from_their_tokens(monkeypatch: 
     async def drain_an_actor(cluster: Cluster, rng: random.Random) -> None:
         await rng.choice(cluster.actors).drain()
 
-    monkeypatch.setattr(episodes, "resume", noted)
+    monkeypatch.setattr(episode_runner, "resume", noted)
     # Longer than a drain: the engine is stopped in the middle of them.
     scenario = groups_of_four(3, max_lag=16, rollout_s=2 * DRAIN_TIMEOUT_S, writes_tokens=True)
     report = check(run(scenario, drain_an_actor))
