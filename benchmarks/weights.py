@@ -131,7 +131,8 @@ async def _ours(client: WeightDistributionClient, *, mib: int) -> Pull:
         raise TidegateError("The published policy is not the head", fix="see weight_distribution's log")
 
     async def pull() -> int:
-        return (await client.pull(announcement)).num_bytes()
+        pulled = await client.pull(announcement, announcement.names)
+        return sum(tensor.nbytes for tensor in pulled.values())
 
     return pull
 

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
-import numpy as np
-
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.core.errors import CorruptionError, NotFoundError, RecordError, TidegateError
 from tidegate.core.ids import PolicyVersion
@@ -35,7 +33,6 @@ BACKOFF = Backoff(start_s=0.05, max_s=2.0)
 HEAD_WAIT_S = 0.25
 
 _Content: TypeAlias = tuple[bytes, str, tuple[int, ...]]
-_NOTHING: Array = np.empty(0, dtype=np.float32)
 
 
 class ChecksPolicy(Protocol):
@@ -186,25 +183,15 @@ class PolicyLoop:
         return head is None or head.version == announcement.version
 
     async def _pull_pieces(self, announcement: Announcement) -> PolicySnapshot:
+        contents = _contents(announcement)
         try:
-            for piece in _pieces(announcement, known=set(self._known)):
-                await self._pull_piece(announcement, piece)
-            return self._assemble(announcement)
+            for names in _pieces(announcement, known=set(self._known)):
+                for name, tensor in (await self._client.pull(announcement, names)).items():
+                    self._known[contents[name]] = tensor
         except TidegateError:
             self._context.stats.add("pull_retries_total")
             raise
-
-    async def _pull_piece(self, announcement: Announcement, piece: set[str]) -> None:
-        contents = _contents(announcement)
-        # The client asks for what it is not given: everything outside of this piece counts as given.
-        others: dict[str, Array] = {name: _NOTHING for name in contents if name not in piece}
-        pulled = await self._client.pull(announcement, have=others)
-        for name in piece:
-            self._known[contents[name]] = pulled.tensors[name]
-
-    def _assemble(self, announcement: Announcement) -> PolicySnapshot:
-        tensors = {name: self._known[content] for name, content in _contents(announcement).items()}
-        return announcement.snapshot(tensors)
+        return announcement.snapshot({name: self._known[content] for name, content in contents.items()})
 
 
 def _may_pass(error: TidegateError) -> bool:

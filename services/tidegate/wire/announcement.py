@@ -55,6 +55,11 @@ class Announcement:
             return None
         return self.snapshot(tensors_of(self.message.tensors, self.message.inline_payload))
 
+    @property
+    def names(self) -> list[str]:
+        """All tensors, in manifest order."""
+        return [entry.name for entry in self.message.tensors]
+
     def snapshot(self, tensors: dict[str, Array]) -> PolicySnapshot:
         """The policy, of its tensors as they were verified against the manifest."""
         return PolicySnapshot(

@@ -1,6 +1,6 @@
 """Client of weight distribution."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
 import grpc
 import numpy as np
@@ -71,32 +71,24 @@ class WeightDistributionClient:
         with remote_errors(SERVICE):
             await self._publish(requests(), timeout=TRANSFER_DEADLINE_S)
 
-    async def pull(
-        self, announcement: Announcement, *, have: Mapping[str, Array] | None = None
-    ) -> PolicySnapshot:
-        """The tensors of an announced version. ``have`` maps names to tensors that are known to be unchanged.
+    async def pull(self, announcement: Announcement, names: Collection[str]) -> dict[str, Array]:
+        """The named tensors of an announced version, verified, in manifest order.
 
         Raises:
             NotFoundError: the version is no longer kept; follow to a newer one.
             CorruptionError: a digest does not match.
         """
-        known = have or {}
-        entries = [entry for entry in announcement.message.tensors if entry.name not in known]
-        pulled: dict[str, Array] = {}
-        if entries:
-            request = pb.PullPolicyRequest(
-                version=version_to_proto(announcement.version), tensors=[entry.name for entry in entries]
-            )
-            receiving = _Receiving(entries, version=announcement.version)
-            with remote_errors(SERVICE):
-                async for message in self._pull(request, timeout=TRANSFER_DEADLINE_S):
-                    receiving.feed(message if isinstance(message, memoryview) else message.chunk)
-            pulled = receiving.tensors()
-        tensors = {
-            entry.name: known[entry.name] if entry.name in known else pulled[entry.name]
-            for entry in announcement.message.tensors
-        }
-        return announcement.snapshot(tensors)
+        entries = [entry for entry in announcement.message.tensors if entry.name in names]
+        if not entries:
+            return {}
+        request = pb.PullPolicyRequest(
+            version=version_to_proto(announcement.version), tensors=[entry.name for entry in entries]
+        )
+        receiving = _Receiving(entries, version=announcement.version)
+        with remote_errors(SERVICE):
+            async for message in self._pull(request, timeout=TRANSFER_DEADLINE_S):
+                receiving.feed(message if isinstance(message, memoryview) else message.chunk)
+        return receiving.tensors()
 
     async def head(self) -> tuple[Announcement | None, list[PolicyVersion]]:
         """The newest announcement (None before the first) and the versions still kept."""
