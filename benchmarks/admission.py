@@ -18,7 +18,7 @@ from benchmarks.stage import Stage, stage
 from benchmarks.training_run import remove_folder
 from tidegate.admission import indicators
 from tidegate.admission.observations import Observations
-from tidegate.admission.state import Backlog, Pause, decide, flow_of, signals_of
+from tidegate.admission.state import Pause, StreamBacklog, decide, flow_of, signals_of
 from tidegate.cli.samples import last_working_sample
 from tidegate.core import slo
 from tidegate.core.admission import Limits, capacity
@@ -173,7 +173,7 @@ def _time_decisions(seen: Observations) -> float:
     slos = declared(SlosConfig(), max_lag=4, max_age_s=300.0)
     states = dict.fromkeys(slos, slo.SloState())
     run_file = Limits(max_lag=4, batch_size=512, max_running=DECISION_ACTORS)
-    memory = indicators.Memory()
+    memory = indicators.IndicatorState()
     now_s = REPORT_PERIOD_S * 5
 
     def decision() -> None:
@@ -187,8 +187,10 @@ def _time_decisions(seen: Observations) -> float:
             group_size=8,
         )
         capacity(decided.limits, flow_of(seen, now_s=now_s))
-        diagnose(signals_of(seen, decided.limits, Backlog(), group_size=8, now_s=now_s))
-        found, memory = indicators.look(seen, memory, slos, group_size=8, paused=False, now_s=now_s)
+        diagnose(signals_of(seen, decided.limits, StreamBacklog(), group_size=8, now_s=now_s))
+        found, memory = indicators.observe_indicators(
+            seen, memory, slos, group_size=8, paused=False, now_s=now_s
+        )
         for name, observation in found.items():
             value = observation.value
             states[name] = slo.observe(slos[name], states[name], value, at_s=now_s)

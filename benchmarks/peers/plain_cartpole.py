@@ -162,7 +162,7 @@ def learn(
     import torch
 
     from tidegate.learner.optim.actor_critic import ActorCriticTrainer
-    from tidegate.learner.state import Progress
+    from tidegate.learner.state import TrainingProgress
     from tidegate.learner.steps_log import StepLine, StepsLog
 
     config = plan.services["learner"]
@@ -172,7 +172,7 @@ def learn(
     trainer = ActorCriticTrainer(spec, config.actor_critic, seed=plan.file.seed, device=torch.device("cpu"))
     log = StepsLog(folder / "learner" / "steps.jsonl", bytes_max=config.steps_file_bytes_max)
     batch_size, max_lag = plan.file.batch_size, plan.file.staleness.max_lag
-    progress = Progress(version=PolicyVersion(LINEAGE, 0))
+    progress = TrainingProgress(version=PolicyVersion(LINEAGE, 0))
     policy.write(0, trainer.policy())
     _grant(credit, (max_lag + 1) * batch_size)
     arrived: deque[Segment] = deque()

@@ -41,7 +41,7 @@ class Counted(msgspec.Struct, frozen=True):
 Observation: TypeAlias = Valued | Counted
 
 
-class Memory(msgspec.Struct, frozen=True):
+class IndicatorState(msgspec.Struct, frozen=True):
     """What one look needs of the one before: counters, the learner's version, and the mixes of the last minutes."""
 
     counted: dict[str, float] = {}
@@ -49,15 +49,15 @@ class Memory(msgspec.Struct, frozen=True):
     mixes: dict[str, MixWindow] = {}
 
 
-def look(
+def observe_indicators(
     seen: Observations,
-    memory: Memory,
+    memory: IndicatorState,
     slos: Mapping[str, Slo],
     *,
     group_size: int,
     paused: bool,
     now_s: float,
-) -> tuple[dict[str, Observation], Memory]:
+) -> tuple[dict[str, Observation], IndicatorState]:
     """What each objective observes now, and what the next look needs; propagation is followed elsewhere."""
     learner = seen.latest("learner", now_s=now_s)
     values = learner[0].values if learner else {}
@@ -92,7 +92,7 @@ def look(
         elif name == "actor_idle_ratio":
             idle = seen.ratio("actor", "wait_task_s_total", now_s=now_s)
             found[name] = Valued(idle if works and seen.num_alive("actor", now_s=now_s) else None)
-    return found, Memory(counted, memory.step if step is None else step, mixes)
+    return found, IndicatorState(counted, memory.step if step is None else step, mixes)
 
 
 def mix_of(totals: Mapping[str, float], kind: str) -> Mix:

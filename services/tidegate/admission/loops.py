@@ -13,13 +13,13 @@ from contextlib import suppress
 import msgspec
 
 from tidegate.admission.config import AdmissionConfig
-from tidegate.admission.kept import KeptFile
 from tidegate.admission.observations import Observations
-from tidegate.admission.samples import LineFile, Sample
+from tidegate.admission.samples import JsonLinesFile, SystemSample
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.slo_watch import SloWatch
-from tidegate.admission.state import Backlog, Decision, Pause, decide, flow_of, mean_backlog, signals_of
-from tidegate.admission.steering import Steering
+from tidegate.admission.staleness_controller import StalenessController
+from tidegate.admission.state import Decision, Pause, StreamBacklog, decide, flow_of, mean_backlog, signals_of
+from tidegate.admission.state_file import StateFile
 from tidegate.core.admission import Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
 from tidegate.core.errors import RecordError, TidegateError
@@ -43,10 +43,10 @@ class Admission:
         *,
         run_file: Limits,
         group_size: int,
-        pause_file: KeptFile[Pause],
-        samples: LineFile,
+        pause_file: StateFile[Pause],
+        samples: JsonLinesFile,
         slos: SloWatch,
-        steering: Steering,
+        staleness: StalenessController,
         scaling: Scaling,
     ) -> None:
         """``run_file``: the limits as configured, the widest that are ever asked for."""
@@ -57,16 +57,16 @@ class Admission:
         self._pause_file = pause_file
         self._samples = samples
         self._slos = slos
-        self._steering = steering
+        self._staleness = staleness
         self.scaling = scaling
         self._pause = pause_file.read()
         self._seen = Observations(window_s=config.window_s)
         # As many looks as the window has ticks.
-        self._backlogs: deque[Backlog] = deque(maxlen=max(1, round(config.window_s / config.tick_s)))
+        self._backlogs: deque[StreamBacklog] = deque(maxlen=max(1, round(config.window_s / config.tick_s)))
         self._published: Limits | None = None
         self._published_at_s = 0.0
         self._max_ack_pending = 0
-        self._asked = asyncio.Event()
+        self._woken = asyncio.Event()
         consumer = context.topology.task_consumer(POOL, ack_wait_s=UNUSED_ACK_WAIT_S, max_running=1)
         self._tasks_durable = consumer.durable
 
@@ -78,10 +78,10 @@ class Admission:
     async def tick(self) -> None:
         """Look, decide and act once a period, and at once when an operator asked for something."""
         while not self.context.drain.requested:
-            self._asked.clear()
-            await self._look_at_streams()
+            self._woken.clear()
+            await self._sample_streams()
             flow = self.flow()
-            self._steering.tick(self._seen, flow, now_s=self._now_s())
+            self._staleness.tick(self._seen, flow, now_s=self._now_s())
             decision = self.decision()
             try:
                 await self._act(decision)
@@ -92,22 +92,22 @@ class Admission:
                 self.context.log.warning("limits_not_published", error=str(error))
             await self._record(decision.limits, flow)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), timeout=self._config.tick_s)
+                await asyncio.wait_for(self._woken.wait(), timeout=self._config.tick_s)
         # A pause survives a crash and ends with an orderly stop: a resumed run admits again.
         self._pause_file.clear()
 
     def decision(self) -> Decision:
         """What holds now."""
         resident = self._seen.latest("trajectory_store", now_s=self._now_s())
-        held, ask = self._steering.held(), self.scaling.cluster.ask
+        action, overrides = self._staleness.action(), self.scaling.cluster.overrides
         return decide(
             self._run_file,
             self._pause,
             resident_bytes=sum(stats.values.get("resident_bytes", 0.0) for stats in resident),
             resident_bytes_high=self._config.resident_bytes_high,
             group_size=self._group_size,
-            budget=held.max_lag if ask.max_lag is None else min(held.max_lag, ask.max_lag),
-            hold=ask.pause or held.pause,
+            budget=action.max_lag if overrides.max_lag is None else min(action.max_lag, overrides.max_lag),
+            hold=overrides.pause or action.pause,
         )
 
     def flow(self) -> Flow:
@@ -145,7 +145,7 @@ class Admission:
         self._pause = pause
         self._pause_file.write(pause)
         self.context.log.info("pause_set", paused=pause.paused, reason=pause.reason)
-        self._asked.set()
+        self._woken.set()
         await self._publish(self.decision().limits)
 
     async def _act(self, decision: Decision) -> None:
@@ -192,7 +192,7 @@ class Admission:
             return
         self._max_ack_pending = max_ack_pending
 
-    async def _look_at_streams(self) -> None:
+    async def _sample_streams(self) -> None:
         """How much waits before each stage; the last answer stands while the broker gives none."""
         bus, topology = self.context.bus, self.context.topology
         try:
@@ -203,7 +203,7 @@ class Admission:
             if not error.retryable:
                 raise
             return
-        self._backlogs.append(Backlog(tasks.messages, rollouts.messages, trajectories.messages))
+        self._backlogs.append(StreamBacklog(tasks.messages, rollouts.messages, trajectories.messages))
 
     async def _record(self, limits: Limits, flow: Flow) -> None:
         """The objectives, the sample of this tick, the stats, and the diagnosis as labels for whoever looks on."""
@@ -215,9 +215,9 @@ class Admission:
         stats.set("max_lag", limits.max_lag)
         stats.set("capacity", capacity(limits, flow))
         stats.set("paused", float(limits.paused))
-        for name, value in self._steering.statistics().items():
+        for name, value in self._staleness.statistics().items():
             stats.set(name, value)
-        backlog = self._backlogs[-1] if self._backlogs else Backlog()
+        backlog = self._backlogs[-1] if self._backlogs else StreamBacklog()
         stats.set("tasks_waiting", backlog.tasks)
         self._scale(signals, diagnosis)
         stats.label("bottleneck", diagnosis.bottleneck)
@@ -226,7 +226,7 @@ class Admission:
         await self._slos.tick(self._seen, diagnosis, paused=limits.paused, now_s=self._now_s())
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
-        self._samples.append(Sample(context.clock.now_s(), diagnosis.bottleneck, signals, values))
+        self._samples.append(SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values))
 
     def _scale(self, signals: Signals, diagnosis: Diagnosis) -> None:
         """How many actors there should be; what is done about it is the cluster's, KEDA's or a person's."""
@@ -234,7 +234,7 @@ class Admission:
         scaling.tick(
             signals,
             diagnosis,
-            paused=self._pause.paused or bool(scaling.cluster.ask.pause),
+            paused=self._pause.paused or bool(scaling.cluster.overrides.pause),
             now_s=self._now_s(),
             wall_s=self.context.clock.now_s(),
         )
@@ -251,7 +251,7 @@ class Admission:
             return
         now_s = self._now_s()
         self._seen.put(stats, now_s=now_s)
-        self._slos.heard(stats, self._seen, now_s=now_s)
+        self._slos.receive(stats, self._seen, now_s=now_s)
 
     def _now_s(self) -> float:
         return self.context.clock.monotonic_s()

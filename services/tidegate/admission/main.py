@@ -3,15 +3,15 @@
 from tidegate.admission.broker_watch import BrokerWatch
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
-from tidegate.admission.kept import KeptFile
 from tidegate.admission.kubernetes.main import open_cluster
 from tidegate.admission.loops import Admission
-from tidegate.admission.samples import FILE_NAME, LineFile
+from tidegate.admission.samples import FILE_NAME, JsonLinesFile
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.servicer import AdmissionServicer, ExternalScalerServicer
 from tidegate.admission.slo_watch import SloWatch
+from tidegate.admission.staleness_controller import StalenessController
 from tidegate.admission.state import Pause
-from tidegate.admission.steering import Steering
+from tidegate.admission.state_file import StateFile
 from tidegate.core.admission import Limits
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 
@@ -32,14 +32,14 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
             paced=settings.staleness.pacing,
         ),
         group_size=workload.num_samples if workload.kind == "text" else 1,
-        pause_file=KeptFile(context.data_dir / PAUSE_FILE, Pause()),
-        samples=LineFile(
+        pause_file=StateFile(context.data_dir / PAUSE_FILE, Pause()),
+        samples=JsonLinesFile(
             context.data_dir / FILE_NAME,
             bytes_max=config.samples_file_bytes_max,
             files_kept=config.samples_files_kept,
         ),
         slos=SloWatch(context),
-        steering=Steering(
+        staleness=StalenessController(
             settings.response,
             max_lag=settings.staleness.max_lag,
             batch_size=settings.batch_size,

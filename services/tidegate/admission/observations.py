@@ -34,7 +34,7 @@ AVERAGED = ("available_trajectories", "running_trajectories", "in_flight_traject
 
 
 @dataclass(slots=True)
-class _Report:
+class _InstanceReport:
     """The newest report of an instance, when it arrived, and the version it serves."""
 
     stats: ServiceStats
@@ -57,7 +57,7 @@ class _Service:
     """All instances of one service, added up."""
 
     # The living, the one that reported longest ago first.
-    living: dict[str, _Report] = field(default_factory=dict[str, _Report])
+    living: dict[str, _InstanceReport] = field(default_factory=dict[str, _InstanceReport])
     # Gauges of the living: sum, and how many have it.
     sums: dict[str, float] = field(default_factory=dict[str, float])
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -74,7 +74,7 @@ class Observations:
     def __init__(self, *, window_s: float) -> None:
         """Nothing has reported yet."""
         self._slot_s = window_s / SLOTS
-        self._newest: dict[str, _Report] = {}
+        self._newest: dict[str, _InstanceReport] = {}
         self._services: dict[str, _Service] = {}
 
     def put(self, stats: ServiceStats, *, now_s: float) -> None:
@@ -91,7 +91,7 @@ class Observations:
             return  # an instance does not change its trade: somebody else uses its name
         service = self._services[stats.service]
         _forget_silent(service, now_s=now_s)
-        report = self._newest[stats.instance] = _Report(stats, now_s)
+        report = self._newest[stats.instance] = _InstanceReport(stats, now_s)
         same_life = before is not None and before.stats.started_at_s == stats.started_at_s
         slot = self._slot(service, now_s=now_s)
         if before is not None and 0.0 <= now_s - before.at_s <= SILENT_AFTER_S:
@@ -236,7 +236,7 @@ def _add_totals(service: _Service, before: dict[str, float], after: dict[str, fl
             totals[name] = totals.get(name, 0.0) + value - (known or 0.0)
 
 
-def _replace(service: _Service, instance: str, report: _Report) -> None:
+def _replace(service: _Service, instance: str, report: _InstanceReport) -> None:
     """Let this report stand for its instance, at the end of the line."""
     before = service.living.pop(instance, None)
     if before is not None:
@@ -258,7 +258,7 @@ def _replace(service: _Service, instance: str, report: _Report) -> None:
         _enter(service, each)
 
 
-def _enter(service: _Service, report: _Report) -> None:
+def _enter(service: _Service, report: _InstanceReport) -> None:
     sums, counts = service.sums, service.counts
     for name, value in report.stats.values.items():
         if not _is_counter(name):
@@ -268,7 +268,7 @@ def _enter(service: _Service, report: _Report) -> None:
         service.serving[report.serving] += 1
 
 
-def _leave(service: _Service, report: _Report) -> None:
+def _leave(service: _Service, report: _InstanceReport) -> None:
     sums, counts = service.sums, service.counts
     for name, value in report.stats.values.items():
         if not _is_counter(name):
@@ -292,7 +292,7 @@ def _forget_silent(service: _Service, *, now_s: float) -> None:
         _leave(service, report)
 
 
-def _serving(stats: ServiceStats, before: _Report | None) -> PolicyVersion | None:
+def _serving(stats: ServiceStats, before: _InstanceReport | None) -> PolicyVersion | None:
     """The version an actor says it serves; without a label its lineage is the empty one."""
     step = stats.values.get(_SLOWEST)
     if step is None:

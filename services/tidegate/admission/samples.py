@@ -16,7 +16,7 @@ from tidegate.core.balance import Bottleneck, Signals
 FILE_NAME = "stats.jsonl"
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SystemSample(msgspec.Struct, frozen=True):
     """The whole system at one moment."""
 
     at_s: float
@@ -31,7 +31,7 @@ class Sample(msgspec.Struct, frozen=True):
         return msgspec.json.encode({**fields, "queue_depth_batches": self.signals.depth_batches()}) + b"\n"
 
 
-class Line(Protocol):
+class JsonLine(Protocol):
     """What can be written to a file of lines."""
 
     def line(self) -> bytes:
@@ -39,7 +39,7 @@ class Line(Protocol):
         ...
 
 
-class LineFile:
+class JsonLinesFile:
     """Appends lines; at ``bytes_max`` the file becomes ``.1``, ``.1`` becomes ``.2``, the oldest is deleted."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_kept: int) -> None:
@@ -53,7 +53,7 @@ class LineFile:
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def append(self, item: Line) -> None:
+    def append(self, item: JsonLine) -> None:
         """Write one line; it is in the operating system's hands when this returns."""
         self._file.write(item.line())
         self._file.flush()

@@ -23,7 +23,7 @@ from tidegate.core.scaling import (
 VIEW_AGE_MAX_S = 60.0
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Overrides(msgspec.Struct, frozen=True):
     """What is declared for this run outside of its run file, and held until it is declared otherwise.
 
     ``pause``: why admission is to stop ("" when it is not). ``max_lag``: a budget inside the run file's.
@@ -39,7 +39,7 @@ class Ask(msgspec.Struct, frozen=True):
     replicas: int | None = None
 
 
-NOTHING_ASKED = Ask()
+NO_OVERRIDES = Overrides()
 
 
 class ClusterView(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     scaled_by: str = ""
     scaled_at_s: float | None = None
     zero_is_ours: bool = False
-    ask: Ask = NOTHING_ASKED
+    overrides: Overrides = NO_OVERRIDES
 
 
 class Scaling:
@@ -75,11 +75,15 @@ class Scaling:
 
         Who declares a number of replicas and no bounds is bounded by the run file, as everything else is.
         """
-        ask, own = self.cluster.ask, self._config
-        low = own.min_replicas if ask.min_replicas is None else ask.min_replicas
-        high = own.max_replicas if ask.max_replicas is None else min(ask.max_replicas, own.max_replicas)
+        overrides, own = self.cluster.overrides, self._config
+        low = own.min_replicas if overrides.min_replicas is None else overrides.min_replicas
+        high = (
+            own.max_replicas
+            if overrides.max_replicas is None
+            else min(overrides.max_replicas, own.max_replicas)
+        )
         return msgspec.structs.replace(
-            own, mode=ask.mode or own.mode, min_replicas=min(low, high), max_replicas=max(1, high)
+            own, mode=overrides.mode or own.mode, min_replicas=min(low, high), max_replicas=max(1, high)
         )
 
     @property
@@ -108,7 +112,7 @@ class Scaling:
             scaled_by=cluster.scaled_by,
             scaled_s_ago=scaled_s_ago if cluster.scaled_by else None,
             zero_is_ours=cluster.zero_is_ours,
-            asked=cluster.ask.replicas,
+            asked=cluster.overrides.replicas,
         )
         self._current = view.current()
         config = self.config

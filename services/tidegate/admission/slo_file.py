@@ -16,7 +16,7 @@ STATE_FILE = "slos.json"
 EVENTS_FILE = "slo_events.jsonl"
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SavedSlo(msgspec.Struct, frozen=True):
     """One objective as it was declared and what it remembered."""
 
     slo: Slo
@@ -28,7 +28,7 @@ class SloRecord(msgspec.Struct, frozen=True):
 
     at_s: float
     clock_s: float
-    slos: dict[str, Kept] = {}
+    slos: dict[str, SavedSlo] = {}
 
 
 class SloEvent(msgspec.Struct, frozen=True):

@@ -7,15 +7,15 @@ effort: an objective is judged whether or not anybody hears of it.
 import msgspec
 
 from tidegate.admission import indicators
-from tidegate.admission.indicators import Counted, Memory, Observation, Valued
+from tidegate.admission.indicators import Counted, IndicatorState, Observation, Valued
 from tidegate.admission.observations import Observations
 from tidegate.admission.propagation import Propagation, note, publication_of, under_way_s
 from tidegate.admission.propagation import look as look_for_arrival
-from tidegate.admission.samples import LineFile
+from tidegate.admission.samples import JsonLinesFile
 from tidegate.admission.slo_file import (
     EVENTS_FILE,
     STATE_FILE,
-    Kept,
+    SavedSlo,
     SloEvent,
     SloRecord,
     read_slos,
@@ -64,10 +64,10 @@ class SloWatch:
         self._states = restored(
             read_slos(self._path), self._slos, now_s=clock.monotonic_s(), wall_s=clock.now_s()
         )
-        self._events = LineFile(
+        self._events = JsonLinesFile(
             context.data_dir / EVENTS_FILE, bytes_max=EVENTS_FILE_BYTES_MAX, files_kept=EVENTS_FILES_KEPT
         )
-        self._memory = Memory()
+        self._memory = IndicatorState()
         self._propagation = Propagation()
         self._arrived_s: list[float] = []
         self._saved_at_s = clock.monotonic_s()
@@ -76,7 +76,7 @@ class SloWatch:
             context.telemetry.observe(METRIC_SLO_TARGET, slo.target, self._labels[name])
             context.telemetry.observe(METRIC_SLO_BOUND, slo.bound, self._labels[name])
 
-    def heard(self, stats: ServiceStats, seen: Observations, *, now_s: float) -> None:
+    def receive(self, stats: ServiceStats, seen: Observations, *, now_s: float) -> None:
         """One report came in and is part of ``seen``: propagation is followed from report to report, not by ticks."""
         if PROPAGATION not in self._slos:
             return
@@ -94,7 +94,7 @@ class SloWatch:
 
     async def tick(self, seen: Observations, diagnosis: Diagnosis, *, paused: bool, now_s: float) -> None:
         """Observe and judge every objective, and tell what changed."""
-        found, self._memory = indicators.look(
+        found, self._memory = indicators.observe_indicators(
             seen, self._memory, self._slos, group_size=self._group_size, paused=paused, now_s=now_s
         )
         for name, observation in found.items():
@@ -102,11 +102,11 @@ class SloWatch:
         if PROPAGATION in self._slos:
             self._observe_propagation(now_s=now_s)
         changes = [
-            event for name in self._slos if (event := self._settle(name, found, diagnosis, now_s=now_s))
+            event for name in self._slos if (event := self._judge(name, found, diagnosis, now_s=now_s))
         ]
         for event in changes:
-            await self._tell(event)
-        self._show(now_s=now_s)
+            await self._publish_event(event)
+        self._export(now_s=now_s)
         if changes or now_s - self._saved_at_s >= SAVE_PERIOD_S:
             self._save(now_s=now_s)
 
@@ -140,7 +140,7 @@ class SloWatch:
         for value in values or [None]:
             self._observe(PROPAGATION, Valued(value), now_s=now_s)
 
-    def _settle(
+    def _judge(
         self, name: str, found: dict[str, Observation], diagnosis: Diagnosis, *, now_s: float
     ) -> SloEvent | None:
         observation = found.get(name)
@@ -157,7 +157,7 @@ class SloWatch:
             return None  # that observations began is no news
         return SloEvent(self._context.clock.now_s(), change.kind, change)
 
-    async def _tell(self, event: SloEvent) -> None:
+    async def _publish_event(self, event: SloEvent) -> None:
         context = self._context
         self._events.append(event)
         fields = event.fields()
@@ -169,7 +169,7 @@ class SloWatch:
             context.topology.event("slo"), msgspec.json.encode({"kind": "slo", **fields})
         )
 
-    def _show(self, *, now_s: float) -> None:
+    def _export(self, *, now_s: float) -> None:
         verdicts = self.verdicts(now_s=now_s)
         if self._context.telemetry.enabled:
             for name, slo in self._slos.items():
@@ -182,7 +182,7 @@ class SloWatch:
 
     def _save(self, *, now_s: float) -> None:
         self._saved_at_s = now_s
-        kept = {name: Kept(slo, self._states[name]) for name, slo in self._slos.items()}
+        kept = {name: SavedSlo(slo, self._states[name]) for name, slo in self._slos.items()}
         try:
             write_slos(self._path, SloRecord(self._context.clock.now_s(), now_s, kept))
         except OSError as error:

@@ -71,7 +71,7 @@ def decide(
     return Decision(limits=limits, max_ack_pending=max(1, max_running // group_size) + 1)
 
 
-class Backlog(msgspec.Struct, frozen=True):
+class StreamBacklog(msgspec.Struct, frozen=True):
     """Messages in the streams of work; each stands for one task."""
 
     tasks: float = 0.0
@@ -79,9 +79,9 @@ class Backlog(msgspec.Struct, frozen=True):
     trajectories: float = 0.0
 
 
-def mean_backlog(backlogs: Sequence[Backlog]) -> Backlog:
+def mean_backlog(backlogs: Sequence[StreamBacklog]) -> StreamBacklog:
     """The mean of several looks; one look at a stream that fills and drains with every batch says nothing."""
-    return Backlog(
+    return StreamBacklog(
         tasks=mean(backlog.tasks for backlog in backlogs),
         rollouts=mean(backlog.rollouts for backlog in backlogs),
         trajectories=mean(backlog.trajectories for backlog in backlogs),
@@ -103,7 +103,7 @@ def flow_of(seen: Observations, *, now_s: float) -> Flow:
 
 
 def signals_of(
-    seen: Observations, limits: Limits, backlog: Backlog, *, group_size: int, now_s: float
+    seen: Observations, limits: Limits, backlog: StreamBacklog, *, group_size: int, now_s: float
 ) -> Signals:
     """The window as the diagnosis reads it."""
     learner = seen.latest("learner", now_s=now_s)

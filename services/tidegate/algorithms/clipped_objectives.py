@@ -7,17 +7,17 @@ learner step, μ the behaviour policy; w = π_prox/μ, constant.
 import torch
 from torch import Tensor
 
-from tidegate.algorithms.completion_tokens import CompletionTokens, Outcome, bounded_ratios
+from tidegate.algorithms.completion_tokens import CompletionTokens, ObjectiveValues, bounded_ratios
 from tidegate.algorithms.grpo_settings import DECOUPLED_WEIGHT_MAX, GrpoSettings
 from tidegate.algorithms.ppo import clipped_surrogate
 
 
-def grpo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def grpo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """PPO's clip on π_θ/μ, per token (Schulman 2017, eq. 7; Shao 2024, eq. 3)."""
     return _clipped(bounded_ratios(tokens.logprobs_BT - tokens.behavior_BT), tokens, settings)
 
 
-def ppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def ppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """The same, with the advantages of a value head, token by token (Schulman 2017, eq. 7 and 11).
 
     Peers clip around π_prox (verl, SkyRL) or μ; here μ, so that it is PPO as written also when data is stale.
@@ -25,17 +25,17 @@ def ppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
     return grpo_objective(tokens, settings)
 
 
-def tis_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def tis_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """PPO's clip on π_θ/π_prox, times min(w, cap), per token (truncated importance sampling, Yao 2025)."""
     return _scaled(_around_proximal(tokens, settings), _weights(tokens).clamp_max(settings.importance_cap))
 
 
-def decoupled_ppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def decoupled_ppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """PPO's clip on π_θ/π_prox, times w, per token (Hilton 2021, eq. 3; Fu 2025, AReaL, eq. 5)."""
     return _scaled(_around_proximal(tokens, settings), _weights(tokens).clamp_max(DECOUPLED_WEIGHT_MAX))
 
 
-def icepop_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def icepop_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """PPO's clip on π_θ/π_prox, times w where it lies in [low, high] and 0 elsewhere (IcePop, Ling team 2025).
 
     Bounds differ: 0.5-5 in NeMo-RL, 0.5-2 in SkyRL. What is masked still counts in the mean's denominator;
@@ -46,7 +46,7 @@ def icepop_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcom
     return _masked(_scaled(_around_proximal(tokens, settings), weights_BT), kept_BT)
 
 
-def sequence_mask_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def sequence_mask_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """PPO's clip on π_θ/π_prox of completions whose geometric mean of w lies in [low, high]; the others are left out.
 
     Source: Liu 2025, "When speed kills stability" (geometric sequence masking); SkyRL's bounds. Kept tokens are not
@@ -57,7 +57,7 @@ def sequence_mask_objective(tokens: CompletionTokens, settings: GrpoSettings) ->
     return _masked(_around_proximal(tokens, settings), kept_B1.expand_as(tokens.mask_BT))
 
 
-def opsm_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def opsm_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """``grpo`` without the completions below their group's average that θ has moved away from (off-policy masking).
 
     Left out when the mean of log μ − log π_θ over its tokens passes ``opsm_kl_max``.
@@ -68,7 +68,7 @@ def opsm_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
     return _masked(grpo_objective(tokens, settings), kept_B1.expand_as(tokens.mask_BT))
 
 
-def gspo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def gspo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """PPO's clip on the geometric mean of π_θ/μ over a completion, one for all of its tokens (Zheng 2025, eq. 5 and 7).
 
     The gradient goes by each token's own log π_θ (GSPO-token, eq. 13-14), which is the same where advantages are a
@@ -78,14 +78,14 @@ def gspo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
     return _clipped(means_B1 * (tokens.logprobs_BT - tokens.logprobs_BT.detach()).exp(), tokens, settings)
 
 
-def _clipped(ratios_BT: Tensor, tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def _clipped(ratios_BT: Tensor, tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     surrogate = clipped_surrogate(
         ratios_BT, tokens.advantages_BT, clip_low=settings.clip_low, clip_high=settings.clip_high
     )
-    return Outcome(values=surrogate.values, limited_BT=surrogate.clipped)
+    return ObjectiveValues(values=surrogate.values, limited_BT=surrogate.clipped)
 
 
-def _around_proximal(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def _around_proximal(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     return _clipped(bounded_ratios(tokens.logprobs_BT - tokens.proximal_BT), tokens, settings)
 
 
@@ -93,12 +93,12 @@ def _weights(tokens: CompletionTokens) -> Tensor:
     return bounded_ratios(tokens.proximal_BT - tokens.behavior_BT)
 
 
-def _scaled(outcome: Outcome, weights_BT: Tensor) -> Outcome:
-    return Outcome(values=weights_BT * outcome.values, limited_BT=outcome.limited_BT)
+def _scaled(outcome: ObjectiveValues, weights_BT: Tensor) -> ObjectiveValues:
+    return ObjectiveValues(values=weights_BT * outcome.values, limited_BT=outcome.limited_BT)
 
 
-def _masked(outcome: Outcome, kept_BT: Tensor) -> Outcome:
-    return Outcome(
+def _masked(outcome: ObjectiveValues, kept_BT: Tensor) -> ObjectiveValues:
+    return ObjectiveValues(
         values=torch.where(kept_BT, outcome.values, torch.zeros_like(outcome.values)),
         limited_BT=outcome.limited_BT | ~kept_BT,
     )

@@ -39,7 +39,7 @@ class CompletionTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ObjectiveValues:
     """What an objective makes of a minibatch.
 
     ``values``: to maximise; (B, T) to be averaged over tokens as the settings say, or (B,) to be averaged over

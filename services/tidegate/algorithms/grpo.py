@@ -30,7 +30,7 @@ from tidegate.algorithms.clipped_objectives import (
 )
 from tidegate.algorithms.completion_tokens import (
     CompletionTokens,
-    Outcome,
+    ObjectiveValues,
     bounded_ratios,
     completion_tokens,
 )
@@ -48,7 +48,7 @@ from tidegate.algorithms.weighted_objectives import (
     topr_objective,
 )
 
-Objective: TypeAlias = Callable[[CompletionTokens, GrpoSettings], Outcome]
+Objective: TypeAlias = Callable[[CompletionTokens, GrpoSettings], ObjectiveValues]
 
 OBJECTIVES: dict[ObjectiveName, Objective] = {
     "none": plain_objective,

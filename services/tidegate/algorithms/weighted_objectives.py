@@ -7,20 +7,20 @@ advantage, R the reward, sg stop-gradient.
 import torch
 from torch import Tensor
 
-from tidegate.algorithms.completion_tokens import CompletionTokens, Outcome, bounded_ratios
+from tidegate.algorithms.completion_tokens import CompletionTokens, ObjectiveValues, bounded_ratios
 from tidegate.algorithms.grpo_settings import GrpoSettings
 from tidegate.algorithms.importance import RATIO_TOLERANCE
 
 
-def plain_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def plain_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """Policy gradient as if every token came from θ: A log π_θ (Williams 1992)."""
     del settings
-    return Outcome(
+    return ObjectiveValues(
         values=tokens.logprobs_BT * tokens.advantages_BT, limited_BT=torch.zeros_like(tokens.mask_BT)
     )
 
 
-def cispo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def cispo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """sg(clip(ρ, low, high)) A log π_θ, per token: no token loses its gradient (MiniMax-M1, Chen 2025, eq. 4-5).
 
     Bounds are absolute here, as in TRL; the paper and others clamp at 1 − ε_low and 1 + ε_high. No lower bound by
@@ -28,13 +28,13 @@ def cispo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome
     """
     ratios_BT = bounded_ratios(tokens.logprobs_BT.detach() - tokens.behavior_BT)
     weights_BT = ratios_BT.clamp(settings.cispo_low, settings.cispo_high)
-    return Outcome(
+    return ObjectiveValues(
         values=weights_BT * tokens.advantages_BT * tokens.logprobs_BT,
         limited_BT=(ratios_BT - weights_BT).abs() > RATIO_TOLERANCE * weights_BT,
     )
 
 
-def topr_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def topr_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """Terms w A log π_θ, w = 1 for completions above their group's average, sg(min(ρ of the whole, 1)) for those below.
 
     So bad completions are unlearnt only while θ would still write them; of long ones that θ has left, nothing remains.
@@ -45,13 +45,13 @@ def topr_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
     below_B1 = tokens.advantages_B[:, None] < 0.0
     weights_B1 = torch.where(below_B1, ratios_B1.clamp_max(1.0), torch.ones_like(ratios_B1))
     cut_B1 = below_B1 & (ratios_B1 > 1.0 + RATIO_TOLERANCE)
-    return Outcome(
+    return ObjectiveValues(
         values=weights_B1 * tokens.advantages_BT * tokens.logprobs_BT,
         limited_BT=cut_B1.expand_as(tokens.mask_BT),
     )
 
 
-def dppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def dppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """A ρ − τ log²ρ, per token; A ρ is kept unless π_θ − μ has already passed δ the way A pushes.
 
     A change of probability, not of a ratio: rare tokens may move by large factors. Source: Qi 2026 (divergence PPO,
@@ -65,10 +65,10 @@ def dppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
     stopped_BT = too_far_BT & (tokens.advantages_BT != 0.0)
     pushed_BT = tokens.advantages_BT * bounded_ratios(log_ratios_BT)
     kept_BT = torch.where(stopped_BT, torch.zeros_like(pushed_BT), pushed_BT)
-    return Outcome(values=kept_BT - settings.dppo_tau * log_ratios_BT.square(), limited_BT=stopped_BT)
+    return ObjectiveValues(values=kept_BT - settings.dppo_tau * log_ratios_BT.square(), limited_BT=stopped_BT)
 
 
-def tba_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
+def tba_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """−(log Ẑ + Σ log π_θ − Σ log π_ref − R/β)², one a completion: trajectory balance, whoever sampled it.
 
     log Ẑ = sg(mean of R/β + Σ log π_ref − Σ log π_θ) over the prompt's completions that are in this minibatch; groups
@@ -83,7 +83,7 @@ def tba_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Outcome:
     distances_B = (tokens.logprobs_BT - tokens.reference_BT).sum(dim=1)
     gaps_B = tokens.rewards_B / settings.tba_beta - distances_B
     residuals_B = _mean_of_group(gaps_B.detach(), tokens.group_index_B) - gaps_B
-    return Outcome(values=-residuals_B.square(), limited_BT=torch.zeros_like(tokens.mask_BT))
+    return ObjectiveValues(values=-residuals_B.square(), limited_BT=torch.zeros_like(tokens.mask_BT))
 
 
 def _mean_of_group(values_B: Tensor, group_index_B: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from tidegate.admission.observations import Observations
+from tidegate.admission.staleness_controller import StalenessController
 from tidegate.admission.state import Pause, decide, flow_of
-from tidegate.admission.steering import Steering
 from tidegate.core.admission import Limits, capacity
 from tidegate.core.errors import RecordError
 from tidegate.fleet.agenda import Agenda
@@ -51,8 +51,8 @@ class Admission:
         self.alive = True
         self._seen, self.steering = self._begin()
 
-    def _begin(self) -> tuple[Observations, Steering]:
-        steering = Steering(
+    def _begin(self) -> tuple[Observations, StalenessController]:
+        steering = StalenessController(
             self._plan.response,
             max_lag=self._run_file.max_lag,
             batch_size=self._plan.batch_size,
@@ -75,18 +75,18 @@ class Admission:
         flow = flow_of(self._seen, now_s=now_s)
         if self._plan.is_steered():
             self.steering.tick(self._seen, flow, now_s=now_s)
-        held = self.steering.held()
+        action = self.steering.action()
         resident = self._seen.latest("trajectory_store", now_s=now_s)
         resident_bytes = sum(stats.values.get("resident_bytes", 0.0) for stats in resident)
-        self.reported = (resident_bytes, held)
+        self.reported = (resident_bytes, action)
         decision = decide(
             self._run_file,
             Pause(),
             resident_bytes=resident_bytes,
             resident_bytes_high=self._plan.resident_bytes_high,
             group_size=self._plan.group_size,
-            budget=held.max_lag,
-            hold=held.pause,
+            budget=action.max_lag,
+            hold=action.pause,
         )
         if self.asked is None or not _same(decision.limits, self.asked):
             self.num_changes += 1

@@ -14,7 +14,7 @@ from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.queue import RUN
 from tidegate.fleet.store import Store
 from tidegate.fleet.weights import Weights
-from tidegate.learner.state import Judged, Spoiled, lineage_to_open, next_version, recheck
+from tidegate.learner.state import JudgedTrajectory, OutdatedBatch, lineage_to_open, next_version, recheck
 
 CHECKPOINTS_KEPT = 3
 
@@ -47,7 +47,7 @@ class Learner:
         self._speed = plan.learner_speed()
         self._each_s = plan.learn_each_s * plan.batch_size
         self._life = 0
-        self._judged: tuple[Judged, ...] = ()
+        self._judged: tuple[JudgedTrajectory, ...] = ()
         self._is_training = False
         self._uncommitted = False
         self._opens_from: PolicyVersion | None = None
@@ -128,7 +128,7 @@ class Learner:
             limits=self._limits,
             now_s=self._agenda.now_s + self.skew_s,
         )
-        if isinstance(checked, Spoiled):
+        if isinstance(checked, OutdatedBatch):
             self._store.release(checked.outdated)
             return False
         self._on_gradient(self.head, batch)

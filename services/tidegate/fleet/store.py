@@ -13,7 +13,7 @@ from tidegate.fleet.meters import Meters
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.queue import Outcome
 from tidegate.fleet.rollout import Rollout
-from tidegate.learner.state import Outdated
+from tidegate.learner.state import OutdatedTrajectory
 
 
 class Trained:
@@ -121,7 +121,7 @@ class Store:
         self.recent.append(Trained(version, batch))
         self._settled([(candidate.trajectory_id, "trained", version) for candidate in batch])
 
-    def release(self, outdated: tuple[Outdated, ...]) -> None:
+    def release(self, outdated: tuple[OutdatedTrajectory, ...]) -> None:
         """The leased batch comes back, without what left the budget meanwhile."""
         reasons = {item.trajectory_id: item.reason for item in outdated}
         batch, self.leased = self.leased, ()

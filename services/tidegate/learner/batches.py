@@ -10,7 +10,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Trajectory
 from tidegate.core.staleness import LineageTree, StalenessLimits
 from tidegate.learner.retrying import until_done
-from tidegate.learner.state import Judged, Outdated, Trainable, recheck
+from tidegate.learner.state import JudgedTrajectory, OutdatedTrajectory, TrainableBatch, recheck
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import Dropped, LeasedBatch, TrajectoryStoreClient
 
@@ -22,7 +22,7 @@ class ReadyBatch(msgspec.Struct, frozen=True, eq=False):
 
     batch_id: str
     trajectories: list[Trajectory]
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedTrajectory, ...]
 
 
 class BatchSource:
@@ -52,10 +52,10 @@ class BatchSource:
         self._ahead: asyncio.Task[LeasedBatch | None] | None = None
         self.num_outdated = 0
 
-    async def next(self, version: PolicyVersion, tree: LineageTree) -> ReadyBatch | Outdated | None:
+    async def next(self, version: PolicyVersion, tree: LineageTree) -> ReadyBatch | OutdatedTrajectory | None:
         """A batch to update ``version`` with; None when none was ready within one poll.
 
-        ``Outdated`` when the one that was ready left the budget meanwhile; it was given back.
+        ``OutdatedTrajectory`` when the one that was ready left the budget meanwhile; it was given back.
 
         Raises:
             TidegateError: the store refuses this learner.
@@ -70,7 +70,7 @@ class BatchSource:
             limits=self._limits,
             now_s=self._context.clock.now_s(),
         )
-        if isinstance(verdict, Trainable):
+        if isinstance(verdict, TrainableBatch):
             return ReadyBatch(leased.batch_id, leased.trajectories, verdict.judged)
         self.num_outdated += len(verdict.outdated)
         dropped = [

@@ -20,7 +20,7 @@ from tidegate.core.ids import LineageName, PolicyVersion, RunId
 from tidegate.core.records import Array
 from tidegate.core.staleness import Lineage
 from tidegate.learner.optim.port import TrainerState
-from tidegate.learner.state import Progress
+from tidegate.learner.state import TrainingProgress
 from tidegate.wire.clients.trajectory_store import ConsumedBatch
 
 FORMAT = 1
@@ -45,7 +45,7 @@ class Checkpoint(msgspec.Struct, frozen=True, eq=False):
 
     run: RunId
     policy_kind: str
-    progress: Progress
+    progress: TrainingProgress
     lineages: tuple[Lineage, ...]
     consumed: tuple[ConsumedBatch, ...]
     policy: dict[str, Array]
@@ -54,13 +54,13 @@ class Checkpoint(msgspec.Struct, frozen=True, eq=False):
     base_digest: str = ""
 
 
-class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The JSON part of a checkpoint."""
 
     format: int
     run: RunId
     policy_kind: str
-    progress: Progress
+    progress: TrainingProgress
     lineages: tuple[Lineage, ...]
     consumed: tuple[ConsumedBatch, ...]
     trainer_values: dict[str, Any]
@@ -77,7 +77,7 @@ class _Format(msgspec.Struct, frozen=True):
     format: int
 
 
-class Found(msgspec.Struct, frozen=True, eq=False):
+class FoundCheckpoint(msgspec.Struct, frozen=True, eq=False):
     """The newest checkpoint that is whole, and what was passed over on the way to it, in words."""
 
     checkpoint: Checkpoint
@@ -129,7 +129,7 @@ class CheckpointFolder:
             shutil.rmtree(old)
         return path
 
-    def newest(self, *, run: RunId, policy_kind: str, base_digest: str = "") -> Found | None:
+    def newest(self, *, run: RunId, policy_kind: str, base_digest: str = "") -> FoundCheckpoint | None:
         """The newest whole checkpoint, None when there is none at all.
 
         A corrupt one is set aside and the one before it is taken: the store keeps what is needed to go on from there.
@@ -160,7 +160,7 @@ class CheckpointFolder:
                 )
             for spoiled in self.paths()[self.paths().index(path) + 1 :]:
                 self._set_aside(spoiled)
-            return Found(checkpoint=checkpoint, path=path, passed_over=tuple(passed_over))
+            return FoundCheckpoint(checkpoint=checkpoint, path=path, passed_over=tuple(passed_over))
         if passed_over:
             raise CorruptionError(
                 f"No checkpoint in {self._directory} is whole",
@@ -202,7 +202,7 @@ def read(path: Path) -> Checkpoint:
             fix="go on with the version that wrote it, or start in a new run folder",
         )
     try:
-        state = msgspec.json.decode(files[STATE_FILE], type=_State)
+        state = msgspec.json.decode(files[STATE_FILE], type=_CheckpointState)
         policy: dict[str, Array] = _safetensors.load(files[POLICY_FILE])
         tensors: dict[str, Array] = _safetensors.load(files[TRAINER_FILE])
     except (msgspec.ValidationError, safetensors.SafetensorError) as error:
@@ -221,7 +221,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
-    state = _State(
+    state = _CheckpointState(
         format=FORMAT,
         run=checkpoint.run,
         policy_kind=checkpoint.policy_kind,

@@ -17,12 +17,12 @@ from tidegate.core.staleness import LineageTree
 from tidegate.learner.batches import BatchSource, ReadyBatch
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
 from tidegate.learner.checkpointing import Checkpointing
+from tidegate.learner.committing import StepCommitter
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.port import Trainer
-from tidegate.learner.reporting import Reporter, Step
-from tidegate.learner.settling import Settling
+from tidegate.learner.reporting import Step, StepReporter
 from tidegate.learner.startup import start
-from tidegate.learner.state import Outdated, Progress, next_version
+from tidegate.learner.state import OutdatedTrajectory, TrainingProgress, next_version
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
 from tidegate.runtime.threads import WorkerThread
@@ -40,7 +40,7 @@ class Learner:
         *,
         trainer: Trainer,
         folder: CheckpointFolder,
-        reporter: Reporter,
+        reporter: StepReporter,
         make_first_policy: Callable[[], None],
     ) -> None:
         """Nothing is read or called before ``run``."""
@@ -52,10 +52,10 @@ class Learner:
         self._make_first_policy = make_first_policy
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._weights = WeightDistributionClient(context.channel("weight_distribution"))
-        self._settling = Settling(context, self._store, self._weights)
+        self._committer = StepCommitter(context, self._store, self._weights)
         # One thread of its own: the event loop keeps its calls and heartbeats going while torch computes.
         self._thread = WorkerThread("trainer")
-        self._progress: Progress | None = None
+        self._progress: TrainingProgress | None = None
         self._tree = LineageTree()
         self._policy: dict[str, Array] = {}
         self._base_digest = ""
@@ -66,7 +66,7 @@ class Learner:
         self._checkpointing = Checkpointing(context, folder, self._store)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> TrainingProgress:
         """Where training stands.
 
         Raises:
@@ -118,7 +118,7 @@ class Learner:
             self._trainer,
             self._folder,
             store=self._store,
-            settling=self._settling,
+            committer=self._committer,
             make_first_policy=self._make_first_policy,
         )
         self._progress, self._tree = begun.progress, begun.tree
@@ -139,33 +139,33 @@ class Learner:
                 if not self._updating and (self._steps_since_checkpoint or self._checkpointing.requested):
                     await self._write_checkpoint()
                 await self._checkpointing.wait()
-        await self._settling.wait()
+        await self._committer.wait()
         await batches.close()
 
     async def _train(self, batches: BatchSource) -> None:
         clock, drain = self._context.clock, self._context.drain
-        trained_at_s = looked_at_s = clock.monotonic_s()
+        trained_at_s = checked_at_s = clock.monotonic_s()
         while not drain.requested:
             if self._checkpointing.requested:
                 await self._write_checkpoint()
-            await self._settling.look()
+            await self._committer.check()
             asked_at_s = clock.monotonic_s()
             batch = await batches.next(self.progress.version, self._tree)
             now_s = clock.monotonic_s()
             self._reporter.waited(
-                now_s - asked_at_s, cause="stale" if isinstance(batch, Outdated) else "empty"
+                now_s - asked_at_s, cause="stale" if isinstance(batch, OutdatedTrajectory) else "empty"
             )
             match batch:
                 case ReadyBatch() if drain.requested:
                     await batches.release(batch.batch_id)
                 case ReadyBatch():
                     await self._step(batches, batch, wait_s=now_s - trained_at_s)
-                    trained_at_s = looked_at_s = clock.monotonic_s()
-                case Outdated():
+                    trained_at_s = checked_at_s = clock.monotonic_s()
+                case OutdatedTrajectory():
                     self._reporter.outdated(batch)
-                case None if now_s - looked_at_s >= self._config.republish_after_s:
+                case None if now_s - checked_at_s >= self._config.republish_after_s:
                     await self._publish_if_missing()
-                    looked_at_s = now_s
+                    checked_at_s = now_s
                 case None:
                     pass
 
@@ -205,8 +205,8 @@ class Learner:
         )
         self._reporter.trained(step)
         self._steps_since_checkpoint += 1
-        settled_at_s = context.clock.monotonic_s()
-        await self._settling.begin(
+        committing_since_s = context.clock.monotonic_s()
+        await self._committer.begin(
             ConsumedBatch(
                 batch_id=batch.batch_id,
                 version=before,
@@ -215,9 +215,9 @@ class Learner:
             self._snapshot(),
             self._tree,
             trace_parent=step.trace_parent,
-            done=partial(self._reporter.settled, step),
+            done=partial(self._reporter.committed, step),
         )
-        self._reporter.waited(context.clock.monotonic_s() - settled_at_s, cause="weights")
+        self._reporter.waited(context.clock.monotonic_s() - committing_since_s, cause="weights")
         if self._steps_since_checkpoint >= self._config.checkpoint_every_steps:
             await self._write_checkpoint()
 
@@ -264,7 +264,7 @@ class Learner:
 
     async def _publish_if_missing(self) -> None:
         """Nobody sends batches: see to it that the newest version is there to be followed (after a lost disk)."""
-        await self._settling.wait()
+        await self._committer.wait()
         with contextlib.suppress(UnavailableError):  # the next look comes soon
             head, kept = await self._weights.head()
             version = self.progress.version
@@ -281,7 +281,7 @@ class Learner:
                 policy_kind=self._context.settings.policy.kind,
                 progress=self.progress,
                 lineages=tuple(self._tree.lineages.values()),
-                consumed=self._settling.unacknowledged(),
+                consumed=self._committer.unacknowledged(),
                 policy=self._policy,
                 trainer=self._trainer.state(),
                 written_at_s=self._context.clock.now_s(),

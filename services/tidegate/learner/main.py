@@ -25,7 +25,7 @@ from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.leading import LeadingTrainer
 from tidegate.learner.ranks.membership import Membership, membership
 from tidegate.learner.ranks.port import ALONE
-from tidegate.learner.reporting import Reporter
+from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.steps_log import StepsLog
 from tidegate.learner.warmup import WarmupProgress
@@ -113,7 +113,7 @@ def assemble(
         config,
         trainer=trainer,
         folder=folder,
-        reporter=Reporter(context, log),
+        reporter=StepReporter(context, log),
         make_first_policy=make_first_policy,
     )
 

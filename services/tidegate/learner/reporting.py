@@ -16,8 +16,8 @@ from tidegate.core.slo import Slo
 from tidegate.core.slo_catalogue import declared
 from tidegate.core.staleness import Fresh
 from tidegate.learner.batches import ReadyBatch
-from tidegate.learner.settling import Settled
-from tidegate.learner.state import Judged, LagWindow, Outdated, Progress
+from tidegate.learner.committing import CommitTimes
+from tidegate.learner.state import JudgedTrajectory, LagWindow, OutdatedTrajectory, TrainingProgress
 from tidegate.learner.steps_log import StepLine, StepsLog
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
@@ -66,7 +66,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     ``response``: what was done about its lag.
     """
 
-    progress: Progress
+    progress: TrainingProgress
     batch: ReadyBatch
     metrics: Mapping[str, float]
     response: Response
@@ -76,7 +76,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     trace_parent: str
 
 
-class Reporter:
+class StepReporter:
     """Tells about steps, in their order."""
 
     def __init__(self, context: ServiceContext, log: StepsLog) -> None:
@@ -95,7 +95,7 @@ class Reporter:
         for cause in ("empty", "stale", "weights"):
             context.telemetry.count(METRIC_LEARNER_WAIT, 0, {**self._labels, ATTR_CAUSE: cause})
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: TrainingProgress) -> None:
         """Where training stands, also before the first step of this life."""
         stats = self._context.stats
         stats.set("version_step", progress.version.step)
@@ -113,7 +113,7 @@ class Reporter:
             self._context.stats.add("wait_batch_s_total", seconds)
         self._context.telemetry.count(METRIC_LEARNER_WAIT, seconds, {**self._labels, ATTR_CAUSE: cause})
 
-    def outdated(self, item: Outdated) -> None:
+    def outdated(self, item: OutdatedTrajectory) -> None:
         """A leased batch left the budget before the loss and was given back."""
         self._context.log.warning(
             "batch_outdated", trajectory=item.trajectory_id, reason=item.reason, detail=item.detail
@@ -149,11 +149,11 @@ class Reporter:
         if self._context.telemetry.enabled:
             self._trace(step, lags)
 
-    def settled(self, step: Step, settled: Settled) -> None:
+    def committed(self, step: Step, times: CommitTimes) -> None:
         """An update was committed and published."""
         stats = self._context.stats
-        stats.add("commit_s_total", settled.commit_s)
-        stats.add("publish_s_total", settled.publish_s)
+        stats.add("commit_s_total", times.commit_s)
+        stats.add("publish_s_total", times.publish_s)
         # For whoever measures how long the actors take to serve it.
         stats.label("published_version", str(step.progress.version))
         stats.set("published_at_s", self._context.clock.now_s())
@@ -178,7 +178,7 @@ class Reporter:
                 clipped_fraction=metrics.get("clipped_fraction"),
                 wait_s=step.wait_s,
                 train_s=step.finished_at_s - step.started_at_s,
-                publish_s=settled.publish_s,
+                publish_s=times.publish_s,
                 response=step.response.figures(),
             )
         )
@@ -224,7 +224,9 @@ class Reporter:
             as_root=True,
         )
 
-    def _emit_consume(self, step: Step, trajectory: Trajectory, item: Judged, *, violates: bool) -> str:
+    def _emit_consume(
+        self, step: Step, trajectory: Trajectory, item: JudgedTrajectory, *, violates: bool
+    ) -> str:
         """The last span of a trajectory's trace; that of a late one is written whole although it was not sampled."""
         telemetry, parent = self._context.telemetry, trajectory.trace_parent
         deferred = violates and not is_sampled(parent)

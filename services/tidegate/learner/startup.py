@@ -15,11 +15,11 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.staleness import LineageTree
-from tidegate.learner.checkpoint import CheckpointFolder, Found
+from tidegate.learner.checkpoint import CheckpointFolder, FoundCheckpoint
+from tidegate.learner.committing import StepCommitter
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.retrying import until_done
-from tidegate.learner.settling import Settling
-from tidegate.learner.state import Progress, lineage_to_open
+from tidegate.learner.state import TrainingProgress, lineage_to_open
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
@@ -35,7 +35,7 @@ class Start(msgspec.Struct, frozen=True, eq=False):
     ``policy`` is published, with ``base_digest`` (``PolicySnapshot``).
     """
 
-    progress: Progress
+    progress: TrainingProgress
     tree: LineageTree
     policy: dict[str, Array]
     base_digest: str
@@ -49,7 +49,7 @@ async def start(
     folder: CheckpointFolder,
     *,
     store: TrajectoryStoreClient,
-    settling: Settling,
+    committer: StepCommitter,
     make_first_policy: Callable[[], None],
 ) -> Start:
     """Restore or begin, open a lineage, publish.
@@ -83,11 +83,13 @@ async def start(
     )
     version = PolicyVersion(lineage=lineage.name, step=lineage.fork_step)
     progress = (
-        Progress(version=version) if progress is None else msgspec.structs.replace(progress, version=version)
+        TrainingProgress(version=version)
+        if progress is None
+        else msgspec.structs.replace(progress, version=version)
     )
     policy = trainer.policy()
     snapshot = PolicySnapshot(version, policy, published_at_s=context.clock.now_s(), base_digest=base)
-    await settling.publish(snapshot, tree, trace_parent=context.telemetry.root())
+    await committer.publish(snapshot, tree, trace_parent=context.telemetry.root())
     context.log.info(
         "lineage_opened", version=str(version), restored_from=str(restored_from), revived=num_revived
     )
@@ -102,7 +104,7 @@ async def start(
     )
 
 
-async def _tell(context: ServiceContext, found: Found) -> None:
+async def _tell(context: ServiceContext, found: FoundCheckpoint) -> None:
     """Say what was restored; loudly, when the newest checkpoint was spoiled and an older one had to do."""
     context.log.info(
         "checkpoint_restored", path=str(found.path), version=str(found.checkpoint.progress.version)

@@ -37,7 +37,7 @@ class EpisodeWindow(msgspec.Struct, frozen=True):
         return sum(self.returns) / len(self.returns) if self.returns else None
 
 
-class Progress(msgspec.Struct, frozen=True):
+class TrainingProgress(msgspec.Struct, frozen=True):
     """Where training stands; a checkpoint keeps it whole. Counts are over the ancestry of ``version``."""
 
     version: PolicyVersion
@@ -45,9 +45,9 @@ class Progress(msgspec.Struct, frozen=True):
     consumed_steps: int = 0
     episodes: EpisodeWindow = EpisodeWindow()
 
-    def after(self, trajectories: Sequence[Trajectory]) -> "Progress":
+    def after(self, trajectories: Sequence[Trajectory]) -> "TrainingProgress":
         """Where training stands once these made an update."""
-        return Progress(
+        return TrainingProgress(
             version=next_version(self.version),
             consumed_trajectories=self.consumed_trajectories + len(trajectories),
             consumed_steps=self.consumed_steps + sum(trajectory.num_steps for trajectory in trajectories),
@@ -74,14 +74,14 @@ def lineage_to_open(checkpoint: PolicyVersion | None, *, token: str) -> Lineage:
     )
 
 
-class Judged(msgspec.Struct, frozen=True):
+class JudgedTrajectory(msgspec.Struct, frozen=True):
     """One trajectory inside the budget, as measured just before the loss."""
 
     trajectory_id: TrajectoryId
     verdict: Fresh
 
 
-class Outdated(msgspec.Struct, frozen=True):
+class OutdatedTrajectory(msgspec.Struct, frozen=True):
     """One trajectory that left the budget between the lease and the loss."""
 
     trajectory_id: TrajectoryId
@@ -89,19 +89,19 @@ class Outdated(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Trainable(msgspec.Struct, frozen=True):
+class TrainableBatch(msgspec.Struct, frozen=True):
     """The whole batch is inside the budget; ``judged`` in batch order."""
 
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedTrajectory, ...]
 
 
-class Spoiled(msgspec.Struct, frozen=True):
+class OutdatedBatch(msgspec.Struct, frozen=True):
     """Some of the batch may not be trained any more."""
 
-    outdated: tuple[Outdated, ...]
+    outdated: tuple[OutdatedTrajectory, ...]
 
 
-Recheck: TypeAlias = Trainable | Spoiled
+Recheck: TypeAlias = TrainableBatch | OutdatedBatch
 
 
 def recheck(
@@ -119,8 +119,8 @@ def recheck(
     """
     # The samples of a group start together under the same versions: one judgement serves them all.
     known: dict[tuple[tuple[VersionSpan, ...], float], Verdict] = {}
-    judged: list[Judged] = []
-    outdated: list[Outdated] = []
+    judged: list[JudgedTrajectory] = []
+    outdated: list[OutdatedTrajectory] = []
     for trajectory in trajectories:
         key = (trajectory.spans, trajectory.started_at_s)
         verdict = known.get(key)
@@ -135,11 +135,11 @@ def recheck(
             )
             known[key] = verdict
         if isinstance(verdict, Fresh):
-            judged.append(Judged(trajectory.trajectory_id, verdict))
+            judged.append(JudgedTrajectory(trajectory.trajectory_id, verdict))
         else:
             reason: DropReason = "expired" if isinstance(verdict, Expired) else "stale"
-            outdated.append(Outdated(trajectory.trajectory_id, reason, str(verdict)))
-    return Spoiled(tuple(outdated)) if outdated else Trainable(tuple(judged))
+            outdated.append(OutdatedTrajectory(trajectory.trajectory_id, reason, str(verdict)))
+    return OutdatedBatch(tuple(outdated)) if outdated else TrainableBatch(tuple(judged))
 
 
 class LagWindow:

@@ -41,11 +41,12 @@ class KvCache:
         )
 
 
-class Reading(Protocol):
-    """One pass of a model over tokens: where they stand, what they may see, where their keys and values go.
+class AttentionContext(Protocol):
+    """Attention of one forward pass: positions and mask of its tokens, and the cache of keys and values behind it.
 
-    The model asks it once a layer, in whatever order, and knows nothing of the cache behind it: ``reading.KvReading``
-    makes new tensors and is differentiable, ``slot_cache.SlotReading`` writes into slots in place.
+    The model calls ``extend`` once a layer, in any order, and knows nothing of the cache:
+    ``attention_context.KvAttentionContext`` makes new tensors and is differentiable,
+    ``slot_cache.SlotAttentionContext`` writes into slots in place.
     """
 
     @property
@@ -112,8 +113,8 @@ class CausalLm(Protocol):
         """
         ...
 
-    def read(self, tokens_BT: Tensor, reading: Reading) -> Tensor:
-        """Read tokens as ``reading`` says; the last hidden state (B, T, D), normalised."""
+    def read(self, tokens_BT: Tensor, attention: AttentionContext) -> Tensor:
+        """Run the model on tokens behind ``attention``; the last hidden state (B, T, D), normalised."""
         ...
 
     def next_logprobs(self, hidden: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:

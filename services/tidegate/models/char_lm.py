@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
-from tidegate.models.causal_lm import KvCache, Reading
+from tidegate.models.attention_context import read_behind
+from tidegate.models.causal_lm import AttentionContext, KvCache
 from tidegate.models.char_tokenizer import VOCABULARY_SIZE
 from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
-from tidegate.models.reading import read_behind
 
 # Scale of embeddings at the start; matrices start at 1/sqrt(fan-in), those that write into the residual stream at half.
 EMBEDDING_STD = 0.02
@@ -66,16 +66,20 @@ class Block(nn.Module):
         self.feed_forward_in = nn.Linear(d_model, 4 * d_model)
         self.feed_forward_out = nn.Linear(4 * d_model, d_model)
 
-    def forward(self, stream_BTD: Tensor, reading: Reading, *, layer: int) -> Tensor:
+    def forward(self, stream_BTD: Tensor, attention: AttentionContext, *, layer: int) -> Tensor:
         """The stream after this block, the ``layer``-th of the model."""
         num_rows, num_tokens, _ = stream_BTD.shape
         queries, keys, values = (
             part.view(num_rows, num_tokens, self.num_heads, -1).transpose(1, 2)
             for part in self.query_key_value(self.attention_norm(stream_BTD)).chunk(3, dim=-1)
         )
-        keys, values = reading.extend(layer, keys, values)
+        keys, values = attention.extend(layer, keys, values)
         attended = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=reading.mask, is_causal=reading.mask is None and num_tokens > 1
+            queries,
+            keys,
+            values,
+            attn_mask=attention.mask,
+            is_causal=attention.mask is None and num_tokens > 1,
         )
         stream_BTD = stream_BTD + self.attention_out(attended.transpose(1, 2).flatten(2))
         hidden = F.gelu(self.feed_forward_in(self.feed_forward_norm(stream_BTD)))
@@ -126,11 +130,11 @@ class CharLm(nn.Module):
         """
         return read_behind(self, tokens_BT, cache=cache, lengths_B=lengths_B)
 
-    def read(self, tokens_BT: Tensor, reading: Reading) -> Tensor:
-        """Read tokens as ``reading`` says; the normalised stream (B, T, D)."""
-        stream = self.token_embedding(tokens_BT) + self.position_embedding(reading.positions)
+    def read(self, tokens_BT: Tensor, attention: AttentionContext) -> Tensor:
+        """Run the model on tokens behind ``attention``; the normalised stream (B, T, D)."""
+        stream = self.token_embedding(tokens_BT) + self.position_embedding(attention.positions)
         for layer, block in enumerate(self.blocks):
-            stream = block(stream, reading, layer=layer)
+            stream = block(stream, attention, layer=layer)
         hidden_BTD: Tensor = self.final_norm(stream)
         return hidden_BTD
 

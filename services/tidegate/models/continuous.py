@@ -29,7 +29,7 @@ HELD_CONTEXTS_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
-class NewRow:
+class GenerationRow:
     """A text to go on with.
 
     ``max_new_tokens``: how many may follow ``context``. ``stop_ids``: tokens that end it; they are written.
@@ -45,7 +45,7 @@ class NewRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class GenerationStep:
     """What one step wrote: one token a row, with its logprob; and why rows ended with it."""
 
     rows: list[int]
@@ -57,7 +57,7 @@ class Stepped:
 @dataclass(slots=True, eq=False)
 class _Row:
     row_id: int
-    new: NewRow
+    new: GenerationRow
     slot: int | None = None
     written: list[int] = field(default_factory=list[int])
 
@@ -134,7 +134,7 @@ class ContinuousBatch:
         contexts += STEM_COPIES_MAX * self._tokens_per_pass
         return self._slots.bytes_max + contexts * self._slots.bytes_per_token
 
-    def check(self, row: NewRow) -> None:
+    def check(self, row: GenerationRow) -> None:
         """Whether a row can be written; reads nothing that changes.
 
         Raises:
@@ -158,7 +158,7 @@ class ContinuousBatch:
                 fix="raise policy.context_length, lower sampler.max_new_tokens, or shorten the prompt",
             )
 
-    def add(self, rows: Sequence[NewRow]) -> list[int]:
+    def add(self, rows: Sequence[GenerationRow]) -> list[int]:
         """Rows to write, behind those that wait; their ids. All of them or none.
 
         Raises:
@@ -196,7 +196,7 @@ class ContinuousBatch:
             self._drop([row.slot])
 
     @torch.inference_mode()
-    def step(self) -> Stepped:
+    def step(self) -> GenerationStep:
         """Read some of the contexts that wait, then write one token to each live row.
 
         Rows that wait may find no slot, and a context may be longer than a pass, so a step can write nothing.
@@ -207,7 +207,7 @@ class ContinuousBatch:
         hidden = [self._decode()] if self._live else []
         hidden += self._admit()
         if not hidden:
-            return Stepped([], [], [], {})
+            return GenerationStep([], [], [], {})
         tokens, logprobs = self._choose(torch.cat(hidden) if len(hidden) > 1 else hidden[0])
         return self._append(tokens, logprobs)
 
@@ -349,9 +349,9 @@ class ContinuousBatch:
             )
         return tokens_R.cpu().numpy().tolist(), logprobs.tolist()
 
-    def _append(self, tokens: list[int], logprobs: list[float]) -> Stepped:
+    def _append(self, tokens: list[int], logprobs: list[float]) -> GenerationStep:
         self._last_N[: len(tokens)] = tokens
-        stepped = Stepped([row.row_id for row in self._live], tokens, logprobs, {})
+        stepped = GenerationStep([row.row_id for row in self._live], tokens, logprobs, {})
         ended: list[int] = []
         for slot, (row, token) in enumerate(zip(self._live, tokens, strict=True)):
             row.written.append(token)

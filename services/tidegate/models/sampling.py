@@ -24,7 +24,7 @@ COMPACT_AT_FINISHED_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Completion:
+class SampledCompletion:
     """One finished completion. ``tokens`` (int32) end with EOS where it was reached (``stop``)."""
 
     tokens: NDArray[np.int32]
@@ -145,7 +145,7 @@ class Generation:
         if self._cache is not None:
             self._compact()
 
-    def completions(self) -> list[Completion]:
+    def completions(self) -> list[SampledCompletion]:
         """All rows, prompt by prompt.
 
         Raises:
@@ -160,7 +160,7 @@ class Generation:
         lengths_B = self._lengths_B.cpu().numpy()
         finished_B = self._finished_B.cpu().numpy()
         return [
-            Completion(
+            SampledCompletion(
                 tokens=tokens_BT[row, : lengths_B[row]].copy(),
                 behavior_logprobs=logprobs_BT[row, : lengths_B[row]].copy(),
                 finish_reason="stop" if finished_B[row] else "length",
@@ -202,7 +202,7 @@ def generate(
     max_new_tokens: int,
     temperature: float,
     generator: torch.Generator,
-) -> list[Completion]:
+) -> list[SampledCompletion]:
     """All completions under one policy, prompt by prompt; raises as ``Generation`` does."""
     generation = Generation(
         model,

@@ -99,7 +99,7 @@ class SlotCache:
         self.num_rows = remaining
         return list(zip(sources, targets, strict=True))
 
-    def begin(self) -> "SlotReading":
+    def begin(self) -> "SlotAttentionContext":
         """A pass that reads one more token of each live row, which then counts as read."""
         lengths_R = self.lengths
         longest = int(lengths_R.max())
@@ -110,7 +110,7 @@ class SlotCache:
         if int(lengths_R.min()) < longest:
             mask = (self._places[: longest + 1] <= positions_R[:, None])[:, None, None]
         lengths_R += 1
-        return SlotReading(
+        return SlotAttentionContext(
             self._keys,
             self._values,
             positions_R=positions_R,
@@ -155,7 +155,7 @@ class SlotCache:
                 layers[position] = grown
 
 
-class SlotReading:
+class SlotAttentionContext:
     """A ``Reading`` of one token a live row; keys and values are written into the slots, and read as views of them."""
 
     def __init__(

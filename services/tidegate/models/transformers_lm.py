@@ -20,11 +20,11 @@ from torch.func import functional_call
 from transformers import Cache, DynamicLayer
 
 from tidegate.core.records import Array
-from tidegate.models.causal_lm import KvCache, Reading
+from tidegate.models.attention_context import read_behind
+from tidegate.models.causal_lm import AttentionContext, KvCache
 from tidegate.models.lora import adapters_off, add_adapters
 from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
 from tidegate.models.pretrained_folder import load_pretrained
-from tidegate.models.reading import read_behind
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -129,13 +129,13 @@ class TransformersLm(nn.Module):
         """
         return read_behind(self, tokens_BT, cache=cache, lengths_B=lengths_B)
 
-    def read(self, tokens_BT: Tensor, reading: Reading) -> Tensor:
-        """Read tokens as ``reading`` says; the last hidden state (B, T, D), normalised."""
+    def read(self, tokens_BT: Tensor, attention: AttentionContext) -> Tensor:
+        """Run the model on tokens behind ``attention``; the last hidden state (B, T, D), normalised."""
         inputs = {
             "input_ids": tokens_BT,
-            "attention_mask": None if reading.mask is None else self._library_mask(reading.mask),
-            "position_ids": reading.positions,
-            "past_key_values": _ReadingCache(reading, num_tokens=tokens_BT.shape[1]),
+            "attention_mask": None if attention.mask is None else self._library_mask(attention.mask),
+            "position_ids": attention.positions,
+            "past_key_values": _AttentionContextCache(attention, num_tokens=tokens_BT.shape[1]),
             "use_cache": True,
         }
         if self._rounds_weights:
@@ -230,24 +230,24 @@ class TransformersLm(nn.Module):
         return zeros.masked_fill(~mask, torch.finfo(self.dtype).min)
 
 
-class _ReadingCache(Cache):
-    """A reading as the kind of cache that the library's layers ask for keys and values."""
+class _AttentionContextCache(Cache):
+    """Adapts an attention context to the cache interface of the library's layers."""
 
-    def __init__(self, reading: Reading, *, num_tokens: int) -> None:
+    def __init__(self, attention: AttentionContext, *, num_tokens: int) -> None:
         super().__init__(layer_class_to_replicate=DynamicLayer)
-        self._reading = reading
+        self._attention = attention
         self._num_tokens = num_tokens
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """Keys and values of this pass in, all of them out."""
-        return self._reading.extend(layer_idx, key_states, value_states)
+        return self._attention.extend(layer_idx, key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Keys before this pass."""
-        return self._reading.num_keys - self._num_tokens
+        return self._attention.num_keys - self._num_tokens
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """How many keys the library's own mask covers, where the reading leaves it to it, and the first."""
-        return self._reading.num_keys, 0
+        """How many keys the library's own mask covers, where the context has no mask, and the first."""
+        return self._attention.num_keys, 0

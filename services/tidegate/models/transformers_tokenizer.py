@@ -26,14 +26,14 @@ CONFIG_FILES = ("generation_config.json", "config.json")
 _USER, _POLICY = "wxq", "qzw"
 
 
-class _Ids(msgspec.Struct, frozen=True):
+class _SpecialIds(msgspec.Struct, frozen=True):
     """What of a model's config files is about tokens."""
 
     eos_token_id: int | list[int] | None = None
     vocab_size: int = 0
 
 
-class _Message(msgspec.Struct, frozen=True):
+class _ChatMessage(msgspec.Struct, frozen=True):
     role: str
     content: str
 
@@ -94,7 +94,7 @@ class TransformersTokenizer:
         if not self._has_turns:
             ids: list[int] = self._tokenizer(prompt)["input_ids"]
         else:
-            messages = _messages(prompt) or [_Message(role="user", content=prompt)]
+            messages = _messages(prompt) or [_ChatMessage(role="user", content=prompt)]
             ids = self._encode(self._render(messages, to_be_answered=True))
         if not ids:
             raise RecordError("A prompt has no tokens", why="it is empty", fix="write at least one character")
@@ -160,7 +160,7 @@ class TransformersTokenizer:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _render(self, messages: Sequence[_Message], *, to_be_answered: bool) -> str:
+    def _render(self, messages: Sequence[_ChatMessage], *, to_be_answered: bool) -> str:
         shown = [{"role": message.role, "content": message.content} for message in messages]
         return self._applied(shown, (), to_be_answered=to_be_answered)
 
@@ -187,7 +187,7 @@ class TransformersTokenizer:
         return content
 
     def _between(self, reply: str) -> _Between:
-        talk = [_Message("user", _USER), _Message("assistant", _POLICY), _Message("user", reply)]
+        talk = [_ChatMessage("user", _USER), _ChatMessage("assistant", _POLICY), _ChatMessage("user", reply)]
         _, found, tail = self._render(talk, to_be_answered=True).partition(_POLICY)
         if not found:
             raise ConfigError(
@@ -201,7 +201,7 @@ class TransformersTokenizer:
         start, stop = min(stops.items())
         return _Between(stop=stop, rest=tail[start + len(stop) :])
 
-    def _all_stop_ids(self, ids: Sequence[_Ids]) -> set[int]:
+    def _all_stop_ids(self, ids: Sequence[_SpecialIds]) -> set[int]:
         stops = {self._tokenizer.eos_token_id} - {None}
         for known in ids:
             named = known.eos_token_id
@@ -211,7 +211,7 @@ class TransformersTokenizer:
         return {int(stop) for stop in stops}
 
 
-def _messages(prompt: str) -> list[_Message] | None:
+def _messages(prompt: str) -> list[_ChatMessage] | None:
     """The messages of a JSON list of objects that have roles; None for any other text.
 
     Raises:
@@ -229,7 +229,7 @@ def _messages(prompt: str) -> list[_Message] | None:
     if not all(isinstance(row, Mapping) and "role" in row for row in objects):
         return None
     try:
-        return msgspec.convert(objects, list[_Message])
+        return msgspec.convert(objects, list[_ChatMessage])
     except msgspec.ValidationError as error:
         raise RecordError(
             "A prompt's messages cannot be read",
@@ -238,10 +238,10 @@ def _messages(prompt: str) -> list[_Message] | None:
         ) from error
 
 
-def _ids(path: Path) -> _Ids:
+def _ids(path: Path) -> _SpecialIds:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Ids)
+        return msgspec.json.decode(path.read_bytes(), type=_SpecialIds)
     except FileNotFoundError:
-        return _Ids()
+        return _SpecialIds()
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error)) from error

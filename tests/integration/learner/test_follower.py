@@ -16,7 +16,7 @@ from tests.unit.learner.ranks.test_equality import actor_critic
 from tidegate.learner.ranks.following import Follower
 from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.membership import Membership
-from tidegate.learner.ranks.messages import Stop, Wait, send
+from tidegate.learner.ranks.messages import StopRanks, Wait, send
 from tidegate.learner.ranks.port import ALONE, SharedTrainer
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.lifecycle import LifecycleClient
@@ -65,7 +65,7 @@ async def until(condition: Callable[[], Any]) -> None:
 async def test_a_follower_answers_probes_and_ends_well_when_rank_0_does() -> None:
     tape = PausedTape()
     send(tape.as_group(), Wait())
-    send(tape.as_group(), Stop())
+    send(tape.as_group(), StopRanks())
     tape.recorded = True
     async with following(tape) as (life, address):
         channel = open_channel(address)
@@ -99,7 +99,7 @@ async def test_a_follower_that_loses_rank_0_fails() -> None:
 async def test_a_follower_that_was_told_to_stop_says_so_to_rank_0() -> None:
     tape = PausedTape()
     send(tape.as_group(), Wait())
-    send(tape.as_group(), Stop())
+    send(tape.as_group(), StopRanks())
     tape.recorded = True
     async with following(tape) as (life, address):
         channel = open_channel(address)

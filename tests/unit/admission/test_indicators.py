@@ -1,6 +1,6 @@
 import pytest
 
-from tidegate.admission.indicators import Counted, Memory, Observation, Valued, look
+from tidegate.admission.indicators import Counted, IndicatorState, Observation, Valued, observe_indicators
 from tidegate.admission.observations import Observations
 from tidegate.core.slo import Slo
 from tidegate.core.slo_catalogue import SloConfig, SlosConfig, declared
@@ -21,14 +21,16 @@ class Ticks:
 
     def __init__(self) -> None:
         self.seen = Observations(window_s=10.0)
-        self.memory = Memory()
+        self.memory = IndicatorState()
         self.now_s = 0.0
 
     def tick(self, *reports: ServiceStats, paused: bool = False) -> dict[str, Observation]:
         self.now_s += 1.0
         for stats in reports:
             self.seen.put(stats, now_s=self.now_s)
-        found, self.memory = look(self.seen, self.memory, SLOS, group_size=1, paused=paused, now_s=self.now_s)
+        found, self.memory = observe_indicators(
+            self.seen, self.memory, SLOS, group_size=1, paused=paused, now_s=self.now_s
+        )
         return found
 
     def learner(self, *, started_at_s: float = 0.0, **values: float) -> dict[str, Observation]:

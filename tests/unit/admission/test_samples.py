@@ -4,17 +4,17 @@ from typing import Any
 
 import msgspec
 
-from tidegate.admission.samples import LineFile, Sample
+from tidegate.admission.samples import JsonLinesFile, SystemSample
 from tidegate.core.balance import Signals
 
 
-def open_file(path: Path, *, bytes_max: int = 100_000, files_kept: int = 2) -> LineFile:
-    return LineFile(path, bytes_max=bytes_max, files_kept=files_kept)
+def open_file(path: Path, *, bytes_max: int = 100_000, files_kept: int = 2) -> JsonLinesFile:
+    return JsonLinesFile(path, bytes_max=bytes_max, files_kept=files_kept)
 
 
-def sample(number: int) -> Sample:
+def sample(number: int) -> SystemSample:
     signals = Signals(available=3.0 * number, batch_size=2, admission_state="admitting")
-    return Sample(float(number), "balanced", signals, {"actor.steps_total": 2.0 * number})
+    return SystemSample(float(number), "balanced", signals, {"actor.steps_total": 2.0 * number})
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

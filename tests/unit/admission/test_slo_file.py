@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.admission.slo_file import (
-    Kept,
+    SavedSlo,
     SloEvent,
     SloRecord,
     read_slos,
@@ -28,7 +28,7 @@ def test_budget_goes_on_after_a_restart_and_the_time_between_has_passed(tmp_path
     state = bad_for(100, since_s=5000.0)
     before = verdict(LAG, state, now_s=5099.0)
     path = tmp_path / "slos.json"
-    write_slos(path, SloRecord(at_s=1e9, clock_s=5099.0, slos={"lag_p95": Kept(LAG, state)}))
+    write_slos(path, SloRecord(at_s=1e9, clock_s=5099.0, slos={"lag_p95": SavedSlo(LAG, state)}))
     # The clock of the new life began anew; by the wall, 60 s went by.
     states = restored(read_slos(path), {"lag_p95": LAG}, now_s=3.0, wall_s=1e9 + 60.0)
     assert verdict(LAG, states["lag_p95"], now_s=3.0).bad == before.bad
@@ -38,13 +38,13 @@ def test_budget_goes_on_after_a_restart_and_the_time_between_has_passed(tmp_path
 
 def test_objective_that_was_declared_otherwise_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "slos.json"
-    write_slos(path, SloRecord(1e9, 100.0, {"lag_p95": Kept(LAG, bad_for(50, since_s=0.0))}))
+    write_slos(path, SloRecord(1e9, 100.0, {"lag_p95": SavedSlo(LAG, bad_for(50, since_s=0.0))}))
     other = msgspec.structs.replace(LAG, bound=2.0)
     assert restored(read_slos(path), {"lag_p95": other}, now_s=0.0, wall_s=1e9) == {"lag_p95": SloState()}
 
 
 def test_wall_clock_that_went_back_restores_all_the_same(tmp_path: Path) -> None:
-    record = SloRecord(1e9, 50.0, {"lag_p95": Kept(LAG, bad_for(50, since_s=0.0))})
+    record = SloRecord(1e9, 50.0, {"lag_p95": SavedSlo(LAG, bad_for(50, since_s=0.0))})
     states = restored(record, {"lag_p95": LAG}, now_s=7.0, wall_s=1e6)
     assert verdict(LAG, states["lag_p95"], now_s=7.0).bad == 50.0
 
@@ -61,7 +61,7 @@ def test_file_that_is_missing_cut_or_nonsense_is_no_history(tmp_path: Path) -> N
 def test_stopped_run_stands_as_it_stood_at_its_last_look() -> None:
     state = bad_for(100, since_s=0.0)
     record = SloRecord(
-        at_s=1e9, clock_s=99.0, slos={"lag_p95": Kept(LAG, state), "ess": Kept(LAG, SloState())}
+        at_s=1e9, clock_s=99.0, slos={"lag_p95": SavedSlo(LAG, state), "ess": SavedSlo(LAG, SloState())}
     )
     assert [each.condition for each in verdicts_of(record)] == ["breached", "no_data"]
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.admission.observations import Observations
-from tidegate.admission.state import Backlog, Decision, Pause, decide, flow_of, mean_backlog, signals_of
+from tidegate.admission.state import Decision, Pause, StreamBacklog, decide, flow_of, mean_backlog, signals_of
 from tidegate.core.admission import Flow, Limits
 from tidegate.core.balance import diagnose
 from tidegate.wire.stats import ServiceStats
@@ -70,7 +70,7 @@ def report(instance: str, at_s: float, *, state: str = "ready", **values: float)
 def test_ranks_of_one_learner_count_as_learners() -> None:
     seen = Observations(window_s=10.0)
     seen.put(report("learner", 1.0, replicas=3.0), now_s=1.0)
-    signals = signals_of(seen, RUN_FILE, Backlog(), group_size=8, now_s=1.0)
+    signals = signals_of(seen, RUN_FILE, StreamBacklog(), group_size=8, now_s=1.0)
     assert signals.num_learners == 3
 
 
@@ -128,7 +128,7 @@ def loop_at_work(*, seconds: int = 10) -> Observations:
 
 
 def test_window_of_a_run_becomes_the_signals_a_diagnosis_reads() -> None:
-    backlog = mean_backlog([Backlog(rollouts=1, trajectories=2), Backlog()])
+    backlog = mean_backlog([StreamBacklog(rollouts=1, trajectories=2), StreamBacklog()])
     signals = signals_of(loop_at_work(), RUN_FILE, backlog, group_size=8, now_s=10.0)
     assert (signals.num_actors, signals.num_learners, signals.num_stores, signals.num_environments) == (
         2,
@@ -152,20 +152,20 @@ def test_window_of_a_run_becomes_the_signals_a_diagnosis_reads() -> None:
 
 def test_pause_explains_itself_in_the_signals() -> None:
     limits = decided(pause=Pause(paused=True, reason="upgrade")).limits
-    signals = signals_of(loop_at_work(), limits, Backlog(), group_size=1, now_s=10.0)
+    signals = signals_of(loop_at_work(), limits, StreamBacklog(), group_size=1, now_s=10.0)
     assert diagnose(signals).bottleneck == "idle"
     assert signals.admission_state == "upgrade"
 
 
 def test_services_that_fell_silent_are_missing_from_the_signals() -> None:
-    signals = signals_of(loop_at_work(), RUN_FILE, Backlog(), group_size=1, now_s=20.0)
+    signals = signals_of(loop_at_work(), RUN_FILE, StreamBacklog(), group_size=1, now_s=20.0)
     assert (signals.num_actors, signals.num_learners) == (0, 0)
     assert flow_of(loop_at_work(), now_s=20.0) == Flow(running=0, in_flight=0)
     assert flow_of(loop_at_work(), now_s=10.0) == Flow(running=20, in_flight=30, unpublished=8, behind=3)
 
 
 def test_empty_observations_give_signals_and_an_answer() -> None:
-    signals = signals_of(Observations(window_s=10.0), RUN_FILE, Backlog(), group_size=1, now_s=0.0)
+    signals = signals_of(Observations(window_s=10.0), RUN_FILE, StreamBacklog(), group_size=1, now_s=0.0)
     assert diagnose(signals).bottleneck == "learner"
 
 

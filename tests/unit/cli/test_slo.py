@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from tests.unit.cli.run_folder import write_run
-from tidegate.admission.slo_file import Kept, SloRecord, write_slos
+from tidegate.admission.slo_file import SavedSlo, SloRecord, write_slos
 from tidegate.cli.explain import broken_objectives
 from tidegate.cli.slo import SloAnswer, promise, render, slo, slos_of_file
 from tidegate.core.errors import NotFoundError
@@ -25,7 +25,7 @@ def burnt(seconds: int) -> SloState:
 def write_stopped(folder: Path) -> None:
     write_run(folder)
     (folder / "admission").mkdir()
-    kept = {"lag_p95": Kept(LAG, burnt(200)), "effective_sample_size": Kept(ESS, SloState())}
+    kept = {"lag_p95": SavedSlo(LAG, burnt(200)), "effective_sample_size": SavedSlo(ESS, SloState())}
     write_slos(folder / "admission" / "slos.json", SloRecord(2000.0, 199.0, kept))
 
 

@@ -12,7 +12,7 @@ from tidegate.core.staleness import Fresh, Lineage
 from tidegate.learner import checkpoint as checkpoint_module
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder, read
 from tidegate.learner.optim.port import TrainerState
-from tidegate.learner.state import EpisodeWindow, Progress
+from tidegate.learner.state import EpisodeWindow, TrainingProgress
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
 
 RUN = RunId("test-run")
@@ -24,7 +24,7 @@ def checkpoint(at: PolicyVersion, **changes: Any) -> Checkpoint:
     whole = Checkpoint(
         run=RUN,
         policy_kind="mlp_actor_critic",
-        progress=Progress(
+        progress=TrainingProgress(
             version=at,
             consumed_trajectories=3,
             consumed_steps=4,

@@ -12,11 +12,11 @@ from tidegate.learner.state import (
     EPISODES_MAX,
     LAGS_MAX,
     EpisodeWindow,
-    Judged,
+    JudgedTrajectory,
     LagWindow,
-    Progress,
-    Spoiled,
-    Trainable,
+    OutdatedBatch,
+    TrainableBatch,
+    TrainingProgress,
     lineage_to_open,
     recheck,
 )
@@ -26,7 +26,7 @@ LIMITS = StalenessLimits(max_lag=2, max_age_s=10.0)
 
 
 def test_a_batch_makes_the_next_version_and_counts_what_it_held() -> None:
-    progress = Progress(version=version(7), consumed_trajectories=10, consumed_steps=100)
+    progress = TrainingProgress(version=version(7), consumed_trajectories=10, consumed_steps=100)
     after = progress.after([segment("a", at=version(7), returns=(3.0, 5.0)), segment("b", at=version(6))])
     assert after.version == version(8)
     assert (after.consumed_trajectories, after.consumed_steps) == (12, 100 + 2 * 32)
@@ -45,10 +45,10 @@ def test_restored_learner_forks_at_the_version_of_its_checkpoint() -> None:
 def test_batch_inside_the_budget_is_measured_against_the_version_it_updates() -> None:
     batch = [segment("a", at=version(5), started_at_s=1.0), segment("b", at=version(3), started_at_s=4.0)]
     verdict = recheck(batch, version=version(5), tree=TREE, limits=LIMITS, now_s=9.0)
-    assert verdict == Trainable(
+    assert verdict == TrainableBatch(
         (
-            Judged(batch[0].trajectory_id, Fresh(lag=0, span=0, age_s=8.0)),
-            Judged(batch[1].trajectory_id, Fresh(lag=2, span=0, age_s=5.0)),
+            JudgedTrajectory(batch[0].trajectory_id, Fresh(lag=0, span=0, age_s=8.0)),
+            JudgedTrajectory(batch[1].trajectory_id, Fresh(lag=2, span=0, age_s=5.0)),
         )
     )
 
@@ -60,7 +60,7 @@ def test_one_trajectory_beyond_the_budget_spoils_the_batch_and_is_named() -> Non
         segment("old", at=version(5), started_at_s=-2.0),
     ]
     verdict = recheck(batch, version=version(5), tree=TREE, limits=LIMITS, now_s=9.0)
-    assert isinstance(verdict, Spoiled)
+    assert isinstance(verdict, OutdatedBatch)
     assert [(item.trajectory_id, item.reason) for item in verdict.outdated] == [
         ("stale.0", "stale"),
         ("old.0", "expired"),

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tidegate.core.records import Array
-from tidegate.models.causal_lm import KvCache, Reading
+from tidegate.models.causal_lm import AttentionContext, KvCache
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import EOS
-from tidegate.models.continuous import ContinuousBatch, NewRow, Stepped
+from tidegate.models.continuous import ContinuousBatch, GenerationRow, GenerationStep
 
 SPEC = CharLmSpec(d_model=16, num_layers=2, num_heads=2, context_length=40)
 CACHE_BYTES = 1 << 22
@@ -57,9 +57,9 @@ class CountingLm:
         self.num_tokens_read += tokens_BT.numel()
         return self.model(tokens_BT, cache=cache, lengths_B=lengths_B)
 
-    def read(self, tokens_BT: Tensor, reading: Reading) -> Tensor:
+    def read(self, tokens_BT: Tensor, attention: AttentionContext) -> Tensor:
         self.num_tokens_read += tokens_BT.numel()
-        return self.model.read(tokens_BT, reading)
+        return self.model.read(tokens_BT, attention)
 
     def next_logprobs(self, hidden: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
         return self.model.next_logprobs(hidden, temperature=temperature)
@@ -107,22 +107,22 @@ def new_row(
     temperature: float = 1.0,
     stop_ids: frozenset[int] = frozenset({EOS}),
     seed: int = 0,
-) -> NewRow:
-    return NewRow(context, max_new_tokens, temperature, stop_ids, seed)
+) -> GenerationRow:
+    return GenerationRow(context, max_new_tokens, temperature, stop_ids, seed)
 
 
 @dataclass
 class Text:
     """What became of a row: its tokens, their logprobs, and the number of the policy that wrote each."""
 
-    new: NewRow
+    new: GenerationRow
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     policies: list[int] = field(default_factory=list[int])
     reason: str = ""
 
 
-def collect(stepped: Stepped, texts: dict[int, Text], *, policy: int = 0) -> None:
+def collect(stepped: GenerationStep, texts: dict[int, Text], *, policy: int = 0) -> None:
     """Note what a step wrote."""
     for row, token, logprob in zip(stepped.rows, stepped.tokens, stepped.logprobs, strict=True):
         text = texts[row]
@@ -133,7 +133,7 @@ def collect(stepped: Stepped, texts: dict[int, Text], *, policy: int = 0) -> Non
         text.reason = stepped.ended.get(row, "")
 
 
-def write_all(batch: ContinuousBatch, rows: list[NewRow]) -> list[Text]:
+def write_all(batch: ContinuousBatch, rows: list[GenerationRow]) -> list[Text]:
     """Write rows to their ends."""
     texts = dict(zip(batch.add(rows), map(Text, rows), strict=True))
     while batch.num_rows:

@@ -8,7 +8,7 @@ from tidegate.core.errors import ConfigError, RecordError
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import EOS
 from tidegate.models.completion_batch import completion_logprobs, pack_completions
-from tidegate.models.sampling import Completion, Generation, generate
+from tidegate.models.sampling import Generation, SampledCompletion, generate
 
 SPEC = CharLmSpec(d_model=16, num_layers=2, num_heads=2, context_length=16)
 PROMPTS = [[1, 5, 6, 7], [1, 9], [1, 4, 4, 4, 8, 10]]
@@ -37,14 +37,14 @@ def begin(model: CharLm, *, seed: int = 0, max_new_tokens: int = 10, temperature
     )
 
 
-def finish(generation: Generation) -> list[Completion]:
+def finish(generation: Generation) -> list[SampledCompletion]:
     while not generation.done:
         generation.step()
     return generation.completions()
 
 
 def recomputed_logprobs(
-    model: CharLm, completions: list[Completion], *, temperature: float = 1.0
+    model: CharLm, completions: list[SampledCompletion], *, temperature: float = 1.0
 ) -> list[np.ndarray[tuple[int], np.dtype[np.float32]]]:
     """What a learner computes of the same tokens, in one padded batch."""
     groups = [row // NUM_SAMPLES for row in range(len(completions))]

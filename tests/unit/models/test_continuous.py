@@ -20,12 +20,12 @@ from tests.unit.models.continuous_support import (
 from tidegate.core.errors import BackpressureError, ConfigError, RecordError
 from tidegate.models.char_tokenizer import EOS, VOCABULARY_SIZE
 from tidegate.models.completion_batch import completion_logprobs, pack_completions
-from tidegate.models.continuous import NewRow
+from tidegate.models.continuous import GenerationRow
 
 TOLERANCE = 1e-5
 CONTEXTS = st.sampled_from([(1, 5, 6, 7), (1, 9), (1, 4, 4, 4, 8, 10), (1, *range(3, 30))])
 ROWS = st.builds(
-    NewRow,
+    GenerationRow,
     context=CONTEXTS,
     max_new_tokens=st.integers(1, 12),
     temperature=st.sampled_from([1.0, 0.7, 1.3]),
@@ -43,7 +43,7 @@ EVENTS = st.one_of(st.lists(ROWS, max_size=5), st.just("swap"), st.integers(0, 7
     tokens_per_pass=st.sampled_from([8, 16, 64]),
 )
 def test_each_logprob_is_its_versions_whatever_comes_goes_and_is_swapped(
-    schedule: list[list[NewRow] | str | int], slots: int, tokens_per_pass: int
+    schedule: list[list[GenerationRow] | str | int], slots: int, tokens_per_pass: int
 ) -> None:
     policies = [make_model(seed, eos_bias=2.0) for seed in (0, 1)]
     arrays = [policy.to_arrays() for policy in policies]

@@ -7,7 +7,7 @@ import torch
 
 from tests.unit.models.tiny_llama import VOCABULARY, make_folder, open_model
 from tidegate.models.completion_batch import completion_logprobs, pack_completions
-from tidegate.models.continuous import ContinuousBatch, NewRow
+from tidegate.models.continuous import ContinuousBatch, GenerationRow
 
 
 def test_ragged_rows_over_a_swap_have_the_logprobs_of_their_versions(tmp_path: Path) -> None:
@@ -20,7 +20,10 @@ def test_ragged_rows_over_a_swap_have_the_logprobs_of_their_versions(tmp_path: P
     model = open_model(folder, trains=False, lora_rank=4)
     batch = ContinuousBatch(model, slots=3, waiting_max=16, tokens_per_pass=8, cache_bytes_max=1 << 22)
     contexts = [(1, 5, 6), (1, *range(3, 17)), (1, 9, 9, 9, 9)]
-    rows = [NewRow(contexts[index % 3], 6 + 3 * index, 1.0, frozenset({2}), seed=index) for index in range(8)]
+    rows = [
+        GenerationRow(contexts[index % 3], 6 + 3 * index, 1.0, frozenset({2}), seed=index)
+        for index in range(8)
+    ]
     ids = batch.add(rows)
     tokens: dict[int, list[int]] = {row: [] for row in ids}
     logprobs: dict[int, list[float]] = {row: [] for row in ids}

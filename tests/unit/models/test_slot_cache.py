@@ -33,13 +33,13 @@ def open_cache(*, slots: int = 4, bytes_max: int = 1 << 20) -> SlotCache:
 
 def write(cache: SlotCache, *numbers: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A pass that writes one number a row; all keys, all values (without heads and width), and what may be seen."""
-    reading = cache.begin()
+    attention = cache.begin()
     fresh = torch.tensor(numbers).view(-1, 1, 1, 1).expand(-1, HEADS, 1, WIDTH)
-    keys, values = reading.extend(0, fresh, -fresh)
-    assert keys.shape == (len(numbers), HEADS, reading.num_keys, WIDTH)
+    keys, values = attention.extend(0, fresh, -fresh)
+    assert keys.shape == (len(numbers), HEADS, attention.num_keys, WIDTH)
     assert (keys == keys[:, :1, :, :1]).all()
-    mask = torch.ones(len(numbers), reading.num_keys, dtype=torch.bool)
-    return keys[:, 0, :, 0], values[:, 0, :, 0], mask if reading.mask is None else reading.mask[:, 0, 0]
+    mask = torch.ones(len(numbers), attention.num_keys, dtype=torch.bool)
+    return keys[:, 0, :, 0], values[:, 0, :, 0], mask if attention.mask is None else attention.mask[:, 0, 0]
 
 
 def seen(cache: SlotCache, *numbers: float) -> list[list[float]]:

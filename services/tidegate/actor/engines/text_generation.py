@@ -20,7 +20,7 @@ from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import PolicySnapshot, Sampler, Task
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import decode, encode_prompt
-from tidegate.models.sampling import Completion, Generation
+from tidegate.models.sampling import Generation, SampledCompletion
 from tidegate.runtime.clock import Clock
 
 # A group is one message and one batch; the run file allows fewer.
@@ -182,7 +182,7 @@ class TextGenerationEngine:
         return newest.version
 
 
-def _sample(prompt: list[int], completion: Completion, marks: VersionMarks) -> Sample:
+def _sample(prompt: list[int], completion: SampledCompletion, marks: VersionMarks) -> Sample:
     return Sample(
         tensors={
             "prompt_tokens": np.array(prompt, dtype=np.int32),

@@ -22,7 +22,7 @@ from tidegate.core.errors import BackpressureError, RecordError, TidegateError, 
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot, Task
 from tidegate.models.causal_lm import CausalLm
-from tidegate.models.continuous import ContinuousBatch, NewRow, Stepped
+from tidegate.models.continuous import ContinuousBatch, GenerationRow, GenerationStep
 from tidegate.models.language_models import open_language_model, open_tokenizer
 from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.clock import Clock
@@ -194,7 +194,7 @@ class TorchEngine:
         self._inbox.append(call)
         self._wake.set()
 
-    def _deliver(self, calls: Sequence[_Call], stepped: Stepped, version: PolicyVersion) -> None:
+    def _deliver(self, calls: Sequence[_Call], stepped: GenerationStep, version: PolicyVersion) -> None:
         for call, row, token, logprob in zip(
             calls, stepped.rows, stepped.tokens, stepped.logprobs, strict=True
         ):
@@ -257,8 +257,8 @@ class TorchEngine:
         return newest.version
 
 
-def _row(request: TokenRequest) -> NewRow:
-    return NewRow(
+def _row(request: TokenRequest) -> GenerationRow:
+    return GenerationRow(
         context=request.context,
         max_new_tokens=request.sampler.max_new_tokens,
         temperature=request.sampler.temperature,

@@ -12,18 +12,18 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.admission.config import KubernetesConfig
-from tidegate.admission.kept import KeptFile
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.api import FIELD_MANAGER, Api
-from tidegate.admission.kubernetes.events import EventWriter, Happened, Regarding
+from tidegate.admission.kubernetes.events import ClusterEvent, EventWriter, Regarding
 from tidegate.admission.kubernetes.lease import Election
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
 from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
-from tidegate.admission.kubernetes.reporting import Reporter
-from tidegate.admission.kubernetes.scalers import Known, conflicting, noticed
-from tidegate.admission.kubernetes.training_run import Moment, TrainingRun, ask_of, is_completed
+from tidegate.admission.kubernetes.reporting import StatusReporter
+from tidegate.admission.kubernetes.scalers import KnownScale, conflicting, observe_scale
+from tidegate.admission.kubernetes.training_run import RunSnapshot, TrainingRun, is_completed, overrides_of
 from tidegate.admission.loops import Admission
-from tidegate.admission.scaling import NOTHING_ASKED, ClusterView
+from tidegate.admission.scaling import NO_OVERRIDES, ClusterView
+from tidegate.admission.state_file import StateFile
 from tidegate.core.errors import ConflictError, NotFoundError, TidegateError, UnavailableError
 from tidegate.runtime.service import ServiceContext
 
@@ -34,13 +34,13 @@ AUTOSCALERS = (
     ("/apis/keda.sh/v1alpha1", "scaledobjects"),
 )
 SCALE_FILE = "scale.json"
-ASK_FILE = "ask.json"
+OVERRIDES_FILE = "ask.json"
 # Ranks written in one round; the rest has its turn in the next.
 PATCHES_MAX = 50
 BACKOFF_DOUBLINGS_MAX = 10
 
 
-class Cluster:
+class ClusterLoop:
     """One round after the other; everything is decided from what this round saw."""
 
     def __init__(
@@ -57,15 +57,15 @@ class Cluster:
         self._access, self._api = access, api
         self._election = Election(api, access, lease_s=config.lease_s)
         self._events = EventWriter(api, access)
-        self._reporter = Reporter(api, access, status_s=config.status_s)
-        self._troubles: dict[str, str] = {}
+        self._reporter = StatusReporter(api, access, status_s=config.status_s)
+        self._failures: dict[str, str] = {}
         self._deployments: list[Deployment] = []
-        self._known_file = KeptFile(context.data_dir / SCALE_FILE, Known())
-        self._known = self._known_file.read()
-        self._ask_file = KeptFile(context.data_dir / ASK_FILE, NOTHING_ASKED)
+        self._scale_file = StateFile(context.data_dir / SCALE_FILE, KnownScale())
+        self._scale_seen = self._scale_file.read()
+        self._overrides_file = StateFile(context.data_dir / OVERRIDES_FILE, NO_OVERRIDES)
         # Before the first tick: a run that was suspended stays so, while the cluster cannot be asked and until it was.
-        self._ask = self._ask_file.read() if access.run else NOTHING_ASKED
-        admission.scaling.cluster = ClusterView(ask=self._ask)
+        self._overrides = self._overrides_file.read() if access.run else NO_OVERRIDES
+        admission.scaling.cluster = ClusterView(overrides=self._overrides)
         self._run: TrainingRun | None = None
         self._pods: list[Pod] = []
         self._conflicts: tuple[str, ...] = ()
@@ -94,33 +94,35 @@ class Cluster:
         self._unreachable = False
         await self._attempt("renew the Lease", self._election.renew(now_s=now_s, wall_s=wall_s))
         if self._unreachable:
-            return self._settled(leads=False)  # one deadline is enough to know
+            return self._record_round(leads=False)  # one deadline is enough to know
         leads = self._election.leads(now_s=self._now_s())
         if leads:
             await self._scale()  # from the last look, which the ticks have decided about since
         if self._listed_at_s is None or now_s - self._listed_at_s >= self._config.relist_s:
             self._listed_at_s = now_s
             await self._relist(leads=leads)
-        await self._look()
+        await self._observe()
         if leads and not self._led:
-            await self._tell("LeaderElected", f"{self._access.identity} acts on the cluster for this release")
+            await self._emit_event(
+                "LeaderElected", f"{self._access.identity} acts on the cluster for this release"
+            )
         self._led = leads
         if leads:
             await self._report()
             await self._attempt("count Events", self._events.flush(now_s=self._now_s(), wall_s=wall_s))
-        return self._settled(leads=leads)
+        return self._record_round(leads=leads)
 
-    def _settled(self, *, leads: bool) -> bool:
+    def _record_round(self, *, leads: bool) -> bool:
         stats = self._context.stats
         stats.set("kubernetes_leader", float(leads))
         stats.set("kubernetes_requests_total", float(self._api.num_requests))
         stats.set("kubernetes_events_dropped_total", float(self._events.num_dropped))
-        stats.label("kubernetes_troubles", "; ".join(sorted(self._troubles)))
+        stats.label("kubernetes_troubles", "; ".join(sorted(self._failures)))
         return not self._unreachable
 
-    # -- look ------------------------------------------------------------------------------------------------------
+    # -- observe ------------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _observe(self) -> None:
         """Leave what is there for the ticks of admission; what cannot be read stays as it was seen last."""
         admission, access = self._admission, self._access
         found: list[Deployment] = []
@@ -131,15 +133,17 @@ class Cluster:
             if deployment is not None:
                 found.append(deployment)
         if access.run:
-            await self._look_at_run()
+            await self._observe_run()
         whole = len(found) == len(access.deployments)
         if not whole:
-            admission.scaling.cluster = msgspec.structs.replace(admission.scaling.cluster, ask=self._ask)
+            admission.scaling.cluster = msgspec.structs.replace(
+                admission.scaling.cluster, overrides=self._overrides
+            )
             return
         self._deployments = found
         target, *others = found
-        await self._note(noticed(self._known, target, wall_s=self._context.clock.now_s()))
-        known = self._known
+        await self._note_scale(observe_scale(self._scale_seen, target, wall_s=self._context.clock.now_s()))
+        known = self._scale_seen
         fixed = sum(deployment.spec.replicas for deployment in others)
         admission.scaling.cluster = ClusterView(
             seen_at_s=self._now_s(),
@@ -148,45 +152,45 @@ class Cluster:
             scaled_by=known.by if known.is_foreign else "",
             scaled_at_s=known.at_s if known.is_foreign else None,
             zero_is_ours=target.spec.replicas == 0 and known.by == FIELD_MANAGER,
-            ask=self._ask,
+            overrides=self._overrides,
         )
 
-    async def _look_at_run(self) -> None:
+    async def _observe_run(self) -> None:
         """A TrainingRun that was deleted asks for nothing any more; one that cannot be read goes on asking."""
         try:
             self._run = await self._api.get(self._reporter.path, TrainingRun)
         except NotFoundError:
             self._run = None
         except TidegateError as error:
-            self._trouble("read the TrainingRun", error)
+            self._record_failure("read the TrainingRun", error)
             return
-        self._troubles.pop("read the TrainingRun", None)
+        self._failures.pop("read the TrainingRun", None)
         learner = next(iter(self._admission.reports("learner")), None)
         if learner is not None:
             self._step = int(learner.values.get("version_step", 0.0))
         if self._step is None and self._run is not None and self._run.spec.stop.max_versions is not None:
             return  # whether it is complete only the learner can say: what was asked stands
-        ask = ask_of(self._run, version_step=self._step or 0)
-        if ask != self._ask:
-            self._ask = ask
-            self._ask_file.write(ask)
+        overrides = overrides_of(self._run, version_step=self._step or 0)
+        if overrides != self._overrides:
+            self._overrides = overrides
+            self._overrides_file.write(overrides)
 
-    def _know(self, known: Known) -> None:
-        if known != self._known:
-            self._known = known
-            self._known_file.write(known)
+    def _set_scale(self, known: KnownScale) -> None:
+        if known != self._scale_seen:
+            self._scale_seen = known
+            self._scale_file.write(known)
 
-    async def _note(self, known: Known) -> None:
+    async def _note_scale(self, known: KnownScale) -> None:
         """Say once that somebody else scaled; what is found at first sight happened before our time."""
-        before = self._known
-        self._know(known)
+        before = self._scale_seen
+        self._set_scale(known)
         if known == before or not known.is_foreign or before.deployment != known.deployment:
             return
         self._context.stats.add("foreign_scales_total")
         self._context.log.info("scaled_by_other", manager=known.by, replicas=known.replicas)
         hold_s = self._admission.scaling.config.hold_s
         note = f"{known.by} scaled to {known.replicas}; admission leaves it alone for {hold_s:.0f} s"
-        await self._tell("ExternalScaleDetected", note)
+        await self._emit_event("ExternalScaleDetected", note)
 
     async def _relist(self, *, leads: bool) -> None:
         """Pods, and in the mode controller autoscalers; then the ranks."""
@@ -211,9 +215,9 @@ class Cluster:
             except NotFoundError:
                 found = []
             except TidegateError as error:
-                self._trouble(what, error)
+                self._record_failure(what, error)
                 continue
-            self._troubles.pop(what, None)
+            self._failures.pop(what, None)
             names += [f"{plural}/{name}" for name in conflicting(found, self._access.deployments)]
         return names
 
@@ -266,7 +270,7 @@ class Cluster:
         if wanted < target.spec.replicas and config.deletion_cost:
             await self._rank()  # so that the least invested are those that go
         name = target.metadata.name
-        self._know(msgspec.structs.replace(self._known, writing=wanted))
+        self._set_scale(msgspec.structs.replace(self._scale_seen, writing=wanted))
         body = {
             "metadata": {"resourceVersion": target.metadata.resource_version},
             "spec": {"replicas": wanted},
@@ -276,13 +280,13 @@ class Cluster:
             is None
         ):
             return
-        self._know(Known(name, wanted, FIELD_MANAGER, context.clock.now_s()))
+        self._set_scale(KnownScale(name, wanted, FIELD_MANAGER, context.clock.now_s()))
         # Before the next look the ticks are to know of it.
         scaling.cluster = msgspec.structs.replace(
             cluster, replicas=wanted + cluster.fixed, scaled_by="", scaled_at_s=None, zero_is_ours=wanted == 0
         )
         context.log.info("scaled", deployment=name, replicas=wanted, reason=made.reason)
-        await self._tell("Scaled", f"{target.spec.replicas} to {wanted} actors: {made.reason}")
+        await self._emit_event("Scaled", f"{target.spec.replicas} to {wanted} actors: {made.reason}")
 
     async def _write_cost(self, patch: CostPatch) -> bool:
         try:
@@ -299,19 +303,19 @@ class Cluster:
         """Conditions, what their changes are called, and the TrainingRun's status."""
         moment = self._moment()
         for reason, note, is_warning in self._reporter.changes(moment):
-            await self._tell(reason, note, is_warning=is_warning)
+            await self._emit_event(reason, note, is_warning=is_warning)
         run = self._run
         if run is not None and self._reporter.is_due(run, moment, now_s=self._now_s()):
             await self._attempt("write the status", self._write_status(run, moment))
 
-    async def _write_status(self, run: TrainingRun, moment: Moment) -> bool:
+    async def _write_status(self, run: TrainingRun, moment: RunSnapshot) -> bool:
         try:
             await self._reporter.write(run, moment, now_s=self._now_s(), wall_s=self._context.clock.now_s())
         except NotFoundError:
             self._run = None  # deleted since the look
         return True
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> RunSnapshot:
         """The run now, as conditions and status are made from it."""
         admission, scaling = self._admission, self._admission.scaling
         diagnosis, signals = admission.diagnosis()
@@ -319,7 +323,7 @@ class Cluster:
         values = learner.values if learner is not None else {}
         labels = learner.labels if learner is not None else {}
         run = self._run
-        return Moment(
+        return RunSnapshot(
             signals=signals,
             limits=admission.decision().limits,
             verdicts=tuple(admission.slos()),
@@ -333,13 +337,13 @@ class Cluster:
             selector=self._deployments[0].spec.selector.text() if self._deployments else "",
             mode=scaling.config.mode,
             recommendation=scaling.recommendation,
-            scale_owner=self._known.by,
+            scale_owner=self._scale_seen.by,
             conflicts=self._conflicts,
-            denied=self._troubles.get("patch the scale", ""),
+            denied=self._failures.get("patch the scale", ""),
             completed=run is not None and is_completed(run, version_step=self._step or 0),
         )
 
-    # -- trouble ---------------------------------------------------------------------------------------------------
+    # -- failures ---------------------------------------------------------------------------------------------------
 
     async def _attempt(self, what: str, request: Awaitable[T]) -> T | None:
         """The answer, or None and a note of why there is none."""
@@ -349,24 +353,24 @@ class Cluster:
             self._context.stats.add("kubernetes_conflicts_total")
             return None  # somebody was faster: the next round sees what they did
         except TidegateError as error:
-            self._trouble(what, error)
+            self._record_failure(what, error)
             return None
-        if self._troubles.pop(what, None) is not None:
+        if self._failures.pop(what, None) is not None:
             self._context.log.info("kubernetes_recovered", what=what)
         return answer
 
-    def _trouble(self, what: str, error: TidegateError) -> None:
+    def _record_failure(self, what: str, error: TidegateError) -> None:
         self._context.stats.add("kubernetes_failures_total")
         self._unreachable |= isinstance(error, UnavailableError)
-        if what not in self._troubles:
+        if what not in self._failures:
             self._context.log.warning("kubernetes_failed", what=what, error=str(error))
-        self._troubles[what] = str(error)
+        self._failures[what] = str(error)
 
-    async def _tell(self, reason: str, note: str, *, is_warning: bool = False) -> None:
+    async def _emit_event(self, reason: str, note: str, *, is_warning: bool = False) -> None:
         """An Event about the TrainingRun, or about the Deployment where there is none."""
         if not self._election.leads(now_s=self._now_s()):
             return
-        happened = Happened(reason, note, self._regarding(), "Warning" if is_warning else "Normal")
+        happened = ClusterEvent(reason, note, self._regarding(), "Warning" if is_warning else "Normal")
         wall_s = self._context.clock.now_s()
         await self._attempt("write Events", self._events.write(happened, now_s=self._now_s(), wall_s=wall_s))
 

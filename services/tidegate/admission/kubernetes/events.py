@@ -29,7 +29,7 @@ class Regarding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     uid: str = ""
 
 
-class Happened(msgspec.Struct, frozen=True):
+class ClusterEvent(msgspec.Struct, frozen=True):
     """Something that people should be able to find. ``reason`` in CamelCase, ``note`` a sentence."""
 
     reason: str
@@ -60,7 +60,7 @@ class EventWriter:
         self._recent: deque[float] = deque(maxlen=PER_MINUTE_MAX)
         self.num_dropped = 0
 
-    async def write(self, happened: Happened, *, now_s: float, wall_s: float) -> None:
+    async def write(self, happened: ClusterEvent, *, now_s: float, wall_s: float) -> None:
         """Write it, or count it into its series.
 
         Raises:
@@ -99,7 +99,7 @@ class EventWriter:
         body = {"series": {"count": series.count, "lastObservedTime": _time(wall_s)}}
         await self._api.patch(f"{self._folder}/{series.name}", body)
 
-    def _body(self, happened: Happened, name: str, *, wall_s: float) -> dict[str, object]:
+    def _body(self, happened: ClusterEvent, name: str, *, wall_s: float) -> dict[str, object]:
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",

@@ -10,21 +10,21 @@ import msgspec
 
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.api import Api
-from tidegate.admission.kubernetes.objects import Lease, LeaseMeta, LeaseSpec
+from tidegate.admission.kubernetes.objects import LeaseMeta, LeaseObject, LeaseSpec
 from tidegate.core.errors import ConflictError, NotFoundError
 
 # Of the Lease's time a leader may act without having renewed it: the rest is for requests on their way.
 ACT_SHARE = 0.6
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ObservedLease(msgspec.Struct, frozen=True):
     """A Lease as it was last seen to change, on the monotonic clock."""
 
     spec: LeaseSpec
     at_s: float
 
 
-def may_take(seen: Seen, *, identity: str, now_s: float) -> bool:
+def may_take(seen: ObservedLease, *, identity: str, now_s: float) -> bool:
     """Whether a Lease is ours, nobody's, or that of a holder who has not renewed it for as long as it lasts."""
     spec = seen.spec
     if spec.holder_identity in ("", identity):
@@ -39,7 +39,7 @@ class Election:
         """Nobody leads yet."""
         self._api, self._access, self._lease_s = api, access, lease_s
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{access.namespace}/leases"
-        self._seen: Seen | None = None
+        self._seen: ObservedLease | None = None
         self._renewed_at_s: float | None = None
 
     def leads(self, *, now_s: float) -> bool:
@@ -54,12 +54,12 @@ class Election:
         """
         path = f"{self._folder}/{self._access.lease}"
         try:
-            lease = await self._api.get(path, Lease)
+            lease = await self._api.get(path, LeaseObject)
         except NotFoundError:
-            empty = Lease(LeaseMeta(self._access.lease, namespace=self._access.namespace))
+            empty = LeaseObject(LeaseMeta(self._access.lease, namespace=self._access.namespace))
             return await self._write(empty, is_new=True, now_s=now_s, wall_s=wall_s)
         if self._seen is None or self._seen.spec != lease.spec:
-            self._seen = Seen(lease.spec, now_s)
+            self._seen = ObservedLease(lease.spec, now_s)
         if not may_take(self._seen, identity=self._access.identity, now_s=now_s):
             self._renewed_at_s = None
             return False
@@ -75,12 +75,12 @@ class Election:
             return
         self._renewed_at_s = None
         path = f"{self._folder}/{self._access.lease}"
-        lease = await self._api.get(path, Lease)
+        lease = await self._api.get(path, LeaseObject)
         if lease.spec.holder_identity == self._access.identity:
             spec = msgspec.structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
-            await self._api.replace(path, msgspec.structs.replace(lease, spec=spec), Lease)
+            await self._api.replace(path, msgspec.structs.replace(lease, spec=spec), LeaseObject)
 
-    async def _write(self, lease: Lease, *, is_new: bool, now_s: float, wall_s: float) -> bool:
+    async def _write(self, lease: LeaseObject, *, is_new: bool, now_s: float, wall_s: float) -> bool:
         time, mine = _micro_time(wall_s), lease.spec.holder_identity == self._access.identity
         spec = LeaseSpec(
             holder_identity=self._access.identity,
@@ -92,13 +92,13 @@ class Election:
         wanted = msgspec.structs.replace(lease, spec=spec)
         try:
             if is_new:
-                written = await self._api.create(self._folder, wanted, Lease)
+                written = await self._api.create(self._folder, wanted, LeaseObject)
             else:
-                written = await self._api.replace(f"{self._folder}/{self._access.lease}", wanted, Lease)
+                written = await self._api.replace(f"{self._folder}/{self._access.lease}", wanted, LeaseObject)
         except ConflictError:
             self._renewed_at_s = None  # another one took it between our look and our write
             return False
-        self._seen, self._renewed_at_s = Seen(written.spec, now_s), now_s
+        self._seen, self._renewed_at_s = ObservedLease(written.spec, now_s), now_s
         return True
 
 

@@ -5,7 +5,7 @@ import os
 from tidegate.admission.config import KubernetesConfig
 from tidegate.admission.kubernetes.access import access_from
 from tidegate.admission.kubernetes.api import Api, connect
-from tidegate.admission.kubernetes.cluster import Cluster
+from tidegate.admission.kubernetes.cluster import ClusterLoop
 from tidegate.admission.loops import Admission
 from tidegate.core.errors import TidegateError
 from tidegate.runtime.service import ServiceContext
@@ -16,7 +16,7 @@ IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
 async def open_cluster(
     context: ServiceContext, admission: Admission, config: KubernetesConfig
-) -> tuple[Cluster, Api] | None:
+) -> tuple[ClusterLoop, Api] | None:
     """The loop and the connections to close after it; None without Kubernetes access, or without the means to use it.
 
     Raises:
@@ -38,4 +38,4 @@ async def open_cluster(
         context.stats.add("kubernetes_failures_total")
         context.stats.label("kubernetes_troubles", "connect")
         return None
-    return Cluster(context, admission, config, access=access, api=api), api
+    return ClusterLoop(context, admission, config, access=access, api=api), api

@@ -65,7 +65,7 @@ class Pod(msgspec.Struct, frozen=True):
     metadata: Meta
 
 
-class Target(msgspec.Struct, frozen=True):
+class ScaleTarget(msgspec.Struct, frozen=True):
     """What an autoscaler scales; KEDA leaves ``kind`` out where it is a Deployment."""
 
     name: str = ""
@@ -75,7 +75,7 @@ class Target(msgspec.Struct, frozen=True):
 class AutoscalerSpec(msgspec.Struct, frozen=True, rename="camel"):
     """The one field that HorizontalPodAutoscalers and ScaledObjects share."""
 
-    scale_target_ref: Target = Target()
+    scale_target_ref: ScaleTarget = ScaleTarget()
 
 
 class Autoscaler(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     resource_version: str = ""
 
 
-class Lease(msgspec.Struct, frozen=True, rename="camel"):
+class LeaseObject(msgspec.Struct, frozen=True, rename="camel"):
     """``coordination.k8s.io/v1``."""
 
     metadata: LeaseMeta

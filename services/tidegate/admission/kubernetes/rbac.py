@@ -10,7 +10,7 @@ import msgspec
 from tidegate.core.scaling import Mode
 
 
-class Rule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class RbacRule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A PolicyRule of ``rbac.authorization.k8s.io/v1``."""
 
     api_groups: tuple[str, ...]
@@ -21,27 +21,27 @@ class Rule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 def rules(
     *, mode: Mode, deletion_cost: bool, deployments: Sequence[str], lease: str, run: str = ""
-) -> list[Rule]:
+) -> list[RbacRule]:
     """The rules of one installation. ``run``: the TrainingRun's name, "" without the CRD."""
     named = tuple(deployments)
     asked = [
-        Rule(("",), ("pods",), ("list",)),
-        Rule(("apps",), ("deployments",), ("get",), named),
-        Rule(("coordination.k8s.io",), ("leases",), ("create",)),
-        Rule(("coordination.k8s.io",), ("leases",), ("get", "update"), (lease,)),
-        Rule(("events.k8s.io",), ("events",), ("create", "patch")),
+        RbacRule(("",), ("pods",), ("list",)),
+        RbacRule(("apps",), ("deployments",), ("get",), named),
+        RbacRule(("coordination.k8s.io",), ("leases",), ("create",)),
+        RbacRule(("coordination.k8s.io",), ("leases",), ("get", "update"), (lease,)),
+        RbacRule(("events.k8s.io",), ("events",), ("create", "patch")),
     ]
     if deletion_cost:
-        asked.append(Rule(("",), ("pods",), ("patch",)))
+        asked.append(RbacRule(("",), ("pods",), ("patch",)))
     if mode == "controller":
         asked += [
-            Rule(("apps",), ("deployments/scale",), ("patch",), named),
-            Rule(("autoscaling",), ("horizontalpodautoscalers",), ("list",)),
-            Rule(("keda.sh",), ("scaledobjects",), ("list",)),
+            RbacRule(("apps",), ("deployments/scale",), ("patch",), named),
+            RbacRule(("autoscaling",), ("horizontalpodautoscalers",), ("list",)),
+            RbacRule(("keda.sh",), ("scaledobjects",), ("list",)),
         ]
     if run:
         asked += [
-            Rule(("tidegate.dev",), ("trainingruns",), ("get",), (run,)),
-            Rule(("tidegate.dev",), ("trainingruns/status",), ("patch",), (run,)),
+            RbacRule(("tidegate.dev",), ("trainingruns",), ("get",), (run,)),
+            RbacRule(("tidegate.dev",), ("trainingruns/status",), ("patch",), (run,)),
         ]
     return asked

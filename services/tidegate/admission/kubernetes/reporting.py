@@ -10,8 +10,8 @@ from tidegate.admission.kubernetes.training_run import (
     KIND,
     PLURAL,
     VERSION,
-    Condition,
-    Moment,
+    RunCondition,
+    RunSnapshot,
     TrainingRun,
     conditions_of,
     status_of,
@@ -32,19 +32,19 @@ NAMED: dict[tuple[str, str], tuple[str, bool]] = {
 }
 
 
-class Reporter:
+class StatusReporter:
     """Remembers what was said last, so that only changes are Events and the status is not written for nothing."""
 
     def __init__(self, api: Api, access: Access, *, status_s: float) -> None:
         """Nothing was said yet."""
         self._api, self._access, self._status_s = api, access, status_s
-        self._said: dict[str, Condition] = {}
+        self._said: dict[str, RunCondition] = {}
         self._written: dict[str, str] = {}
         self._written_at_s: float | None = None
         folder = f"/apis/{GROUP}/{VERSION}/namespaces/{access.namespace}/{PLURAL}"
         self.path = f"{folder}/{access.run}"
 
-    def changes(self, moment: Moment) -> Iterator[tuple[str, str, bool]]:
+    def changes(self, moment: RunSnapshot) -> Iterator[tuple[str, str, bool]]:
         """Reason, note and whether it is a warning, of every change since the last call that has a name."""
         before, self._said = self._said, {condition.type: condition for condition in conditions_of(moment)}
         for name, condition in self._said.items():
@@ -63,13 +63,13 @@ class Reporter:
                         named[1],
                     )
 
-    def is_due(self, run: TrainingRun, moment: Moment, *, now_s: float) -> bool:
+    def is_due(self, run: TrainingRun, moment: RunSnapshot, *, now_s: float) -> bool:
         """Whether the status is to be written: at once when a condition or the spec changed, else not so soon again."""
         if self._written_at_s is None or self._states(run, moment) != self._written:
             return True
         return now_s - self._written_at_s >= self._status_s
 
-    async def write(self, run: TrainingRun, moment: Moment, *, now_s: float, wall_s: float) -> None:
+    async def write(self, run: TrainingRun, moment: RunSnapshot, *, now_s: float, wall_s: float) -> None:
         """Write the status.
 
         Raises:
@@ -86,7 +86,7 @@ class Reporter:
         )
 
     @staticmethod
-    def _states(run: TrainingRun, moment: Moment) -> dict[str, str]:
+    def _states(run: TrainingRun, moment: RunSnapshot) -> dict[str, str]:
         states = {
             condition.type: f"{condition.status} {condition.reason}" for condition in conditions_of(moment)
         }

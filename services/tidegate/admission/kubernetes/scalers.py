@@ -32,7 +32,7 @@ class Scaler(msgspec.Struct, frozen=True):
         return self.manager == FIELD_MANAGER
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownScale(msgspec.Struct, frozen=True):
     """The scale as it was left: how many replicas, by whom ("" for nobody), when (seconds since the epoch).
 
     ``writing``: a number that we were about to write; whether it was taken shows at the next look.
@@ -50,18 +50,22 @@ class Known(msgspec.Struct, frozen=True):
         return self.by not in ("", FIELD_MANAGER)
 
 
-def noticed(known: Known, deployment: Deployment, *, wall_s: float) -> Known:
+def observe_scale(known: KnownScale, deployment: Deployment, *, wall_s: float) -> KnownScale:
     """What is known after a look. At first sight what is noted counts, later the number, and who is noted with it."""
     name, replicas = deployment.metadata.name, deployment.spec.replicas
     noted = last_scaler(deployment)
     if known.deployment != name:
-        return Known(name, replicas) if noted is None else Known(name, replicas, noted.manager, noted.at_s)
+        return (
+            KnownScale(name, replicas)
+            if noted is None
+            else KnownScale(name, replicas, noted.manager, noted.at_s)
+        )
     if replicas != known.replicas:
         ours = noted is None and replicas == known.writing
         by = FIELD_MANAGER if ours else SOMEBODY if noted is None else noted.manager
-        return Known(name, replicas, by, wall_s)
+        return KnownScale(name, replicas, by, wall_s)
     if noted is not None and noted.manager != known.by and noted.at_s > known.at_s:
-        return Known(name, replicas, noted.manager, noted.at_s)  # away and back between two looks
+        return KnownScale(name, replicas, noted.manager, noted.at_s)  # away and back between two looks
     return known
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from tidegate.admission.kubernetes.objects import Meta
-from tidegate.admission.scaling import NOTHING_ASKED, Ask
+from tidegate.admission.scaling import NO_OVERRIDES, Overrides
 from tidegate.core.admission import Limits
 from tidegate.core.balance import Signals
 from tidegate.core.scaling import Mode, Recommendation
@@ -21,7 +21,7 @@ LAG_OBJECTIVES = ("lag_p95", "lag_max")
 BROKEN = ("burning", "breached")
 
 
-class Objective(msgspec.Struct, frozen=True, rename="camel"):
+class RunObjective(msgspec.Struct, frozen=True, rename="camel"):
     """``max_staleness_versions``: a budget inside of the run file's ``staleness.max_lag``."""
 
     max_staleness_versions: int | None = None
@@ -42,7 +42,7 @@ class ActorsSpec(msgspec.Struct, frozen=True):
     scaling: ScalingSpec = ScalingSpec()
 
 
-class Stop(msgspec.Struct, frozen=True, rename="camel"):
+class RunStop(msgspec.Struct, frozen=True, rename="camel"):
     """``max_versions``: admission ends once the learner has published so many."""
 
     max_versions: int | None = None
@@ -52,12 +52,12 @@ class RunSpec(msgspec.Struct, frozen=True):
     """What is asked for."""
 
     suspend: bool = False
-    objective: Objective = Objective()
+    objective: RunObjective = RunObjective()
     actors: ActorsSpec = ActorsSpec()
-    stop: Stop = Stop()
+    stop: RunStop = RunStop()
 
 
-class Condition(msgspec.Struct, frozen=True, rename="camel"):
+class RunCondition(msgspec.Struct, frozen=True, rename="camel"):
     """One condition; ``last_transition_time`` is when ``status`` last changed."""
 
     type: str
@@ -71,7 +71,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel"):
 class RunStatus(msgspec.Struct, frozen=True):
     """What is read back of a status: the conditions, to keep the times of those that did not change."""
 
-    conditions: list[Condition] = []
+    conditions: list[RunCondition] = []
 
 
 class TrainingRun(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class TrainingRun(msgspec.Struct, frozen=True):
     status: RunStatus = RunStatus()
 
 
-class Moment(msgspec.Struct, frozen=True):
+class RunSnapshot(msgspec.Struct, frozen=True):
     """The run as admission sees it now.
 
     ``replicas`` asked for, None where no Deployment can be read; ``ready`` and ``draining`` pods. ``conflicts``:
@@ -108,17 +108,17 @@ class Moment(msgspec.Struct, frozen=True):
     completed: bool = False
 
 
-def ask_of(run: TrainingRun | None, *, version_step: int) -> Ask:
+def overrides_of(run: TrainingRun | None, *, version_step: int) -> Overrides:
     """What is declared. ``version_step``: of the learner's newest version."""
     if run is None:
-        return NOTHING_ASKED
+        return NO_OVERRIDES
     spec, name = run.spec, run.metadata.name
     pause = ""
     if is_completed(run, version_step=version_step):
         pause = f"the TrainingRun {name} is complete: {spec.stop.max_versions} versions"
     elif spec.suspend:
         pause = f"the TrainingRun {name} is suspended (spec.suspend)"
-    return Ask(
+    return Overrides(
         pause=pause,
         max_lag=spec.objective.max_staleness_versions,
         mode=spec.actors.scaling.mode,
@@ -133,7 +133,7 @@ def is_completed(run: TrainingRun, *, version_step: int) -> bool:
     return run.spec.stop.max_versions is not None and version_step >= run.spec.stop.max_versions
 
 
-def conditions_of(moment: Moment) -> list[Condition]:
+def conditions_of(moment: RunSnapshot) -> list[RunCondition]:
     """Every condition, always all of them and in this order."""
     signals, limits = moment.signals, moment.limits
     idle = signals.running <= 0.0
@@ -153,7 +153,7 @@ def conditions_of(moment: Moment) -> list[Condition]:
             reason="StoreBehind" if moment.bottleneck == "store" or limits.reason else "Flowing",
             message="" if limits.paused else limits.reason,
         ),
-        Condition("WeightsCurrent", "Unknown", "NoActors")
+        RunCondition("WeightsCurrent", "Unknown", "NoActors")
         if not actors
         else _condition(
             "WeightsCurrent",
@@ -189,7 +189,7 @@ def conditions_of(moment: Moment) -> list[Condition]:
 
 
 def status_of(
-    run: TrainingRun, moment: Moment, conditions: list[Condition], *, wall_s: float
+    run: TrainingRun, moment: RunSnapshot, conditions: list[RunCondition], *, wall_s: float
 ) -> dict[str, object]:
     """The whole status, as a merge patch of the subresource takes it."""
     known = {condition.type: condition for condition in run.status.conditions}
@@ -238,7 +238,7 @@ def status_of(
     }
 
 
-def phase_of(moment: Moment) -> str:
+def phase_of(moment: RunSnapshot) -> str:
     """One word for a list of runs; the conditions say more."""
     if moment.completed:
         return "Completed"
@@ -247,26 +247,26 @@ def phase_of(moment: Moment) -> str:
     return "Running" if moment.version and moment.signals.num_learners else "Pending"
 
 
-def _staleness(moment: Moment) -> Condition:
+def _staleness(moment: RunSnapshot) -> RunCondition:
     verdicts = [verdict for verdict in moment.verdicts if verdict.slo.name in LAG_OBJECTIVES]
     broken = [verdict for verdict in verdicts if verdict.condition in BROKEN]
     if broken:
         said = "; ".join(f"{verdict.slo.name} is {verdict.condition}" for verdict in broken)
-        return Condition("StalenessWithinSLO", "False", "ObjectiveBroken", said)
+        return RunCondition("StalenessWithinSLO", "False", "ObjectiveBroken", said)
     if not verdicts or all(verdict.condition == "no_data" for verdict in verdicts):
-        return Condition("StalenessWithinSLO", "Unknown", "NothingTrained")
-    return Condition("StalenessWithinSLO", "True", "WithinObjective")
+        return RunCondition("StalenessWithinSLO", "Unknown", "NothingTrained")
+    return RunCondition("StalenessWithinSLO", "True", "WithinObjective")
 
 
-def _scaling(moment: Moment) -> Condition:
+def _scaling(moment: RunSnapshot) -> RunCondition:
     if moment.mode == "observe":
-        return Condition("ScalingActive", "False", "Observing", "people and autoscalers scale")
+        return RunCondition("ScalingActive", "False", "Observing", "people and autoscalers scale")
     if moment.conflicts and moment.mode == "controller":
         others = ", ".join(moment.conflicts)
         said = f"{others} scales the same Deployment: delete it, or set the mode to external or advise"
-        return Condition("ScalingActive", "False", "ConflictingScaler", said)
+        return RunCondition("ScalingActive", "False", "ConflictingScaler", said)
     if moment.denied and moment.mode == "controller":
-        return Condition("ScalingActive", "False", "AccessDenied", moment.denied)
+        return RunCondition("ScalingActive", "False", "AccessDenied", moment.denied)
     reasons = {"advise": "Advising", "external": "ExternalScaler", "controller": "Controlling"}
     said = moment.recommendation.reason if moment.recommendation is not None else ""
     return _condition(
@@ -274,8 +274,8 @@ def _scaling(moment: Moment) -> Condition:
     )
 
 
-def _condition(type_: str, *, is_true: bool, reason: str, message: str = "") -> Condition:
-    return Condition(type_, "True" if is_true else "False", reason, message)
+def _condition(type_: str, *, is_true: bool, reason: str, message: str = "") -> RunCondition:
+    return RunCondition(type_, "True" if is_true else "False", reason, message)
 
 
 def _short(number: float) -> str:

@@ -29,7 +29,7 @@ from tidegate.learner.optim.optimizer_state import (
 )
 from tidegate.learner.optim.passes import in_passes
 from tidegate.learner.optim.port import TrainerState
-from tidegate.learner.optim.reference import Reference
+from tidegate.learner.optim.reference import ReferencePolicy
 from tidegate.learner.optim.scored_completions import ScoredCompletions, scored_completions
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import share_of_groups
@@ -71,7 +71,7 @@ class LanguageModelTrainer:
             beta2=settings.beta2,
             weight_decay=settings.weight_decay,
         )
-        self._reference = Reference(model) if settings.reads_reference else None
+        self._reference = ReferencePolicy(model) if settings.reads_reference else None
 
     def begin_from(self, policy: Mapping[str, Array]) -> None:
         """Start from these parameters, which are also the reference policy.

@@ -13,7 +13,7 @@ from tidegate.models.causal_lm import CausalLm
 PREFIX = "reference/"
 
 
-class Reference:
+class ReferencePolicy:
     """The reference of a model: the model itself with its adapters switched off, or a second one, never trained.
 
     The second one costs as much memory as the model; a model whose adapters are trained needs none.

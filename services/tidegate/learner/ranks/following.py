@@ -20,7 +20,7 @@ from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.ranks.agreement import check_same_state
 from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.membership import Membership
-from tidegate.learner.ranks.messages import POLICY, STATE, Restore, Stop, Update, Wait, receive
+from tidegate.learner.ranks.messages import POLICY, STATE, Restore, StopRanks, Update, Wait, receive
 from tidegate.learner.ranks.port import Packed, SharedTrainer
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain
@@ -34,7 +34,7 @@ LEAVE_GRACE_S = 10.0
 
 
 def follow(trainer: SharedTrainer, group: RankGroup, *, asked_to_stop: Callable[[], bool]) -> None:
-    """Do what rank 0 says until it says ``Stop``.
+    """Do what rank 0 says until it says ``StopRanks``.
 
     Raises:
         RankLostError: rank 0 or another rank is gone.
@@ -54,7 +54,7 @@ def follow(trainer: SharedTrainer, group: RankGroup, *, asked_to_stop: Callable[
                 trainer.restore(_under(POLICY, arrays), state)
             case Wait():
                 pass
-            case Stop():
+            case StopRanks():
                 return
         group.largest(torch.tensor([int(asked_to_stop())]))
 

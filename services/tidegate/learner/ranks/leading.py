@@ -20,7 +20,7 @@ from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.ranks.agreement import CHECK_EVERY_UPDATES, check_same_state
 from tidegate.learner.ranks.group import RankGroup, RankLostError
-from tidegate.learner.ranks.messages import POLICY, STATE, Restore, Stop, Update, Wait, send
+from tidegate.learner.ranks.messages import POLICY, STATE, Restore, StopRanks, Update, Wait, send
 from tidegate.learner.ranks.port import SharedTrainer
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.stats_board import StatsBoard
@@ -145,7 +145,7 @@ class LeadingTrainer:
             return  # an update that was given up is still under way; the others see this process end
         try:
             if self.problem is None:
-                send(self._group, Stop())
+                send(self._group, StopRanks())
                 self._group.close()
         except RankLostError as error:
             self.problem = error

@@ -49,11 +49,11 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
     """There is nothing to do; rank 0 is alive."""
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop"):
+class StopRanks(msgspec.Struct, frozen=True, tag="stop"):
     """Rank 0 ends in good order."""
 
 
-Command: TypeAlias = Update | Restore | Wait | Stop
+Command: TypeAlias = Update | Restore | Wait | StopRanks
 
 
 class _TensorHeader(msgspec.Struct, frozen=True):

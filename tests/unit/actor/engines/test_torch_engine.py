@@ -16,7 +16,7 @@ from tidegate.actor.engines.token_port import TokenRequest, Written
 from tidegate.actor.engines.torch_engine import TorchEngine, open_engine
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.records import Array, PolicySnapshot, Sampler
-from tidegate.models.causal_lm import Reading
+from tidegate.models.causal_lm import AttentionContext
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import EOS, CharTokenizer
 from tidegate.runtime.clock import SystemClock
@@ -114,7 +114,7 @@ class Swapping(CharLm):
         self.policy = policy
         self.num_passes = 0
 
-    def read(self, tokens_BT: torch.Tensor, reading: Reading) -> torch.Tensor:
+    def read(self, tokens_BT: torch.Tensor, reading: AttentionContext) -> torch.Tensor:
         self.num_passes += 1
         if self.num_passes == 10:
             self.steering.newest = self.policy

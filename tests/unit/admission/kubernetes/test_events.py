@@ -1,14 +1,14 @@
 from tests.support.kubernetes_memory import MemoryApi
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.api import Api
-from tidegate.admission.kubernetes.events import PER_MINUTE_MAX, EventWriter, Happened, Regarding
+from tidegate.admission.kubernetes.events import PER_MINUTE_MAX, ClusterEvent, EventWriter, Regarding
 
 ACCESS = Access("rl", "t-admission-0", "t", ("t-actor",), "t-admission", "")
 WALL_S = 1_700_000_000.0
 
 
-def happened(reason: str) -> Happened:
-    return Happened(reason, "kubectl scaled to 7", Regarding("apps/v1", "Deployment", "t-actor", "rl"))
+def happened(reason: str) -> ClusterEvent:
+    return ClusterEvent(reason, "kubectl scaled to 7", Regarding("apps/v1", "Deployment", "t-actor", "rl"))
 
 
 async def write(events: EventWriter, reason: str, *, now_s: float) -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from tests.support.kubernetes_memory import MemoryApi
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.api import Api
-from tidegate.admission.kubernetes.lease import Election, Seen, may_take
+from tidegate.admission.kubernetes.lease import Election, ObservedLease, may_take
 from tidegate.admission.kubernetes.objects import LeaseSpec
 
 WALL_S = 1_700_000_000.0
@@ -15,11 +15,11 @@ def access(identity: str) -> Access:
 
 
 def test_a_lease_is_taken_when_it_is_free_ours_or_was_silent_for_its_time() -> None:
-    held = Seen(LeaseSpec(holder_identity="a", lease_duration_seconds=20), at_s=100.0)
+    held = ObservedLease(LeaseSpec(holder_identity="a", lease_duration_seconds=20), at_s=100.0)
     assert may_take(held, identity="a", now_s=101.0)
     assert not may_take(held, identity="b", now_s=119.0)
     assert may_take(held, identity="b", now_s=121.0)
-    assert may_take(Seen(LeaseSpec(), at_s=100.0), identity="b", now_s=100.0)
+    assert may_take(ObservedLease(LeaseSpec(), at_s=100.0), identity="b", now_s=100.0)
 
 
 @given(

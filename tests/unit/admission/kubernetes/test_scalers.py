@@ -4,16 +4,16 @@ from typing import Any
 
 import msgspec
 
-from tidegate.admission.kept import KeptFile
 from tidegate.admission.kubernetes.api import FIELD_MANAGER
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment
 from tidegate.admission.kubernetes.scalers import (
     SOMEBODY,
-    Known,
+    KnownScale,
     conflicting,
     last_scaler,
-    noticed,
+    observe_scale,
 )
+from tidegate.admission.state_file import StateFile
 
 # As a real API server tells it of `kubectl scale`, with the controller's own entry beside it.
 SCALED: dict[str, Any] = {
@@ -81,38 +81,38 @@ def unnoted(replicas: int) -> Deployment:
 
 
 def test_where_nothing_is_noted_a_number_that_is_not_ours_is_somebodys() -> None:
-    first = noticed(Known(), unnoted(1), wall_s=10.0)
-    assert first == Known("t-actor", 1), "first sight says nothing"
-    scaled = noticed(first, unnoted(4), wall_s=20.0)
-    assert scaled == Known("t-actor", 4, SOMEBODY, 20.0)
+    first = observe_scale(KnownScale(), unnoted(1), wall_s=10.0)
+    assert first == KnownScale("t-actor", 1), "first sight says nothing"
+    scaled = observe_scale(first, unnoted(4), wall_s=20.0)
+    assert scaled == KnownScale("t-actor", 4, SOMEBODY, 20.0)
     assert scaled.is_foreign
-    assert noticed(scaled, unnoted(4), wall_s=30.0) == scaled
+    assert observe_scale(scaled, unnoted(4), wall_s=30.0) == scaled
 
 
 def test_what_we_were_writing_is_ours_although_the_answer_was_lost() -> None:
-    known = Known("t-actor", 1, writing=3)
-    assert not noticed(known, unnoted(3), wall_s=20.0).is_foreign
-    assert noticed(known, unnoted(2), wall_s=20.0).is_foreign
+    known = KnownScale("t-actor", 1, writing=3)
+    assert not observe_scale(known, unnoted(3), wall_s=20.0).is_foreign
+    assert observe_scale(known, unnoted(2), wall_s=20.0).is_foreign
 
 
 def test_what_kubernetes_notes_gives_the_name_and_the_look_gives_the_time() -> None:
-    known = noticed(Known(), deployment(), wall_s=5.0)
-    assert known == Known("t-actor", 3, "kubectl", 1772362800.0)
-    again = noticed(known, deployment(spec={"replicas": 5}), wall_s=1772370000.0)
-    assert again == Known("t-actor", 5, "kubectl", 1772370000.0), (
+    known = observe_scale(KnownScale(), deployment(), wall_s=5.0)
+    assert known == KnownScale("t-actor", 3, "kubectl", 1772362800.0)
+    again = observe_scale(known, deployment(spec={"replicas": 5}), wall_s=1772370000.0)
+    assert again == KnownScale("t-actor", 5, "kubectl", 1772370000.0), (
         "its noted time is still that of the first scale"
     )
 
 
 def test_a_scale_that_went_away_and_came_back_between_two_looks_has_a_new_owner() -> None:
-    known = noticed(Known("t-actor", 3, FIELD_MANAGER, 1.0), deployment(), wall_s=1772370000.0)
-    assert known == Known("t-actor", 3, "kubectl", 1772362800.0)
+    known = observe_scale(KnownScale("t-actor", 3, FIELD_MANAGER, 1.0), deployment(), wall_s=1772370000.0)
+    assert known == KnownScale("t-actor", 3, "kubectl", 1772362800.0)
 
 
 def test_what_is_known_survives_a_restart_and_a_torn_file_is_nothing_known(tmp_path: Path) -> None:
-    file = KeptFile(tmp_path / "scale.json", Known())
-    assert file.read() == Known()
-    file.write(Known("t-actor", 3, SOMEBODY, 99.0))
-    assert KeptFile(tmp_path / "scale.json", Known()).read() == Known("t-actor", 3, SOMEBODY, 99.0)
+    file = StateFile(tmp_path / "scale.json", KnownScale())
+    assert file.read() == KnownScale()
+    file.write(KnownScale("t-actor", 3, SOMEBODY, 99.0))
+    assert StateFile(tmp_path / "scale.json", KnownScale()).read() == KnownScale("t-actor", 3, SOMEBODY, 99.0)
     (tmp_path / "scale.json").write_bytes(b"{\xff")
-    assert file.read() == Known()
+    assert file.read() == KnownScale()

@@ -9,20 +9,20 @@ import yaml
 from tidegate.admission.kubernetes.objects import Meta
 from tidegate.admission.kubernetes.training_run import (
     ActorsSpec,
-    Condition,
-    Moment,
-    Objective,
+    RunCondition,
+    RunObjective,
+    RunSnapshot,
     RunSpec,
     RunStatus,
+    RunStop,
     ScalingSpec,
-    Stop,
     TrainingRun,
-    ask_of,
     conditions_of,
+    overrides_of,
     phase_of,
     status_of,
 )
-from tidegate.admission.scaling import Ask, ClusterView, Scaling
+from tidegate.admission.scaling import ClusterView, Overrides, Scaling
 from tidegate.core.admission import Limits
 from tidegate.core.balance import Signals
 from tidegate.core.scaling import Recommendation, ScalingConfig
@@ -30,7 +30,7 @@ from tidegate.core.slo import Slo, Verdict
 
 ROOT = Path(__file__).parents[4]
 LIMITS = Limits(max_lag=4, batch_size=2, max_running=8)
-WORKING = Moment(
+WORKING = RunSnapshot(
     signals=Signals(num_actors=2, num_learners=1, running=3.0, lag_mean=1.25, lag_max=3.0),
     limits=LIMITS,
     version="main@7",
@@ -42,11 +42,11 @@ WORKING = Moment(
 )
 
 
-def states(moment: Moment) -> dict[str, str]:
+def states(moment: RunSnapshot) -> dict[str, str]:
     return {condition.type: condition.status for condition in conditions_of(moment)}
 
 
-def reason(moment: Moment, kind: str) -> str:
+def reason(moment: RunSnapshot, kind: str) -> str:
     return next(condition.reason for condition in conditions_of(moment) if condition.type == kind)
 
 
@@ -65,41 +65,47 @@ def verdict(name: str, condition: str, budget_left: float = 0.5) -> Verdict:
 
 
 def test_no_training_run_asks_for_nothing() -> None:
-    assert ask_of(None, version_step=3) == Ask()
-    assert ask_of(TrainingRun(Meta(name="t")), version_step=3) == Ask()
+    assert overrides_of(None, version_step=3) == Overrides()
+    assert overrides_of(TrainingRun(Meta(name="t")), version_step=3) == Overrides()
 
 
 def test_a_spec_becomes_what_is_asked() -> None:
     spec = RunSpec(
         suspend=True,
-        objective=Objective(2),
+        objective=RunObjective(2),
         actors=ActorsSpec(replicas=5, min=1, max=6, scaling=ScalingSpec("controller")),
     )
-    ask = ask_of(TrainingRun(Meta(name="t"), spec), version_step=3)
-    assert "t is suspended" in ask.pause
-    asked = (ask.max_lag, ask.replicas, ask.min_replicas, ask.max_replicas, ask.mode)
+    overrides = overrides_of(TrainingRun(Meta(name="t"), spec), version_step=3)
+    assert "t is suspended" in overrides.pause
+    asked = (
+        overrides.max_lag,
+        overrides.replicas,
+        overrides.min_replicas,
+        overrides.max_replicas,
+        overrides.mode,
+    )
     assert asked == (2, 5, 1, 6, "controller")
 
 
 def test_a_run_is_complete_with_the_last_version_asked_for() -> None:
-    run = TrainingRun(Meta(name="t"), RunSpec(stop=Stop(10)))
-    assert ask_of(run, version_step=9).pause == ""
-    assert "complete" in ask_of(run, version_step=10).pause
+    run = TrainingRun(Meta(name="t"), RunSpec(stop=RunStop(10)))
+    assert overrides_of(run, version_step=9).pause == ""
+    assert "complete" in overrides_of(run, version_step=10).pause
 
 
 @pytest.mark.parametrize(
-    ("ask", "bounds"),
+    ("overrides", "bounds"),
     [
-        (Ask(), (2, 8)),
-        (Ask(min_replicas=4, max_replicas=6), (4, 6)),
-        (Ask(max_replicas=99), (2, 8)),
-        (Ask(min_replicas=20), (8, 8)),
-        (Ask(max_replicas=1), (1, 1)),
+        (Overrides(), (2, 8)),
+        (Overrides(min_replicas=4, max_replicas=6), (4, 6)),
+        (Overrides(max_replicas=99), (2, 8)),
+        (Overrides(min_replicas=20), (8, 8)),
+        (Overrides(max_replicas=1), (1, 1)),
     ],
 )
-def test_declared_bounds_stay_inside_the_run_files(ask: Ask, bounds: tuple[int, int]) -> None:
+def test_declared_bounds_stay_inside_the_run_files(overrides: Overrides, bounds: tuple[int, int]) -> None:
     scaling = Scaling(ScalingConfig(min_replicas=2, max_replicas=8))
-    scaling.cluster = ClusterView(ask=ask)
+    scaling.cluster = ClusterView(overrides=overrides)
     assert (scaling.config.min_replicas, scaling.config.max_replicas) == bounds
 
 
@@ -162,8 +168,8 @@ def test_scaling_is_not_active_beside_another_autoscaler_or_without_the_right_to
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
-    ready = Condition("Ready", "True", "Working", last_transition_time="2020-01-01T00:00:00Z")
-    learner = Condition(
+    ready = RunCondition("Ready", "True", "Working", last_transition_time="2020-01-01T00:00:00Z")
+    learner = RunCondition(
         "LearnerAvailable", "False", "NotReporting", last_transition_time="2020-01-01T00:00:00Z"
     )
     run = TrainingRun(Meta(name="t", generation=3), status=RunStatus([ready, learner]))
@@ -181,7 +187,7 @@ def test_what_is_written_is_what_the_definition_knows() -> None:
     moment = msgspec.structs.replace(WORKING, verdicts=(verdict("lag_max", "ok"),))
     written = status_of(TrainingRun(Meta(name="t")), moment, conditions_of(moment), wall_s=0.0)
     _check(json.loads(json.dumps(written)), known["status"], "status")
-    spec = RunSpec(actors=ActorsSpec(replicas=1, min=1, max=2), objective=Objective(1), stop=Stop(1))
+    spec = RunSpec(actors=ActorsSpec(replicas=1, min=1, max=2), objective=RunObjective(1), stop=RunStop(1))
     _check(msgspec.to_builtins(spec), known["spec"], "spec")
     named = {column["name"] for column in version["additionalPrinterColumns"]}
     assert named == {"Phase", "Version", "P95Stale", "Budget", "Ready", "Desired", "Owner", "Age"}

@@ -7,7 +7,7 @@ from tests.unit.learner.ranks.test_equality import actor_critic, segments
 from tidegate.core.response import FRESH
 from tidegate.learner.ranks.following import follow
 from tidegate.learner.ranks.group import RankLostError
-from tidegate.learner.ranks.messages import POLICY, STATE, Restore, Stop, Update, Wait, send
+from tidegate.learner.ranks.messages import POLICY, STATE, Restore, StopRanks, Update, Wait, send
 from tidegate.learner.ranks.port import ALONE, SharedTrainer
 
 
@@ -30,7 +30,7 @@ def test_a_follower_goes_where_rank_0_goes() -> None:
     tape, leader, follower = Tape(), actor_critic(ALONE), actor_critic(ALONE, learning_rate=2e-3)
     leader.update(leader.prepare(segments(9, num_segments=2)), number=1)
     record(tape, leader, updates=2)
-    send(tape.as_group(), Stop())
+    send(tape.as_group(), StopRanks())
     tape.recorded = True
     follow(follower, tape.as_group(), asked_to_stop=lambda: False)
     for name, array in leader.policy().items():
@@ -41,7 +41,7 @@ def test_a_follower_goes_where_rank_0_goes() -> None:
 def test_a_follower_that_was_told_to_stop_says_so_after_each_command_and_goes_on() -> None:
     tape, leader = Tape(), actor_critic(ALONE)
     record(tape, leader, updates=1)
-    send(tape.as_group(), Stop())
+    send(tape.as_group(), StopRanks())
     tape.recorded = True
     follow(actor_critic(ALONE), tape.as_group(), asked_to_stop=lambda: True)
     assert tape.asked == [1, 1, 1]

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from tests.unit.learner.ranks.tape import Tape
 from tidegate.core.errors import RecordError
 from tidegate.core.response import Response
-from tidegate.learner.ranks.messages import DTYPES, Command, Restore, Stop, Update, Wait, receive, send
+from tidegate.learner.ranks.messages import DTYPES, Command, Restore, StopRanks, Update, Wait, receive, send
 
 UPDATE = Update(
     number=7, response=Response(tier=6, weights=(0.5, 1.5)), values={"temperature": 0.7}, check=True
 )
 
 
-@pytest.mark.parametrize("command", [Wait(), Stop(), UPDATE, Restore(values={"steps": 3})])
+@pytest.mark.parametrize("command", [Wait(), StopRanks(), UPDATE, Restore(values={"steps": 3})])
 def test_a_command_arrives_as_it_was_sent(command: Command) -> None:
     tape = Tape()
     send(tape.as_group(), command)

@@ -10,7 +10,7 @@ from tidegate.runtime.files import replace_file
 ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 
 
-class KeptFile(Generic[ValueT]):
+class StateFile(Generic[ValueT]):
     """One value on disk. A crash leaves it to the next life; what cannot be read counts as never kept."""
 
     def __init__(self, path: Path, nothing: ValueT) -> None:

@@ -11,7 +11,7 @@ from tidegate.models.causal_lm import CausalLm, KvCache
 from tidegate.models.visibility import visibility
 
 
-class KvReading:
+class KvAttentionContext:
     """A ``Reading`` behind a ``KvCache``, or at the beginning of texts; differentiable, changes nothing in place."""
 
     def __init__(
@@ -70,6 +70,8 @@ def read_behind(
     Raises:
         RecordError: a row is longer than the context.
     """
-    reading = KvReading(tokens_BT, cache=cache, lengths_B=lengths_B, context_length=model.context_length)
-    hidden_BTD = model.read(tokens_BT, reading)
-    return hidden_BTD, reading.cache()
+    attention = KvAttentionContext(
+        tokens_BT, cache=cache, lengths_B=lengths_B, context_length=model.context_length
+    )
+    hidden_BTD = model.read(tokens_BT, attention)
+    return hidden_BTD, attention.cache()

@@ -19,14 +19,14 @@ from tidegate.wire.clients.trajectory_store import ConsumedBatch, TrajectoryStor
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 
 
-class Settled(msgspec.Struct, frozen=True):
+class CommitTimes(msgspec.Struct, frozen=True):
     """How long it took to be acknowledged, in seconds."""
 
     commit_s: float
     publish_s: float
 
 
-class Settling:
+class StepCommitter:
     """At most one step under way; ``begin`` waits for the one before."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Settling:
         tree: LineageTree,
         *,
         trace_parent: str,
-        done: Callable[[Settled], None],
+        done: Callable[[CommitTimes], None],
     ) -> None:
         """Start to settle a step once the one before is settled; ``done`` hears of it.
 
@@ -61,7 +61,8 @@ class Settling:
         self._unacknowledged[batch.batch_id] = batch
         await self.wait()
         self._task = asyncio.create_task(
-            self._settle(batch, snapshot, tree, trace_parent=trace_parent, done=done), name="settle"
+            self._commit_and_publish(batch, snapshot, tree, trace_parent=trace_parent, done=done),
+            name="commit",
         )
 
     async def wait(self) -> None:
@@ -74,7 +75,7 @@ class Settling:
             await self._task
             self._task = None
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Learn of a failure without waiting for the end.
 
         Raises:
@@ -97,19 +98,19 @@ class Settling:
             )
         )
 
-    async def _settle(
+    async def _commit_and_publish(
         self,
         batch: ConsumedBatch,
         snapshot: PolicySnapshot,
         tree: LineageTree,
         *,
         trace_parent: str,
-        done: Callable[[Settled], None],
+        done: Callable[[CommitTimes], None],
     ) -> None:
         commit_s, publish_s = await asyncio.gather(
             self._commit(batch), self.publish(snapshot, tree, trace_parent=trace_parent)
         )
-        done(Settled(commit_s=commit_s, publish_s=publish_s))
+        done(CommitTimes(commit_s=commit_s, publish_s=publish_s))
 
     async def _commit(self, batch: ConsumedBatch) -> float:
         seconds = await self._timed(

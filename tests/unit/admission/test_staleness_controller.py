@@ -1,5 +1,5 @@
 from tidegate.admission.observations import Observations
-from tidegate.admission.steering import Steering
+from tidegate.admission.staleness_controller import StalenessController
 from tidegate.core.admission import Flow
 from tidegate.core.goodput import GoodputConfig
 from tidegate.core.hard_sync import HardSyncConfig
@@ -15,7 +15,7 @@ class Platform:
 
     def __init__(self, config: ResponseConfig) -> None:
         self.seen = Observations(window_s=10.0)
-        self.steering = Steering(config, max_lag=MAX_LAG, batch_size=BATCH, now_s=0.0)
+        self.steering = StalenessController(config, max_lag=MAX_LAG, batch_size=BATCH, now_s=0.0)
         self.now_s = 0.0
         self.trained = 0.0
         self.step = 0
@@ -53,8 +53,8 @@ def test_nothing_is_changed_unless_the_run_file_asks() -> None:
     for step in range(200):
         platform.step = step
         platform.second(ess=0.1)
-        held = platform.steering.held()
-        assert (held.max_lag, held.pause) == (MAX_LAG, "")
+        action = platform.steering.action()
+        assert (action.max_lag, action.pause) == (MAX_LAG, "")
 
 
 def test_a_due_sync_stops_admission_until_every_actor_has_caught_up() -> None:
@@ -62,12 +62,12 @@ def test_a_due_sync_stops_admission_until_every_actor_has_caught_up() -> None:
     platform.second()
     platform.step = 5
     platform.second()
-    assert "work in flight" in platform.steering.held().pause
+    assert "work in flight" in platform.steering.action().pause
     platform.second()
-    assert "newest version" in platform.steering.held().pause
+    assert "newest version" in platform.steering.action().pause
     platform.serving = 5
     platform.second()
-    assert platform.steering.held().pause == ""
+    assert platform.steering.action().pause == ""
     assert platform.steering.statistics()["hard_syncs_total"] == 1
 
 
@@ -76,15 +76,15 @@ def test_a_tier_that_drains_stops_admission() -> None:
     platform.second()
     platform.drain, platform.step = 1.0, 1
     platform.second()
-    assert platform.steering.held().pause
+    assert platform.steering.action().pause
 
 
 def test_the_budget_follows_goodput_down_when_lag_costs_more_than_it_buys() -> None:
     platform = Platform(ResponseConfig(goodput=GoodputConfig(enabled=True, settle_s=2.0, window_s=5.0)))
     for _ in range(1_500):
-        lag = platform.steering.held().max_lag
+        lag = platform.steering.action().max_lag
         platform.second(trained=100.0, ess=0.7**lag)
-    assert platform.steering.held().max_lag <= 1
+    assert platform.steering.action().max_lag <= 1
     assert platform.steering.statistics()["budget_moves_total"] >= MAX_LAG - 1
 
 

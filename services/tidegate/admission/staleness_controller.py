@@ -16,14 +16,14 @@ from tidegate.runtime.config import ResponseConfig
 from tidegate.wire.stats import ServiceStats
 
 
-class Held(msgspec.Struct, frozen=True):
+class StalenessAction(msgspec.Struct, frozen=True):
     """What holds beside the run file: the budget in force, and why admission is stopped ("" when it is not)."""
 
     max_lag: int
     pause: str = ""
 
 
-class Steering:
+class StalenessController:
     """One tick a period; between two of them nothing changes."""
 
     def __init__(self, config: ResponseConfig, *, max_lag: int, batch_size: int, now_s: float) -> None:
@@ -64,9 +64,9 @@ class Steering:
                 now_s=now_s,
             )
 
-    def held(self) -> Held:
+    def action(self) -> StalenessAction:
         """What holds until the next tick."""
-        return Held(
+        return StalenessAction(
             max_lag=self.goodput.lag if self._config.goodput.enabled else self._max_lag,
             pause=self.sync.reason() if self.sync.pauses else "",
         )
@@ -78,7 +78,7 @@ class Steering:
             "hard_syncs_total": float(self.sync.completed),
             "hard_syncs_given_up_total": float(self.sync.given_up),
             "budget_moves_total": float(state.moves),
-            "budget": float(self.held().max_lag),
+            "budget": float(self.action().max_lag),
             "goodput": state.base_goodput or 0.0,
         }
 
