@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from tidegate.cli.queries import channel_to
+from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
@@ -17,7 +18,7 @@ from tidegate.launch.run_folder import find_folder, read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.services import SERVICES
 from tidegate.launch.stats_subscription import StatsSubscription
-from tidegate.launch.targets import RunTarget, parse_duration, parse_target
+from tidegate.launch.targets import RunTarget, parse_target
 from tidegate.runtime.rpc import HEALTH_READINESS, ask_health
 
 POLL_S = 0.5

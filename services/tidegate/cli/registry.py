@@ -47,7 +47,7 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.plan.command:plan", "Who would bind, what it would cost, and whether asynchrony pays."
     ),
     "sim": CommandEntry(
-        "tidegate.cli.sim:sim", "Simulate a fleet of any size, or the services under faults."
+        "tidegate.cli.sim.command:sim", "Simulate a fleet of any size, or the services under faults."
     ),
     "throttle": CommandEntry(
         "tidegate.cli.throttle:throttle",

@@ -14,9 +14,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch.run_folder import find_folder, is_running, read_processes
-from tidegate.launch.targets import parse_duration
 
 # Short beside a learner step and long beside a context switch.
 PERIOD_S = 0.05

@@ -8,12 +8,13 @@ import numpy as np
 
 from tidegate.core.admission import Limits
 from tidegate.core.batching import Candidate
+from tidegate.core.distributions import Durations
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.staleness import LineageTree
 from tidegate.fleet.actors import Actors
 from tidegate.fleet.admission import Admission
 from tidegate.fleet.agenda import Agenda
-from tidegate.fleet.draws import Draws, Duration, draws
+from tidegate.fleet.draws import Draws, draws
 from tidegate.fleet.environments import Environments
 from tidegate.fleet.learner import Learner
 from tidegate.fleet.meters import Meters
@@ -77,7 +78,7 @@ class FleetLoop:
         self,
         plan: FleetPlan,
         *,
-        make_draws: Callable[[Duration, str], Draws] | None = None,
+        make_draws: Callable[[Durations, str], Draws] | None = None,
         observer: Observer | None = None,
         present: int | None = None,
     ) -> None:
@@ -236,7 +237,7 @@ class FleetLoop:
             labels=dict(labels),
         )
 
-    def _seeded_draws(self, duration: Duration, stream: str) -> Draws:
+    def _seeded_draws(self, duration: Durations, stream: str) -> Draws:
         return draws(duration, np.random.default_rng((self.plan.seed, STREAMS.index(stream))))
 
 

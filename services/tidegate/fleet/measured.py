@@ -12,9 +12,9 @@ from statistics import fmean, median
 import msgspec
 import numpy as np
 
+from tidegate.core.distributions import Fixed, Histogram, histogram_of
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TaskId, TrajectoryId, task_of
-from tidegate.fleet.draws import Duration, Histogram, fixed, from_histogram
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.report import FleetReport, simulate_fleet
 
@@ -128,8 +128,8 @@ def measure(
     learn = [seconds for seconds in _update_durations(steady) if seconds > 0]
     plan = FleetPlan(
         actors=setup.actors,
-        rollout=histogram_of([seconds * beside for seconds in durations]),
-        learn=histogram_of(learn),
+        rollout=quantiles_of([seconds * beside for seconds in durations]),
+        learn=quantiles_of(learn),
         batch_size=setup.batch_size,
         max_lag=setup.max_lag,
         max_age_s=setup.max_age_s,
@@ -138,7 +138,7 @@ def measure(
         prefetch=setup.prefetch,
         group_size=setup.group_size,
         environments=shares.environments if scoring else 0,
-        score=fixed(score_s * setup.group_size),
+        score=Fixed(score_s * setup.group_size),
         pull_s=shares.pull_ms / 1000,
         hop_s=hop_s,
         seed=seed,
@@ -169,15 +169,12 @@ def predict(measured: Measured, *, horizon_s: float) -> Prediction:
     )
 
 
-def histogram_of(seconds: Sequence[float]) -> Duration:
+def quantiles_of(seconds: Sequence[float]) -> Histogram:
     """Durations as they were, each as likely; of very many, evenly spaced quantiles."""
-    values = np.sort(np.asarray(seconds))
+    values = np.asarray(seconds)
     if len(values) > VALUES_MAX:
         values = np.quantile(values, (np.arange(VALUES_MAX) + 0.5) / VALUES_MAX)
-    # Each value is a bin without width, and what lies between two is empty.
-    edges = np.repeat(values, 2)
-    counts = (1.0, *(0.0, 1.0) * (len(values) - 1))
-    return from_histogram(Histogram(edges_s=tuple(edges.tolist()), counts=counts))
+    return histogram_of(values.tolist())
 
 
 def _task_durations(rows: Iterable[RolloutTimes]) -> dict[TaskId, float]:

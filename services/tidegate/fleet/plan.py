@@ -3,10 +3,10 @@
 import msgspec
 
 from tidegate.core.admission import Limits
+from tidegate.core.distributions import Durations, Fixed
 from tidegate.core.errors import ConfigError
 from tidegate.core.planner.scaling import modelled_speedup
 from tidegate.core.staleness import StalenessLimits
-from tidegate.fleet.draws import Duration, fixed
 from tidegate.runtime.config import ResponseConfig
 
 # No budget at all: far beyond any version a run can reach, far below where sums stop being exact.
@@ -34,8 +34,8 @@ class FleetPlan(msgspec.Struct, frozen=True):
     """
 
     actors: int
-    rollout: Duration
-    learn: Duration = fixed(0.0)
+    rollout: Durations
+    learn: Durations = Fixed(0.0)
     learn_each_s: float = 0.0
     batch_size: int = 1
     max_lag: int | None = 4
@@ -47,7 +47,7 @@ class FleetPlan(msgspec.Struct, frozen=True):
     samples_per_trajectory: int = 1
     replicas: int = 1
     environments: int = 0
-    score: Duration = fixed(0.0)
+    score: Durations = Fixed(0.0)
     announce_s: float = 0.0
     pull_s: float = 0.0
     fan_out: int = 0

@@ -13,9 +13,10 @@ from itertools import repeat
 
 import msgspec
 
+from tidegate.core.distributions import Durations, Exponential, Fixed
 from tidegate.core.goodput import GoodputConfig
 from tidegate.core.hard_sync import HardSyncConfig
-from tidegate.fleet.draws import Draws, Duration, fixed
+from tidegate.fleet.draws import Draws
 from tidegate.fleet.faults import FAULTS, SLOWER, Fault, Troublemaker
 from tidegate.fleet.loop import FleetLoop
 from tidegate.fleet.plan import FleetPlan
@@ -108,8 +109,8 @@ def draw_storm(seed: int, *, ticks_max: int = TICKS_MAX) -> Storm:
     tight_age_s = 2 * LONGEST * (batch_s + scores_s + learn_s * (max_lag + 2))
     plan = FleetPlan(
         actors=present + joining,
-        rollout=Duration("exp", rollout_s),
-        learn=fixed(learn_s),
+        rollout=Exponential(rollout_s),
+        learn=Fixed(learn_s),
         batch_size=batch_size,
         max_lag=max_lag,
         max_age_s=rng.choice((tight_age_s, tight_age_s, 300.0)),
@@ -117,7 +118,7 @@ def draw_storm(seed: int, *, ticks_max: int = TICKS_MAX) -> Storm:
         max_running=max(group_size, rng.choice((in_flight, 2 * present * group_size, 3 * batch_size))),
         group_size=group_size,
         environments=environments,
-        score=fixed(score_s if environments else 0.0),
+        score=Fixed(score_s if environments else 0.0),
         announce_s=rng.choice((0.0, 0.05)),
         pull_s=rng.choice((0.0, 0.1, 0.5)),
         fan_out=rng.choice((0, 2)),
@@ -227,14 +228,14 @@ def simulate_storm(storm: Storm, *, faults: Mapping[Fault, int] = FAULTS) -> Sto
     )
 
 
-def strata(duration: Duration, chance: random.Random) -> Draws:
+def strata(duration: Durations, chance: random.Random) -> Draws:
     """Durations between ``SHORTEST`` and ``LONGEST`` means, evenly spread and shuffled, again and again.
 
     Shuffled anew each time: the same order over and over makes a fleet fall into step with it, into one step before
     the faults and perhaps into another, slower one behind them.
     """
-    if duration.kind == "fixed":
-        return repeat(duration.mean_s)
+    if isinstance(duration, Fixed):
+        return repeat(duration.value_s)
     width = (LONGEST - SHORTEST) / STRATA
     return _shuffled(
         [duration.mean_s * (SHORTEST + (index + 0.5) * width) for index in range(STRATA)], chance
@@ -351,5 +352,5 @@ def _report(
 def replay_command(seed: int, *, ticks_max: int) -> str:
     """What to type to see the same storm again."""
     if ticks_max == TICKS_MAX:
-        return f"make sim SEED={seed} ARGS=--storm"
-    return f'make sim SEED={seed} ARGS="--storm --ticks {ticks_max}"'
+        return f"make sim SEED={seed} ARGS=--chaos"
+    return f'make sim SEED={seed} ARGS="--chaos --ticks {ticks_max}"'

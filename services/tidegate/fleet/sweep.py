@@ -148,3 +148,26 @@ def stops_helping(points: Sequence[tuple[int, FleetReport]]) -> int | None:
         if gain < GAIN_MIN * (more / actors - 1):
             return actors
     return None
+
+
+def crossovers(sweep: Sweep) -> list[str]:
+    """What the sweep found, a sentence each."""
+    sentences: list[str] = []
+    if sweep.setting == "actors":
+        for mode, at in (
+            ("synchronous", sweep.sync_stops_helping_at),
+            ("asynchronous", sweep.async_stops_helping_at),
+        ):
+            sentences.append(
+                f"More actors stop helping {mode} training from {at} on."
+                if at is not None
+                else f"More actors help {mode} training over the whole sweep."
+            )
+    if sweep.lag_bound is not None:
+        sentences.append(
+            f"The mean lag of asynchronous training passes {sweep.lag_bound:g} at"
+            f" {sweep.setting} = {sweep.lag_passes_bound_at}."
+            if sweep.lag_passes_bound_at is not None
+            else f"The mean lag of asynchronous training stays at or below {sweep.lag_bound:g}."
+        )
+    return sentences

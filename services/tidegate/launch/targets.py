@@ -1,4 +1,4 @@
-"""When a run ends: its target (``--until``) and its time (``--for``)."""
+"""The target of a run (``--until``): statistics and the thresholds that they must reach."""
 
 import difflib
 import re
@@ -12,8 +12,6 @@ from tidegate.core.errors import ConfigError
 Operator = Literal[">=", "<=", ">", "<"]
 
 _CONDITION = re.compile(r"^([a-z][a-z0-9_]*)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)$")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d*)?)\s*(ms|h|m|s|)\s*", re.ASCII)
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 EXAMPLE = "such as `mean_return>=475` or `version_step>=200 and mean_return>=400`"
 
 
@@ -82,16 +80,3 @@ def unpublished_hint(name: str, values: Mapping[str, float]) -> str:
     """What to think of a statistic that a training platform does not publish; a typo would never be reached."""
     close = difflib.get_close_matches(name, [each for each in values if "." not in each], n=1)
     return f"nobody publishes {name}" + (f"; did you mean {close[0]}?" if close else "")
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``5m``, ``1h30m`` or ``500ms``.
-
-    Raises:
-        ConfigError: it is none of these, or not above 0.
-    """
-    parts = list(_DURATION_PART.finditer(text.strip()))
-    seconds = sum(float(part[1]) * _UNIT_S[part[2]] for part in parts)
-    if "".join(part[0] for part in parts) != text.strip() or seconds <= 0:
-        raise ConfigError(f"Duration {text!r} cannot be read", fix="write it as 90s, 5m or 1h30m")
-    return seconds

@@ -5,14 +5,14 @@ import math
 import msgspec
 import pytest
 
-from tidegate.fleet.draws import fixed, parse_duration
+from tidegate.core.distributions import Fixed, parse_distribution
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.report import FleetReport, simulate_fleet
 
 pytestmark = pytest.mark.simulation
 
-ROLLOUT = parse_duration("exp:0.040")
-LEARN = fixed(0.010)
+ROLLOUT = parse_distribution("exp:0.040")
+LEARN = Fixed(0.010)
 TOLERANCE = 0.02
 
 
@@ -93,7 +93,7 @@ def test_learner_binds_and_with_admission_queue_and_lag_stay_inside_the_budget()
 
 
 def test_pacing_wastes_nothing_and_costs_throughput() -> None:
-    plan = FleetPlan(actors=8, rollout=parse_duration("lognormal:1:1"), max_lag=8, batch_size=2)
+    plan = FleetPlan(actors=8, rollout=parse_distribution("lognormal:1:1"), max_lag=8, batch_size=2)
     free = simulate_fleet(plan, horizon_s=2000)
     paced = simulate_fleet(msgspec.structs.replace(plan, pacing=True), horizon_s=2000)
     assert free.waste_ratio > 0.001
@@ -110,8 +110,8 @@ def classic(actors: int) -> FleetReport:
     """Actors of 1,000 steps a second in segments of 64, a learner of 12,000 a second in batches of 256."""
     plan = FleetPlan(
         actors=actors,
-        rollout=fixed(0.064),
-        learn=fixed(256 / 12_000),
+        rollout=Fixed(0.064),
+        learn=Fixed(256 / 12_000),
         batch_size=4,
         samples_per_trajectory=64,
         admission=False,
@@ -135,14 +135,14 @@ def test_sixteen_actors_leave_a_queue_of_240_000_samples_after_a_minute() -> Non
 
 
 def test_replicas_speed_the_learner_up_by_their_efficiency() -> None:
-    plan = FleetPlan(actors=64, rollout=ROLLOUT, learn=fixed(0.010), batch_size=4, max_lag=64, replicas=3)
+    plan = FleetPlan(actors=64, rollout=ROLLOUT, learn=Fixed(0.010), batch_size=4, max_lag=64, replicas=3)
     report = simulate_fleet(plan, horizon_s=10)
     assert report.samples_per_s == pytest.approx(4 * 3 * 0.92 / 0.010, rel=TOLERANCE)
 
 
 def test_environment_workers_bound_the_rate() -> None:
     plan = FleetPlan(
-        actors=16, rollout=ROLLOUT, max_lag=64, max_running=24, environments=2, score=fixed(0.020)
+        actors=16, rollout=ROLLOUT, max_lag=64, max_running=24, environments=2, score=Fixed(0.020)
     )
     report = simulate_fleet(plan, horizon_s=20)
     assert report.samples_per_s == pytest.approx(100, rel=TOLERANCE)
@@ -151,7 +151,7 @@ def test_environment_workers_bound_the_rate() -> None:
 
 def test_synchronous_actors_wait_for_weights_as_deep_as_they_are_in_the_tree() -> None:
     plan = FleetPlan(
-        actors=6, rollout=fixed(0.1), batch_size=6, max_lag=0, announce_s=0.005, pull_s=0.02, fan_out=2
+        actors=6, rollout=Fixed(0.1), batch_size=6, max_lag=0, announce_s=0.005, pull_s=0.02, fan_out=2
     )
     report = simulate_fleet(plan, horizon_s=20)
     # Two nodes are one pull away from the root, four two pulls.
@@ -162,7 +162,7 @@ def test_synchronous_actors_wait_for_weights_as_deep_as_they_are_in_the_tree() -
 
 
 def test_long_tailed_rollouts_make_a_synchronous_round_as_long_as_their_longest() -> None:
-    rollout = parse_duration("lognormal:1:1")
+    rollout = parse_distribution("lognormal:1:1")
     plan = FleetPlan(actors=16, rollout=rollout, batch_size=16, max_lag=0)
     report = simulate_fleet(plan, horizon_s=8000)
     assert report.round.total_s == pytest.approx(mean_of_the_longest(16, mean=1.0, spread=1.0), rel=TOLERANCE)

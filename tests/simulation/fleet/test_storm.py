@@ -62,5 +62,5 @@ def test_same_seed_is_the_same_storm_and_another_another() -> None:
 
 
 def test_replay_command_names_the_whole_storm() -> None:
-    assert replay_command(7, ticks_max=TICKS_MAX) == "make sim SEED=7 ARGS=--storm"
-    assert replay_command(7, ticks_max=600) == 'make sim SEED=7 ARGS="--storm --ticks 600"'
+    assert replay_command(7, ticks_max=TICKS_MAX) == "make sim SEED=7 ARGS=--chaos"
+    assert replay_command(7, ticks_max=600) == 'make sim SEED=7 ARGS="--chaos --ticks 600"'

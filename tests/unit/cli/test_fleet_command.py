@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.cli.run_folder import START_S, write_books, write_samples
 from tidegate.cli.app import EXIT_BAD_INPUT, run
-from tidegate.cli.fleet import parse_seeds
+from tidegate.cli.sim.tables import parse_seeds
 from tidegate.core.errors import ConfigError
 
 FLEET = ["sim", "--actors", "8", "--rollout", "exp:0.040", "--learn", "0.010", "--seed", "0", "--json"]
@@ -59,13 +59,13 @@ def test_sweep_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_storm_says_that_every_promise_held(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["sim", "--storm", "--seed", "3", "--ticks", "400"]) == 0
-    assert "every promise held" in capsys.readouterr().out
+    assert run(["sim", "--chaos", "--seed", "3", "--ticks", "400"]) == 0
+    assert "every guarantee held" in capsys.readouterr().out
 
 
 def test_many_storms_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["sim", "--storm", "--seeds", "0..3", "--ticks", "300"]) == 0
-    assert "4 storms" in capsys.readouterr().out
+    assert run(["sim", "--chaos", "--seeds", "0..3", "--ticks", "300"]) == 0
+    assert "4 chaos runs" in capsys.readouterr().out
 
 
 def test_broken_promise_is_an_exit_code_and_a_line_to_replay(
@@ -77,10 +77,10 @@ def test_broken_promise_is_an_exit_code_and_a_line_to_replay(
         actors.overdue.clear()
 
     monkeypatch.setattr(Actors, "_redeliver", forget)
-    assert run(["sim", "--storm", "--seeds", "0..9", "--ticks", "400"]) == 1
+    assert run(["sim", "--chaos", "--seeds", "0..9", "--ticks", "400"]) == 1
     out = capsys.readouterr().out
     assert "FAILED" in out
-    assert 'ARGS="--storm --ticks 400"' in out
+    assert 'ARGS="--chaos --ticks 400"' in out
 
 
 def test_run_folder_is_predicted_from_its_books(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_run_that_trained_little_is_not_predicted(tmp_path: Path) -> None:
         ["--actors", "2", "--rollout", "soon"],
         ["--sweep", "colours=1..2"],
         ["--seeds", "0..3"],
-        ["--storm", "--seeds", "3..1"],
+        ["--chaos", "--seeds", "3..1"],
         ["--actors", "2", "--replicas", "100"],
     ],
 )

@@ -13,6 +13,7 @@ from tidegate.core.distributions import (
     Fixed,
     Lognormal,
     parse_distribution,
+    parse_duration,
     slowest_quantile,
 )
 from tidegate.core.errors import ConfigError
@@ -27,6 +28,11 @@ SPREAD = [Exponential(0.04), Lognormal(2.0, 1.0), Lognormal(0.5, 0.25)]
         ("fixed:0", Fixed(0.0)),
         (" exp:0.040 ", Exponential(0.04)),
         ("lognormal:2:1", Lognormal(2.0, 1.0)),
+        ("0.010", Fixed(0.01)),
+        ("250ms", Fixed(0.25)),
+        ("fixed:1h30m", Fixed(5400.0)),
+        ("exp:40ms", Exponential(0.04)),
+        ("lognormal:5m:0.5", Lognormal(300.0, 0.5)),
     ],
 )
 def test_distribution_is_written_in_one_word(text: str, expected: Distribution) -> None:
@@ -52,10 +58,16 @@ def test_distribution_is_written_in_one_word(text: str, expected: Distribution) 
         "lognormal:1:1e9",
         "lognormal:0:1",
         "exp:1e300",
+        "exp:5 minutes",
+        "const:0.5",
+        "nowhere.txt",
+        "weibull:1",
+        "lognormal:1:2:3",
+        "hist:rollouts.txt",
     ],
 )
 def test_what_is_no_distribution_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(ConfigError, match="write fixed:S, exp:MEAN_S or lognormal:MEAN_S:C"):
+    with pytest.raises(ConfigError, match="write fixed:S, exp:MEAN or lognormal:MEAN:C"):
         parse_distribution(text)
 
 
@@ -95,3 +107,17 @@ def test_slowest_of_several_is_drawn_like_the_maximum_of_them(distribution: Dist
     for share in (0.1, 0.5, 0.9):
         expected = twin[int(share * num_draws)]
         assert slowest_quantile(distribution, share, num=8) == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("1.5m", 90), ("1h30m", 5400), ("500ms", 0.5), (" 2m 5s ", 125)],
+)
+def test_duration_adds_its_parts(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0s", "-5s", "5 minutes", "1d", "s", "5x"])
+def test_text_that_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="write it as 90s"):
+        parse_duration(text)

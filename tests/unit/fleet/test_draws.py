@@ -1,20 +1,20 @@
 import math
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tidegate.core.distributions import Durations, Fixed, Histogram, check_histogram, parse_distribution
 from tidegate.core.errors import ConfigError
 from tidegate.core.planner.scaling import modelled_speedup
-from tidegate.fleet.draws import draws, parse_duration
+from tidegate.fleet.draws import draws
 from tidegate.fleet.plan import REPLICAS_MAX, FleetPlan, check_plan, depths
 
 NUM_DRAWS = 200_000
 
 
-def sample(text: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array(list(islice(draws(parse_duration(text), np.random.default_rng(1)), NUM_DRAWS)))
+def sample(durations: Durations) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array(list(islice(draws(durations, np.random.default_rng(1)), NUM_DRAWS)))
 
 
 @pytest.mark.parametrize(
@@ -24,47 +24,17 @@ def sample(text: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 def test_draws_have_the_mean_and_the_spread_they_were_asked_for(
     text: str, mean_s: float, spread: float
 ) -> None:
-    drawn = sample(text)
+    drawn = sample(parse_distribution(text))
     assert drawn.mean() == pytest.approx(mean_s, rel=0.02)
     assert drawn.std() / drawn.mean() == pytest.approx(spread, rel=0.05, abs=1e-12)
 
 
-def test_number_alone_is_fixed() -> None:
-    assert parse_duration("0.010") == parse_duration("fixed:0.010")
-
-
-def test_histogram_is_drawn_by_its_counts(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.json"
-    path.write_text('{"edges_s": [0, 1, 3], "counts": [3, 1]}')
-    duration = parse_duration(f"hist:{path}")
-    assert duration.mean_s == pytest.approx((3 * 0.5 + 2) / 4)
-    drawn = sample(f"hist:{path}")
-    assert drawn.mean() == pytest.approx(duration.mean_s, rel=0.02)
+def test_histogram_is_drawn_by_its_counts() -> None:
+    histogram = check_histogram(Histogram(edges_s=(0.0, 1.0, 3.0), counts=(3.0, 1.0)))
+    assert histogram.mean_s == pytest.approx((3 * 0.5 + 2) / 4)
+    drawn = sample(histogram)
+    assert drawn.mean() == pytest.approx(histogram.mean_s, rel=0.02)
     assert (drawn < 1).mean() == pytest.approx(0.75, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "exp", "exp:-1", "exp:nan", "lognormal:1", "gamma:1", "1:2", "hist:/nowhere"]
-)
-def test_what_is_no_distribution_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
-        parse_duration(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        '{"edges_s": [0, 1], "counts": [0]}',
-        '{"edges_s": [1, 0], "counts": [1]}',
-        '{"edges_s": [0], "counts": []}',
-    ],
-)
-def test_histogram_that_does_not_hold_together_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "broken.json"
-    path.write_text(text)
-    with pytest.raises(ConfigError):
-        parse_duration(f"hist:{path}")
 
 
 def test_tree_of_relays_is_filled_level_by_level() -> None:
@@ -82,11 +52,11 @@ def test_efficiency_of_replicas_falls_with_their_number() -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        FleetPlan(actors=0, rollout=parse_duration("1")),
-        FleetPlan(actors=1, rollout=parse_duration("0")),
-        FleetPlan(actors=1, rollout=parse_duration("1"), batch_size=3, group_size=2),
-        FleetPlan(actors=1, rollout=parse_duration("1"), batch_size=4, group_size=4, max_running=3),
-        FleetPlan(actors=1, rollout=parse_duration("1"), replicas=REPLICAS_MAX + 1),
+        FleetPlan(actors=0, rollout=Fixed(1.0)),
+        FleetPlan(actors=1, rollout=Fixed(0.0)),
+        FleetPlan(actors=1, rollout=Fixed(1.0), batch_size=3, group_size=2),
+        FleetPlan(actors=1, rollout=Fixed(1.0), batch_size=4, group_size=4, max_running=3),
+        FleetPlan(actors=1, rollout=Fixed(1.0), replicas=REPLICAS_MAX + 1),
     ],
 )
 def test_plan_that_could_not_go_on_is_refused(plan: FleetPlan) -> None:
@@ -95,5 +65,5 @@ def test_plan_that_could_not_go_on_is_refused(plan: FleetPlan) -> None:
 
 
 def test_lognormal_is_what_its_parameters_say() -> None:
-    logarithms = np.log(sample("lognormal:60:1"))
+    logarithms = np.log(sample(parse_distribution("lognormal:60:1")))
     assert logarithms.var() == pytest.approx(math.log(2), rel=0.02)

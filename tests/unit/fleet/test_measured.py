@@ -5,7 +5,7 @@ import pytest
 
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TrajectoryId
-from tidegate.fleet.measured import RolloutTimes, Setup, Shares, StepTimes, histogram_of, measure, predict
+from tidegate.fleet.measured import RolloutTimes, Setup, Shares, StepTimes, measure, predict, quantiles_of
 
 SETUP = Setup(actors=4, batch_size=4, max_lag=2, max_age_s=300, max_running=16, group_size=1)
 
@@ -78,5 +78,5 @@ def test_short_run_has_no_rate() -> None:
 
 def test_histogram_keeps_mean_and_tail() -> None:
     drawn = np.random.default_rng(1).lognormal(0, 1, 3000)
-    duration = histogram_of(drawn.tolist())
+    duration = quantiles_of(drawn.tolist())
     assert duration.mean_s == pytest.approx(float(drawn.mean()), rel=1e-6)

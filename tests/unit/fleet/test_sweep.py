@@ -1,16 +1,13 @@
-from html.parser import HTMLParser
-
 import pytest
 
+from tidegate.core.distributions import parse_distribution
 from tidegate.core.errors import ConfigError
-from tidegate.fleet.charts import crossovers, page
-from tidegate.fleet.draws import parse_duration
 from tidegate.fleet.modes import in_mode
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.report import Mode
-from tidegate.fleet.sweep import Axis, Sweep, parse_axis, run_sweep, with_setting
+from tidegate.fleet.sweep import Axis, Sweep, crossovers, parse_axis, run_sweep, with_setting
 
-PLAN = FleetPlan(actors=8, rollout=parse_duration("exp:0.040"))
+PLAN = FleetPlan(actors=8, rollout=parse_distribution("exp:0.040"))
 
 
 def sweep(
@@ -69,25 +66,6 @@ def test_sweep_that_crosses_nothing_says_so() -> None:
     found = sweep("actors=2,3", batch_size=1, lag_bound=100)
     assert found.lag_passes_bound_at is None
     assert any("stays at or below 100" in sentence for sentence in crossovers(found))
-
-
-def test_page_is_whole_and_fetches_nothing() -> None:
-    found = sweep("actors=2..8", batch_size=1, horizon_s=2, lag_bound=3)
-    text = page(found, title="A <sweep>")
-    opened: list[str] = []
-    addresses: list[str] = []
-
-    class Reader(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            opened.append(tag)
-            addresses.extend(value or "" for name, value in attrs if name in ("src", "href"))
-
-    Reader().feed(text)
-    assert opened.count("svg") == 4
-    assert opened.count("tr") == 1 + len(found.points)
-    assert not addresses
-    assert "A &lt;sweep&gt;" in text
-    assert "http" not in text
 
 
 def test_synchronous_mode_is_no_lag_and_a_batch_of_all() -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.errors import ConfigError
-from tidegate.launch.targets import RunTarget, TargetCondition, parse_duration, parse_target, unpublished_hint
+from tidegate.launch.targets import RunTarget, TargetCondition, parse_target, unpublished_hint
 
 
 @pytest.mark.parametrize(
@@ -54,20 +54,6 @@ def test_condition_reads_back_what_it_prints(name: str, operator: str, threshold
     target = parse_target(f"{name}{operator}{threshold}")
     assert parse_target(str(target)) == target
     assert target.conditions == (TargetCondition(name, operator, float(threshold)),)  # pyright: ignore[reportArgumentType]  # drawn
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("1.5m", 90), ("1h30m", 5400), ("500ms", 0.5), (" 2m 5s ", 125)],
-)
-def test_duration_adds_its_parts(text: str, seconds: float) -> None:
-    assert parse_duration(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "0s", "-5s", "5 minutes", "1d", "s", "5x"])
-def test_text_that_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="write it as 90s"):
-        parse_duration(text)
 
 
 def test_statistic_that_nobody_publishes_is_named_with_the_nearest_one() -> None:

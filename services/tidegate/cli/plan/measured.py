@@ -11,8 +11,8 @@ import msgspec
 
 from tidegate.cli.accounting import ledger_path
 from tidegate.cli.samples import read_samples, trains
+from tidegate.core.distributions import Histogram, histogram_of
 from tidegate.core.errors import NotFoundError
-from tidegate.core.planner.tails import Measured, measured
 from tidegate.core.prices import Prices
 from tidegate.launch.run_folder import read_plan
 from tidegate.trajectory_store.schema import reading
@@ -52,7 +52,7 @@ class MeasuredRun(msgspec.Struct, frozen=True):
     max_lag: int
     lag_mean: float
     weight_sync_s: float
-    rollout: Measured
+    rollout: Histogram
     lengths: LengthQuantiles
     prices: Prices
 
@@ -121,7 +121,7 @@ def _rate(count: float, seconds: float) -> float:
     return count / seconds if count > 0.0 and seconds > 0.0 else 0.0
 
 
-def _rollouts(ledger: Path) -> tuple[Measured, LengthQuantiles]:
+def _rollouts(ledger: Path) -> tuple[Histogram, LengthQuantiles]:
     with reading(ledger) as db:
         (count,) = db.execute(
             "SELECT count(*) FROM trajectories WHERE finished_at_s > started_at_s"
@@ -136,7 +136,7 @@ def _rollouts(ledger: Path) -> tuple[Measured, LengthQuantiles]:
             f"No rollout in {ledger} says how long it took", fix="let the run train for some seconds"
         )
     lengths = sorted(float(length) for _, length in rows)
-    return measured([float(seconds) for seconds, _ in rows]), LengthQuantiles(
+    return histogram_of([float(seconds) for seconds, _ in rows]), LengthQuantiles(
         mean=sum(lengths) / len(lengths),
         p50=_quantile(lengths, 0.50),
         p95=_quantile(lengths, 0.95),

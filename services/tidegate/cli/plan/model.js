@@ -158,7 +158,7 @@ const Model = (() => {
     return Math.sqrt(2 * Math.PI) * t ** (x + 0.5) * Math.exp(-t) * sum;
   }
 
-  const logSd = (durations) => Math.sqrt(Math.log1p(durations.cv * durations.cv));
+  const logSd = (durations) => Math.sqrt(Math.log1p(durations.c * durations.c));
 
   function harmonic(count) {
     if (count > 10000) return Math.log(count) + EULER_GAMMA + 1 / (2 * count) - 1 / (12 * count * count);
@@ -167,9 +167,13 @@ const Model = (() => {
     return sum;
   }
 
-  const meanOf = (durations) => durations.type === "measured"
-    ? durations.sorted_s.reduce((total, draw) => total + draw, 0) / durations.sorted_s.length
-    : durations.mean_s;
+  const meanOf = (durations) => {
+    if (durations.type === "fixed") return durations.value_s;
+    if (durations.type !== "histogram") return durations.mean_s;
+    const {edges_s: edges, counts} = durations;
+    return counts.reduce((sum, count, index) => sum + count * (edges[index] + edges[index + 1]) / 2, 0)
+      / counts.reduce((sum, count) => sum + count, 0);
+  };
 
   function lognormalMax(durations, draws) {
     const s = logSd(durations);
@@ -186,23 +190,30 @@ const Model = (() => {
   }
 
   function meanOfMax(durations, draws) {
+    if (durations.type === "fixed") return durations.value_s;
     if (durations.type === "exponential") return durations.mean_s * harmonic(draws);
     if (durations.type === "lognormal") return lognormalMax(durations, draws);
-    const count = durations.sorted_s.length;
-    return durations.sorted_s.reduce((total, draw, index) =>
-      total + draw * (((index + 1) / count) ** draws - (index / count) ** draws), 0);
+    const {edges_s: edges, counts} = durations, total = counts.reduce((sum, count) => sum + count, 0);
+    let slowest = edges[0], seen = 0;
+    counts.forEach((count, index) => {
+      const p = seen / total, q = (seen + count) / total, width = edges[index + 1] - edges[index];
+      const below = q > p ? (q ** (draws + 1) - p ** (draws + 1)) / ((draws + 1) * (q - p)) : q ** draws;
+      slowest += width && width * (1 - below);
+      seen += count;
+    });
+    return slowest;
   }
 
   function leading(durations, draws) {
     if (durations.type === "exponential") return durations.mean_s * Math.log(draws);
-    if (durations.type === "measured") return null;
+    if (durations.type === "fixed" || durations.type === "histogram") return null;
     const s = logSd(durations);
     return durations.mean_s * Math.exp(s * Math.sqrt(2 * Math.log(draws)) - s * s / 2);
   }
 
   function gumbel(durations, draws) {
     if (durations.type === "exponential") return durations.mean_s * (Math.log(draws) + EULER_GAMMA);
-    if (durations.type === "measured" || draws < 2) return null;
+    if (durations.type === "fixed" || durations.type === "histogram" || draws < 2) return null;
     const s = logSd(durations), a = Math.sqrt(2 * Math.log(draws));
     if (s >= a) return null;
     const b = a - Math.log(4 * Math.PI * Math.log(draws)) / (2 * a);
@@ -283,7 +294,7 @@ const Model = (() => {
     return null;
   }
 
-  return {answer, balance, capacities, difference, rebalance, replicasMax, rollouts, speedup, tail, throughput,
+  return {answer, balance, meanOf, capacities, difference, rebalance, replicasMax, rollouts, speedup, tail, throughput,
     usdPerHour, usdPerMillion, SPEEDUP_MIN};
 })();
 if (typeof module !== "undefined") module.exports = Model;

@@ -13,8 +13,7 @@
   const TERM_COLORS = {rollouts: color(4), stragglers: color(7), rewards: color(0), train: color(1), weights: color(2)};
 
   // ---- state: what the sliders say. Quantities that belong together keep the ratio that they began with.
-  const meanOf = (durations) => durations.type === "measured"
-    ? durations.sorted_s.reduce((total, draw) => total + draw, 0) / durations.sorted_s.length : durations.mean_s;
+  const {meanOf} = Model;
   const speedupOf = (loop) => Model.speedup(loop.num_replicas, loop.scaling);
   const ratios = start.rollouts && {
     samplesARollout: start.loop.actor_rate * meanOf(start.rollouts.rollout) * start.loop.num_actors / start.rollouts.num_slots,
@@ -24,7 +23,7 @@
   };
   const initial = () => ({
     ...start.loop, ...start.prices, after_s: start.after_s,
-    ...(start.rollouts && {mean_s: meanOf(start.rollouts.rollout), cv: start.rollouts.rollout.cv,
+    ...(start.rollouts && {mean_s: meanOf(start.rollouts.rollout), c: start.rollouts.rollout.c,
       weight_sync_s: start.rollouts.weight_sync_s}),
   });
   let state = initial();
@@ -37,9 +36,12 @@
     if (!start.rollouts) return {loop, prices, after_s: state.after_s, target_per_s: start.target_per_s, rollouts: null};
     loop.actor_rate = ratios.samplesARollout * ratios.slotsAnActor / state.mean_s;
     const scale = state.mean_s / meanOf(start.rollouts.rollout);
-    const rollout = start.rollouts.rollout.type === "measured"
-      ? {...start.rollouts.rollout, sorted_s: start.rollouts.rollout.sorted_s.map((draw) => draw * scale)}
-      : {...start.rollouts.rollout, mean_s: state.mean_s, ...(state.cv !== undefined && {cv: state.cv})};
+    const asked = start.rollouts.rollout, rollout = {
+      fixed: {...asked, value_s: state.mean_s},
+      exponential: {...asked, mean_s: state.mean_s},
+      lognormal: {...asked, mean_s: state.mean_s, c: state.c},
+      histogram: {...asked, edges_s: asked.edges_s && asked.edges_s.map((edge) => edge * scale)},
+    }[asked.type];
     const group = Math.max(1, Math.round(loop.batch_size * ratios.batchesAGroup));
     const rollouts = {
       ...start.rollouts, rollout, group, num_slots: Math.max(1, Math.round(loop.num_actors * ratios.slotsAnActor)),
@@ -84,7 +86,7 @@
     if (start.rollouts) spec.push(["mean_s", "Mean rollout", around(state.mean_s, 20), three, seconds]);
     else spec.push(["actor_rate", "Samples/s of one actor", around(state.actor_rate, 20), three, rate]);
     if (start.rollouts && start.rollouts.rollout.type === "lognormal")
-      spec.push(["cv", "Spread of rollouts, c = σ/μ", linear(0, 3), (value) => +value.toFixed(2), (value) => value.toFixed(2)]);
+      spec.push(["c", "Spread of rollouts, c = σ/μ", linear(0, 3), (value) => +value.toFixed(2), (value) => value.toFixed(2)]);
     if (hasWorkers) {
       spec.push(["num_environments", "Environment workers", logarithmic(1, Math.max(64, start.loop.num_environments * 4)), whole, grouped]);
       spec.push(["environment_rate", "Samples/s of one worker", around(state.environment_rate, 20), three, rate]);
@@ -265,9 +267,15 @@
     return () => { value = (value * 1664525 + 1013904223) % 4294967296; return (value + 0.5) / 4294967296; };
   }
   function drawOf(durations, random) {
-    if (durations.type === "measured") return durations.sorted_s[Math.floor(random() * durations.sorted_s.length)];
+    if (durations.type === "fixed") return durations.value_s;
     if (durations.type === "exponential") return -durations.mean_s * Math.log(random());
-    const s = Math.sqrt(Math.log1p(durations.cv ** 2));
+    if (durations.type === "histogram") {
+      const {edges_s: edges, counts} = durations;
+      let left = random() * counts.reduce((sum, count) => sum + count, 0), bin = 0;
+      while (bin < counts.length - 1 && left >= counts[bin]) left -= counts[bin++];
+      return edges[bin] + random() * (edges[bin + 1] - edges[bin]);
+    }
+    const s = Math.sqrt(Math.log1p(durations.c ** 2));
     const normal = Math.sqrt(-2 * Math.log(random())) * Math.cos(2 * Math.PI * random());
     return durations.mean_s * Math.exp(s * normal - s * s / 2);
   }
@@ -441,7 +449,7 @@
   }
 
   // ---- the page holds itself against the answer that it was written with
-  const isThinned = start.rollouts && start.rollouts.rollout.type === "measured";
+  const isThinned = start.rollouts && start.rollouts.rollout.type === "histogram";
   const mine = Model.answer(start);
   if (isThinned) mine.rollouts = null;
   const differs = Model.difference(mine, {...data.answer, ...(isThinned && {rollouts: null})});

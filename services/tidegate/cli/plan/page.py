@@ -1,18 +1,19 @@
 """The plan as one interactive HTML page: formulas, drawing and styles inside, nothing asked of any server."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tidegate.cli.plan.answer import PlanAnswer, PlanQuestion
+from tidegate.core.distributions import Durations, Histogram, histogram_of
 from tidegate.core.errors import ConfigError
 from tidegate.core.planner.rollout import RolloutLoop
-from tidegate.core.planner.tails import Durations, Measured
 
 HERE = Path(__file__).parent
 SHARED_STYLE = HERE.parent / "report" / "style.css"
-# Enough quantiles for a tail's mean within a thousandth; a page with every draw of a long run would not open.
+# Enough quantiles for the mean of a tail within a thousandth; a page with every draw of a long run would not open.
 QUANTILES = 1024
 
 
@@ -58,11 +59,16 @@ def _rollouts(rollouts: RolloutLoop) -> dict[str, Any]:
 
 
 def _thinned(durations: Durations) -> Durations:
-    if not isinstance(durations, Measured) or len(durations.sorted_s) <= QUANTILES:
+    if not isinstance(durations, Histogram) or len(durations.counts) <= 2 * QUANTILES:
         return durations
-    draws = durations.sorted_s
-    middle = [(2 * index + 1) * len(draws) // (2 * QUANTILES) for index in range(QUANTILES)]
-    return Measured(tuple(draws[index] for index in middle))
+    total = sum(durations.counts)
+    quantiles: list[float] = []
+    seen = 0.0
+    for (lower, upper), count in zip(pairwise(durations.edges_s), durations.counts, strict=True):
+        while count > 0.0 and (wanted := (len(quantiles) + 0.5) / QUANTILES * total) < seen + count:
+            quantiles.append(lower + (upper - lower) * (wanted - seen) / count)
+        seen += count
+    return histogram_of(quantiles)
 
 
 def _read(name: str) -> str:

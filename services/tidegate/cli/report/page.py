@@ -30,15 +30,36 @@ def render_page(run: RunData) -> str:
     return _page(f"{run.record.run_id} · Tidegate", body)
 
 
-def plain_page(title: str, lead: str, drawings: Sequence[tuple[str, str, str]], *, text: str) -> str:
-    """A page of drawings, each a title, a caption and an SVG, with ``text`` under them as it stands."""
+def plain_page(
+    title: str,
+    lead: str,
+    drawings: Sequence[tuple[str, str, str]],
+    *,
+    text: str = "",
+    table: Sequence[Sequence[str]] = (),
+) -> str:
+    """A page of drawings, each a title, a caption and an SVG; below them ``text`` as it stands and a ``table``.
+
+    The first row of the table is its head, and all of its cells are numbers.
+    """
     figures = "".join(_figure(Plot(*drawing)) for drawing in drawings)
+    below = f'<section class="wide"><pre>{_text(text)}</pre></section>' if text else ""
     return _page(
         title,
         f'<header><span class="brand">Tidegate</span><h1>{_text(title)}</h1></header>'
-        f'<p class="lead">{_text(lead)}</p><div class="plots">{figures}</div>'
-        f'<section class="wide"><pre>{_text(text)}</pre></section>',
+        f'<p class="lead">{_text(lead)}</p><div class="plots">{figures}</div>{below}{_table(table)}',
     )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    head, *body = (
+        "".join(f'<{cell} class="number">{_text(value)}</{cell}>' for value in row)
+        for cell, row in zip(("th", *("td",) * len(rows)), rows, strict=False)
+    )
+    lines = "".join(f"<tr>{line}</tr>" for line in (head, *body))
+    return f'<section class="wide"><table>{lines}</table></section>'
 
 
 def _page(title: str, body: str) -> str:

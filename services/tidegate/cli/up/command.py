@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tidegate.cli.up.screen import LineScreen, LiveScreen
 from tidegate.cli.up.summary import Summary, render_summary, summarise, write_summary
+from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import StaleFolderError
 from tidegate.launch import run_folder as folders
 from tidegate.launch.cross_checks import check_target
@@ -20,7 +21,7 @@ from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.services import load
 from tidegate.launch.session import RunSession, run_to_end
-from tidegate.launch.targets import parse_duration, parse_target
+from tidegate.launch.targets import parse_target
 
 
 def up(

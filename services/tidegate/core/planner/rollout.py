@@ -32,8 +32,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from tidegate.core.distributions import Durations, Lognormal
 from tidegate.core.errors import ConfigError
-from tidegate.core.planner.tails import Durations, Tail, mean_of_max, tail_of
+from tidegate.core.planner.tails import SHAPE_MAX, Tail, mean_of_max, tail_of
 
 Term: TypeAlias = Literal["rollouts", "stragglers", "rewards", "train", "weights"]
 
@@ -163,6 +164,13 @@ def _check(loop: RolloutLoop) -> None:
         raise ConfigError("A duration, a lag or a penalty is negative or no number", fix="give 0 or more")
     if loop.rollout.mean_s <= 0.0:
         raise ConfigError("Rollouts take no time", fix="give their mean: --rollout exp:0.040")
+    for durations in (loop.rollout, loop.reward):
+        if isinstance(durations, Lognormal) and durations.c > SHAPE_MAX:
+            raise ConfigError(
+                f"A coefficient of variation of {durations.c:g} is above {SHAPE_MAX:g}",
+                why="the slowest of such draws cannot be computed precisely",
+                fix="rollouts of language models lie between 0.5 and 2",
+            )
 
 
 def _synchronous(loop: RolloutLoop) -> Synchronous:

@@ -43,6 +43,24 @@ def check_curve(curve: ScalingCurve) -> ScalingCurve:
     return curve
 
 
+def parse_curve(text: str) -> ScalingCurve:
+    """Read ``1:1,2:1.9,4:3.5``: counts of replicas and their speedups over one.
+
+    Raises:
+        ConfigError: it is no such list, or no curve that can be measured.
+    """
+    points: list[tuple[int, float]] = []
+    for pair in text.split(","):
+        replicas, _, factor = pair.strip().partition(":")
+        try:
+            points.append((int(replicas), float(factor)))
+        except ValueError as error:
+            raise ConfigError(
+                f"Speedup curve {text}: {pair!r} is no REPLICAS:SPEEDUP", fix="write it as 1:1,2:1.9,4:3.5"
+            ) from error
+    return check_curve(tuple(points))
+
+
 def replicas_max(curve: ScalingCurve) -> int:
     """As many replicas as anything is known of."""
     return curve[-1][0] if curve else REPLICAS_MAX

@@ -1,18 +1,17 @@
 """How long the slowest of K draws takes: what a synchronous step waits for.
 
-Means are seconds, ``cv`` is the coefficient of variation c = σ/μ (0 is a constant; 1 is an exponential's). The mean of
-the maximum is exact for exponentials (μ·H_K), for constants and for measured draws, and integrated numerically for
-lognormals. Beside it stand two extreme-value approximations, because they are what people quote and they are rough
-where K is small: ``leading`` keeps the first term only, ``gumbel`` the location and the spread of the limit law.
+Means are seconds. The mean of the maximum is exact for exponentials (μ·H_K), for fixed times and for histograms, and
+integrated numerically for lognormals. Two extreme-value approximations are reported beside it, because papers quote
+them and they are rough where K is small: ``leading`` keeps the first term only, ``gumbel`` the location and the spread
+of the limit law.
 """
 
 import math
-from collections.abc import Sequence
-from typing import TypeAlias
+from itertools import pairwise
 
 import msgspec
 
-from tidegate.core.distributions import log_sigma
+from tidegate.core.distributions import Durations, Exponential, Fixed, Histogram, Lognormal
 from tidegate.core.errors import ConfigError
 
 EULER_GAMMA = 0.5772156649015329
@@ -21,39 +20,7 @@ HARMONIC_TERMS_MAX = 10_000
 # (the upper end is moved by the tilt of the lognormal); 2,000 intervals agree with 20,000 to ten digits for cv <= 10.
 DEVIATIONS = 9.0
 INTERVALS = 2_000
-CV_MAX = 10.0
-
-
-class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
-    """Memoryless durations of a mean."""
-
-    mean_s: float
-
-
-class Lognormal(msgspec.Struct, frozen=True, tag="lognormal"):
-    """Durations whose logarithm is normal, by their mean and coefficient of variation c = σ/μ."""
-
-    mean_s: float
-    cv: float
-
-    @property
-    def log_sd(self) -> float:
-        """Standard deviation s of the logarithm."""
-        return log_sigma(self.cv)
-
-
-class Measured(msgspec.Struct, frozen=True, tag="measured"):
-    """Durations as they were measured, ascending. Nothing slower than the slowest of them is foreseen."""
-
-    sorted_s: tuple[float, ...]
-
-    @property
-    def mean_s(self) -> float:
-        """Mean duration."""
-        return math.fsum(self.sorted_s) / len(self.sorted_s)
-
-
-Durations: TypeAlias = Exponential | Lognormal | Measured
+SHAPE_MAX = 10.0
 
 
 class Tail(msgspec.Struct, frozen=True):
@@ -69,51 +36,6 @@ class Tail(msgspec.Struct, frozen=True):
     leading_error: float | None
     gumbel_s: float | None
     gumbel_error: float | None
-
-
-def constant(mean_s: float) -> Lognormal:
-    """A duration that does not vary."""
-    return lognormal(mean_s, cv=0.0)
-
-
-def exponential(mean_s: float) -> Exponential:
-    """Exponential durations.
-
-    Raises:
-        ConfigError: the mean is no positive number.
-    """
-    return Exponential(_positive(mean_s, "The mean of an exponential"))
-
-
-def lognormal(mean_s: float, *, cv: float) -> Lognormal:
-    """Lognormal durations; ``cv`` 0 is a constant.
-
-    Raises:
-        ConfigError: the mean is negative, or ``cv`` is outside of [0, 10].
-    """
-    if not 0.0 <= cv <= CV_MAX:
-        raise ConfigError(
-            f"A coefficient of variation of {cv:g} is outside of 0 to {CV_MAX:g}",
-            why="it is the standard deviation over the mean",
-            fix="rollouts of language models lie between 0.5 and 2",
-        )
-    if not (math.isfinite(mean_s) and mean_s >= 0.0):
-        raise ConfigError(f"A mean of {mean_s:g} s is no duration", fix="give seconds, 0 or more")
-    return Lognormal(mean_s, cv)
-
-
-def measured(draws_s: Sequence[float]) -> Measured:
-    """Durations from a measurement.
-
-    Raises:
-        ConfigError: there are none, or one is no duration.
-    """
-    if not draws_s:
-        raise ConfigError("There is no measured duration", fix="give one number of seconds a line")
-    wrong = next((draw for draw in draws_s if not (math.isfinite(draw) and draw >= 0.0)), None)
-    if wrong is not None:
-        raise ConfigError(f"A measured duration of {wrong:g} s is none", fix="give seconds, 0 or more")
-    return Measured(tuple(sorted(draws_s)))
 
 
 def harmonic(count: int) -> float:
@@ -132,12 +54,14 @@ def mean_of_max(durations: Durations, *, num_draws: int) -> float:
     if num_draws < 1:
         raise ConfigError(f"The slowest of {num_draws} draws is nobody", fix="wait for 1 or more")
     match durations:
+        case Fixed(value_s=value_s):
+            return value_s
         case Exponential(mean_s=mean_s):
             return mean_s * harmonic(num_draws)
         case Lognormal():
             return _lognormal_max(durations, num_draws)
-        case Measured(sorted_s=sorted_s):
-            return _measured_max(sorted_s, num_draws)
+        case Histogram():
+            return _histogram_max(durations, num_draws)
 
 
 def tail_of(durations: Durations, *, num_draws: int) -> Tail:
@@ -155,25 +79,9 @@ def tail_of(durations: Durations, *, num_draws: int) -> Tail:
     )
 
 
-def cv_of(durations: Durations) -> float:
-    """Coefficient of variation c = σ/μ; 0 of durations that are all zero."""
-    match durations:
-        case Exponential():
-            return 1.0
-        case Lognormal(cv=cv):
-            return cv
-        case Measured(sorted_s=sorted_s):
-            mean_s = durations.mean_s
-            if mean_s <= 0.0:
-                return 0.0
-            return math.sqrt(math.fsum((draw - mean_s) ** 2 for draw in sorted_s) / len(sorted_s)) / mean_s
-
-
 def _lognormal_max(durations: Lognormal, num_draws: int) -> float:
     """∫ μ·exp(s·z − s²/2)·K·φ(z)·Φ(z)^(K−1) dz; the exponential tilts φ, so z is counted from s."""
-    s = durations.log_sd
-    if s == 0.0 or durations.mean_s == 0.0:
-        return durations.mean_s
+    s = durations.sigma
     # exp(s z − s²/2) φ(z) = φ(z − s): the density of the tilted normal, which the weight below multiplies.
     low, high = -DEVIATIONS, DEVIATIONS + math.sqrt(2.0 * math.log(num_draws))
     step = (high - low) / INTERVALS
@@ -185,13 +93,23 @@ def _lognormal_max(durations: Lognormal, num_draws: int) -> float:
     return durations.mean_s * num_draws * math.fsum(terms) * step / 3.0
 
 
-def _measured_max(sorted_s: tuple[float, ...], num_draws: int) -> float:
-    """Drawing with replacement: the i-th of n is the slowest with probability (i/n)^K − ((i−1)/n)^K."""
-    count = len(sorted_s)
-    return math.fsum(
-        draw * ((rank / count) ** num_draws - ((rank - 1) / count) ** num_draws)
-        for rank, draw in enumerate(sorted_s, start=1)
-    )
+def _histogram_max(durations: Histogram, num_draws: int) -> float:
+    """∫ 1 − F(t)^K dt.
+
+    In a bin of width w F rises from p to q on a line: ∫ F^K = w·(q^(K+1) − p^(K+1))/((K + 1)·(q − p)).
+    A bin without width, which is one measured value, is drawn with replacement like all others.
+    """
+    total = math.fsum(durations.counts)
+    max_s = durations.edges_s[0]
+    seen = 0.0
+    for (lower, upper), count in zip(pairwise(durations.edges_s), durations.counts, strict=True):
+        p, q = seen / total, (seen + count) / total
+        seen += count
+        if upper > lower:
+            power = num_draws + 1
+            below = (q**power - p**power) / (power * (q - p)) if q > p else q**num_draws
+            max_s += (upper - lower) * (1.0 - below)
+    return max_s
 
 
 def _leading(durations: Durations, num_draws: int) -> float | None:
@@ -200,9 +118,9 @@ def _leading(durations: Durations, num_draws: int) -> float | None:
         case Exponential(mean_s=mean_s):
             return mean_s * math.log(num_draws)
         case Lognormal(mean_s=mean_s):
-            s = durations.log_sd
+            s = durations.sigma
             return mean_s * math.exp(s * math.sqrt(2.0 * math.log(num_draws)) - s * s / 2.0)
-        case Measured():
+        case Fixed() | Histogram():
             return None
 
 
@@ -215,12 +133,12 @@ def _gumbel(durations: Durations, num_draws: int) -> float | None:
         case Exponential(mean_s=mean_s):
             return mean_s * (math.log(num_draws) + EULER_GAMMA)
         case Lognormal(mean_s=mean_s):
-            s, a = durations.log_sd, math.sqrt(2.0 * math.log(num_draws))
+            s, a = durations.sigma, math.sqrt(2.0 * math.log(num_draws))
             if num_draws < 2 or s >= a:
                 return None
             b = a - math.log(4.0 * math.pi * math.log(num_draws)) / (2.0 * a)
             return mean_s * math.exp(s * b - s * s / 2.0) * math.gamma(1.0 - s / a)
-        case Measured():
+        case Fixed() | Histogram():
             return None
 
 
@@ -236,9 +154,3 @@ def _normal_density(z: float) -> float:
 
 def _normal_below(z: float) -> float:
     return 0.5 * math.erfc(-z / math.sqrt(2.0))
-
-
-def _positive(value: float, what: str) -> float:
-    if not (math.isfinite(value) and value > 0.0):
-        raise ConfigError(f"{what} is {value:g} s", fix="give a positive number of seconds")
-    return value

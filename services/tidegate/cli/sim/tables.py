@@ -1,4 +1,4 @@
-"""What ``tidegate sim --actors``, ``--sweep`` and ``--storm`` print."""
+"""What ``tidegate sim`` prints, for each kind of simulation."""
 
 from collections.abc import Iterable
 
@@ -7,14 +7,14 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.core.errors import ConfigError
-from tidegate.fleet.charts import crossovers
 from tidegate.fleet.report import FleetReport
 from tidegate.fleet.storm import StormReport
-from tidegate.fleet.sweep import Sweep
+from tidegate.fleet.sweep import Sweep, crossovers
+from tidegate.sim.simulation import Report
 
 
-class StormSummary(msgspec.Struct, frozen=True):
-    """Many storms in one object. ``failing`` names the seeds in which a promise was broken."""
+class ChaosSummary(msgspec.Struct, frozen=True):
+    """Many chaos runs in one object. ``failing`` names the seeds of runs that broke a guarantee."""
 
     seeds: int
     ticks: int
@@ -41,11 +41,11 @@ def parse_seeds(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-def summarise(reports: Iterable[StormReport]) -> StormSummary:
+def summarise(reports: Iterable[StormReport]) -> ChaosSummary:
     """The worst of everything."""
     seen = list(reports)
     ratios = [report.recovery_ratio for report in seen if report.recovery_ratio is not None]
-    return StormSummary(
+    return ChaosSummary(
         seeds=len(seen),
         ticks=sum(report.ticks for report in seen),
         updates=sum(report.updates for report in seen),
@@ -60,20 +60,21 @@ def summarise(reports: Iterable[StormReport]) -> StormSummary:
     )
 
 
-def summary_line(summary: StormSummary) -> str:
-    """One line for many storms."""
-    verdict = f"{len(summary.failing)} FAILED" if summary.failing else "every promise held"
+def summary_line(summary: ChaosSummary) -> str:
+    """One line for many chaos runs."""
+    verdict = f"{len(summary.failing)} FAILED" if summary.failing else "every guarantee held"
     ratio = "-" if summary.recovery_ratio_min is None else f"{summary.recovery_ratio_min:.3f}"
     return (
-        f"{summary.seeds:,} storms, {summary.ticks:,} ticks, {summary.updates:,} updates, {summary.faults:,} faults:"
+        f"{summary.seeds:,} chaos runs, {summary.ticks:,} ticks, {summary.updates:,} updates,"
+        f" {summary.faults:,} faults:"
         f" {verdict}; rate after the last fault at least {ratio} of before ({summary.recoveries_judged:,} measured),"
-        f" longest gap {summary.gap_of_promise_max:.2f} of what is promised"
+        f" longest gap {summary.gap_of_promise_max:.2f} of the guaranteed maximum"
     )
 
 
-def storm_table(report: StormReport) -> Table:
-    """One storm in a few lines."""
-    table = _table(f"storm of seed {report.seed}")
+def chaos_table(report: StormReport) -> Table:
+    """One chaos run in a few lines."""
+    table = _table(f"chaos run of seed {report.seed}")
     drops = ", ".join(f"{reason} {count:,}" for reason, count in report.dropped.items())
     ratio = "not measured" if report.recovery_ratio is None else f"{report.recovery_ratio:.3f}"
     table.add_row("ticks", f"{report.ticks:,}", f"{report.actors} actors, max_lag {report.max_lag}")
@@ -84,22 +85,22 @@ def storm_table(report: StormReport) -> Table:
     table.add_row(
         "admitted", f"{report.admitted:,}", f"trained {report.trained:,}; dropped {drops or 'none'}"
     )
-    table.add_row("longest gap", f"{report.longest_gap_s:.0f} s", f"promised: {report.progress_s:.0f} s")
+    table.add_row("longest gap", f"{report.longest_gap_s:.0f} s", f"guaranteed: {report.progress_s:.0f} s")
     table.add_row("recovery", ratio, f"{report.rate_after:.3f} after, {report.rate_before:.3f}/s before")
-    verdict = "[bold green]every promise held[/]" if report.passed else "[bold red]BROKEN[/]"
+    verdict = "[bold green]every guarantee held[/]" if report.passed else "[bold red]BROKEN[/]"
     table.add_row(verdict, "", "")
     return table
 
 
-def print_broken(console: Console, report: StormReport) -> None:
-    """What went wrong, what had gone wrong before, and how to see it again."""
+def print_failure(console: Console, report: StormReport) -> None:
+    """The events before a violation, the violation, and the command that replays it."""
     console.print("\n".join(report.story), highlight=False, markup=False)
     console.print("\n".join(report.violations), style="bold red", highlight=False, markup=False)
     console.print(f"replay with: {report.replay}", highlight=False, markup=False)
 
 
 def fleet_table(report: FleetReport, *, cpu_s: float) -> Table:
-    """One fleet in a few lines; ``cpu_s`` is what simulating it took."""
+    """One fleet in a few lines; ``cpu_s``: CPU seconds of the simulation."""
     table = _table(f"{report.actors:,} actors, {report.mode}, {report.horizon_s:g} virtual seconds")
     law = "no admission" if not report.admission else f"max_lag {report.max_lag}"
     table.add_row("samples", f"{report.samples:,}", f"{report.samples_per_s:,.2f} a second")
@@ -113,8 +114,8 @@ def fleet_table(report: FleetReport, *, cpu_s: float) -> Table:
     table.add_row(
         "queue",
         f"{report.queue:,}",
-        f"mean {report.queue_mean:,.1f}, at most {report.queue_max:,}; its newest will be"
-        f" {report.newest_lag:,.1f} updates old",
+        f"mean {report.queue_mean:,.1f}, at most {report.queue_max:,}; its newest is"
+        f" {report.newest_lag:,.1f} updates behind",
     )
     drops = ", ".join(f"{reason} {count:,}" for reason, count in report.dropped.items())
     table.add_row("waste", f"{report.waste_ratio:.2%}", drops)
@@ -132,7 +133,7 @@ def fleet_table(report: FleetReport, *, cpu_s: float) -> Table:
 
 
 def sweep_table(sweep: Sweep) -> Table:
-    """A line a point, and what was found below."""
+    """A line for each point, and the crossovers below."""
     table = Table(title=f"sweep of {sweep.setting}", title_justify="left", box=None, padding=(0, 1))
     for name in (sweep.setting, "sync/s", "straggle s", "stall s", "async/s", "lag", "p95", "max", "waste"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -151,6 +152,30 @@ def sweep_table(sweep: Sweep) -> Table:
         )
     table.caption = "\n".join(crossovers(sweep))
     table.caption_justify = "left"
+    return table
+
+
+def services_table(report: Report) -> Table:
+    """A simulated run of the services in a few lines."""
+    table = _table(f"simulation of seed {report.seed}")
+    lags = ", ".join(f"{lag}: {count:,}" for lag, count in report.trained_by_lag.items())
+    drops = ", ".join(f"{reason} {count:,}" for reason, count in report.dropped.items())
+    table.add_row("ticks", f"{report.ticks:,}", f"max_lag {report.max_lag}")
+    table.add_row("faults", f"{report.faults:,}", f"{report.starts:,} process starts")
+    table.add_row("messages", f"{report.messages:,}", f"{report.messages_lost:,} lost in transit")
+    table.add_row(
+        "redelivered",
+        f"{report.redelivered:,}",
+        f"{report.refused_by_full_streams:,} refused by full streams",
+    )
+    table.add_row("updates", f"{report.updates:,}", f"by lag {lags}")
+    table.add_row("admitted", f"{report.admitted:,}", f"at most {report.max_in_flight:,} in flight")
+    table.add_row("  trained", f"{report.trained:,}", f"{report.revived:,} revived after restores")
+    table.add_row("  dropped", f"{sum(report.dropped.values()):,}", drops)
+    if report.recovery_s is not None:
+        table.add_row("recovery", f"{report.recovery_s:.1f} s", "from the last fault to the next update")
+    verdict = "[bold green]every invariant held[/]" if report.passed else "[bold red]VIOLATED[/]"
+    table.add_row(verdict, "", f"digest {report.digest}")
     return table
 
 

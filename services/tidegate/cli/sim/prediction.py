@@ -1,4 +1,4 @@
-"""``tidegate sim --from-run``: what a run folder measured, and how the simulator would have had it."""
+"""``tidegate sim --from-run``: the rate and lag of a run folder beside the simulator's prediction."""
 
 from pathlib import Path
 
