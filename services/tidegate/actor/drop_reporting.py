@@ -11,8 +11,8 @@ from tidegate.core.ids import trajectory_id
 from tidegate.core.labels import Labels
 from tidegate.core.lengths import length_bucket
 from tidegate.core.records import Task
+from tidegate.runtime.drop_reports import report_dropped
 from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.settling import settle_dropped
 from tidegate.runtime.telemetry_names import (
     ATTR_ATTEMPT,
     ATTR_BIN,
@@ -46,7 +46,7 @@ class Settler:
             Dropped(trajectory_id(task.task_id, sample_index=index), given_up.reason, given_up.detail)
             for index in range(task.num_samples)
         ]
-        if not await settle_dropped(context, self._store, dropped, task_id=task.task_id):
+        if not await report_dropped(context, self._store, dropped, task_id=task.task_id):
             return False
         self._count(task, given_up)
         self._trace(task, given_up)

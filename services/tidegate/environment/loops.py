@@ -23,9 +23,9 @@ from tidegate.environment.state import (
 )
 from tidegate.environment.tasks.port import Score
 from tidegate.runtime.consumer import Delivery
+from tidegate.runtime.drop_reports import report_dropped
 from tidegate.runtime.outbox import Outbox
 from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.settling import settle_dropped
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.runtime.telemetry_names import (
     ATTR_ENV,
@@ -225,7 +225,7 @@ class ScoreLoop:
         context = self._context
         dropped = [Dropped(trajectory_id, reason, detail) for trajectory_id in ids]
         about = task_of(ids[0]) if ids else ""
-        if not await settle_dropped(context, self._store, dropped, task_id=about):
+        if not await report_dropped(context, self._store, dropped, task_id=about):
             return False
         context.stats.add(f"dropped_{reason}_total", len(dropped))
         return True

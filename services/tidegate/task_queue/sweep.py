@@ -60,7 +60,7 @@ class Sweep:
             except TidegateError as error:
                 if not error.retryable:
                     raise
-                context.log.warning("settle_failed", error=str(error))
+                context.log.warning("drop_unarrived_failed", error=str(error))
 
     async def retire(self, *, reason: str) -> None:
         """Stop admitting for good, and settle whatever the store never heard of. Arrivals after that are duplicates.
@@ -117,7 +117,9 @@ class Sweep:
             await self._settle(batch, reason="retired", detail=self._retired_because)
 
     async def _settle(self, ids: list[TrajectoryId], *, reason: DropReason, detail: str) -> int:
-        return await self._queue.store.settle([Dropped(trajectory, reason, detail) for trajectory in ids])
+        return await self._queue.store.drop_unarrived(
+            [Dropped(trajectory, reason, detail) for trajectory in ids]
+        )
 
     async def _receive_stats(self, data: bytes, _headers: dict[str, str]) -> None:
         try:

@@ -153,7 +153,7 @@ class Ledger:
         self.tally.available += len(candidates)
         self.tally.duplicates += duplicates
 
-    def settle(self, dropped: Iterable[Dropped], *, now_s: float, quarantined: int = 0) -> int:
+    def drop_unarrived(self, dropped: Iterable[Dropped], *, now_s: float, quarantined: int = 0) -> int:
         """Give trajectories that never arrived their outcome; those with a row keep theirs.
 
         ``quarantined`` messages stood for them. Returns how many were new.

@@ -80,7 +80,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         """Answer every long poll with what there is, now and from now on."""
         self._draining = True
         self._store.arrived.notify()
-        self._store.settled.notify()
+        self._store.outcome_added.notify()
 
     async def LeaseBatch(self, request: pb.LeaseBatchRequest, context: _Context) -> AsyncIterator[Any]:
         """Wait for a full batch, lease it, stream it: a head with the first bytes of the joined frames, then chunks."""
@@ -162,7 +162,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         """Wait for outcomes after a cursor."""
         deadline_s = self._deadline_s(request.max_wait_s)
         while True:
-            settled = self._store.settled.listen()
+            added = self._store.outcome_added.listen()
             outcomes, cursor = self._store.outcomes(request.cursor, limit=request.limit)
             if not outcomes and cursor != request.cursor:
                 break
@@ -170,16 +170,18 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
                 if not _may_linger(outcomes, limit=request.limit):
                     break
                 deadline_s = min(deadline_s, self._clock.monotonic_s() + self._linger_s())
-            if not await self._changed(settled, deadline_s):
+            if not await self._changed(added, deadline_s):
                 break
         return pb.WatchOutcomesResponse(
             outcomes=[_outcome(outcome) for outcome in outcomes], next_cursor=cursor
         )
 
-    async def Settle(self, request: pb.SettleRequest, context: _Context) -> pb.SettleResponse:
+    async def DropUnarrived(
+        self, request: pb.DropUnarrivedRequest, context: _Context
+    ) -> pb.DropUnarrivedResponse:
         """Give trajectories that nobody will finish their outcome."""
-        settled = self._store.settle(_dropped(request.dropped), now_s=self._clock.now_s())
-        return pb.SettleResponse(settled=settled)
+        num_dropped = self._store.drop_unarrived(_dropped(request.dropped), now_s=self._clock.now_s())
+        return pb.DropUnarrivedResponse(dropped=num_dropped)
 
     async def GetLedger(self, request: pb.GetLedgerRequest, context: _Context) -> pb.GetLedgerResponse:
         """The counts."""

@@ -90,7 +90,7 @@ class Store:
             )
             self._opened = opened.pop_all()
         self.arrived = Wake()
-        self.settled = Wake()
+        self.outcome_added = Wake()
         self.recent_drops: deque[Drop] = deque(maxlen=RECENT_DROPS_MAX)
         self._drop_lost_payloads(now_s=now_s)
 
@@ -175,7 +175,7 @@ class Store:
         accepted = self.ledger.accept(arrivals, duplicates=duplicates, now_s=now_s)
         if accepted.arrivals:
             self.arrived.notify()
-            self.settled.notify()
+            self.outcome_added.notify()
         return accepted
 
     def refuse(self, refusal: Refusal, *, now_s: float) -> int:
@@ -184,19 +184,19 @@ class Store:
             Dropped(trajectory_id=name, reason="invalid", detail=refusal.reason)
             for name in refusal.message.trajectory_ids()
         ]
-        settled = self.ledger.settle(dropped, now_s=now_s, quarantined=1)
-        self.settled.notify()
-        return settled
+        num_dropped = self.ledger.drop_unarrived(dropped, now_s=now_s, quarantined=1)
+        self.outcome_added.notify()
+        return num_dropped
 
-    def settle(self, dropped: Sequence[Dropped], *, now_s: float) -> int:
+    def drop_unarrived(self, dropped: Sequence[Dropped], *, now_s: float) -> int:
         """Give trajectories that nobody will finish their outcome; returns how many had none.
 
         Raises:
             RecordError: a reason is unknown.
         """
-        settled = self.ledger.settle(dropped, now_s=now_s)
-        self.settled.notify()
-        return settled
+        num_dropped = self.ledger.drop_unarrived(dropped, now_s=now_s)
+        self.outcome_added.notify()
+        return num_dropped
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -263,12 +263,12 @@ class Store:
     ) -> None:
         """A batch was trained at ``version`` (see ``Ledger.commit``)."""
         self._forget(self.ledger.commit(batch_id, version=version, consumptions=consumptions, now_s=now_s))
-        self.settled.notify()
+        self.outcome_added.notify()
 
     def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> None:
         """A batch is given back (see ``Ledger.release``)."""
         self._forget(self.ledger.release(batch_id, dropped=dropped, now_s=now_s))
-        self.settled.notify()
+        self.outcome_added.notify()
         self.arrived.notify()
 
     def expire(self, limits: StalenessLimits, *, now_s: float) -> int:
@@ -284,7 +284,7 @@ class Store:
             return
         self._forget(self.ledger.drop(drops, now_s=now_s))
         self.recent_drops.extend(drops)
-        self.settled.notify()
+        self.outcome_added.notify()
 
     def _read(self, candidates: Sequence[Candidate]) -> tuple[list[bytes], list[tuple[Candidate, str]]]:
         """The frames of a batch, each once and in order; and the candidates whose payload the disk lost."""
@@ -343,7 +343,7 @@ class Store:
             now_s=now_s,
         )
         self.arrived.notify()
-        self.settled.notify()
+        self.outcome_added.notify()
         return revived
 
     def mark_checkpointed(self, version: PolicyVersion) -> None:

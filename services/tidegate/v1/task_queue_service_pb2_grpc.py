@@ -83,7 +83,7 @@ class TaskQueueServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Retire(self, request, context):
-        """Stops admitting for good and settles, as retired, every task that no actor took yet.
+        """Stops admitting for good and drops, as retired, every task that no actor took yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,7 +23,7 @@ class TaskQueueServiceStub:
     ListOpen: _aio.UnaryUnaryMultiCallable[_task_queue_service_pb2.ListOpenRequest, _task_queue_service_pb2.ListOpenResponse]
     """Trajectory ids that were admitted and have no known outcome yet."""
     Retire: _aio.UnaryUnaryMultiCallable[_task_queue_service_pb2.RetireRequest, _task_queue_service_pb2.RetireResponse]
-    """Stops admitting for good and settles, as retired, every task that no actor took yet."""
+    """Stops admitting for good and drops, as retired, every task that no actor took yet."""
 
 class TaskQueueServiceServicer(metaclass=_abc_1.ABCMeta):
     """Owns the journal of admitted tasks; publishes TASKS as far as admission allows."""
@@ -58,6 +58,6 @@ class TaskQueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _task_queue_service_pb2.RetireRequest,
         context: _aio.ServicerContext[_task_queue_service_pb2.RetireRequest, _abc.Awaitable[_task_queue_service_pb2.RetireResponse]],
     ) -> _abc.Awaitable[_task_queue_service_pb2.RetireResponse]:
-        """Stops admitting for good and settles, as retired, every task that no actor took yet."""
+        """Stops admitting for good and drops, as retired, every task that no actor took yet."""
 
 def add_TaskQueueServiceServicer_to_server(servicer: TaskQueueServiceServicer, server: _aio.Server) -> None: ...

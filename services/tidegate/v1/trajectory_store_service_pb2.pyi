@@ -435,7 +435,7 @@ class WatchOutcomesResponse(_message.Message):
 Global___WatchOutcomesResponse: _TypeAlias = WatchOutcomesResponse  # noqa: Y015
 
 @_typing.final
-class SettleRequest(_message.Message):
+class DropUnarrivedRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DROPPED_FIELD_NUMBER: _builtins.int
@@ -452,26 +452,26 @@ class SettleRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SettleRequest: _TypeAlias = SettleRequest  # noqa: Y015
+Global___DropUnarrivedRequest: _TypeAlias = DropUnarrivedRequest  # noqa: Y015
 
 @_typing.final
-class SettleResponse(_message.Message):
+class DropUnarrivedResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SETTLED_FIELD_NUMBER: _builtins.int
-    settled: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    dropped: _builtins.int
     def __init__(
         self,
         *,
-        settled: _builtins.int = ...,
+        dropped: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["settled", b"settled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SettleResponse: _TypeAlias = SettleResponse  # noqa: Y015
+Global___DropUnarrivedResponse: _TypeAlias = DropUnarrivedResponse  # noqa: Y015
 
 @_typing.final
 class GetLedgerRequest(_message.Message):

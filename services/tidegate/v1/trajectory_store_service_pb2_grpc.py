@@ -65,10 +65,10 @@ class TrajectoryStoreServiceStub:
                 request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.WatchOutcomesRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.WatchOutcomesResponse.FromString,
                 _registered_method=True)
-        self.Settle = channel.unary_unary(
-                '/tidegate.v1.TrajectoryStoreService/Settle',
-                request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SettleRequest.SerializeToString,
-                response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SettleResponse.FromString,
+        self.DropUnarrived = channel.unary_unary(
+                '/tidegate.v1.TrajectoryStoreService/DropUnarrived',
+                request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.DropUnarrivedRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.DropUnarrivedResponse.FromString,
                 _registered_method=True)
         self.GetLedger = channel.unary_unary(
                 '/tidegate.v1.TrajectoryStoreService/GetLedger',
@@ -138,7 +138,7 @@ class TrajectoryStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Settle(self, request, context):
+    def DropUnarrived(self, request, context):
         """Drops trajectories that no actor will finish, by id; ids that already have an outcome keep it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -206,10 +206,10 @@ def add_TrajectoryStoreServiceServicer_to_server(servicer, server):
                     request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.WatchOutcomesRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.WatchOutcomesResponse.SerializeToString,
             ),
-            'Settle': grpc.unary_unary_rpc_method_handler(
-                    servicer.Settle,
-                    request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SettleRequest.FromString,
-                    response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SettleResponse.SerializeToString,
+            'DropUnarrived': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropUnarrived,
+                    request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.DropUnarrivedRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.DropUnarrivedResponse.SerializeToString,
             ),
             'GetLedger': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLedger,
@@ -406,7 +406,7 @@ class TrajectoryStoreService:
             _registered_method=True)
 
     @staticmethod
-    def Settle(request,
+    def DropUnarrived(request,
             target,
             options=(),
             channel_credentials=None,
@@ -419,9 +419,9 @@ class TrajectoryStoreService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/tidegate.v1.TrajectoryStoreService/Settle',
-            tidegate_dot_v1_dot_trajectory__store__service__pb2.SettleRequest.SerializeToString,
-            tidegate_dot_v1_dot_trajectory__store__service__pb2.SettleResponse.FromString,
+            '/tidegate.v1.TrajectoryStoreService/DropUnarrived',
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.DropUnarrivedRequest.SerializeToString,
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.DropUnarrivedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -28,7 +28,7 @@ class TrajectoryStoreServiceStub:
     """Rows trained up to this step are safe in a checkpoint: their payload may go."""
     WatchOutcomes: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.WatchOutcomesRequest, _trajectory_store_service_pb2.WatchOutcomesResponse]
     """Long poll: outcomes after a cursor, at most max_wait_s later."""
-    Settle: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.SettleRequest, _trajectory_store_service_pb2.SettleResponse]
+    DropUnarrived: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.DropUnarrivedRequest, _trajectory_store_service_pb2.DropUnarrivedResponse]
     """Drops trajectories that no actor will finish, by id; ids that already have an outcome keep it."""
     GetLedger: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.GetLedgerRequest, _trajectory_store_service_pb2.GetLedgerResponse]
     """Counts by state, reason, lag and use: the right-hand side of the audit."""
@@ -91,11 +91,11 @@ class TrajectoryStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         """Long poll: outcomes after a cursor, at most max_wait_s later."""
 
     @_abc_1.abstractmethod
-    def Settle(
+    def DropUnarrived(
         self,
-        request: _trajectory_store_service_pb2.SettleRequest,
-        context: _aio.ServicerContext[_trajectory_store_service_pb2.SettleRequest, _abc.Awaitable[_trajectory_store_service_pb2.SettleResponse]],
-    ) -> _abc.Awaitable[_trajectory_store_service_pb2.SettleResponse]:
+        request: _trajectory_store_service_pb2.DropUnarrivedRequest,
+        context: _aio.ServicerContext[_trajectory_store_service_pb2.DropUnarrivedRequest, _abc.Awaitable[_trajectory_store_service_pb2.DropUnarrivedResponse]],
+    ) -> _abc.Awaitable[_trajectory_store_service_pb2.DropUnarrivedResponse]:
         """Drops trajectories that no actor will finish, by id; ids that already have an outcome keep it."""
 
     @_abc_1.abstractmethod

@@ -10,6 +10,6 @@ from tidegate.runtime.config import Settings
 
 @pytest.fixture
 async def store(settings: Settings) -> AsyncIterator[FakeStore]:
-    """A trajectory store that hears what is settled and keeps what is uploaded."""
+    """A trajectory store that records what is dropped and keeps what is uploaded."""
     async with serving_store(settings) as store:
         yield store

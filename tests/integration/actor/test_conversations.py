@@ -161,7 +161,7 @@ async def test_actor_that_drains_hands_its_conversations_on(
             await emptied(bus, topology, "TASKS")
     assert second.stats.value("tokens_resumed_total") > 0
     assert second.stats.value("tokens_lost_total") == 0
-    assert not store.settled
+    assert not store.dropped
     assert len(records) == 2 * NUM_SAMPLES
     for record in records:
         assert_is_an_episode(record)

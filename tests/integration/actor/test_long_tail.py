@@ -117,14 +117,14 @@ async def test_rollout_that_falls_out_of_the_budget_is_ended_at_once_and_the_act
         await until(lambda: context.stats.value("swaps_total") == 1)
         await announce_policy(bus, topology, 1, mlp_params(1))
         await until(lambda: context.stats.value("serving_step") == 1)
-        assert not store.settled, "one version behind is inside the budget"
+        assert not store.dropped, "one version behind is inside the budget"
         await announce_policy(bus, topology, 2, mlp_params(2))
-        await until(lambda: bool(store.settled))
+        await until(lambda: bool(store.dropped))
         await give(bus, topology, [segment("task-2")])
         [record] = await trajectories(bus, topology, 1)
         await emptied(bus, topology, "TASKS")
     assert record.task_id == "task-2"
-    [(name, (reason, detail))] = store.settled.items()
+    [(name, (reason, detail))] = store.dropped.items()
     assert (name, reason) == ("task-1.0", "stale")
     assert "cut at length 32" in detail
     assert "2 versions behind while under way (max_lag 1)" in detail
@@ -144,10 +144,10 @@ async def test_what_was_cut_is_told_until_the_store_has_heard_it(
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await until(lambda: context.stats.value("swaps_total") == 1)
         await announce_policy(bus, topology, 5, mlp_params(1))
-        await until(lambda: context.stats.value("settle_retries_total") >= 2)
+        await until(lambda: context.stats.value("drop_report_retries_total") >= 2)
         assert await count_of(bus, topology, "TASKS") == 1, "not acknowledged before it is terminal"
         store.away = False
-        await until(lambda: "task-1.0" in store.settled)
+        await until(lambda: "task-1.0" in store.dropped)
         await emptied(bus, topology, "TASKS")
 
 
@@ -162,7 +162,7 @@ async def test_with_the_standard_policy_nothing_is_cut_however_late(
         await announce_policy(bus, topology, 9, mlp_params(1))
         [record] = await trajectories(bus, topology, 1)
     assert record.task_id == "task-1"
-    assert not store.settled
+    assert not store.dropped
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -208,13 +208,13 @@ async def test_group_is_cut_between_two_tokens_and_ends_whole(
     async with running(main.build, CONFIG, make_context("actor", text, bus=bus)) as context:
         await asyncio.to_thread(written.wait, HOLD_S)
         await announce_policy(bus, topology, 7, char_lm_params(1))
-        await until(lambda: len(store.settled) == 16)
+        await until(lambda: len(store.dropped) == 16)
         await give(bus, topology, [group("task-2", num_samples=16)])
         [message] = await read(bus, spec, 1)
         await emptied(bus, topology, "TASKS")
     assert {record.task_id for record in decode_frame(message.data)} == {"task-2"}
-    assert set(store.settled) == {f"task-1.{index}" for index in range(16)}
-    assert all("cut at length 2" in detail for _, detail in store.settled.values())
+    assert set(store.dropped) == {f"task-1.{index}" for index in range(16)}
+    assert all("cut at length 2" in detail for _, detail in store.dropped.values())
     assert context.stats.value("cut_length.2-3_total") == context.stats.value("cut_total") == 16
 
 
@@ -240,7 +240,7 @@ async def test_groups_rewarded_alike_are_settled_and_all_samples_end_exactly_onc
         running(main.build, config, make_context("actor", text, bus=bus)) as context,
     ):
         await emptied(bus, topology, "TASKS")
-        num_groups = len(names) - len(store.settled) // 6
+        num_groups = len(names) - len(store.dropped) // 6
         assert 0 < num_groups < len(names), "some groups differ and some do not"
         for message in await read(bus, topology.trajectory_consumer(0), num_groups):
             records = decode_frame(message.data)
@@ -254,11 +254,11 @@ async def test_groups_rewarded_alike_are_settled_and_all_samples_end_exactly_onc
         for record in records:
             validate_trajectory(record, run_id=text.run)
     arrived = {record.trajectory_id for records in trained.values() for record in records}
-    assert arrived.isdisjoint(store.settled)
-    assert arrived | set(store.settled) == {f"{name}.{index}" for name in names for index in range(6)}
-    assert {reason for reason, _ in store.settled.values()} == {"settled"}
+    assert arrived.isdisjoint(store.dropped)
+    assert arrived | set(store.dropped) == {f"{name}.{index}" for name in names for index in range(6)}
+    assert {reason for reason, _ in store.dropped.values()} == {"settled"}
     values = context.stats.snapshot(at_s=0.0).values
-    num_settled = len(store.settled) // 6
+    num_settled = len(store.dropped) // 6
     assert values["settled_groups_total"] == num_settled
     assert values["settled_total"] == values["settled_bin.all_total"] == 6 * num_settled
     assert values["unsampled_total"] == 4 * num_settled
@@ -276,7 +276,7 @@ async def test_without_an_environment_worker_no_group_is_settled_and_none_is_los
     records = decode_frame(message.data)
     assert len(records) == records[0].group_size == 5
     assert context.stats.value("settle_checks_failed_total") == 1
-    assert not store.settled
+    assert not store.dropped
 
 
 async def test_cap_follows_what_was_seen_and_is_recorded(

@@ -15,18 +15,20 @@ class FakeStore:
     """The two calls that come from outside of the learner."""
 
     def __init__(self) -> None:
-        self.settled: dict[str, tuple[str, str]] = {}
+        self.dropped: dict[str, tuple[str, str]] = {}
         self.uploads: dict[str, bytes] = {}
         self.away = False
         self.num_calls = 0
 
-    async def Settle(self, request: pb.SettleRequest, context: Any) -> pb.SettleResponse:  # gRPC's name
+    async def DropUnarrived(
+        self, request: pb.DropUnarrivedRequest, context: Any
+    ) -> pb.DropUnarrivedResponse:  # gRPC's name
         self.num_calls += 1
         if self.away:
             raise UnavailableError("the store is away")
-        fresh = [dropped for dropped in request.dropped if dropped.trajectory_id not in self.settled]
-        self.settled |= {dropped.trajectory_id: (dropped.reason, dropped.detail) for dropped in fresh}
-        return pb.SettleResponse(settled=len(fresh))
+        fresh = [dropped for dropped in request.dropped if dropped.trajectory_id not in self.dropped]
+        self.dropped |= {dropped.trajectory_id: (dropped.reason, dropped.detail) for dropped in fresh}
+        return pb.DropUnarrivedResponse(dropped=len(fresh))
 
     async def UploadPayload(  # gRPC's name
         self, requests: AsyncIterator[pb.UploadPayloadRequest], context: Any

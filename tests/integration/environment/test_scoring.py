@@ -184,9 +184,9 @@ async def test_group_that_cannot_be_decoded_is_kept_in_quarantine_and_settled_an
         [message] = await scored_messages(bus, topology, 1)
         await drained(bus, topology)
     assert [record.task_id for record in decode_frame(message.data)] == ["task-5", "task-5"]
-    assert set(store.settled) == {f"task-{number}.{index}" for number in range(1, 5) for index in (0, 1)}
-    assert {reason for reason, _ in store.settled.values()} == {"invalid"}
-    assert "no policy can produce" in store.settled["task-2.0"][1]
+    assert set(store.dropped) == {f"task-{number}.{index}" for number in range(1, 5) for index in (0, 1)}
+    assert {reason for reason, _ in store.dropped.values()} == {"invalid"}
+    assert "no policy can produce" in store.dropped["task-2.0"][1]
     assert (await bus.stream_state(topology.stream("QUARANTINE"))).messages == 4
     assert context.stats.value("quarantined_total") == 4
 
@@ -202,7 +202,7 @@ async def test_settling_waits_for_a_store_that_is_away(
         assert (await bus.stream_state(topology.stream("ROLLOUTS"))).messages == 1
         store.away = False
         await drained(bus, topology)
-    assert set(store.settled) == {"task-1.0", "task-1.1"}
+    assert set(store.dropped) == {"task-1.0", "task-1.1"}
 
 
 class BrokenTask:
@@ -236,12 +236,12 @@ async def test_failed_verifier_costs_its_completion_or_its_group_as_configured(
     }
     if on_error == "drop":
         assert set(rewards) == {"task-2.0", "task-2.1"}
-        assert {reason for reason, _ in store.settled.values()} == {"failed"}
-        assert set(store.settled) == {"task-1.0", "task-1.1"}
+        assert {reason for reason, _ in store.dropped.values()} == {"failed"}
+        assert set(store.dropped) == {"task-1.0", "task-1.1"}
     else:
         assert rewards["task-1.1"].reward == (0.25 if on_error == "partial" else 0.0)
         assert "its own bug" in rewards["task-1.1"].verifier_log
-        assert store.settled == {}
+        assert store.dropped == {}
 
 
 async def test_reward_of_a_group_is_what_its_task_and_its_judge_say(

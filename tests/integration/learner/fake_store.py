@@ -156,4 +156,4 @@ class FakeStore:
     async def _unasked(self, request: Any, context: Any) -> Any:
         raise AssertionError("a learner has no business here")
 
-    WatchOutcomes = Settle = GetLedger = ReadLedger = GetTrajectory = UploadPayload = _unasked
+    WatchOutcomes = DropUnarrived = GetLedger = ReadLedger = GetTrajectory = UploadPayload = _unasked

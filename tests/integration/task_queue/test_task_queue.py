@@ -202,7 +202,7 @@ async def test_retired_run_admits_no_more_and_settles_what_never_arrived(stage: 
         stage.tell(tasks[:1], "accepted")
         await until(lambda: context.stats.value("running_trajectories") == 1)
         await stage.client(context).retire(reason="enough")
-        assert stage.store.settled == {trajectory_at(2, 0): "retired: enough"}
+        assert stage.store.dropped == {trajectory_at(2, 0): "retired: enough"}
         await until(lambda: context.stats.value("in_flight_trajectories") == 1)
         await stage.announce(1)
         assert await stage.taker.take_whatever_comes(for_s=0.2) == []
@@ -215,13 +215,13 @@ async def test_retired_run_admits_no_more_and_settles_what_never_arrived(stage: 
         )
 
 
-async def test_task_that_was_overtaken_and_never_arrives_is_settled_as_failed(stage: Stage) -> None:
+async def test_task_that_was_overtaken_and_never_arrives_is_dropped_as_failed(stage: Stage) -> None:
     async with running(build, IMPATIENT, stage.context()):
         await stage.announce(0)
         tasks = await stage.taker.take(2)
         stage.tell(tasks[1:], "accepted")
-        await until(lambda: trajectory_at(1, 0) in stage.store.settled)
-        assert stage.store.settled[trajectory_at(1, 0)].startswith(
+        await until(lambda: trajectory_at(1, 0) in stage.store.dropped)
+        assert stage.store.dropped[trajectory_at(1, 0)].startswith(
             "failed: no trajectory within task_deadline_s"
         )
         assert [task.task_id for task in await stage.taker.take(1)] == [task_id(3)]
@@ -233,12 +233,12 @@ async def test_last_task_is_found_lost_once_an_actor_had_nothing_to_do(stage: St
         await stage.announce(0)
         await stage.taker.take(2)
         waited_s = 0.0
-        while not stage.store.settled:
+        while not stage.store.dropped:
             waited_s += 0.05
             report = ServiceStats("actor", "actor-0", "ready", 0.0, 1.0, {"wait_task_s_total": waited_s})
             await stage.bus.publish_core(stage.topology.stats("actor-0"), encode_stats(report))
             await asyncio.sleep(0.05)
-        assert set(stage.store.settled) == {trajectory_at(1, 0), trajectory_at(2, 0)}
+        assert set(stage.store.dropped) == {trajectory_at(1, 0), trajectory_at(2, 0)}
 
 
 async def test_zero_actors_is_a_pause_and_loses_no_task(stage: Stage) -> None:
@@ -247,7 +247,7 @@ async def test_zero_actors_is_a_pause_and_loses_no_task(stage: Stage) -> None:
         await stage.announce(0)
         await until(lambda: context.stats.value("tasks_published_total") == 2)
         await asyncio.sleep(0.5)
-        assert stage.store.settled == {}
+        assert stage.store.dropped == {}
         assert len(await stage.taker.take(2)) == 2
 
 

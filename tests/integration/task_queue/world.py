@@ -29,11 +29,11 @@ def version(step: int) -> PolicyVersion:
 
 
 class FakeStore:
-    """A log of outcomes and a record of what was settled; a settled id that is not terminal comes back as dropped."""
+    """A log of outcomes and a record of drops; a dropped id that is not terminal comes back as an outcome."""
 
     def __init__(self) -> None:
         self.log: list[pb.Outcome] = []
-        self.settled: dict[str, str] = {}
+        self.dropped: dict[str, str] = {}
         self._states: dict[str, str] = {}
         self._changed = asyncio.Event()
 
@@ -62,16 +62,18 @@ class FakeStore:
         new = self.log[request.cursor : request.cursor + request.limit]
         return pb.WatchOutcomesResponse(outcomes=new, next_cursor=request.cursor + len(new))
 
-    async def Settle(self, request: pb.SettleRequest, context: Call) -> pb.SettleResponse:
+    async def DropUnarrived(
+        self, request: pb.DropUnarrivedRequest, context: Call
+    ) -> pb.DropUnarrivedResponse:
         fresh = [
             item
             for item in request.dropped
             if self._states.get(item.trajectory_id) not in ("trained", "dropped")
         ]
         for item in fresh:
-            self.settled[item.trajectory_id] = f"{item.reason}: {item.detail}"
+            self.dropped[item.trajectory_id] = f"{item.reason}: {item.detail}"
             self.tell(item.trajectory_id, "dropped")
-        return pb.SettleResponse(settled=len(fresh))
+        return pb.DropUnarrivedResponse(dropped=len(fresh))
 
     def __getattr__(self, name: str) -> Any:
         """Every other call of the service exists and is never made."""

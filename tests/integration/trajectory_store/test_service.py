@@ -204,7 +204,7 @@ async def test_lease_that_waited_in_vain_is_answered_empty(peers: Peers) -> None
 async def test_waiting_watcher_hears_of_the_next_outcome(peers: Peers) -> None:
     waiting = asyncio.create_task(peers.client.watch_outcomes(0, limit=10, max_wait_s=WAIT_S))
     await asyncio.sleep(0.05)
-    assert await peers.client.settle([Dropped(peers.trajectory("t-9").trajectory_id, "failed")]) == 1
+    assert await peers.client.drop_unarrived([Dropped(peers.trajectory("t-9").trajectory_id, "failed")]) == 1
     outcomes, cursor = await waiting
     assert [(outcome.trajectory_id, outcome.state, outcome.reason) for outcome in outcomes] == [
         ("t-9.0", "dropped", "failed")
@@ -436,6 +436,6 @@ async def test_second_store_on_one_folder_is_refused(peers: Peers) -> None:
 async def test_unknown_trajectory_and_unknown_reason_are_named(peers: Peers) -> None:
     with pytest.raises(NotFoundError, match="t-404"):
         await peers.client.trajectory("t-404.0")
-    request = pb.SettleRequest(dropped=[pb.DroppedTrajectory(trajectory_id="t-1.0", reason="bored")])
+    request = pb.DropUnarrivedRequest(dropped=[pb.DroppedTrajectory(trajectory_id="t-1.0", reason="bored")])
     with pytest.raises(RecordError, match="bored"), remote_errors("trajectory_store"):
-        await peers.stub.Settle(request)
+        await peers.stub.DropUnarrived(request)

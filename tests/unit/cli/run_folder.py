@@ -64,7 +64,7 @@ def write_books(
     log = StepsLog(folder / "learner" / "steps.jsonl", bytes_max=1 << 20)
     for step in range(batches):
         _train(store, log, step)
-    store.settle(
+    store.drop_unarrived(
         [
             Dropped(id_of(seq), "retired", "the run is ending")
             for seq in range(arrived + 1, arrived + 1 + retired)

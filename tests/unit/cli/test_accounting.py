@@ -26,7 +26,7 @@ def test_ledger_row_that_nobody_admitted_unbalances_the_books(tmp_path: Path) ->
     record = write_books(tmp_path)
     run = RunId(record.run_id)
     store = Store(ledger_path(tmp_path).parent, run_id=run, config=TrajectoryStoreConfig(), now_s=0.0)
-    store.settle([Dropped(TrajectoryId(f"{TaskId('stranger')}.0"), "failed")], now_s=0.0)
+    store.drop_unarrived([Dropped(TrajectoryId(f"{TaskId('stranger')}.0"), "failed")], now_s=0.0)
     store.close()
     books = read_accounting(tmp_path)
     assert not books.audit.balanced

@@ -104,7 +104,7 @@ def store(folder: Path) -> Store:
         train(store, step=step)
         if step != 2:
             dropped = Dropped(TrajectoryId(f"t{step + 10:010d}.0"), "failed", "gave up")
-            store.settle([dropped], now_s=START_S + 10.9 + step)
+            store.drop_unarrived([dropped], now_s=START_S + 10.9 + step)
     ingest(store, run, "t0000000099")
     return store
 

@@ -55,7 +55,7 @@ def test_new_member_of_a_group_is_stored_though_the_others_are_known(store: Stor
 
 
 def test_late_arrival_of_a_settled_trajectory_is_a_duplicate(store: Store) -> None:
-    assert store.settle([Dropped(TrajectoryId("t-1.0"), "failed", "gave up")], now_s=NOW_S) == 1
+    assert store.drop_unarrived([Dropped(TrajectoryId("t-1.0"), "failed", "gave up")], now_s=NOW_S) == 1
     accept(store, "t-1")
     assert state_of(store, "t-1.0") == ("dropped", "failed")
     assert store.totals().duplicates == 1
@@ -64,8 +64,8 @@ def test_late_arrival_of_a_settled_trajectory_is_a_duplicate(store: Store) -> No
 def test_settling_what_has_an_outcome_changes_nothing(store: Store) -> None:
     accept(store, "t-1")
     names = [Dropped(TrajectoryId(name), "retired") for name in ("t-1.0", "t-2.0", "t-2.0")]
-    assert store.settle(names, now_s=NOW_S) == 1
-    assert store.settle(names, now_s=NOW_S) == 0
+    assert store.drop_unarrived(names, now_s=NOW_S) == 1
+    assert store.drop_unarrived(names, now_s=NOW_S) == 0
     assert state_of(store, "t-1.0") == ("available", "")
 
 

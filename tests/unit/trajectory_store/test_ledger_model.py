@@ -147,11 +147,11 @@ class LedgerMachine(RuleBasedStateMachine):
                     )
 
     @rule(tasks=st.lists(st.sampled_from(sorted(TASKS)), min_size=1, max_size=3))
-    def settle(self, tasks: list[str]) -> None:
+    def drop_unarrived(self, tasks: list[str]) -> None:
         names = {trajectory_id(TaskId(task), sample_index=0) for task in tasks}
         new = [name for name in names if name not in self.rows]
         dropped = [Dropped(name, "failed", "no actor finished it") for name in names]
-        assert self.store.settle(dropped, now_s=self.now_s) == len(new)
+        assert self.store.drop_unarrived(dropped, now_s=self.now_s) == len(new)
         for name in new:
             self.rows[name] = Row("dropped", reason="failed")
 

@@ -37,7 +37,7 @@ def lived(folder: Path) -> Store:
     )
     store.ingest([message_of(make_trajectory("t-2", version=at(0)))], now_s=NOW_S)
     assert lease(store, at(9)) is None
-    store.settle([Dropped(TrajectoryId("t-3.0"), "failed", "gave up")], now_s=NOW_S)
+    store.drop_unarrived([Dropped(TrajectoryId("t-3.0"), "failed", "gave up")], now_s=NOW_S)
     return store
 
 
@@ -127,7 +127,7 @@ def test_reader_cannot_write(tmp_path: Path) -> None:
     store = lived(tmp_path)
     reader = ids(tmp_path / LEDGER_FILE)
     assert next(reader) == "t-1.0"
-    store.settle([Dropped(TrajectoryId("t-9.0"), "failed")], now_s=NOW_S)
+    store.drop_unarrived([Dropped(TrajectoryId("t-9.0"), "failed")], now_s=NOW_S)
     assert list(reader) == ["t-2.0", "t-3.0"]
     assert "t-9.0" in set(ids(tmp_path / LEDGER_FILE))
     store.close()

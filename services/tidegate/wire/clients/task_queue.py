@@ -45,7 +45,7 @@ class TaskQueueClient:
         return [TrajectoryId(item) for item in response.trajectory_ids], response.oldest_admitted_at_s
 
     async def retire(self, *, reason: str) -> None:
-        """Stop admitting for good, and settle as retired whatever no actor took yet."""
+        """Stop admitting for good, and drop, as retired, what no actor took yet."""
         with remote_errors(SERVICE):
             await self._stub.Retire(pb.RetireRequest(reason=reason), timeout=DEADLINE_S)
 

@@ -232,13 +232,13 @@ class TrajectoryStoreClient:
         ]
         return outcomes, response.next_cursor
 
-    async def settle(self, dropped: Sequence[Dropped]) -> int:
-        """Drop trajectories that nobody will finish; returns how many had no outcome before."""
+    async def drop_unarrived(self, dropped: Sequence[Dropped]) -> int:
+        """Drop trajectories that no actor will finish; returns how many had no outcome before."""
         with remote_errors(SERVICE):
-            response = await self._stub.Settle(
-                pb.SettleRequest(dropped=_dropped(dropped)), timeout=DEADLINE_S
+            response = await self._stub.DropUnarrived(
+                pb.DropUnarrivedRequest(dropped=_dropped(dropped)), timeout=DEADLINE_S
             )
-        return response.settled
+        return response.dropped
 
     async def ledger(self) -> tuple[LedgerTotals, PolicyVersion | None]:
         """Counts by state, and the newest version the store heard of."""

@@ -1,4 +1,4 @@
-"""Telling the store of trajectories that will never come, for as long as it takes it to hear."""
+"""Reports to the store of trajectories that will never arrive, repeated until it has them."""
 
 from collections.abc import Sequence
 
@@ -9,24 +9,27 @@ from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClien
 BACKOFF = Backoff(start_s=0.1, max_s=2.0)
 
 
-async def settle_dropped(
+async def report_dropped(
     context: ServiceContext, store: TrajectoryStoreClient, dropped: Sequence[Dropped], *, task_id: str
 ) -> bool:
-    """Make trajectories of a task terminal, however long the store is away; False when draining came first.
+    """Make trajectories of a task terminal; False if draining began while the store was away.
 
     Raises:
-        TidegateError: the store refuses them, which repeating cannot mend.
+        TidegateError: the store refuses them.
     """
     if not dropped:
         return True
 
     def note(failed: FailedAttempt) -> None:
-        context.stats.add("settle_retries_total")
-        context.log.warning("settle_waits", task_id=task_id, error=str(failed.error))
+        context.stats.add("drop_report_retries_total")
+        context.log.warning("drop_report_waits", task_id=task_id, error=str(failed.error))
 
     try:
         await retry(
-            lambda: store.settle(dropped), BACKOFF, draining=StopWhenDraining(context.drain), on_retry=note
+            lambda: store.drop_unarrived(dropped),
+            BACKOFF,
+            draining=StopWhenDraining(context.drain),
+            on_retry=note,
         )
     except DrainingError:
         return False
