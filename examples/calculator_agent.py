@@ -1,4 +1,4 @@
-"""An agent as anybody would write it: OpenAI's client, one tool, a loop. It knows nothing of Tidegate.
+"""An ordinary agent: OpenAI's client, one tool, a loop. Nothing in it refers to Tidegate.
 
 OPENAI_BASE_URL=... OPENAI_API_KEY=... python examples/calculator_agent.py "12*(3+45)-7="
 """
@@ -34,7 +34,7 @@ SIGNS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def calculate(expression: str) -> str:
-    """The value as text; ``?`` for what is no expression. Nothing is evaluated but what the table of signs holds."""
+    """The value as text; ``?`` for anything else. Only the operations in ``SIGNS`` are evaluated."""
     try:
         parsed = ast.parse(expression[:100], mode="eval").body
     except (SyntaxError, ValueError):
@@ -47,7 +47,7 @@ def calculate(expression: str) -> str:
 
 
 def answer(client: openai.OpenAI, question: str) -> str:
-    """Ask the model until it calls no more tools; what it said last."""
+    """Ask the model until it calls no more tools; returns its last message."""
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(TURNS_MAX):
         reply = client.chat.completions.create(model=MODEL, messages=messages, tools=[CALCULATOR])

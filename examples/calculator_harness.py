@@ -15,7 +15,7 @@ TIMEOUT_S = 60.0
 
 
 def post_reward(url: str, key: str, reward: float) -> None:
-    """Tell the gateway; it ends the episode."""
+    """Post the reward to the gateway, which ends the episode."""
     request = urllib.request.Request(
         url,
         data=json.dumps({"reward": reward, "components": {"exact": reward}}).encode(),
@@ -27,7 +27,7 @@ def post_reward(url: str, key: str, reward: float) -> None:
 
 
 def main() -> None:
-    """One episode."""
+    """Run one episode."""
     task = json.loads(os.environ["TIDEGATE_TASK"])
     judged_by = json.loads(os.environ["TIDEGATE_REWARD"])
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}

@@ -1,4 +1,4 @@
-"""The same agent for many episodes: asks a gateway for tasks over HTTP, answers them side by side, posts rewards.
+"""The same agent for many episodes: claims episodes of a gateway over HTTP, runs them in threads, posts rewards.
 
 TIDEGATE_GATEWAY_KEY=... python examples/calculator_worker.py http://127.0.0.1:8800 16
 """
@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 
 
 def claim(base: str, key: str) -> dict[str, Any] | None:
-    """The next episode; None when none waits or nobody is there yet."""
+    """The next episode; None when none is available or the gateway is not up yet."""
     request = urllib.request.Request(
         f"{base}/tidegate/episodes", headers={"Authorization": f"Bearer {key}"}, method="POST"
     )
@@ -37,7 +37,7 @@ def claim(base: str, key: str) -> dict[str, Any] | None:
 
 
 def work(base: str, key: str, shared: openai.OpenAI) -> None:
-    """One episode after the other, for as long as the process lives; ``shared`` has the connections."""
+    """Run one episode after the other until the process ends; ``shared`` holds the connections."""
     while True:
         episode = claim(base, key)
         if episode is None:
@@ -48,11 +48,11 @@ def work(base: str, key: str, shared: openai.OpenAI) -> None:
             exact = answer(client, episode["task"]["prompt"]) == episode["answer"]
             post_reward(episode["reward_url"], episode["reward_key"], float(exact))
         except (openai.OpenAIError, OSError) as error:
-            sys.stderr.write(f"episode {episode['episode_id']}: {error}\n")  # the gateway ends it by its rule
+            sys.stderr.write(f"episode {episode['episode_id']}: {error}\n")  # the gateway ends the episode
 
 
 def main() -> None:
-    """As many agents side by side as asked for."""
+    """Run as many agents in parallel as the command line asks for."""
     base, agents = sys.argv[1], int(sys.argv[2])
     key = os.environ["TIDEGATE_GATEWAY_KEY"]
     shared = openai.OpenAI(base_url=base, api_key="each episode has its own")
