@@ -1,4 +1,4 @@
-"""``tidegate bench``."""
+"""``python -m benchmarks``."""
 
 import os
 import time

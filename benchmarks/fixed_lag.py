@@ -2,7 +2,7 @@
 
 Reads one ``Cell`` a line from standard input and answers each with one ``CellResult``. Every completion comes from the
 policy exactly ``lag`` versions before the update it takes part in, which is the worst that a budget of that size allows
-and what a busy asynchronous run shows (``tidegate bench lag``). Generation, verifier, trainer and objectives are
+and what a busy asynchronous run shows (``make bench ARGS=lag``). Generation, verifier, trainer and objectives are
 the platform's own; only the services between them are left out, so that runs are exact, repeatable and short.
 """
 
