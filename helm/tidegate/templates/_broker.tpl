@@ -1,10 +1,10 @@
 {{/*
-Who may say what at the broker, by user; a user is a component. Subjects and streams are those of wire/subjects.py, which
-a test holds against a real server. publish, follow: subjects below `tg.<run>.`. read: streams whose last message is
-asked for. consume: the stream whose durable consumer it shares. tune: the stream whose consumer it changes, unread.
-purge: the stream of notes whose subjects it clears once they are of no use.
-What everybody may: its statistics, events and quarantine; seeing that the streams are there, or making them.
-What nobody may: delete a stream or a message, purge a stream of work.
+Permissions at the broker by user; a user is a component. Subjects and streams are those of wire/subjects.py; a test checks
+them on a real server. publish, follow: subjects below `tg.<run>.`. read: streams whose last message the user requests.
+consume: the stream whose durable consumer it shares. tune: the stream whose consumer it configures without reading.
+purge: the stream of partial rollouts whose subjects it purges when they are obsolete.
+Every user may publish its statistics, events and quarantine, and verify or create the streams.
+No user may delete a stream or a message, or purge a stream of work.
 */}}
 {{- define "tidegate.brokerUsers" -}}
 task-queue: {publish: ["task.*"], follow: ["ver.*", "ctl.task_queue"], read: [CONTROL, POLICY]}
@@ -20,13 +20,13 @@ admission: {publish: ["ctl.*"], follow: ["ver.*"], read: [CONTROL, POLICY], tune
 [TASKS, ROLLOUTS, TRAJECTORIES, PROGRESS, POLICY, CONTROL, EVENTS, QUARANTINE]
 {{- end -}}
 
-{{/* Everybody with a password: the components, people and `helm test` (operator), the server's own account (system), and
+{{/* All users with a password: the components, people and `helm test` (operator), the server's own account (system), and
 the routes between servers. */}}
 {{- define "tidegate.brokerKeys" -}}
 {{- join " " (concat (keys (include "tidegate.brokerUsers" . | fromYaml) | sortAlpha) (list "operator" "routes" "system")) -}}
 {{- end -}}
 
-{{/* The variable that a password reaches the server by: a configuration file without secrets. */}}
+{{/* The environment variable with a user's password: the configuration file contains no secrets. */}}
 {{- define "tidegate.brokerVariable" -}}
 TG_{{ . | upper | replace "-" "_" }}
 {{- end -}}

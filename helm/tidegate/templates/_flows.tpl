@@ -1,6 +1,7 @@
 {{/*
-Who speaks to whom, and nothing else is let through: from -> [to:port]. A port is a container's name for it
-(numbers in the policies, as not every network plugin knows names on the way out); `any` is every port. tests/chart holds this table, as rendered, against its own.
+The permitted flows, from -> [to:port]; everything else is denied. A port is the container's name for it (the policies use
+numbers, because not every network plugin supports names for egress); `any` is every port. tests/chart compares the
+rendered table with its own.
 */}}
 {{- define "tidegate.flows" -}}
 task-queue: ["trajectory-store:grpc"]
@@ -32,7 +33,7 @@ credentials: []
 {{- end }}
 {{- end -}}
 
-{{/* Components that this release has pods of. */}}
+{{/* Components with pods in this release. */}}
 {{- define "tidegate.components" -}}
 {{- $components := list "test" -}}
 {{- range $_, $row := include "tidegate.services" . | fromYaml }}{{ $components = append $components $row.name }}{{ end -}}

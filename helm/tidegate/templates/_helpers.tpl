@@ -15,7 +15,7 @@ in the label of a StatefulSet's pods within 63. */}}
 {{- .Values.runId | default $given -}}
 {{- end -}}
 
-{{/* What never changes for the life of an object: (list root component) */}}
+{{/* Selector labels, which never change during the life of an object: (list root component) */}}
 {{- define "tidegate.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: tidegate
@@ -75,7 +75,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* PodSecurity "restricted", and a file system that nobody can change. */}}
+{{/* PodSecurity "restricted", and a read-only root file system. */}}
 {{- define "tidegate.podSecurity" -}}
 {{ include "tidegate.podUser" . }}
 {{ include "tidegate.podProfiles" dict }}
@@ -89,7 +89,7 @@ fsGroup: 10001
 fsGroupChangePolicy: OnRootMismatch
 {{- end -}}
 
-{{/* What a pod may ask of the kernel; with an environment's section `sandbox`, what that lets the sandbox ask. */}}
+{{/* The pod's security context; for environments with the profiles of their section `sandbox`. */}}
 {{- define "tidegate.podProfiles" -}}
 {{- if .seccompProfile -}}
 seccompProfile: {type: Localhost, localhostProfile: {{ .seccompProfile | quote }}}
@@ -129,7 +129,7 @@ nats://{{ include "tidegate.name" (list . "nats") }}:4222
 {{- .Values.nats.auth.existingSecret | default (include "tidegate.name" (list . "nats-auth")) -}}
 {{- end -}}
 
-{{/* Where the actors' gateway listens: the run file says it, once. */}}
+{{/* The port of the actors' gateway, from the run file. */}}
 {{- define "tidegate.gatewayPort" -}}
 {{- $gateway := (.Values.run.actor | default dict).gateway | default dict -}}
 {{- if not $gateway.port }}{{ fail "actor.gateway.enabled: set run.actor.gateway.port, where the actors listen" }}{{ end -}}

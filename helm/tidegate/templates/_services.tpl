@@ -1,8 +1,8 @@
 {{/*
 The seven services. An eighth is one row here, one section of values, and one line in services.yaml.
-values: its section of values.yaml. name: its component. scalable: a Deployment whose replicas are not ours to set; the
-others are StatefulSets with a volume. called: others reach it by gRPC. priority: its PriorityClass.
-broker: its user at the broker, with the permissions in _nats_permissions.tpl.
+values: its section of values.yaml. name: its component, and its user at the broker (_broker.tpl). scalable: a Deployment
+whose replicas the chart does not set; the others are StatefulSets with a volume. called: other services call it by gRPC.
+priority: its PriorityClass.
 */}}
 {{- define "tidegate.services" -}}
 task_queue: {values: taskQueue, name: task-queue, scalable: false, called: true, priority: control}
@@ -14,7 +14,7 @@ weight_distribution: {values: weightDistribution, name: weight-distribution, sca
 admission: {values: admission, name: admission, scalable: false, called: true, priority: control}
 {{- end -}}
 
-{{/* A service's section of the values over what holds for all: (list root row) */}}
+{{/* A service's section of the values merged over podDefaults: (list root row) */}}
 {{- define "tidegate.pod" -}}
 {{- $root := index . 0 -}}
 {{- mergeOverwrite (deepCopy $root.Values.podDefaults) (index $root.Values (index . 1).values) | toYaml -}}
@@ -25,7 +25,7 @@ admission: {values: admission, name: admission, scalable: false, called: true, p
 {{- .Values.learner.ranks | default (.Values.run.learner | default dict).ranks | default 1 | int -}}
 {{- end -}}
 
-{{/* Which key of `images` a service runs: (list root service pod) */}}
+{{/* The key of `images` for a service: (list root service pod) */}}
 {{- define "tidegate.imageKey" -}}
 {{- $root := index . 0 -}}{{- $service := index . 1 -}}{{- $pod := index . 2 -}}
 {{- if ne ($pod.image | default "auto") "auto" -}}{{ $pod.image }}

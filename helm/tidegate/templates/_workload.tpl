@@ -288,7 +288,7 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{/* What a container of Tidegate knows of itself and the broker: (list root service) */}}
+{{/* Environment variables of a Tidegate container: its identity and the broker: (list root service) */}}
 {{- define "tidegate.env" -}}
 {{- $root := index . 0 -}}
 {{- $user := $root.Values.nats.auth.user | default (index . 1 | replace "_" "-") -}}
@@ -309,7 +309,7 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* The Deployments that admission may see and scale, comma-separated. */}}
+{{/* The Deployments that admission may read and scale, comma-separated. */}}
 {{- define "tidegate.actorDeployments" -}}
 {{- $name := include "tidegate.name" (list . "actor") -}}
 {{- $names := list $name -}}
@@ -330,7 +330,7 @@ spec:
 {{- toYaml $resources -}}
 {{- end -}}
 
-{{/* Where a pod may run and who goes first: (list root row pod) */}}
+{{/* Scheduling: priority, runtime class, node selection, spreading: (list root row pod) */}}
 {{- define "tidegate.placement" -}}
 {{- $root := index . 0 -}}{{- $row := index . 1 -}}{{- $pod := index . 2 -}}
 {{- if $pod.priorityClassName }}
@@ -361,13 +361,13 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* Cluster-wide, hence with the namespace: (list root "control") */}}
+{{/* PriorityClass names are cluster-wide, so they contain the namespace: (list root "control") */}}
 {{- define "tidegate.priorityClass" -}}
 {{- $root := index . 0 -}}
 {{- printf "%s-%s-%s" $root.Release.Namespace (include "tidegate.fullname" $root) (index . 1) | trunc 63 -}}
 {{- end -}}
 
-{{/* The certificate that services show each other. */}}
+{{/* The certificate for mutual TLS between services. */}}
 {{- define "tidegate.tlsMount" -}}
 {{- if .Values.tls.existingSecret -}}
 - {name: tls, mountPath: /etc/tidegate-tls, readOnly: true}
