@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.chart, needs_helm]
 RUN = "cartpole-t"
 TOPOLOGY = Topology(RunId(RUN))
 STREAMS = TOPOLOGY.streams(max_tasks=16)
-HEARD_TIMEOUT_S = 10.0
+HEARD_TIMEOUT_S = 60.0
 TASKS = TOPOLOGY.task_consumer("main", ack_wait_s=5.0, max_running=4)
 ROLLOUTS = TOPOLOGY.rollout_consumer("e", ack_wait_s=5.0, max_running=4)
 TRAJECTORIES = TOPOLOGY.trajectory_consumer(0)
@@ -107,7 +107,7 @@ class Server:
     def close(self) -> None:
         """Stop it."""
         self._process.terminate()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
         self._log.close()
 
     async def bus(self, user: str) -> Bus:

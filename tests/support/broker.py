@@ -14,7 +14,7 @@ from pathlib import Path
 from tidegate.launch.broker import find_server
 from tidegate.runtime.ports import LOOPBACK, is_free
 
-READY_TIMEOUT_S = 10.0
+READY_TIMEOUT_S = 60.0
 # Below the range that `tidegate up` picks its ports from, so that tests and platforms never meet on one.
 TEST_PORTS = range(10_000, 20_000)
 # So many tests share one server, each in an account of its own; the next test starts a fresh server. Measured: a start
@@ -81,7 +81,7 @@ class NatsServer:
         """As a crash would."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=60)
             self._process = None
 
     def _config(self) -> str:

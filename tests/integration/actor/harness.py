@@ -109,7 +109,7 @@ async def read(bus: Bus, spec: ConsumerSpec, count: int) -> list[Delivery]:
     """The next ``count`` messages, acknowledged one by one."""
     consumer = await bus.consumer(spec)
     deliveries: list[Delivery] = []
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(60.0):
         while len(deliveries) < count:
             for delivery in await consumer.fetch(count - len(deliveries), wait_s=1.0):
                 await delivery.ack()
@@ -131,6 +131,6 @@ async def count_of(bus: Bus, topology: Topology, stream: str) -> int:
 
 async def emptied(bus: Bus, topology: Topology, stream: str) -> None:
     """Return once a stream holds nothing."""
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(60.0):
         while await count_of(bus, topology, stream):
             await asyncio.sleep(0.02)

@@ -1,6 +1,5 @@
 """Episodes of several turns between a real actor and real environment workers, who may die in the middle of them."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -133,7 +132,7 @@ async def test_environment_worker_that_dies_costs_no_episode(
         async with running(environment_main.build, EnvironmentConfig(), environments[0]):
             await stack.enter_async_context(running(build, CONFIG, context))
             await until(lambda: context.stats.value("sessions_opened_total") == 8)
-            await asyncio.sleep(0.3)
+            await until(lambda: context.stats.value("tokens_written_total") > 0)
         records = await arrived(bus, topology, 2)
         await emptied(bus, topology, "TASKS")
     assert context.stats.value("sessions_lost_total") > 0
@@ -154,7 +153,7 @@ async def test_actor_that_drains_hands_its_conversations_on(
     async with running(environment_main.build, EnvironmentConfig(), environment):
         async with running(build, CONFIG, first):
             await until(lambda: first.stats.value("sessions_opened_total") == 8)
-            await asyncio.sleep(0.3)
+            await until(lambda: first.stats.value("tokens_written_total") > 0)
         assert first.stats.value("tasks_handed_back_total") > 0
         async with running(build, CONFIG, second):
             records = await arrived(bus, topology, 2)

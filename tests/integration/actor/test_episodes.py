@@ -47,7 +47,7 @@ from tidegate.wire.subjects import Topology
 from tidegate.wire.validate import validate_trajectory
 
 pytestmark = pytest.mark.integration
-CONFIG = ActorConfig(slots=4, prefetch=1, ack_wait_s=1.0, retry_delay_s=0.2, keep_progress_s=0.1)
+CONFIG = ActorConfig(slots=4, prefetch=1, ack_wait_s=2.0, retry_delay_s=0.2, keep_progress_s=0.1)
 NUM_TOKENS = 40
 
 
@@ -224,7 +224,7 @@ async def test_rollout_longer_than_its_delivery_is_never_given_to_another(
     context = make_context("actor", settings, bus=bus)
     async with running(actor.build, CONFIG, context):
         await until(lambda: actor.num_held() == 2)
-        await asyncio.sleep(2.5 * CONFIG.ack_wait_s)
+        await asyncio.sleep(1.5 * CONFIG.ack_wait_s)
         assert actor.engine is not None
         actor.engine.hold_at = None
         await rollouts(bus, topology, 1)

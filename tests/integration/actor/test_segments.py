@@ -34,7 +34,8 @@ from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, Topology
 from tidegate.wire.validate import validate_trajectory
 
 pytestmark = pytest.mark.integration
-CONFIG = ActorConfig(ack_wait_s=1.0, retry_delay_s=0.2)
+# A machine that is busy with other things keeps an actor from its heartbeats for up to a second.
+CONFIG = ActorConfig(ack_wait_s=2.0, retry_delay_s=0.2)
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ async def test_task_waits_for_the_version_it_requires_however_long_without_being
         await until(
             lambda: context.stats.value("serving_step") == 0 and context.stats.value("weight_pull_ms") > 0
         )
-        await asyncio.sleep(2.5 * CONFIG.ack_wait_s)
+        await asyncio.sleep(1.5 * CONFIG.ack_wait_s)
         assert await count_of(bus, topology, "TRAJECTORIES") == 0
         await announce_policy(bus, topology, 1, mlp_params(1))
         [record] = await trajectories(bus, topology, 1)
@@ -153,7 +154,7 @@ async def test_full_stream_keeps_finished_work_stops_taking_tasks_and_loses_noth
     await give(bus, topology, [segment(f"task-{number}") for number in range(12)])
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await until(lambda: bus.backpressure_total >= 4)
-        await asyncio.sleep(2 * CONFIG.ack_wait_s)
+        await asyncio.sleep(1.5 * CONFIG.ack_wait_s)
         # All that is held stays a task: four on their way out, one finished behind them, one that found no room.
         assert await count_of(bus, topology, "TASKS") == 11
         busy_s = context.stats.value("busy_s_total")
@@ -186,7 +187,7 @@ async def test_tasks_of_an_actor_that_died_come_to_another_with_the_same_ids(
 ) -> None:
     await give(bus, topology, [segment("task-1"), segment("task-2")])
     consumer = await bus.consumer(topology.task_consumer("default", ack_wait_s=1.0, max_running=8))
-    taken = await consumer.fetch(2, wait_s=5.0)
+    taken = await consumer.fetch(2, wait_s=60.0)
     assert len(taken) == 2
     await announce_policy(bus, topology, 0, mlp_params(0))
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,18 +133,19 @@ async def test_propagation_is_measured_from_publication_to_the_actors_reports(
 
     async with running(build, CONFIG, make()) as context:
         await listens(context)
+        started_s = time.monotonic()
         await publish(context, 1, since_s=5.0)
         await serve(context, 1)
         await publish(context, 2, since_s=3.0)
         await serve(context, 2)
         found = (await by_name(context))["version_propagation_s"]
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while found.value is None:
                 await asyncio.sleep(0.05)
                 found = (await by_name(context))["version_propagation_s"]
         assert found.good == 1.0
         # The publication was 3 s ago when the learner said so; the reports followed at once.
-        assert 3.0 <= found.value < 8.0
+        assert 3.0 <= found.value < 5.0 + time.monotonic() - started_s
 
 
 async def test_version_that_does_not_arrive_is_bad_while_it_is_awaited(
@@ -156,7 +158,7 @@ async def test_version_that_does_not_arrive_is_bad_while_it_is_awaited(
             values = {"published_at_s": 1000.0 - since_s}
             await send(context, ServiceStats("learner", "learner", "ready", 1000.0, 0.0, values, labels))
         found = (await by_name(context))["version_propagation_s"]
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while not found.bad:
                 await asyncio.sleep(0.05)
                 found = (await by_name(context))["version_propagation_s"]

@@ -91,7 +91,7 @@ async def test_process_that_refuses_its_settings_fails_the_platform_with_its_wor
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     supervisor.start(program("refuses", REFUSES, tmp_path))
-    await asyncio.wait_for(supervisor.failed.wait(), timeout=30)
+    await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
     assert view_of(supervisor, "refuses").restarts == 0
     assert "run.json: unknown field" in str(supervisor.failure)
     assert "logs/refuses.log" in str(supervisor.failure)
@@ -144,4 +144,4 @@ asyncio.run(main())
         pid = int(process.stdout.readline())
         assert is_alive(pid)
         process.kill()
-    asyncio.run(asyncio.wait_for(until(lambda: not is_alive(pid)), timeout=30))
+    asyncio.run(asyncio.wait_for(until(lambda: not is_alive(pid)), timeout=60))

@@ -36,7 +36,7 @@ from tidegate.wire.subjects import (
 
 pytestmark = pytest.mark.integration
 ENV = "arithmetic"
-CONFIG = EnvironmentConfig(ack_wait_s=1.0)
+CONFIG = EnvironmentConfig(ack_wait_s=2.0)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def publish(
 async def scored_messages(bus: Bus, topology: Topology, count: int) -> list[Delivery]:
     consumer = await bus.consumer(topology.trajectory_consumer(0))
     deliveries: list[Delivery] = []
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         while len(deliveries) < count:
             for delivery in await consumer.fetch(count - len(deliveries), wait_s=1.0):
                 await delivery.ack()
@@ -107,7 +107,7 @@ async def scored_messages(bus: Bus, topology: Topology, count: int) -> list[Deli
 
 
 async def drained(bus: Bus, topology: Topology) -> None:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         while (await bus.stream_state(topology.stream("ROLLOUTS"))).messages:
             await asyncio.sleep(0.02)
 

@@ -23,7 +23,7 @@ from tidegate.wire.clients.lifecycle import LifecycleClient
 
 pytestmark = pytest.mark.integration
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 MEMBER = Membership(rank=1, count=2, local_rank=0)
 
 

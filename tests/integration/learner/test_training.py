@@ -165,7 +165,7 @@ async def test_version_that_weight_distribution_lost_is_published_again(
         await until(lambda: len(running.store.commits) == 1)
         await running.serve_weights(tmp_path / "another-disk")
         weights = WeightDistributionClient(life.context.channel("weight_distribution"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60.0):
             while version not in (await weights.head())[1]:
                 await asyncio.sleep(0.05)
         assert (await bus.stream_state(topology.stream("POLICY"))).messages == 2
@@ -182,7 +182,7 @@ async def test_every_publication_of_adapters_names_the_model_they_are_of(
         assert announced.message.base_digest == folder_digest(folder)
         await running.serve_weights(tmp_path / "another-disk")
         weights = WeightDistributionClient(life.context.channel("weight_distribution"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60.0):
             while announced.version not in (await weights.head())[1]:
                 await asyncio.sleep(0.05)
         head, _ = await weights.head()

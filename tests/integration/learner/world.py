@@ -28,7 +28,7 @@ from tidegate.wire.announcement import Announcement
 from tidegate.wire.clients.learner import LearnerClient
 from tidegate.wire.subjects import Topology
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 CONFIG = LearnerConfig(lease_wait_s=0.1, republish_after_s=0.3, cache_dir="")
 
 

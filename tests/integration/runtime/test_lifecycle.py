@@ -43,7 +43,7 @@ class Toy:
 
     async def ready(self) -> LifecycleClient:
         client = LifecycleClient(open_channel(self.settings.addresses["admission"][0]), service="admission")
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             while True:
                 try:
                     if (await client.stats(now_s=0.0)).state == "ready":
@@ -58,11 +58,11 @@ def toy(tmp_path: Path, nats: Broker) -> Iterator[Toy]:
     yield toy
     for process in toy.processes:
         process.kill()
-        process.wait(timeout=5)
+        process.wait(timeout=60)
 
 
 async def exit_code(process: subprocess.Popen[str]) -> int:
-    return await asyncio.to_thread(process.wait, 20)
+    return await asyncio.to_thread(process.wait, 60)
 
 
 async def test_sigterm_drains_and_exits_zero(toy: Toy) -> None:
@@ -105,7 +105,7 @@ async def test_statistics_arrive_as_whole_snapshots(toy: Toy, bus: Bus, topology
 
     await bus.subscribe(topology.stats("*"), handler)
     toy.start("behave")
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         while len(seen) < 3:
             await asyncio.sleep(0.05)
     assert seen[-1].service == "admission"

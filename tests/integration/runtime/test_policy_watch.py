@@ -1,6 +1,8 @@
 """Following POLICY: the newest version wins, whatever order it arrives in and whatever happens to the broker."""
 
 import asyncio
+from itertools import pairwise
+from math import ceil
 from types import SimpleNamespace
 from typing import cast
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.service_harness import until
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree
@@ -53,7 +56,7 @@ class Following:
         await self.bus.publish(self.subject, announcement(at, *lineages), message_id=str(at))
 
     async def until(self, at: PolicyVersion) -> None:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while self.watch.head is None or self.watch.head.version != at:
                 await self.watch.changed(self.watch.head.version if self.watch.head else None, timeout_s=1.0)
 
@@ -124,11 +127,17 @@ async def test_the_stream_is_read_in_quiet_seconds_only(
         return await last(stream, subject)
 
     monkeypatch.setattr(bus, "last", look)
+    loop = asyncio.get_running_loop()
     following = Following(bus, topology)
+    seen_at_s = [loop.time()]
     for step in range(12):
         await following.publish(version(ROOT, step), ROOT)
         await following.until(version(ROOT, step))
+        seen_at_s.append(loop.time())
         await asyncio.sleep(REFRESH_S / 4)
-    assert len(looks) <= 2, "at the start, and perhaps in a second in which this machine stood still"
-    await asyncio.sleep(2.5 * REFRESH_S)
-    assert len(looks) >= 2, "whatever the subscription missed"
+    # On a machine that is busy with other things, some seconds were quiet.
+    gaps_s = [after_s - before_s for before_s, after_s in pairwise([*seen_at_s, loop.time()])]
+    num_quiet = sum(ceil(gap_s / REFRESH_S) for gap_s in gaps_s if gap_s > 0.5 * REFRESH_S)
+    assert len(looks) <= 2 + num_quiet, "at the start, and in quiet seconds"
+    num_looks = len(looks)
+    await until(lambda: len(looks) >= num_looks + 2)

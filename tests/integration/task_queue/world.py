@@ -113,7 +113,7 @@ class Taker:
     async def take(self, count: int) -> list[Task]:
         """Exactly ``count`` tasks; more are not asked for."""
         got: list[Task] = []
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             while len(got) < count:
                 got += await self._fetch(count - len(got), wait_s=1.0)
         return got

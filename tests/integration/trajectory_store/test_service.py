@@ -51,7 +51,7 @@ from tidegate.wire.subjects import HEADER_REASON, HEADER_REFERENCE, HEADER_TRAJE
 
 pytestmark = pytest.mark.integration
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Peers:

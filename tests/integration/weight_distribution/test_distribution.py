@@ -185,7 +185,7 @@ async def test_version_written_but_not_announced_is_announced_by_the_next_life(
             await publishing
         nats.start()
     async with serving(tmp_path, bus):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60.0):
             while (head := await announced(bus, topology)) is None or head.version != version(2):
                 await asyncio.sleep(0.05)
         assert head.inline_snapshot() is not None
@@ -199,7 +199,7 @@ async def test_announcement_that_the_broker_lost_returns(
         stream = topology.stream("POLICY")
         await cast("Any", bus)._client.jsm().delete_stream(stream)  # what a broker with a lost disk comes to
         await bus.bootstrap(topology.streams(max_tasks=64))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60.0):
             while (head := await announced(bus, topology)) is None:
                 await asyncio.sleep(0.05)
         assert head.version == version(1)

@@ -198,7 +198,7 @@ class House:
 
     async def run(self, task: Task) -> Made | None:
         """What comes of a task."""
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             made_ones = [made async for made in self.runner.run([task])]
         assert len(made_ones) <= 1
         return made_ones[0] if made_ones else None
@@ -207,7 +207,7 @@ class House:
         """Run a task until its samples have so many tokens each, where the engine holds them."""
         self.engine.hold_at = num_tokens
         running = asyncio.create_task(self.run(task))
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             while len(self.engine.held) < task.num_samples:
                 assert not running.done(), running.result()
                 await asyncio.sleep(0.001)

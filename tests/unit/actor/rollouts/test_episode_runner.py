@@ -1,11 +1,13 @@
 """Tasks on an engine that writes tokens: many at once, cut, settled, stopped and resumed, and nothing of it lost."""
 
 import asyncio
+import time
 
 import msgspec
 import numpy as np
 import pytest
 
+from tests.support.clocks import wall_clock_s
 from tests.unit.actor.episodes_harness import Echo, House, Notes, task_of
 from tests.unit.actor.support import evaluation_task, version
 from tidegate.actor.engines.port import Rollouts, Sample
@@ -184,15 +186,16 @@ async def test_cap_of_a_bin_is_what_is_written_under_and_recorded() -> None:
 async def test_rollout_takes_the_time_that_its_workload_says() -> None:
     house = House(latency="fixed:0.3")
     rollouts = rollouts_of(await house.run(task_of()))
-    assert rollouts.finished_at_s - rollouts.started_at_s >= 0.3
+    assert rollouts.finished_at_s - rollouts.started_at_s >= wall_clock_s(0.3)
     assert house.value("busy_s_total") >= 0.25
     assert house.value("wait_latency_s_total") >= 0.2
 
 
 async def test_work_of_several_tasks_at_once_is_counted_once() -> None:
     house = House(latency="fixed:0.3")
+    started_s = time.monotonic()
     await asyncio.gather(*(house.run(task_of(f"t-{number}")) for number in range(6)))
-    assert 0.25 <= house.value("busy_s_total") < 1.0
+    assert 0.25 <= house.value("busy_s_total") <= time.monotonic() - started_s
 
 
 # -- stopped and resumed -----------------------------------------------------------------------------------------------
@@ -308,7 +311,7 @@ async def test_what_runs_is_kept_while_it_runs_and_forgotten_when_it_is_done() -
     await house.keeper.forget(task.task_id)
     assert not house.notes.last_of
     house.drain.request()
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60.0):
         await keeping
 
 

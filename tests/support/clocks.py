@@ -1,0 +1,9 @@
+"""Spans between wall-clock stamps beside waits, which follow the monotonic clock."""
+
+# The system slews its wall clock by up to 500 ppm towards the true time: a wait of 1.5 s had stamps 1.499993 s apart.
+SLEW_SHARE_MAX = 0.01
+
+
+def wall_clock_s(waited_s: float) -> float:
+    """The shortest span that two stamps around a wait of ``waited_s`` may have."""
+    return waited_s * (1.0 - SLEW_SHARE_MAX)
