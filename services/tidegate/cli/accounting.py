@@ -1,7 +1,7 @@
-"""The two books of a run read side by side: the task queue's journal and the trajectory store's ledger.
+"""The accounting of a run: the admission journal of the task queue and the ledger of the trajectory store.
 
-Both are opened read-only, beside the services or after them; those of a cluster are asked for. The ledger is read
-first: whatever it holds by then was admitted before, so the journal, read later, must know it.
+Both are opened read-only, while the services run or afterwards; those of a cluster are queried. The ledger is read
+first: everything in it was admitted before, so the journal, which is read later, must contain it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ TotalsT = TypeVar("TotalsT", JournalTotals, LedgerTotals)
 
 
 class RunAccounting(msgspec.Struct, frozen=True):
-    """The totals of both, the verdict about them, and how many trajectories were trained at each lag."""
+    """The totals of journal and ledger, and the audit of them."""
 
     journal: JournalTotals
     ledger: LedgerTotals
@@ -49,7 +49,7 @@ def read_accounting(folder: Path) -> RunAccounting:
     """Audit a run: of a folder, live or stopped, or of a cluster.
 
     Raises:
-        NotFoundError: the run never came so far as to write its books.
+        NotFoundError: the run ended before it wrote journal and ledger.
         CorruptionError: one of them cannot be read.
         StaleFolderError: one of them was written by an incompatible version.
         UnavailableError: a service of the cluster does not answer.
@@ -82,7 +82,7 @@ def _read_file(
     if not path.is_file():
         raise NotFoundError(
             f"Run {record.run_id} has no {path.name} yet",
-            why="its services never came so far as to write one",
+            why="its services ended before they wrote one",
             fix="see logs/ in the run folder",
         )
     totals, *lists = moment(path)

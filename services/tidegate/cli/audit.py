@@ -16,13 +16,13 @@ from tidegate.launch.run_folder import find_folder, read_record
 
 def audit(
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Hold the task queue's journal against the trajectory store's ledger, running or stopped.
+    """Reconcile the admission journal of the task queue with the ledger of the trajectory store.
 
-    Exits 0 if the books balance, 1 if they do not.
+    Works on running and stopped runs. Exits 0 if every admitted trajectory is accounted for once, else 1.
     """
     where = find_folder(folder)
     books = read_accounting(where)
@@ -34,7 +34,7 @@ def audit(
 
 
 def render(books: RunAccounting, *, run_id: str) -> Table:
-    """The audit as a column of sums, with the verdict below."""
+    """The audit as a column of counts, with the verdict below."""
     audit = books.audit
     table = Table(
         title=f"audit of {run_id}", title_justify="left", box=None, show_header=False, padding=(0, 2)

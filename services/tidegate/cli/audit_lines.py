@@ -1,4 +1,4 @@
-"""What an audit says, line by line: on a terminal and in a report."""
+"""The lines of an audit, for the terminal and for the report."""
 
 import msgspec
 
@@ -15,9 +15,9 @@ class AuditLine(msgspec.Struct, frozen=True):
 
 
 def lines_of(audit: Audit) -> list[AuditLine]:
-    """The sum, its parts, and what must be nothing or changed nothing."""
+    """The total, its parts, and the counters of anomalies."""
     return [
-        AuditLine("admitted", audit.admitted, "journaled by the task queue before it was published"),
+        AuditLine("admitted", audit.admitted, "in the admission journal"),
         AuditLine(
             "trained",
             audit.trained,
@@ -34,8 +34,8 @@ def lines_of(audit: Audit) -> list[AuditLine]:
             f"{audit.awaiting:,} not stored yet, {audit.available:,} available, {audit.leased:,} leased",
             is_part=True,
         ),
-        AuditLine("trained twice", audit.trained_twice, "in the surviving lineage"),
-        AuditLine("duplicates", audit.duplicates, "arrived again or after their end: nothing changed"),
+        AuditLine("trained twice", audit.trained_twice, "in the surviving lineage; must be 0"),
+        AuditLine("duplicates", audit.duplicates, "arrived again, or after their end; ignored"),
         AuditLine("quarantined", audit.quarantined),
-        AuditLine("revived", audit.revived, "trained in a branch that a restore left behind"),
+        AuditLine("revived", audit.revived, "trained in a lineage that a restore abandoned"),
     ]

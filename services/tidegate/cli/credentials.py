@@ -37,7 +37,7 @@ class _Secret(msgspec.Struct, frozen=True):
 
 
 def credentials(
-    secret: Annotated[str, typer.Option(help="The Secret to fill, in this pod's namespace.")],
+    secret: Annotated[str, typer.Option(help="Secret to fill, in the namespace of this pod.")],
     key: Annotated[list[str], typer.Option(help="A key that must hold a password; repeatable.")],
 ) -> None:
     """Fill the missing keys of a Secret with random passwords; existing keys are kept. Run by the chart's Job."""
@@ -49,11 +49,11 @@ def credentials(
             fix="let the chart's Job run it",
         )
     made = asyncio.run(_fill_in_cluster(secret, namespace=namespace, keys=key))
-    typer.echo(f"{secret}: {len(made)} of {len(key)} passwords made")
+    typer.echo(f"{secret}: {len(made)} of {len(key)} passwords created")
 
 
 def missing_passwords(present: Mapping[str, str], keys: Sequence[str]) -> dict[str, str]:
-    """A new password for every key that has none; safe in a shell, a URL and the broker's configuration.
+    """A new password for every missing key; safe in a shell, a URL and the broker's configuration.
 
     They begin with a letter: the broker reads an environment variable as a value of its configuration, where digits
     first would be a number.
@@ -65,7 +65,7 @@ async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float 
     """Read, add the missing keys, write unless the Secret changed meanwhile; returns the keys that were made.
 
     Raises:
-        UnavailableError: it did not work in any of ``ATTEMPTS`` attempts.
+        UnavailableError: all ``ATTEMPTS`` attempts failed.
     """
     reason = ""
     for _ in range(ATTEMPTS):
@@ -91,7 +91,7 @@ async def fill_secret(
     """Fill the keys of a Secret that have no password; returns the keys that were made.
 
     Raises:
-        UnavailableError: it did not work in any of ``ATTEMPTS`` attempts.
+        UnavailableError: all ``ATTEMPTS`` attempts failed.
         ConfigError: the API server does not accept the request.
     """
     path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"

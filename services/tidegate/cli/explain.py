@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tidegate.cli.queries import ask_admission
 from tidegate.cli.samples import last_working_sample, numbers
-from tidegate.cli.slo import promise, read_verdicts
+from tidegate.cli.slo import objective_text, read_verdicts
 from tidegate.cli.trajectory_history import read_trajectory_history, sentence
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.errors import NotFoundError
@@ -43,14 +43,14 @@ SHOWN = (
 def explain(
     trajectory_id: Annotated[
         str | None,
-        typer.Argument(help="Why this trajectory was dropped or trained.", metavar="[TRAJECTORY_ID]"),
+        typer.Argument(help="Explain why this trajectory was dropped or trained.", metavar="[TRAJECTORY_ID]"),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say who holds the platform up, what to do about it and what that costs, or what became of a trajectory and why.
+    """Name the bottleneck, its cheapest fix and the cost; or, with an id, the outcome of a trajectory and its reason.
 
     Prices come from the section `prices` of the run file.
     """
@@ -58,7 +58,7 @@ def explain(
     if trajectory_id is not None:
         life = read_trajectory_history(where, trajectory_id)
         answer: dict[str, Any] = {**msgspec.to_builtins(life), "sentence": sentence(life)}
-        _tell(answer, Text(answer["sentence"]), json=json)
+        _print(answer, Text(answer["sentence"]), json=json)
         return
     diagnosis = ask_admission(where, AdmissionClient.diagnose, otherwise=diagnosis_of_samples)
     broken = broken_objectives(where)
@@ -68,10 +68,10 @@ def explain(
         "advice": msgspec.to_builtins(advice),
         "objectives": msgspec.to_builtins(broken),
     }
-    _tell(answer, render(diagnosis, advice, broken), json=json)
+    _print(answer, render(diagnosis, advice, broken), json=json)
 
 
-def _tell(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
+def _print(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
     if json:
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     else:
@@ -79,7 +79,7 @@ def _tell(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
 
 
 class BrokenObjective(msgspec.Struct, frozen=True):
-    """An objective that burns or is breached, in a sentence, and what to do about it."""
+    """An objective that burns or is breached, with a description and a remedy."""
 
     name: str
     sentence: str
@@ -87,7 +87,7 @@ class BrokenObjective(msgspec.Struct, frozen=True):
 
 
 def broken_objectives(folder: Path) -> list[BrokenObjective]:
-    """What the run promised and does not hold, or did not when it ended; none where admission keeps no objectives."""
+    """Objectives that burn or are breached, now or at the end of the run; none where admission keeps no objectives."""
     try:
         verdicts = read_verdicts(folder)
     except NotFoundError:
@@ -104,11 +104,11 @@ def _broken(verdict: Verdict) -> str:
     value = verdict.value if breach is None or breach.value is None else breach.value
     found = "" if value is None else f" at {value:.3g}"
     cause = f": {breach.cause}" if breach is not None else ""
-    return f"{verdict.condition}{found}, promised {promise(verdict.slo)}{cause}"
+    return f"{verdict.condition}{found}, objective {objective_text(verdict.slo)}{cause}"
 
 
 def diagnosis_of_samples(folder: Path) -> Diagnosis:
-    """The diagnosis of the last moment a run worked, from what admission wrote then.
+    """The diagnosis from the last sample that admission wrote while the run worked.
 
     Raises:
         NotFoundError: admission never wrote a sample.
@@ -116,7 +116,7 @@ def diagnosis_of_samples(folder: Path) -> Diagnosis:
     sample = last_working_sample(folder)
     if sample is None:
         raise NotFoundError(
-            f"There is nothing to explain in {folder} yet",
+            f"{folder} has no samples to explain yet",
             why="admission wrote no sample",
             fix="see logs/admission.log",
         )
@@ -126,7 +126,7 @@ def diagnosis_of_samples(folder: Path) -> Diagnosis:
 
 
 def signals_of(numbers_by_name: dict[str, float]) -> Signals:
-    """The window as the diagnosis was made from it; numbers of other versions are ignored, texts do not travel."""
+    """The signals of a diagnosis; names that this version does not know are ignored, and texts are not transferred."""
     defaults = Signals()
     fields: dict[str, Any] = {
         name: type(getattr(defaults, name))(numbers_by_name[name])
@@ -137,7 +137,7 @@ def signals_of(numbers_by_name: dict[str, float]) -> Signals:
 
 
 def render(diagnosis: Diagnosis, advice: Advice, broken: Sequence[BrokenObjective] = ()) -> RenderableType:
-    """The bottleneck, what to do and what it costs, broken promises, why not something else, and the numbers."""
+    """The bottleneck, its fix and cost, broken objectives, why the alternatives do not help, and the signals."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bright_black")
     rows.add_column(overflow="fold")
@@ -155,8 +155,8 @@ def render(diagnosis: Diagnosis, advice: Advice, broken: Sequence[BrokenObjectiv
         rows.add_row(objective.name.replace("_", " "), Text(objective.sentence, style="yellow"))
         rows.add_row("", Text(objective.fix))
     if advice.samples_per_s > 0.0:
-        now = f"{dollars(advice.usd_per_h)} an hour, {dollars(advice.usd_per_million)} a million samples"
-        rows.add_row("costs now", Text(now))
+        now = f"{dollars(advice.usd_per_h)} per hour, {dollars(advice.usd_per_million)} per million samples"
+        rows.add_row("cost now", Text(now))
     for lever, reason in advice.why_not.items():
         rows.add_row("not " + lever.replace("_", " "), Text(reason, style="bright_black"))
     for name in SHOWN:
@@ -168,4 +168,4 @@ def render(diagnosis: Diagnosis, advice: Advice, broken: Sequence[BrokenObjectiv
 
 
 def _priced(fix: Fix) -> str:
-    return f"{fix.action}: {gain_of(fix)} at {dollars(fix.usd_per_million)} a million samples"
+    return f"{fix.action}: {gain_of(fix)} at {dollars(fix.usd_per_million)} per million samples"

@@ -1,4 +1,4 @@
-"""``tidegate model``: the folder of a pretrained model, made if need be."""
+"""``tidegate model``: the folder of a pretrained model, built on first use."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,15 +10,15 @@ from tidegate.models.model_folder import CACHE_DIR, folder_digest, pretrained_fo
 
 
 def model(
-    path: Annotated[str, typer.Argument(help="What policy.path says: a folder, or smollm2.")],
+    path: Annotated[str, typer.Argument(help="Value of policy.path: a folder, or smollm2.")],
     cache: Annotated[
-        Path, typer.Option("--cache", help="Where models made from packages are kept.")
+        Path, typer.Option("--cache", help="Folder for models that are built from packages.")
     ] = CACHE_DIR,
 ) -> None:
-    """Print the folder that a run file's policy.path means, and the digest of the model in it.
+    """Print the folder that a run file's policy.path names, and the digest of the model in it.
 
-    SmolLM2 is made out of its package the first time, for half a minute. Adapters belong to the model with the digest
-    that they were trained on.
+    The first use of SmolLM2 builds it from its package in half a minute. An adapter fits only the model whose digest
+    it was trained on.
     """
     folder = pretrained_folder(path, cache_dir=cache)
     digest = folder_digest(folder)

@@ -1,4 +1,4 @@
-"""Asking services of a run; and admission of one that may be over, or whose admission may be away for a moment."""
+"""Queries to the services of a run; to admission also when the run ended or admission restarts."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -19,7 +19,7 @@ AnswerT = TypeVar("AnswerT")
 
 @asynccontextmanager
 async def channel_to(record: RunRecord, service: str) -> AsyncGenerator[grpc.aio.Channel]:
-    """A channel to a service of a run, for as long as it is asked."""
+    """A channel to a service of a run."""
     channel = open_channel(record.addresses[service][0])
     try:
         yield channel
@@ -33,7 +33,7 @@ def ask_admission(
     *,
     otherwise: Callable[[Path], AnswerT],
 ) -> AnswerT:
-    """What admission answers while the run runs; ``otherwise`` reads from the folder what it wrote last.
+    """The answer of admission while the run is running; else ``otherwise`` reads what it wrote last.
 
     Raises:
         TidegateError: admission refused the question, or ``otherwise`` found nothing.
@@ -52,5 +52,5 @@ async def _ask(
             return await question(AdmissionClient(channel))
     except UnavailableError:
         if record.cluster:
-            raise  # what it wrote is in another pod
-        return otherwise(folder)  # admission is being restarted: what it wrote a moment ago still stands
+            raise  # its files are in another pod
+        return otherwise(folder)  # admission is restarting: its last files are current

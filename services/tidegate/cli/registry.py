@@ -17,47 +17,47 @@ class CommandEntry:
 
 COMMANDS: dict[str, CommandEntry] = {
     "up": CommandEntry(
-        "tidegate.cli.up.command:up", "Start everything a run file asks for and train to its target."
+        "tidegate.cli.up.command:up", "Start the platform of a run file and train to its target."
     ),
     "serve": CommandEntry(
         "tidegate.launch.serve:serve", "Run one service of a run folder in the foreground."
     ),
     "status": CommandEntry("tidegate.cli.status:status", "Watch a running platform."),
     "audit": CommandEntry(
-        "tidegate.cli.audit:audit", "Hold the books against each other: every trajectory, once."
+        "tidegate.cli.audit:audit", "Reconcile the admission journal with the trajectory ledger."
     ),
     "explain": CommandEntry(
-        "tidegate.cli.explain:explain", "Who is the bottleneck; why a trajectory was dropped."
+        "tidegate.cli.explain:explain", "Name the bottleneck and its fix, or why a trajectory was dropped."
     ),
     "slo": CommandEntry(
-        "tidegate.cli.slo:slo", "How the run's objectives stand: budgets, burn rates, last breaches."
+        "tidegate.cli.slo:slo", "Report the objectives: error budgets, burn rates, last breaches."
     ),
-    "trace": CommandEntry("tidegate.cli.trace:trace", "The life of one trajectory, stage by stage."),
+    "trace": CommandEntry("tidegate.cli.trace:trace", "Print the stages of one trajectory with their times."),
     "report": CommandEntry(
         "tidegate.cli.report.command:report", "Write the report of a run as one HTML file."
     ),
     "export": CommandEntry(
-        "tidegate.cli.export.command:export", "Write a run's trajectories to a Parquet file, for analysis."
+        "tidegate.cli.export.command:export", "Export the trajectories of a run to a Parquet file."
     ),
     "await": CommandEntry(
         "tidegate.cli.await_run:await_run",
-        "Wait until a running platform is ready, trains, or reaches a target.",
+        "Wait until a platform is ready, trains, or reaches a target.",
     ),
     "plan": CommandEntry(
-        "tidegate.cli.plan.command:plan", "Who would bind, what it would cost, and whether asynchrony pays."
+        "tidegate.cli.plan.command:plan", "Predict bottleneck, cost and speed-up of a configuration."
     ),
     "sim": CommandEntry(
-        "tidegate.cli.sim.command:sim", "Simulate a fleet of any size, or the services under faults."
+        "tidegate.cli.sim.command:sim", "Simulate the services under faults, or a fleet of any size."
     ),
     "throttle": CommandEntry(
         "tidegate.cli.throttle:throttle",
-        "Slow down one service of a local run for a while, to rehearse alerts.",
+        "Slow down one service of a local run for a limited time.",
     ),
     "credentials": CommandEntry(
         "tidegate.cli.credentials:credentials",
-        "Fill a Secret with the broker's passwords, inside of a cluster.",
+        "Create the broker's passwords in a Kubernetes Secret.",
     ),
     "model": CommandEntry(
-        "tidegate.cli.model:model", "The folder of a pretrained model, made if need be, and its digest."
+        "tidegate.cli.model:model", "Print the folder and the digest of a pretrained model."
     ),
 }

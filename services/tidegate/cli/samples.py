@@ -1,4 +1,4 @@
-"""Admission's samples of the whole system, ``admission/stats.jsonl``, read back: one JSON object a line."""
+"""Reader of admission's samples, ``admission/stats.jsonl``: one JSON object a line."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``tidegate slo``: the run's objectives, their error budgets, and who was to blame when one last broke."""
+"""``tidegate slo``: the objectives of a run, their error budgets, and the cause of each last breach."""
 
 import sys
 import time
@@ -32,7 +32,7 @@ MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 
 
 class SloAnswer(msgspec.Struct, frozen=True):
-    """The answer of ``slo --json``. ``headline`` is what ``status`` shows; a stopped run stands as it last stood."""
+    """The answer of ``slo --json``. ``headline`` is what ``status`` shows; of a stopped run the state at its end."""
 
     run_id: str
     running: bool
@@ -42,11 +42,11 @@ class SloAnswer(msgspec.Struct, frozen=True):
 
 def slo(
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show how each objective stands: what was promised, what is left of its budget, how fast it burns."""
+    """Report each objective: its bound, its value, the error budget left and the burn rates."""
     where = find_folder(folder)
     running = is_running(where)
     verdicts = read_verdicts(where)
@@ -61,7 +61,7 @@ def slo(
 
 
 def read_verdicts(folder: Path) -> list[Verdict]:
-    """How the objectives of a run stand: asked while it runs, read from its folder afterwards.
+    """The verdicts on the objectives of a run: queried while it runs, read from its folder afterwards.
 
     Raises:
         NotFoundError: admission never wrote any.
@@ -70,7 +70,7 @@ def read_verdicts(folder: Path) -> list[Verdict]:
 
 
 def slos_of_file(folder: Path) -> list[Verdict]:
-    """How the objectives stood when admission last wrote them down.
+    """The verdicts that admission wrote last.
 
     Raises:
         NotFoundError: admission never wrote any.
@@ -78,23 +78,23 @@ def slos_of_file(folder: Path) -> list[Verdict]:
     record = read_slos(folder / "admission" / STATE_FILE)
     if record is None:
         raise NotFoundError(
-            f"Nothing is known of the objectives of {folder}",
-            why="admission wrote none: it never ran, or an older version did",
+            f"{folder} has no record of its objectives",
+            why="admission wrote none: it never ran, or was an older version",
             fix="see logs/admission.log",
         )
     return verdicts_of(record)
 
 
 def render(answer: SloAnswer, *, now_s: float) -> Table:
-    """A row an objective; burn rates are of a twelfth of the window and of its last moments."""
-    state = "" if answer.running else ", as it stood when it ended"
+    """A row for each objective; burn rates over a twelfth of the window and over its last moments."""
+    state = "" if answer.running else ", at its end"
     table = Table(
         title=f"objectives of {answer.run_id}{state}: {answer.headline}",
         title_justify="left",
         box=None,
         padding=(0, 2),
     )
-    for name, right in (("objective", False), ("promised", False), ("now", True), ("state", False)):
+    for name, right in (("objective", False), ("bound", False), ("now", True), ("state", False)):
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     table.add_column("budget left", no_wrap=True)
     table.add_column("burn", justify="right", no_wrap=True)
@@ -103,7 +103,7 @@ def render(answer: SloAnswer, *, now_s: float) -> Table:
         style = STYLES[verdict.condition]
         table.add_row(
             verdict.slo.name,
-            promise(verdict.slo),
+            objective_text(verdict.slo),
             "–" if verdict.value is None else _number(verdict.value),
             Text(verdict.condition.replace("_", " "), style=style),
             _budget(verdict, style=style),
@@ -113,7 +113,7 @@ def render(answer: SloAnswer, *, now_s: float) -> Table:
     return table
 
 
-def promise(slo: Slo) -> str:
+def objective_text(slo: Slo) -> str:
     """The objective in words: ``≤ 4 versions for 95% over 10 min``."""
     sign = "≤" if slo.direction == "at_most" else "≥"
     unit = f" {slo.unit}" if slo.unit not in ("", "share") else ""

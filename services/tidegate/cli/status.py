@@ -1,4 +1,4 @@
-"""``tidegate status``: the live view of a platform that runs somewhere else."""
+"""``tidegate status``: the live view of a platform that another process supervises."""
 
 import asyncio
 import sys
@@ -23,7 +23,7 @@ from tidegate.launch.targets import RunTarget, parse_target
 from tidegate.wire.stats import ServiceStats
 
 REFRESH_S = 0.5
-# Every service publishes twice a second: by then the board is whole.
+# Every service publishes twice a second: after this the board has a snapshot of each.
 GATHER_S = 1.2
 
 
@@ -44,17 +44,15 @@ class Status(msgspec.Struct, frozen=True):
 
 def status(
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on standard output, then end.")
-    ] = False,
-    once: Annotated[bool, typer.Option("--once", help="One line, then end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one line and exit.")] = False,
 ) -> None:
     """Watch a running platform until Ctrl-C, or until it ends."""
     where = find_folder(folder)
     if not is_running(where):
-        _tell_ended(where, json=json)
+        _print_ended(where, json=json)
         return
     if json or once:
         scene = asyncio.run(_gather(where))
@@ -65,20 +63,20 @@ def status(
     asyncio.run(_follow(where, LiveScreen(console) if console.is_terminal else LineScreen()))
 
 
-def _tell_ended(folder: Path, *, json: bool) -> None:
+def _print_ended(folder: Path, *, json: bool) -> None:
     summary = read_summary(folder)
     if summary is None:
         raise UnavailableError(
-            f"The run in {folder} does not run, and it left no summary",
-            why="its supervisor ended before it could write one",
-            fix=f"go on with `tidegate up RUN --dir {folder}`, or read its books with `tidegate audit --dir {folder}`",
+            f"The run in {folder} is not running and has no summary",
+            why="its supervisor ended before it wrote one",
+            fix=f"resume it with `tidegate up RUN --dir {folder}`, or check it with `tidegate audit --dir {folder}`",
         )
     if json:
         sys.stdout.write(msgspec.json.encode({"running": False, **summary}).decode() + "\n")
         return
     sys.stdout.write(
         f"{summary['run_id']} ended after {summary['elapsed_s']:.0f} s ({summary['ended_by']});"
-        f" read {folder}/report.html\n"
+        f" see {folder}/report.html\n"
     )
 
 
@@ -97,7 +95,7 @@ def _scene(folder: Path, board: Board) -> LiveRun:
 
 
 def _target(folder: Path) -> RunTarget:
-    """What ``up`` was told to reach, which may not be what the run file says; in a cluster it is that."""
+    """The target of this run, which ``up --until`` may set; in a cluster the one of the run file."""
     processes = read_processes(folder)
     if processes is None:
         return parse_target(read_plan(folder)[1].file.until)

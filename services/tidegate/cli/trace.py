@@ -14,7 +14,7 @@ from tidegate.cli.trajectory_history import TrajectoryHistory, read_trajectory_h
 from tidegate.launch.run_folder import find_folder
 
 BAR_WIDTH_MIN, BAR_WIDTH_MAX = 12, 60
-# What the other columns take with the longest names.
+# Width of the other columns with the longest names.
 COLUMNS_WIDTH = 64
 # Gaps between stages are drawn when they are longer than this share of the whole.
 WAIT_SHOWN_SHARE = 0.02
@@ -29,14 +29,14 @@ STAGE_STYLE = {
 
 def trace(
     trajectory_id: Annotated[
-        str, typer.Argument(help="<task id>.<sample>, as logs print it.", metavar="TRAJECTORY_ID")
+        str, typer.Argument(help="<task id>.<sample>, as in logs and traces.", metavar="TRAJECTORY_ID")
     ],
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print the life of one trajectory: every stage with its worker, its time and the versions it used."""
+    """Print every stage of one trajectory with its worker, its time and the policy versions."""
     life = read_trajectory_history(find_folder(folder), trajectory_id)
     if json:
         sys.stdout.write(msgspec.json.encode(life).decode() + "\n")
@@ -83,7 +83,13 @@ def _waterfall(life: TrajectoryHistory, *, width: int) -> Table:
             waited_s = stage.started_at_s - busy_until_s
             table.add_row(
                 *_row(
-                    "(waits)", "", busy_until_s - start_s, waited_s, total_s, bar_width, style="bright_black"
+                    "(waiting)",
+                    "",
+                    busy_until_s - start_s,
+                    waited_s,
+                    total_s,
+                    bar_width,
+                    style="bright_black",
                 )
             )
         took_s = stage.finished_at_s - stage.started_at_s

@@ -1,4 +1,4 @@
-"""The life of one trajectory, from the books of a run folder: what ``trace`` prints and ``explain`` says."""
+"""The history of one trajectory from journal and ledger, for ``trace`` and ``explain``."""
 
 import asyncio
 import time
@@ -18,25 +18,25 @@ from tidegate.task_queue.journal_file import connect_reader
 from tidegate.trajectory_store import reading
 from tidegate.wire.clients.trajectory_store import TrajectoryStatus, TrajectoryStoreClient
 
-WHAT_DROPPED_MEANS: dict[DropReason, str] = {
+REASONS: dict[DropReason, str] = {
     "stale": "its oldest version was further behind the learner than the staleness budget allows",
     "expired": "it was older than max_age_s when a batch was built",
-    "invalid": "its record did not hold together and was kept in QUARANTINE",
-    "failed": "no actor or verifier could finish it",
-    "superseded": "another attempt of its task ended first",
+    "invalid": "its record failed validation and is kept in QUARANTINE",
+    "failed": "no actor or verifier could complete it",
+    "superseded": "another attempt of its task completed first",
     "settled": "the first samples of its group were rewarded alike, so the rest was never made",
     "retired": "the run ended before an actor took it",
 }
-WHAT_TO_DO: dict[DropReason, str] = {
-    "stale": "raise staleness.max_lag, or lower max_running so that fewer rollouts are under way per version",
+REMEDIES_BY_REASON: dict[DropReason, str] = {
+    "stale": "raise staleness.max_lag, or lower max_running so that fewer rollouts are in flight per version",
     "expired": "raise staleness.max_age_s above the time a rollout and its wait take",
-    "invalid": "look at QUARANTINE and at the log of the actor that made it",
-    "failed": "see the log of the actor or environment that held it",
+    "invalid": "inspect QUARANTINE and the log of the actor that produced it",
+    "failed": "see the log of the actor or environment that leased it",
 }
 
 
 class TrajectoryHistory(msgspec.Struct, frozen=True):
-    """One trajectory as both books know it. ``state`` is ``admitted`` while the ledger never heard of it."""
+    """One trajectory as journal and ledger record it. ``state`` is ``admitted`` before the ledger has a row of it."""
 
     trajectory_id: str
     task_id: str
@@ -61,10 +61,10 @@ class TrajectoryHistory(msgspec.Struct, frozen=True):
 
 
 def read_trajectory_history(folder: Path, trajectory_id: str) -> TrajectoryHistory:
-    """Everything the books know about a trajectory.
+    """The history of a trajectory.
 
     Raises:
-        NotFoundError: neither book has it.
+        NotFoundError: neither journal nor ledger has it.
     """
     record = read_record(folder)
     if record.cluster:
@@ -76,8 +76,8 @@ def read_trajectory_history(folder: Path, trajectory_id: str) -> TrajectoryHisto
         if admitted is None:
             raise NotFoundError(
                 f"This run never admitted a trajectory {trajectory_id}",
-                why="an id is <task id>.<sample>, as logs, traces and the ledger print it",
-                fix=f"take one of those, such as {_example(folder)}",
+                why="an id is <task id>.<sample>, as in logs, traces and the ledger",
+                fix=f"use an id such as {_example(folder)}",
             ) from None
         admitted_at_s, attempt = admitted
         return TrajectoryHistory(
@@ -90,7 +90,7 @@ def read_trajectory_history(folder: Path, trajectory_id: str) -> TrajectoryHisto
 
 
 async def _ask(record: RunRecord, trajectory_id: str) -> TrajectoryStatus:
-    """What the store of a cluster knows of it; what it never heard of is not found there."""
+    """The record of the trajectory store of a cluster."""
     async with channel_to(record, "trajectory_store") as channel:
         return await TrajectoryStoreClient(channel).trajectory(trajectory_id)
 
@@ -133,9 +133,9 @@ def sentence(life: TrajectoryHistory) -> str:
             )
         case "dropped":
             reason: DropReason = life.reason  # pyright: ignore[reportAssignmentType]  # the ledger writes no other
-            why = WHAT_DROPPED_MEANS.get(reason, "")
+            why = REASONS.get(reason, "")
             detail = f" ({life.detail})" if life.detail else ""
-            todo = f" To change that, {WHAT_TO_DO[reason]}." if reason in WHAT_TO_DO else ""
+            todo = f" To change that, {REMEDIES_BY_REASON[reason]}." if reason in REMEDIES_BY_REASON else ""
             return f"{name} was dropped as {life.reason}: {why}{detail}.{todo}"
         case "available":
             return f"{name} is in the store and waits for a batch."

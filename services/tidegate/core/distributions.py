@@ -177,7 +177,7 @@ def parse_distribution(text: str) -> Distribution:
         raise _refusal(text, why=f"{name} takes {expected} number(s), not {len(numbers)}")
     mean_s = _seconds(numbers[0])
     if mean_s is None or mean_s > _MEAN_S_MAX or (mean_s == 0.0 and name != "fixed"):
-        raise _refusal(text, why=f"{numbers[0][:40]!r} is no time in seconds")
+        raise _refusal(text, why=f"{numbers[0][:40]} is no time in seconds")
     match name:
         case "fixed":
             return Fixed(mean_s)

@@ -1,7 +1,7 @@
-"""How a run ends: admission stops, what is under way settles, the learner writes its checkpoint.
+"""The drain of a run: pause admission, retire the task queue, wait for running rollouts, write a last checkpoint.
 
-Every step is asked for once and bounded; what cannot be asked (a service that is down just now) is noted and the
-ending goes on, because the books balance without it.
+Each step is one bounded call. A call that fails (the service is down at that moment) is noted and the drain continues:
+the accounting balances without it.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from tidegate.wire.clients.task_queue import TaskQueueClient
 
 CALL_TIMEOUT_S = 5.0
 CHECKPOINT_TIMEOUT_S = 20.0
-# Longer than a segment or a group takes; what runs longer is handed back when its actor drains.
-SETTLE_TIMEOUT_S = 3.0
-SETTLE_POLL_S = 0.1
+# Longer than a segment or a group takes; an actor releases longer rollouts for redelivery when it drains.
+ROLLOUTS_TIMEOUT_S = 3.0
+ROLLOUTS_POLL_S = 0.1
 
 
-async def wind_down(record: RunRecord, board: Board, *, on_step: Callable[[], None]) -> list[str]:
-    """Bring the platform to rest before its processes are stopped; returns what could not be done, in words.
+async def drain_run(record: RunRecord, board: Board, *, on_step: Callable[[], None]) -> list[str]:
+    """Drain the platform before its processes are stopped; returns a note for each step that failed.
 
-    ``on_step`` is called while waiting, so that a view goes on.
+    ``on_step`` is called while waiting, to refresh the view.
     """
     notes: list[str] = []
     channels = {
@@ -50,7 +50,7 @@ async def wind_down(record: RunRecord, board: Board, *, on_step: Callable[[], No
             TaskQueueClient(channels["task_queue"]).retire(reason=RUN_ENDS),
             CALL_TIMEOUT_S,
         )
-        await _settle(board, on_step=on_step)
+        await _wait_for_rollouts(board, on_step=on_step)
         await ask(
             "the last checkpoint", LearnerClient(channels["learner"]).checkpoint(), CHECKPOINT_TIMEOUT_S
         )
@@ -60,10 +60,10 @@ async def wind_down(record: RunRecord, board: Board, *, on_step: Callable[[], No
     return notes
 
 
-async def _settle(board: Board, *, on_step: Callable[[], None]) -> None:
-    """Wait until no rollout is under way any more, or the time for it is over."""
+async def _wait_for_rollouts(board: Board, *, on_step: Callable[[], None]) -> None:
+    """Wait until no rollout is running, or the timeout passed."""
     asked_at_s = time.time()
-    deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
+    deadline_s = time.monotonic() + ROLLOUTS_TIMEOUT_S
     while time.monotonic() < deadline_s:
         queue = next(iter(board.of("task_queue")), None)
         if (
@@ -73,4 +73,4 @@ async def _settle(board: Board, *, on_step: Callable[[], None]) -> None:
         ):
             return
         on_step()
-        await asyncio.sleep(SETTLE_POLL_S)
+        await asyncio.sleep(ROLLOUTS_POLL_S)

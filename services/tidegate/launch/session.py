@@ -17,7 +17,7 @@ from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
 from tidegate.launch.live_run import LiveRun, Screen, headline_of
 from tidegate.launch.platform import Platform
-from tidegate.launch.run_drain import wind_down
+from tidegate.launch.run_drain import drain_run
 from tidegate.launch.run_event_log import RunEventLog
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
@@ -246,12 +246,12 @@ class _RunLoop:
 
     async def end(self, ended_by: EndedBy) -> list[str]:
         """Wind down and stop every service, in order."""
-        self._phase = {"target": "target reached, settling"}.get(ended_by, "settling")
+        self._phase = {"target": "target reached, draining"}.get(ended_by, "draining")
         self._show()
         notes: list[str] = []
         if ended_by != "failed":
             try:
-                notes = await wind_down(self._session.record, self._board, on_step=self._show)
+                notes = await drain_run(self._session.record, self._board, on_step=self._show)
             except TidegateError as error:
                 notes = [str(error)]
         self._phase = "stopping"

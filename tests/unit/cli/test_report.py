@@ -48,7 +48,7 @@ def test_report_shows_the_books_and_every_plot_it_has_data_for(tmp_path: Path) -
     write_books(tmp_path)
     write_samples(tmp_path)
     text = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "books balance" in text
+    assert "audit balanced" in text
     assert text.count("<svg") >= 8
     assert "retired" in text
 
@@ -56,15 +56,15 @@ def test_report_shows_the_books_and_every_plot_it_has_data_for(tmp_path: Path) -
 def test_run_that_never_started_still_has_a_report(tmp_path: Path) -> None:
     write_run(tmp_path)
     text = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "never came to write its books" in text
-    assert "nothing to draw" in text
+    assert "ended before it wrote journal and ledger" in text
+    assert "no data" in text
 
 
 def test_flow_counts_where_trajectories_stood(tmp_path: Path) -> None:
     write_books(tmp_path, admitted=12, arrived=9, batches=3, retired=1)
     depths = read_run(tmp_path).flow.depths
     assert {name: points[-1][1] for name, points in depths.items()} == {
-        "being rolled out": 2,
+        "in rollout": 2,
         "waiting for a batch": 3,
         "in a batch": 0,
     }

@@ -7,7 +7,7 @@ from rich.console import Console
 from tests.unit.cli.run_folder import write_run
 from tidegate.admission.slo_file import SavedSlo, SloRecord, write_slos
 from tidegate.cli.explain import broken_objectives
-from tidegate.cli.slo import SloAnswer, promise, render, slo, slos_of_file
+from tidegate.cli.slo import SloAnswer, objective_text, render, slo, slos_of_file
 from tidegate.core.errors import NotFoundError
 from tidegate.core.slo import Breach, Slo, SloState, Verdict, observe, settle
 
@@ -64,8 +64,8 @@ def test_folder_whose_admission_wrote_nothing_says_so(tmp_path: Path) -> None:
         (Slo("lag_max", bound=8.0, target=1.0, window_s=45.0), "≤ 8 for 100% over 45 s"),
     ],
 )
-def test_promise_reads_as_one(objective: Slo, text: str) -> None:
-    assert promise(objective) == text
+def test_objective_reads_as_a_sentence(objective: Slo, text: str) -> None:
+    assert objective_text(objective) == text
 
 
 def test_table_has_a_line_for_every_objective_however_it_stands() -> None:
@@ -90,14 +90,14 @@ def test_table_has_a_line_for_every_objective_however_it_stands() -> None:
         assert part in text, part
 
 
-def test_explain_says_what_was_promised_who_broke_it_and_what_to_do(
+def test_explain_names_the_broken_objective_its_cause_and_a_remedy(
     tmp_path: Path,
 ) -> None:
     write_stopped(tmp_path / "run")
     (broken,) = broken_objectives(tmp_path / "run")
     assert broken.name == "lag_p95"
     assert broken.sentence == (
-        "breached at 9, promised ≤ 4 versions for 95% over 10 min: learner: never waits"
+        "breached at 9, objective ≤ 4 versions for 95% over 10 min: learner: never waits"
     )
     assert "max_lag" in broken.fix
 

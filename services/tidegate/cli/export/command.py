@@ -22,22 +22,20 @@ GROUP_TOKENS = 1 << 20
 
 def export(
     run_dir: Annotated[
-        Path | None, typer.Argument(help="A run folder; without it the newest one here.")
+        Path | None, typer.Argument(help="Run folder (default: the newest below .tidegate/runs).")
     ] = None,
-    to: Annotated[Path, typer.Option("--to", help="The Parquet file to write.")] = Path(
-        "trajectories.parquet"
-    ),
+    to: Annotated[Path, typer.Option("--to", help="Parquet file to write.")] = Path("trajectories.parquet"),
     since_step: Annotated[
         int,
         typer.Option(
-            "--since-step", min=0, help="Only what was trained at this step or later, or dropped since."
+            "--since-step", min=0, help="Only trajectories trained at this step or later, or dropped since."
         ),
     ] = 0,
     tensors: Annotated[
-        bool, typer.Option("--tensors", help="Tokens and logprobs as well, where the store still keeps them.")
+        bool, typer.Option("--tensors", help="Include tokens and logprobs, where the store still has them.")
     ] = False,
 ) -> None:
-    """Write what a live or stopped run trained and dropped to a Parquet file, a row for each trajectory."""
+    """Export the trained and dropped trajectories of a running or stopped run, a row each."""
     where = find_folder(run_dir)
     record = read_record(where)
     if record.cluster:

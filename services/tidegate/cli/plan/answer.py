@@ -1,4 +1,4 @@
-"""One plan worked out: the balance, what replicas and actors would change, the cheapest size, and the rollouts."""
+"""The answer of the planner: balance, the effect of replicas, the cheapest size, and the rollouts."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ REPLICAS_SHOWN = 8
 
 
 class PlanQuestion(msgspec.Struct, frozen=True):
-    """What is to be planned. ``rollouts`` None: nothing is known of how long a rollout takes."""
+    """The configuration to plan. ``rollouts`` None: the duration of a rollout is unknown."""
 
     loop: Loop
     prices: Prices
@@ -33,7 +33,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
 
 
 class PlanAnswer(msgspec.Struct, frozen=True):
-    """``learner_free_at``: replicas from which on the learner binds no more; None if none suffice."""
+    """``learner_free_at``: replicas from which on the learner is no bottleneck; None if none suffice."""
 
     loop: Loop
     prices: Prices
@@ -65,7 +65,7 @@ def work_out(question: PlanQuestion) -> PlanAnswer:
         learner_free_at=replicas_needed(loop),
         rebalancing=rebalancing,
         rollouts=plan_rollouts(question.rollouts) if question.rollouts else None,
-        sentence=f"{_who_binds(balance)} {rebalancing.sentence}",
+        sentence=f"{_bottleneck(balance)} {rebalancing.sentence}",
     )
 
 
@@ -83,18 +83,18 @@ def _with_replicas(question: PlanQuestion, replicas: int) -> ReplicaRow:
 
 
 NAMES: dict[Binding, str] = {
-    "actor": "Actors bind",
-    "environment": "The environment binds",
-    "store": "The store binds",
-    "learner": "The learner binds",
+    "actor": "The actors are the bottleneck",
+    "environment": "The environment is the bottleneck",
+    "store": "The store is the bottleneck",
+    "learner": "The learner is the bottleneck",
     "balanced": "Actors and learner are balanced",
 }
 
 
-def _who_binds(balance: Balance) -> str:
+def _bottleneck(balance: Balance) -> str:
     actors, learner = balance.stage("actor"), balance.stage("learner")
     rate = f"{balance.throughput_per_s:,.0f} samples/s"
     if balance.bottleneck == "balanced":
         return f"Actors and learner are balanced at {rate}."
-    used = f"actors are used to {actors.utilisation:.0%} and the learner to {learner.utilisation:.0%}"
-    return f"{NAMES[balance.bottleneck]} at {rate}: {used}."
+    used = f"utilisation of actors {actors.utilisation:.0%}, of the learner {learner.utilisation:.0%}"
+    return f"{NAMES[balance.bottleneck]} at {rate} ({used})."

@@ -68,7 +68,7 @@ def measure_run(folder: Path) -> MeasuredRun:
     working = [sample for sample in read_samples(folder) if trains(sample)]
     if len(working) < 2:
         raise NotFoundError(
-            f"There is nothing to measure in {folder} yet",
+            f"{folder} has no measurements yet",
             why="admission wrote fewer than two samples while the learner trained",
             fix="let the run train for some seconds, or give rates by flags",
         )
@@ -133,7 +133,7 @@ def _rollouts(ledger: Path) -> tuple[Histogram, LengthQuantiles]:
         ).fetchall()
     if not rows:
         raise NotFoundError(
-            f"No rollout in {ledger} says how long it took", fix="let the run train for some seconds"
+            f"No rollout in {ledger} has a duration", fix="let the run train for some seconds"
         )
     lengths = sorted(float(length) for _, length in rows)
     return histogram_of([float(seconds) for seconds, _ in rows]), LengthQuantiles(

@@ -1,4 +1,4 @@
-"""The plan as one interactive HTML page: formulas, drawing and styles inside, nothing asked of any server."""
+"""The plan as one interactive HTML page with formulas, charts and styles inside; it fetches nothing."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +30,7 @@ def write_page(path: Path, question: PlanQuestion, answer: PlanAnswer) -> None:
 
 
 def render_page(question: PlanQuestion, answer: PlanAnswer) -> str:
-    """The whole page; ``answer`` travels along, so that the page can say if its own formulas disagree."""
+    """The whole page; it contains ``answer``, so that it can report if its own formulas disagree."""
     data = {"question": as_data(question), "answer": msgspec.to_builtins(answer)}
     # In a script element only `</` could end the data early.
     encoded = msgspec.json.encode(data).decode().replace("</", "<\\/")

@@ -1,4 +1,4 @@
-"""A plan in the terminal: who binds, what it costs, what to change; and the two ways to roll out."""
+"""A plan in the terminal: bottleneck, cost, the cheapest size, and synchronous against asynchronous rollouts."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,7 +13,7 @@ from tidegate.core.prices import dollars
 
 BAR_CELLS = 20
 MUTED = "bright_black"
-BOUND_BY = {"actors": "actors bind", "learner": "the learner binds", "admission": "the budget binds"}
+BOUND_BY = {"actors": "bound by actors", "learner": "bound by the learner", "admission": "bound by max_lag"}
 
 
 def render(answer: PlanAnswer, run: MeasuredRun | None) -> RenderableType:
@@ -49,7 +49,7 @@ def _measured(run: MeasuredRun) -> RenderableType:
 
 
 def _stages(balance: Balance) -> Table:
-    table = _table("who binds", "stage", "count", "could do", "used", "")
+    table = _table("bottleneck", "stage", "count", "could do", "used", "")
     for stage in balance.stages:
         table.add_row(
             stage.name,
@@ -77,36 +77,37 @@ def _numbers(answer: PlanAnswer) -> Table:
     )
     rows.add_row(
         "replay ratio",
-        f"{balance.replay_ratio:.2f} (what the learner could take, over what actors could make)",
+        f"{balance.replay_ratio:.2f} (capacity of the learner over capacity of the actors)",
     )
     without, with_it = balance.unbounded, balance.bounded
     if without.queue > 0.0:
         after = f"after {balance.after_s:,.0f} s"
         rows.add_row(
             "without admission",
-            f"{after}: {without.queue:,.0f} samples wait, {without.lag_updates:,.1f} updates behind;"
+            f"{after}: {without.queue:,.0f} samples queued, {without.lag_updates:,.1f} updates behind;"
             f" the budget lasts {_seconds(balance.budget_lasts_s or 0.0)}",
         )
         rows.add_row(
             "with admission",
-            f"at most {with_it.queue:,.0f} wait, lag at most {with_it.lag_updates:,.0f}; actors wait instead",
+            f"at most {with_it.queue:,.0f} queued, lag at most {with_it.lag_updates:,.0f}; actors wait instead",
         )
     else:
-        rows.add_row("queue and lag", "nothing piles up: the learner takes all that is made")
+        rows.add_row("queue and lag", "stable: the learner keeps up with the actors")
     rows.add_row(
-        "cost", f"{dollars(balance.usd_per_h)} an hour, {dollars(balance.usd_per_million)} a million samples"
+        "cost",
+        f"{dollars(balance.usd_per_h)} per hour, {dollars(balance.usd_per_million)} per million samples",
     )
     return rows
 
 
 def _replicas(answer: PlanAnswer) -> Table:
     note = (
-        f"it binds with fewer than {answer.learner_free_at}"
+        f"the learner is the bottleneck below {answer.learner_free_at}"
         if answer.learner_free_at and answer.learner_free_at > 1
-        else ("one suffices" if answer.learner_free_at else "it binds with any number")
+        else ("one suffices" if answer.learner_free_at else "the learner is the bottleneck at any number")
     )
     table = _table(
-        f"learner replicas ({note})", "replicas", "speedup", "learner", "loop", "binds", "$ a million"
+        f"learner replicas ({note})", "replicas", "speedup", "learner", "loop", "bottleneck", "$ per million"
     )
     for row in answer.replicas:
         here = "bold" if row.replicas == answer.loop.num_replicas else ""
@@ -124,9 +125,9 @@ def _replicas(answer: PlanAnswer) -> Table:
 
 def _steps(plan: RolloutPlan) -> Table:
     sync, free = plan.synchronous, plan.asynchronous
-    table = _table(f"one step ({plan.speedup:.2f}× by asynchrony)", "", "synchronous", "asynchronous")
+    table = _table(f"one step ({plan.speedup:.2f}× with asynchrony)", "", "synchronous", "asynchronous")
     rows = [
-        ("rollouts, mean work of a place", sync.work_s, None),
+        ("rollouts, mean work of a slot", sync.work_s, None),
         ("  wait for the slowest", sync.straggler_wait_s, None),
         ("rewards", sync.reward_tail_s, None),
         ("training (actors stall)", sync.learner_stall_s, None),
@@ -145,7 +146,7 @@ def _steps(plan: RolloutPlan) -> Table:
     )
     table.add_row("actors idle", f"{sync.actor_idle_ratio:.0%}", f"{free.actor_idle_ratio:.0%}")
     table.add_row("learner idle", f"{sync.learner_idle_ratio:.0%}", f"{free.learner_idle_ratio:.0%}")
-    natural = "grows for ever" if free.natural_lag is None else f"{free.natural_lag:.1f}"
+    natural = "grows without bound" if free.natural_lag is None else f"{free.natural_lag:.1f}"
     table.add_row("mean lag", "0", f"{free.lag_mean:.1f} ({natural} without a budget)")
     return table
 

@@ -14,10 +14,10 @@ from tidegate.runtime.files import replace_file
 
 def report(
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="A run folder; without it the newest one here.")
+        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
     ] = None,
 ) -> None:
-    """Write report.html into a run folder, from whatever the run left, running or stopped."""
+    """Write report.html into the folder of a running or stopped run."""
     sys.stdout.write(f"{write_report(find_folder(folder))}\n")
 
 

@@ -1,4 +1,4 @@
-"""What a report shows, read from a run folder: the books, the learner's steps and admission's samples.
+"""The data of a report, read from a run folder: accounting, learner steps and admission samples.
 
 Times are seconds since the run's first admission. Queries group by time, so that a million trajectories come back as
 a few hundred numbers.
@@ -32,7 +32,7 @@ SLICE_S_MIN = 0.5
 
 
 class WorkFlow(msgspec.Struct, frozen=True):
-    """How work stood and moved, a value a time slice, by name."""
+    """Depths, rates and stage durations of the flow of work, a value for each time slice."""
 
     depths: dict[str, Points]
     rates: dict[str, Points]
@@ -40,7 +40,7 @@ class WorkFlow(msgspec.Struct, frozen=True):
 
 
 class RunData(msgspec.Struct, frozen=True):
-    """Everything a report needs; what a run did not come to write is empty."""
+    """Everything a report needs; empty where the run wrote nothing."""
 
     record: RunRecord
     plan: RunPlan
@@ -53,7 +53,7 @@ class RunData(msgspec.Struct, frozen=True):
     evaluated: list[dict[str, Any]]
 
     def target(self) -> str:
-        """What the run was to reach, as ``--until`` takes it."""
+        """The target of the run, as ``--until`` takes it."""
         return self.summary.get("target", self.plan.file.until)
 
     def step_series(self, name: str, *, over: str = "at_s") -> Points:
@@ -90,7 +90,7 @@ class RunData(msgspec.Struct, frozen=True):
 
 
 def read_run(folder: Path) -> RunData:
-    """Read whatever a run left.
+    """Read a run folder, also of a run that failed early.
 
     Raises:
         NotFoundError: it is no run folder.
@@ -99,7 +99,7 @@ def read_run(folder: Path) -> RunData:
     try:
         books = read_accounting(folder)
     except TidegateError:
-        books = None  # a run that never started still has a report that says so
+        books = None  # a run that failed to start still has a report
     steps = list(read_steps(folder))
     started_at_s, flow = (
         _read_flow(folder, fallback_s=record.created_at_s) if books else (record.created_at_s, _EMPTY)
@@ -127,7 +127,7 @@ _EVENTS = {
 }
 _LIFE = {
     "rollout": "finished_at_s - started_at_s",
-    "on its way": "accepted_at_s - finished_at_s",
+    "in transit": "accepted_at_s - finished_at_s",
     "waiting for a batch": "leased_at_s - accepted_at_s",
     "in a batch": "terminal_at_s - leased_at_s",
 }
@@ -171,7 +171,7 @@ def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
 
     return start_s, WorkFlow(
         depths={
-            "being rolled out": between("admitted", "stored"),
+            "in rollout": between("admitted", "stored"),
             "waiting for a batch": between("stored", "leased"),
             "in a batch": between("leased", "ended"),
         },

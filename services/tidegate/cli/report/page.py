@@ -1,4 +1,4 @@
-"""The report as one HTML file: styles and drawings inside, nothing asked of any server."""
+"""The report as one HTML file with styles and charts inside; it fetches nothing."""
 
 import html
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def _header(run: RunData) -> str:
     else:
         pill = f'<span class="pill {"good" if summary["succeeded"] else "bad"}">{_text(summary["ended_by"])}</span>'
     balanced = run.books is not None and run.books.audit.balanced
-    verdict = ("good", "books balance") if balanced else ("bad", "books do not balance")
+    verdict = ("good", "audit balanced") if balanced else ("bad", "audit NOT balanced")
     books = f'<span class="pill {verdict[0]}">{verdict[1]}</span>'
     workload = run.plan.file.workload
     lead = f"{workload.env} · max_lag {run.plan.file.staleness.max_lag} · batch {run.plan.file.batch_size}"
@@ -119,7 +119,7 @@ def _cards(run: RunData) -> list[tuple[str, str, str]]:
         )
     per_cpu = summary.get("steps_per_cpu_s")
     cards.append(
-        (f"{summary['env_steps']:,}", "steps trained", f"{per_cpu:,.0f} a CPU-second" if per_cpu else "")
+        (f"{summary['env_steps']:,}", "steps trained", f"{per_cpu:,.0f} per CPU-second" if per_cpu else "")
     )
     lag = summary.get("lag")
     if lag:
@@ -131,10 +131,8 @@ def _cards(run: RunData) -> list[tuple[str, str, str]]:
             )
         )
     restarts = sum(summary["restarts"].values())
-    cards.append((str(restarts), "restarts", ", ".join(summary["restarts"]) or "nothing died"))
-    cards.append(
-        (f"{summary['memory_mb']:,.0f} MB", "memory at most", f"{summary['cpu_s']:,.0f} CPU-seconds")
-    )
+    cards.append((str(restarts), "restarts", ", ".join(summary["restarts"]) or "no process failed"))
+    cards.append((f"{summary['memory_mb']:,.0f} MB", "peak memory", f"{summary['cpu_s']:,.0f} CPU-seconds"))
     return cards
 
 
@@ -143,14 +141,14 @@ def _card(value: str, what: str, more: str) -> str:
 
 
 def _figure(plot: Plot) -> str:
-    drawing = plot.svg or '<div class="empty">nothing to draw</div>'
+    drawing = plot.svg or '<div class="empty">no data</div>'
     caption = f"<figcaption><h2>{_text(plot.title)}</h2><p>{_text(plot.caption)}</p></figcaption>"
     return f"<figure>{caption}{drawing}</figure>"
 
 
 def _audit(run: RunData) -> str:
     if run.books is None:
-        return '<section class="wide"><h2>Audit</h2><p>The run never came to write its books.</p></section>'
+        return '<section class="wide"><h2>Audit</h2><p>The run ended before it wrote journal and ledger.</p></section>'
     audit = run.books.audit
     body = "".join(
         f'<tr><td>{_text(line.name)}</td><td class="number">{line.count:,}</td><td>{_text(line.note)}</td></tr>'
@@ -158,7 +156,7 @@ def _audit(run: RunData) -> str:
     )
     problems = "".join(f"<p>{_text(problem)}</p>" for problem in audit.problems)
     return (
-        '<section class="wide"><h2>Audit: every trajectory, once</h2>'
+        '<section class="wide"><h2>Audit: journal against ledger</h2>'
         f'<table><tr><th>trajectories</th><th class="number">count</th><th></th></tr>{body}</table>{problems}</section>'
     )
 

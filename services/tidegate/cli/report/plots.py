@@ -1,4 +1,4 @@
-"""The plots of a report: which numbers, in what words. Each is a title, one line that says how to read it, an SVG."""
+"""The charts of a report: each a title, a caption that explains how to read it, and an SVG."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ HEADLINES = {
 
 
 class Plot(msgspec.Struct, frozen=True):
-    """One drawing; ``svg`` is empty where the run left nothing to draw, and ``caption`` says what is missing."""
+    """One drawing; ``svg`` is empty where the run left no data, and ``caption`` says what is missing."""
 
     title: str
     caption: str
@@ -54,7 +54,7 @@ def _return_over(run: RunData, *, over: str, label: str, key: str) -> Plot:
     limit = (target.threshold, f"target {target.threshold:g}") if target is not None else None
     svg = line_chart(key, {name: points}, x_label=label, limit=limit, fill=True) if points else ""
     over_what = "time" if over == "at_s" else "samples"
-    return Plot(f"{HEADLINES[name]}, over {over_what}", "The score that staleness must not cost.", svg)
+    return Plot(f"{HEADLINES[name]}, over {over_what}", "The score that staleness must not reduce.", svg)
 
 
 def _return_over_time(run: RunData) -> Plot:
@@ -77,7 +77,7 @@ def _lag_histogram(run: RunData) -> Plot:
         else ""
     )
     return Plot(
-        "Lag of what was trained",
+        "Lag of trained trajectories",
         f"Trajectories by lag; the dashed line is the budget, max_lag {budget}.",
         svg,
     )
@@ -96,7 +96,7 @@ def _lag_sawtooth(run: RunData) -> Plot:
     )
     return Plot(
         "Lag of each batch",
-        "Rises while the queue is ahead of the learner, falls when fresh work arrives.",
+        "Rises while the learner works off queued trajectories, falls when fresh ones arrive.",
         svg,
     )
 
@@ -106,7 +106,7 @@ def _depths(run: RunData) -> Plot:
     svg = stacked_chart("depths", depths, x_label=SECONDS) if depths else ""
     return Plot(
         "Queues between the stages",
-        "Trajectories by where they stand; the sum is what admission bounds.",
+        "Trajectories by stage; admission bounds their sum.",
         svg,
     )
 
@@ -117,16 +117,14 @@ def _throughput(run: RunData) -> Plot:
     }
     svg = line_chart("throughput", series, x_label=SECONDS) if series else ""
     return Plot(
-        "Throughput of each stage", "Trajectories a second; in balance the lines lie on each other.", svg
+        "Throughput of each stage", "Trajectories per second; in steady state the lines coincide.", svg
     )
 
 
 def _steps_rate(run: RunData) -> Plot:
     points = run.flow.rates.get("trained steps", [])
     svg = line_chart("steps-rate", {"steps": points}, x_label=SECONDS, fill=True) if points else ""
-    return Plot(
-        f"{_unit(run).capitalize()} trained a second", "What the whole platform delivers to gradients.", svg
-    )
+    return Plot(f"{_unit(run).capitalize()} trained per second", "Throughput of the whole platform.", svg)
 
 
 def _idle(run: RunData) -> Plot:
@@ -134,13 +132,15 @@ def _idle(run: RunData) -> Plot:
     series = {name: run.sample_series(statistic, while_working=True) for name, statistic in names.items()}
     series = {name: points for name, points in series.items() if points}
     svg = line_chart("idle", series, x_label=SECONDS, percent=True) if series else ""
-    return Plot("Idle share", "Of their own time, over ten seconds; at the bottleneck nobody waits.", svg)
+    return Plot("Idle share", "Share of their own time, over ten seconds; the bottleneck is never idle.", svg)
 
 
 def _life(run: RunData) -> Plot:
     svg = stacked_chart("life", run.flow.life_s, x_label=SECONDS) if any(run.flow.life_s.values()) else ""
     return Plot(
-        "A trajectory's way to its gradient", "Mean seconds in each stage, by the moment it was trained.", svg
+        "Time from rollout to gradient",
+        "Mean seconds of a trajectory in each stage, by the time of its training.",
+        svg,
     )
 
 
@@ -150,7 +150,7 @@ def _drops(run: RunData) -> Plot:
         reason: float(count) for reason, count in sorted(dropped.items(), key=lambda item: -item[1]) if count
     }
     svg = bar_chart("drops", counts, x_label="reason", colors=True) if counts else ""
-    caption = "Work that was admitted and ended without a gradient." if counts else "Nothing was dropped."
+    caption = "Trajectories that were admitted and never trained." if counts else "Nothing was dropped."
     return Plot("Drops by reason", caption, svg)
 
 

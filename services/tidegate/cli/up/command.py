@@ -25,26 +25,30 @@ from tidegate.launch.targets import parse_target
 
 
 def up(
-    run: Annotated[Path, typer.Argument(help="The run file.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(help="Run file.", metavar="RUN")],
     until: Annotated[
         str | None,
-        typer.Option(help="Target that ends the run, instead of the run file's: 'mean_return>=475'."),
+        typer.Option(help="Target that ends the run: 'mean_return>=475' (default: the run file's)."),
     ] = None,
-    for_: Annotated[str | None, typer.Option("--for", help="Longest duration: 90s, 5m, 1h30m.")] = None,
+    for_: Annotated[str | None, typer.Option("--for", help="Time limit: 90s, 5m, 1h30m.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="path.to.key=value, over the run file; repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Override a key of the run file: path.to.key=value; repeatable."),
     ] = None,
-    headless: Annotated[bool, typer.Option("--headless", help="Lines instead of the live view.")] = False,
+    headless: Annotated[
+        bool, typer.Option("--headless", help="Print lines instead of the live view.")
+    ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="The summary as the last line on standard output.")
+        bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")
     ] = False,
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="The run folder; an existing one of this run goes on.")
+        Path | None,
+        typer.Option("--dir", help="Run folder; the folder of an earlier start of this run is resumed."),
     ] = None,
 ) -> None:
-    """Start the broker and every service, train until the target is reached, and end with a summary.
+    """Start the broker and every service, train until the target is reached, and print a summary.
 
-    Exits 0 only if the target was reached (without a target: if --for passed).
+    Exits 0 only if the target was reached (without a target: at the end of --for) and the audit is balanced.
     """
     started_at_s = time.time()
     plan = read_run_file(run, set_ or [])
@@ -73,7 +77,7 @@ def _open_folder(folder: Path | None, plan: RunPlan) -> tuple[Path, folders.RunR
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
         raise StaleFolderError(
             f"{where} exists and is no run folder",
-            why=f"it holds no {folders.RUN_JSON}, and a run shares its folder with nothing else",
+            why=f"it holds no {folders.RUN_JSON}, and a run needs a folder of its own",
             fix="choose another --dir",
         )
     record = folders.new_record(plan)
@@ -88,7 +92,7 @@ def _screen(*, headless: bool) -> Screen:
 
 def _finish(where: Path, summary: Summary, *, json: bool) -> None:
     write_summary(where, summary)
-    # Plots weigh more than the supervisor: they load when there is nothing left to supervise.
+    # Plots need more memory than the supervisor: they load when no process is left to supervise.
     load("tidegate.cli.report.command:write_report")(where)
     Console().print(render_summary(summary), highlight=False)
     if summary.problem:

@@ -1,4 +1,4 @@
-"""The learner's own account of its steps, ``learner/steps.jsonl``, read back."""
+"""Reader of the learner's step log, ``learner/steps.jsonl``."""
 
 from collections.abc import Iterator
 from pathlib import Path

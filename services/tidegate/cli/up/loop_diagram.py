@@ -1,4 +1,4 @@
-"""The loop of the platform as five lines of text: who stands where, and what each of them has before it."""
+"""The training loop as five lines of text: each service, its state, and the direction of work."""
 
 import msgspec
 from rich.text import Text
@@ -18,7 +18,7 @@ class _Piece(msgspec.Struct, frozen=True):
 
 
 def draw_loop(scene: LiveRun, values: dict[str, float], *, width: int) -> list[Text]:
-    """The services in the order work flows, their state below, and the way back of weights and limits."""
+    """The services in the order of the flow of work, their states below, then weights and limits on their way back."""
     inline = scene.plan.file.workload.kind == "segments"
     names = [
         "task_queue",
@@ -71,7 +71,7 @@ def draw_loop(scene: LiveRun, values: dict[str, float], *, width: int) -> list[T
 
 
 def admission_state(board: Board) -> str:
-    """What the task queue says about admitting, without the advice behind it."""
+    """The state of admission control as the task queue reports it, without the advice that follows."""
     for stats in board.of("task_queue"):
         return stats.labels.get("admission_state", "–").partition(":")[0]
     return "–"

@@ -1,4 +1,4 @@
-"""Where a run shows itself: a live view on a terminal, or a line every few seconds."""
+"""The screens of a run: a live view on a terminal, or a line every few seconds."""
 
 import sys
 import time
@@ -17,7 +17,6 @@ class LiveScreen:
     """The view, drawn in place; it disappears when it is closed."""
 
     def __init__(self, console: Console) -> None:
-        """Takes over the lower part of the terminal."""
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._live.start()
@@ -28,7 +27,7 @@ class LiveScreen:
         self._live.update(draw(scene, width=width, height=height, now_s=time.time()), refresh=True)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         self._live.stop()
 
 
@@ -36,14 +35,13 @@ class LineScreen:
     """One plain line every ``LINE_PERIOD_S`` seconds and one for every change of phase."""
 
     def __init__(self) -> None:
-        """Nothing is shown yet."""
         self._shown_s = float("-inf")
         self._phase = ""
 
     def show(self, scene: LiveRun) -> None:
         """Write a line if one is due."""
         now_s = time.monotonic()
-        phase = scene.phase.partition(",")[0]  # behind a comma stands progress, which is no change
+        phase = scene.phase.partition(",")[0]  # progress follows the comma and is no change of phase
         if phase == self._phase and now_s - self._shown_s < LINE_PERIOD_S:
             return
         self._shown_s, self._phase = now_s, phase
@@ -51,7 +49,7 @@ class LineScreen:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to restore."""
 
 
 def line(scene: LiveRun) -> str:

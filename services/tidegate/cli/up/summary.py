@@ -19,9 +19,9 @@ from tidegate.launch.session import RunOutcome, RunSession
 SUMMARY_JSON = "summary.json"
 ENDINGS: dict[str, str] = {
     "target": "the target was reached",
-    "time": "its time was over",
-    "interrupted": "it was interrupted",
-    "failed": "a process could not be kept alive",
+    "time": "the time limit was reached",
+    "interrupted": "interrupted",
+    "failed": "a process failed repeatedly",
 }
 
 
@@ -36,10 +36,10 @@ class LagSummary(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a run came to. Times in seconds since ``up`` began; rates from the first gradient to the end of training.
+    """The result of a run. Times in seconds since ``up`` began; rates from the first gradient to the end of training.
 
-    ``env_steps`` are trained ones, ``generated_steps`` those the actors made in this life of the platform;
-    ``cpu_s`` is the whole process tree's. ``values`` are all statistics at the end.
+    ``env_steps`` are trained ones, ``generated_steps`` those that actors generated since ``up`` began;
+    ``cpu_s`` is of the whole process tree. ``values`` are all statistics at the end.
     """
 
     run_id: str
@@ -76,7 +76,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summary:
-    """Read the books of a run that ended and put everything together."""
+    """Audit a run that ended and summarise it."""
     notes = list(outcome.notes)
     books: RunAccounting | None = None
     try:
@@ -178,7 +178,7 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
     )
     rows = [
         ("target", f"{target}{ENDINGS.get(summary.ended_by, summary.ended_by)}"),
-        ("time", f"{clock(summary.elapsed_s)} min{first}; {summary.cpu_s:.0f} CPU-s of all processes"),
+        ("time", f"{clock(summary.elapsed_s)} min{first}; {summary.cpu_s:.0f} CPU-s in all processes"),
     ]
     if summary.problem:
         rows.append(("problem", summary.problem))
@@ -192,7 +192,7 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
     rows.append(("audit", summary.audit_line))
     restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items())
     rows.append(("restarts", restarts or "none"))
-    rows.append(("memory", f"{summary.memory_mb:.0f} MB at most, {len(summary.memory_peak_mb)} processes"))
+    rows.append(("memory", f"peak {summary.memory_mb:.0f} MB, {len(summary.memory_peak_mb)} processes"))
     rows += [("note", note) for note in summary.notes]
     rows.append(("report", summary.report))
     return rows
@@ -201,4 +201,4 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
 def _rates(summary: Summary) -> str:
     if summary.steps_per_s is None or summary.steps_per_cpu_s is None:
         return ""
-    return f"; {summary.steps_per_s:,.0f} a second, {summary.steps_per_cpu_s:,.0f} a CPU-second"
+    return f"; {summary.steps_per_s:,.0f} per second, {summary.steps_per_cpu_s:,.0f} per CPU-second"

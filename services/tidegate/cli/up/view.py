@@ -1,4 +1,4 @@
-"""The live view: one screen that says how far the run is, how stale its data may be, and who holds it up.
+"""The live view: progress of the run, staleness of its data, and the bottleneck.
 
 Drawn as plain styled text, four times a second: tables with layout cost ten times the CPU, and the view's share
 counts as the platform's.
@@ -113,7 +113,7 @@ def _chart(scene: LiveRun, *, width: int, height: int) -> list[Text]:
     axis_width = 8
     columns = resample(board.history, width=width - axis_width - 1)
     if not columns:
-        waiting = Text(f" {name}: nothing to draw before the first version is trained", style=DIM)
+        waiting = Text(f" {name}: no data before the first version is trained", style=DIM)
         return [waiting, *[Text() for _ in range(height - 1)]]
     low = min(0.0, *columns)
     high = max(*columns, threshold or low) or 1.0
@@ -164,7 +164,7 @@ def _staleness(scene: LiveRun, values: dict[str, float]) -> list[Text]:
 
 
 def slos_line(board: Board) -> str:
-    """How the objectives stand, as admission says it; empty while it says nothing."""
+    """The headline of the objectives, from admission; empty before its first report."""
     stats = next(iter(board.of("admission")), None)
     return stats.labels.get("slos", "") if stats is not None else ""
 
@@ -172,7 +172,7 @@ def slos_line(board: Board) -> str:
 def _services(scene: LiveRun, *, now_s: float) -> list[Text]:
     latest = scene.board.latest()
     watcher = latest.get(SUPERVISOR)
-    heading = f" {'service':<19} {'state':<8} {'rate':>16}  {'busy':<13}{'cpu':>5} {'memory':>7}  died"
+    heading = f" {'service':<19} {'state':<8} {'rate':>16}  {'busy':<13}{'cpu':>5} {'memory':>7}  restarts"
     lines = [Text(heading, style=f"{DIM} underline")]
     for service in SERVICES:
         for instance in instances(service, replicas=scene.plan.replicas[service]):
@@ -226,7 +226,7 @@ def _diagnosis(board: Board, *, width: int) -> list[Text]:
     labels = stats.labels if stats is not None else {}
     culprit = labels.get("bottleneck", "")
     if not culprit:
-        return [Text(" bottleneck  not known yet", style=DIM)]
+        return [Text(" bottleneck  unknown yet", style=DIM)]
     style = f"bold {WARN if culprit != 'balanced' else GOOD}"
     lines = [Text.assemble((" bottleneck  ", BOLD), (culprit, style))]
     indent = " " * 13

@@ -42,10 +42,10 @@ def test_plan_ends_with_who_binds_what_to_change_and_what_it_costs(
 ) -> None:
     assert run(["plan", *SIXTEEN]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "240,000 samples wait, 937.5 updates behind" in printed
+    assert "240,000 samples queued, 937.5 updates behind" in printed
     assert printed.endswith(
-        "The learner binds at 12,000 samples/s: actors are used to 75% and the learner to 100%. Run 12 actors instead"
-        " of 16: the same 12,000 samples/s for $0.2083 a million instead of $0.2546 (-18%)."
+        "The learner is the bottleneck at 12,000 samples/s (utilisation of actors 75%, of the learner 100%)."
+        " Run 12 actors instead of 16: the same 12,000 samples/s for $0.2083 a million instead of $0.2546 (-18%)."
     )
 
 
@@ -110,4 +110,4 @@ def test_run_that_trained_nothing_has_nothing_to_measure(
 ) -> None:
     write_run(tmp_path)
     assert run(["plan", "--from-run", str(tmp_path)]) == 2
-    assert "nothing to measure" in capsys.readouterr().err
+    assert "no measurements yet" in capsys.readouterr().err
