@@ -1,12 +1,12 @@
-"""How the simulations fail: with the invariant, the last of the story, and the command that shows it again."""
+"""A failing simulation prints the violated invariant, the last events, and the command that replays it."""
 
 from tidegate.sim.simulation import Report
 
-STORY_LINES = 60
+EVENTS_SHOWN = 60
 
 
 def check(report: Report) -> Report:
-    """Every invariant held, or a failure that says how to see it again."""
-    story = "\n".join(report.story[-STORY_LINES:])
-    assert report.passed, f"{story}\n{report.violations}\nreplay with: {report.replay}"
+    """Fail with the last events and the replay command unless every invariant held."""
+    events = "\n".join(report.events[-EVENTS_SHOWN:])
+    assert report.passed, f"{events}\n{report.violations}\nreplay with: {report.replay}"
     return report

@@ -1,4 +1,4 @@
-"""Scenarios that several of these tests begin with."""
+"""Scenarios that several of these tests start from."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ TICKS = 1000
 
 
 def groups_of_four(seed: int, *, max_lag: int, **changes: Any) -> Scenario:
-    """Groups of four on three actors, so that some samples are under way while others are trained."""
+    """Groups of four on three actors, so that some samples are running while others are trained."""
     fields: dict[str, Any] = {
         "kind": "text",
         "group_size": 4,

@@ -9,11 +9,11 @@ import pytest
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.runtime.bus import Bus
-from tidegate.sim.broker import Broker
-from tidegate.sim.client import Connection
-from tidegate.sim.loop import VirtualClock, VirtualLoop
-from tidegate.sim.network import Network, Weather
+from tidegate.sim.broker import SimulatedBroker
+from tidegate.sim.connection import Connection
+from tidegate.sim.network import Network, NetworkConditions
 from tidegate.sim.process import Process
+from tidegate.sim.virtual_loop import VirtualClock, VirtualLoop
 from tidegate.wire.subjects import Topology
 
 pytestmark = pytest.mark.simulation
@@ -26,11 +26,11 @@ CONSUMER = TOPOLOGY.task_consumer("default", ack_wait_s=ACK_WAIT_S, max_running=
 
 
 class Bench:
-    """A broker, and a bus for everyone who asks."""
+    """A broker, and a bus for each client."""
 
     def __init__(self) -> None:
         self.network = Network(random.Random(1))
-        self.broker = Broker(
+        self.broker = SimulatedBroker(
             self.network, random.Random(2), work_queue_messages_max=MESSAGES_MAX, ack_wait_max_s=10.0
         )
         self._clock = VirtualClock(asyncio.get_running_loop())
@@ -54,10 +54,10 @@ class Bench:
         return [message.data for message in self.broker.streams[TOPOLOGY.stream("TASKS")].messages.values()]
 
 
-def run(story: Callable[[Bench], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
     async def begin() -> None:
         bench = Bench()
-        await story(bench)
+        await scenario(bench)
         await bench.stop()
 
     random.seed(1)  # the bus draws its pauses from the module's generator
@@ -69,7 +69,7 @@ def run(story: Callable[[Bench], Awaitable[None]]) -> None:
 
 
 def test_full_stream_pushes_back_until_a_message_is_acknowledged() -> None:
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         for number in range(MESSAGES_MAX):
             await bus.publish(TASKS, b"work", message_id=f"m{number}")
@@ -81,11 +81,11 @@ def test_full_stream_pushes_back_until_a_message_is_acknowledged() -> None:
         await bus.publish(TASKS, b"more", message_id="m9", deadline_s=1.0)
         assert bench.waiting().count(b"more") == 1
 
-    run(story)
+    run(scenario)
 
 
 def test_same_id_is_stored_once_until_a_restart_forgets_what_was_consumed() -> None:
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         first = await bus.publish(TASKS, b"work", message_id="m0")
         again = await bus.publish(TASKS, b"work", message_id="m0")
@@ -99,11 +99,11 @@ def test_same_id_is_stored_once_until_a_restart_forgets_what_was_consumed() -> N
         await asyncio.sleep(1.0)
         assert not (await bus.publish(TASKS, b"work", message_id="m0")).duplicate
 
-    run(story)
+    run(scenario)
 
 
-def test_unanswered_message_is_delivered_again_and_stays_when_that_was_too_often() -> None:
-    async def story(bench: Bench) -> None:
+def test_unacknowledged_message_is_redelivered_and_stays_once_it_reached_max_deliver() -> None:
+    async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         await bus.publish(TASKS, b"work", message_id="m0")
         consumer = await bus.consumer(CONSUMER)
@@ -113,11 +113,11 @@ def test_unanswered_message_is_delivered_again_and_stays_when_that_was_too_often
         assert counts == list(range(1, CONSUMER.max_deliver + 1))
         assert bench.waiting() == [b"work"]
 
-    run(story)
+    run(scenario)
 
 
-def test_heartbeats_keep_a_message_from_being_delivered_again() -> None:
-    async def story(bench: Bench) -> None:
+def test_heartbeats_keep_a_message_from_being_redelivered() -> None:
+    async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         await bus.publish(TASKS, b"work", message_id="m0")
         consumer = await bus.consumer(CONSUMER)
@@ -127,11 +127,11 @@ def test_heartbeats_keep_a_message_from_being_delivered_again() -> None:
             await delivery.in_progress()
         assert await consumer.fetch(1, wait_s=ACK_WAIT_S / 4) == []
 
-    run(story)
+    run(scenario)
 
 
 def test_readers_together_hold_no_more_than_the_consumer_allows() -> None:
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         for number in range(MESSAGES_MAX):
             await bus.publish(TASKS, b"work", message_id=f"m{number}")
@@ -140,11 +140,11 @@ def test_readers_together_hold_no_more_than_the_consumer_allows() -> None:
         held += await consumer.fetch(3, wait_s=0.5)
         assert len(held) == CONSUMER.max_ack_pending == 2
 
-    run(story)
+    run(scenario)
 
 
 def test_messages_of_a_killed_reader_go_to_another() -> None:
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         process, bus = await bench.bus("a")
         _, other = await bench.bus("b")
         await bus.publish(TASKS, b"work", message_id="m0")
@@ -153,22 +153,22 @@ def test_messages_of_a_killed_reader_go_to_another() -> None:
         (delivery,) = await (await other.consumer(CONSUMER)).fetch(1, wait_s=2.0)
         assert (delivery.data, delivery.num_delivered) == (b"work", 2)
 
-    run(story)
+    run(scenario)
 
 
-def test_compare_and_set_refuses_who_comes_second() -> None:
-    async def story(bench: Bench) -> None:
+def test_compare_and_set_refuses_the_second_writer() -> None:
+    async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         subject = TOPOLOGY.policy("default")
         await bus.publish(subject, b"one", message_id="v1", expected_last_sequence=0)
         with pytest.raises(ConflictError):
             await bus.publish(subject, b"two", message_id="v2", expected_last_sequence=0)
 
-    run(story)
+    run(scenario)
 
 
-def test_publish_outlives_a_broker_that_dies_and_is_stored_once() -> None:
-    async def story(bench: Bench) -> None:
+def test_publish_survives_a_broker_restart_and_is_stored_once() -> None:
+    async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         bench.broker.kill()
         publish = asyncio.create_task(bus.publish(TASKS, b"work", message_id="m0", deadline_s=30.0))
@@ -179,17 +179,17 @@ def test_publish_outlives_a_broker_that_dies_and_is_stored_once() -> None:
         await asyncio.sleep(5.0)
         assert bench.waiting() == [b"work"]
 
-    run(story)
+    run(scenario)
 
 
-def test_publish_that_was_given_up_may_arrive_all_the_same() -> None:
-    async def story(bench: Bench) -> None:
+def test_publish_that_timed_out_may_still_arrive() -> None:
+    async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         # Later than an attempt waits, whatever the draw.
-        bench.network.weather = Weather(delay_s=3.0, loss=1.0, late=1.0, late_s=5.0)
+        bench.network.conditions = NetworkConditions(delay_s=3.0, loss=1.0, late=1.0, late_s=5.0)
         with pytest.raises(UnavailableError):
             await bus.publish(TASKS, b"work", message_id="m0", deadline_s=1.0)
         await asyncio.sleep(10.0)
         assert bench.waiting() == [b"work"]
 
-    run(story)
+    run(scenario)

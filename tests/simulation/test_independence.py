@@ -1,4 +1,4 @@
-"""I9 by name: what a service's absence may cost, and what it may not."""
+"""I9: what the absence of a service may cost."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.simulation.reports import check
-from tidegate.sim.cluster import Cluster
+from tidegate.sim.cluster import SimulatedCluster
 from tidegate.sim.process import Process
 from tidegate.sim.rpc import Channel
 from tidegate.sim.scenario import TICK_S, draw_scenario
@@ -17,47 +17,47 @@ from tidegate.wire.clients.admission import AdmissionClient
 pytestmark = pytest.mark.simulation
 
 TICKS = 1000
-# A story begins within the first seconds and must end before the calm half of the run.
+# A fault starts within the first seconds and must end before the half of the run without faults.
 ABSENCE_S = 12.0
-# What was under way when the last actor went is stored and trained within this.
-SETTLING_S = 3.0
+# What was in flight when the last actor was killed is stored and trained within this.
+DRAINING_S = 3.0
 WARM_UP_S = 3.0
 
 
 class Observed:
-    """What a story saw; it is told once, however often it is drawn."""
+    """What a fault observed; it runs once, however often it is drawn."""
 
     def __init__(self) -> None:
         self.values: list[int] = []
-        self.begun = False
+        self.has_begun = False
 
     async def begins(self) -> bool:
-        """Whether this is the first time; if so, once training is under way."""
-        first, self.begun = not self.begun, True
+        """Whether this is the first time; if so, returns once training has started."""
+        first, self.has_begun = not self.has_begun, True
         if first:
             await asyncio.sleep(WARM_UP_S)
         return first
 
 
-def run(story: object, *, max_lag: int) -> Report:
+def run(fault: object, *, max_lag: int) -> Report:
     scenario = msgspec.structs.replace(
         draw_scenario(5, ticks=TICKS, max_lag=max_lag), num_actors=2, policy_delays_s=(0.0, 0.3)
     )
-    return check(simulate(scenario, faults={story: 1}))  # pyright: ignore[reportArgumentType]  # a Fault
+    return check(simulate(scenario, faults={fault: 1}))  # pyright: ignore[reportArgumentType]  # a Fault
 
 
 @pytest.mark.parametrize("max_lag", [0, 4])
 def test_training_goes_on_for_as_long_as_admission_is_away(max_lag: int) -> None:
     seen = Observed()
 
-    async def lose_admission(cluster: Cluster, _rng: random.Random) -> None:
+    async def lose_admission(cluster: SimulatedCluster, _rng: random.Random) -> None:
         if not await seen.begins():
             return
         admission = cluster.hosts["admission"]
         admission.hold(held=True)
         await admission.kill()
         for _ in range(3):
-            seen.values.append(cluster.truth.num_updates)
+            seen.values.append(cluster.oracle.num_updates)
             await asyncio.sleep(ABSENCE_S / 2)
 
     report = run(lose_admission, max_lag=max_lag)
@@ -69,20 +69,20 @@ def test_training_goes_on_for_as_long_as_admission_is_away(max_lag: int) -> None
 def test_last_limits_outlive_admission_and_a_restart_of_the_queue() -> None:
     seen = Observed()
 
-    async def pause_and_lose_admission(cluster: Cluster, _rng: random.Random) -> None:
+    async def pause_and_lose_admission(cluster: SimulatedCluster, _rng: random.Random) -> None:
         if not await seen.begins():
             return
         operator = AdmissionClient(
-            Channel(cluster.around.switchboard, Process("operator"), "admission").as_channel()
+            Channel(cluster.world.switchboard, Process("operator"), "admission").as_channel()
         )
-        await operator.set_paused(paused=True, reason="a person said so")
-        await asyncio.sleep(SETTLING_S)
+        await operator.set_paused(paused=True, reason="paused by an operator")
+        await asyncio.sleep(DRAINING_S)
         admission, queue = cluster.hosts["admission"], cluster.hosts["task_queue"]
         admission.hold(held=True)
         await admission.kill()
         await queue.kill()
         queue.start()
-        tasks = cluster.broker.streams[cluster.around.topology.stream("TASKS")]
+        tasks = cluster.broker.streams[cluster.world.topology.stream("TASKS")]
         seen.values.append(tasks.last_sequence)
         await asyncio.sleep(ABSENCE_S / 2)
         seen.values.append(tasks.last_sequence)
@@ -98,19 +98,19 @@ def test_last_limits_outlive_admission_and_a_restart_of_the_queue() -> None:
 def test_without_any_actor_training_pauses_and_then_goes_on() -> None:
     seen = Observed()
 
-    async def lose_all_actors(cluster: Cluster, _rng: random.Random) -> None:
+    async def lose_all_actors(cluster: SimulatedCluster, _rng: random.Random) -> None:
         if not await seen.begins():
             return
         for actor in cluster.actors:
             actor.hold(held=True)
             await actor.kill()
-        await asyncio.sleep(SETTLING_S)
-        seen.values.append(cluster.truth.num_updates)
-        await asyncio.sleep(ABSENCE_S - SETTLING_S)
-        seen.values.append(cluster.truth.num_updates)
+        await asyncio.sleep(DRAINING_S)
+        seen.values.append(cluster.oracle.num_updates)
+        await asyncio.sleep(ABSENCE_S - DRAINING_S)
+        seen.values.append(cluster.oracle.num_updates)
         cluster.actors[0].hold(held=False)
-        await asyncio.sleep(SETTLING_S)
-        seen.values.append(cluster.truth.num_updates)
+        await asyncio.sleep(DRAINING_S)
+        seen.values.append(cluster.oracle.num_updates)
 
     report = run(lose_all_actors, max_lag=1)
     paused, still_paused, resumed = seen.values
@@ -118,5 +118,5 @@ def test_without_any_actor_training_pauses_and_then_goes_on() -> None:
     assert report.updates > resumed
 
 
-def test_ticks_of_a_run_are_enough_for_the_stories_told_here() -> None:
-    assert WARM_UP_S + ABSENCE_S + 2 * SETTLING_S < TICKS / 2 * TICK_S
+def test_ticks_of_a_run_are_enough_for_these_faults() -> None:
+    assert WARM_UP_S + ABSENCE_S + 2 * DRAINING_S < TICKS / 2 * TICK_S

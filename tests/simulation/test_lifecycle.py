@@ -1,4 +1,4 @@
-"""The services' own lifecycle under seeds: drains, loops that fail, end or hang, and what each of them may cost."""
+"""The services' own lifecycle under seeds: drains, loops that fail, end or hang, and their cost."""
 
 import asyncio
 import random
@@ -15,10 +15,10 @@ from tidegate.actor.rollouts import episode_runner
 from tidegate.actor.rollouts.resumption import Resumed, resume
 from tidegate.core.errors import ConflictError
 from tidegate.core.records import Task
-from tidegate.sim.cluster import DRAIN_TIMEOUT_S, Cluster
-from tidegate.sim.engine import PacedEngine
+from tidegate.sim.cluster import DRAIN_TIMEOUT_S, SimulatedCluster
 from tidegate.sim.faults import FAULTS, drain_blocked_actor, drain_one, fail_loop
-from tidegate.sim.network import CALM
+from tidegate.sim.network import HEALTHY
+from tidegate.sim.paced_engine import PacedEngine
 from tidegate.sim.process import Process
 from tidegate.sim.rpc import Channel, Server, Switchboard
 from tidegate.sim.scenario import Scenario, draw_scenario
@@ -27,7 +27,7 @@ from tidegate.wire.clients.lifecycle import LifecycleClient
 
 pytestmark = [
     pytest.mark.simulation,
-    # What a killed process was awaiting is closed at the end of the run, after its loop is gone.
+    # Coroutines of killed processes are closed at the end of the run, after their loop is gone.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -60,14 +60,14 @@ class Once:
         self.starts = (0, 0)
         self._drawn = False
 
-    async def begins(self, cluster: Cluster) -> bool:
+    async def begins(self, cluster: SimulatedCluster) -> bool:
         first, self._drawn = not self._drawn, True
-        cluster.network.weather = CALM
+        cluster.network.conditions = HEALTHY
         if first:
             await asyncio.sleep(WARM_UP_S)
         return first
 
-    async def until_restarted(self, cluster: Cluster, *, starts: int) -> None:
+    async def until_restarted(self, cluster: SimulatedCluster, *, starts: int) -> None:
         """Return once the supervisor has started one more process and it is ready."""
         host = cluster.hosts[self.instance]
         while host.num_starts == starts or host.state != "running":
@@ -100,8 +100,8 @@ def test_drained_actors_finish_their_rollouts_and_no_other_actor_repeats_them(
 
     exit_codes: list[int] = []
 
-    async def drain_an_actor(cluster: Cluster, rng: random.Random) -> None:
-        cluster.network.weather = CALM
+    async def drain_an_actor(cluster: SimulatedCluster, rng: random.Random) -> None:
+        cluster.network.conditions = HEALTHY
         actor = rng.choice(cluster.actors)
         await actor.drain()
         exit_codes.extend(actor.exit_codes)
@@ -120,7 +120,7 @@ def test_rollouts_of_a_drained_actor_are_resumed_from_their_tokens(monkeypatch: 
         resumed.append(resume(*arguments, **keywords))
         return resumed[-1]
 
-    async def drain_an_actor(cluster: Cluster, rng: random.Random) -> None:
+    async def drain_an_actor(cluster: SimulatedCluster, rng: random.Random) -> None:
         await rng.choice(cluster.actors).drain()
 
     monkeypatch.setattr(episode_runner, "resume", noted)
@@ -135,7 +135,7 @@ def test_rollouts_of_a_drained_actor_are_resumed_from_their_tokens(monkeypatch: 
 def test_service_whose_loop_fails_drains_exits_one_and_is_restarted(instance: str) -> None:
     once = Once(instance)
 
-    async def fail(cluster: Cluster, _rng: random.Random) -> None:
+    async def fail(cluster: SimulatedCluster, _rng: random.Random) -> None:
         if not await once.begins(cluster):
             return
         host = cluster.hosts[instance]
@@ -157,7 +157,7 @@ def test_service_whose_loop_fails_drains_exits_one_and_is_restarted(instance: st
 def test_loop_that_ends_by_itself_or_crashes_is_a_defect(error: Exception | None, found: str) -> None:
     once = Once("task_queue")
 
-    async def end(cluster: Cluster, _rng: random.Random) -> None:
+    async def end(cluster: SimulatedCluster, _rng: random.Random) -> None:
         if not await once.begins(cluster):
             return
 
@@ -175,7 +175,7 @@ def test_loop_that_ends_by_itself_or_crashes_is_a_defect(error: Exception | None
 def test_loop_that_ignores_a_drain_is_cancelled_at_the_timeout_and_the_process_exits_zero() -> None:
     once = Once("trajectory_store")
 
-    async def hang(cluster: Cluster, _rng: random.Random) -> None:
+    async def hang(cluster: SimulatedCluster, _rng: random.Random) -> None:
         if not await once.begins(cluster):
             return
         host, loop = cluster.hosts["trajectory_store"], asyncio.get_running_loop()
@@ -195,12 +195,12 @@ def test_loop_that_ignores_a_drain_is_cancelled_at_the_timeout_and_the_process_e
 def test_drain_call_ends_a_process_as_sigterm_does() -> None:
     once = Once("environment-0")
 
-    async def call(cluster: Cluster, _rng: random.Random) -> None:
+    async def call(cluster: SimulatedCluster, _rng: random.Random) -> None:
         if not await once.begins(cluster):
             return
         host = cluster.hosts[once.instance]
         starts = host.num_starts
-        channel = Channel(cluster.around.switchboard, Process("operator"), host.address)
+        channel = Channel(cluster.world.switchboard, Process("operator"), host.address)
         await LifecycleClient(channel.as_channel(), service=once.instance).drain(reason="a rolling update")
         await once.until_restarted(cluster, starts=starts)
 

@@ -64,7 +64,7 @@ def test_groups_are_stopped_early_under_faults_and_every_sample_ends_exactly_onc
     assert report.dropped["settled"] % 4 == 0, "a group ends whole"
 
 
-def test_in_synchronous_training_nothing_is_cut_and_settled_groups_do_not_stop_it() -> None:
+def test_in_synchronous_training_nothing_is_cut_and_early_stops_do_not_block_it() -> None:
     both = LongTailConfig(policy="cut", finish_chance_min=0.5, early_stop_after=2)
     quiet = msgspec.structs.replace(groups(1, long_tail=both, max_lag=0), faults=False)
     report = check(simulate(quiet))

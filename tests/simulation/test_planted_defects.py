@@ -1,7 +1,6 @@
-"""The simulation finds defects: each one planted here is caught, and by the invariant that it breaks.
+"""The simulation finds defects: each one planted here is caught by the invariant that it breaks.
 
-A simulator that passes everything proves nothing. Seeds are tried until one of a few catches the defect, because a
-fault that brings it out must come first.
+A few seeds are tried, because the fault that exposes the defect must be drawn first.
 """
 
 import asyncio
@@ -65,10 +64,10 @@ def test_catches_a_capacity_that_is_one_batch_too_large(monkeypatch: pytest.Monk
 
 
 def test_catches_a_commit_that_leaves_its_batch_to_be_trained_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def give_back(ledger: Ledger, batch_id: str, *, now_s: float, **_commit: Any) -> list[Location]:
+    def release(ledger: Ledger, batch_id: str, *, now_s: float, **_commit: Any) -> list[Location]:
         return ledger.release(batch_id, dropped=(), now_s=now_s)
 
-    monkeypatch.setattr(Ledger, "commit", give_back)
+    monkeypatch.setattr(Ledger, "commit", release)
     report = first_failure(seeds=range(6), max_lag=4)
     assert report.violations[0].startswith("I3:"), report.violations
 
@@ -84,11 +83,11 @@ def test_catches_a_restore_that_forgets_what_the_surviving_branch_trained(
     assert report.violations[0].startswith(("I3:", "I2:")), report.violations
 
 
-def test_catches_a_queue_that_does_not_hear_of_drops(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deaf(state: TrajectoryState, outcome: str) -> TrajectoryState:
+def test_catches_a_queue_that_ignores_drops(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ignore_drops(state: TrajectoryState, outcome: str) -> TrajectoryState:
         return state if outcome == "dropped" else state_after(state, outcome)
 
-    monkeypatch.setattr(task_queue_journal, "state_after", deaf)
+    monkeypatch.setattr(task_queue_journal, "state_after", ignore_drops)
     report = first_failure(seeds=range(6), max_lag=1)
     assert report.violations[0].startswith(("I2:", "I9:")), report.violations
 
@@ -115,7 +114,7 @@ def test_catches_a_store_that_takes_more_than_its_bound(monkeypatch: pytest.Monk
 
 def test_catches_a_lifecycle_that_stops_before_its_loops_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async def end_nothing(_lifecycle: ServiceLifecycle, _tasks: Sequence[asyncio.Task[None]]) -> None:
-        """What the loops hold is lost."""
+        """Work that the loops hold is lost."""
 
     monkeypatch.setattr(ServiceLifecycle, "_end_loops", end_nothing)
     report = first_failure(seeds=range(6), max_lag=4, faults={drain_blocked_actor: 1})

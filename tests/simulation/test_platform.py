@@ -1,4 +1,4 @@
-"""The platform under seeded faults: the services' own code on a virtual clock, invariants looked at every tick.
+"""The platform under seeded faults: the services' own code on a virtual clock, invariants checked every tick.
 
 A failure names its invariant and its seed; the printed `make sim SEED=...` replays it, event by event.
 """
@@ -33,7 +33,7 @@ def test_invariants_hold_under_faults_at_every_budget(seed: int, max_lag: int) -
 def test_invariants_hold_for_ten_thousand_ticks_of_faults() -> None:
     report = check(simulate(draw_scenario(11, ticks=LONG_TICKS, max_lag=4)))
     assert report.ticks == LONG_TICKS
-    # The run is worth its length: everything that can go wrong did, and training got somewhere all the same.
+    # The run covers every kind of trouble, and training progressed all the same.
     assert report.faults > 100
     assert report.revived > 0
     assert report.messages_lost > 0
@@ -66,7 +66,7 @@ def test_a_larger_budget_overlaps_rollouts_with_training() -> None:
 
 @cache
 def fair_run(*, max_lag: int) -> Report:
-    """A quiet cluster: two like actors, no faults."""
+    """A cluster of two equal actors, without faults."""
     scenario = msgspec.structs.replace(
         draw_scenario(1, ticks=800, max_lag=max_lag, faults=False),
         kind="segments",

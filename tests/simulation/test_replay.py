@@ -1,4 +1,4 @@
-"""The same seed is the same run: in this process, and in another one whose hashes differ."""
+"""One seed is one run, in this process and in another one with other hashes."""
 
 import json
 import os

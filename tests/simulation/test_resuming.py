@@ -1,4 +1,4 @@
-"""Rollouts of tokens under seeded faults: actors die in the middle of them, others go on, every invariant holds."""
+"""Token rollouts under seeded faults: killed actors leave them unfinished, others resume them, all invariants hold."""
 
 import random
 from typing import Any
@@ -9,13 +9,13 @@ from tests.simulation.reports import check
 from tests.simulation.scenarios import groups_of_four
 from tidegate.actor.rollouts import episode_runner
 from tidegate.actor.rollouts.resumption import Resumed, resume
-from tidegate.sim.cluster import Cluster
+from tidegate.sim.cluster import SimulatedCluster
 from tidegate.sim.scenario import Scenario
 from tidegate.sim.simulation import simulate
 
 pytestmark = [
     pytest.mark.simulation,
-    # What a killed process was awaiting is unwound when nobody can be harmed by it, after its loop is gone.
+    # Coroutines of killed processes are closed at the end of the run, after their loop is gone.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -34,15 +34,15 @@ def test_invariants_hold_under_faults_with_engines_that_write_tokens(seed: int, 
     assert max(report.trained_by_lag) <= max_lag
 
 
-async def interrupt_an_actor(cluster: Cluster, rng: random.Random) -> None:
-    """``kill -9`` of an actor, which comes back."""
+async def interrupt_an_actor(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """``kill -9`` of an actor, which is restarted."""
     actor = rng.choice(cluster.actors)
     await actor.kill()
     actor.start()
 
 
-def test_killed_actors_rollouts_are_gone_on_with_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each token is held against the policy that wrote it, whichever actor that was (I5)."""
+def test_rollouts_of_killed_actors_are_resumed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token is compared with the policy that wrote it, on whichever actor (I5)."""
     resumed: list[Resumed] = []
 
     def noted(*arguments: Any, **keywords: Any) -> Resumed:

@@ -1,4 +1,4 @@
-"""Two learners at once. Our supervisor starts no second one; an orchestrator that believes the first dead may."""
+"""Two learners at once: our supervisor starts no second one, but an orchestrator that believes the first lost may."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ import random
 import msgspec
 import pytest
 
-from tidegate.sim.cluster import Cluster
+from tidegate.sim.cluster import SimulatedCluster
 from tidegate.sim.scenario import draw_scenario
 from tidegate.sim.simulation import Report, simulate
 
@@ -17,14 +17,14 @@ CHECKPOINT_EVERY_STEPS = 3
 
 
 async def start_a_second_learner_during_the_update_before_a_checkpoint(
-    cluster: Cluster, _rng: random.Random
+    cluster: SimulatedCluster, _rng: random.Random
 ) -> None:
     """The second restores what the first checkpointed last; the first then writes one more checkpoint, and ends."""
-    if cluster.rival.num_starts:
+    if cluster.second_learner.num_starts:
         return
-    while cluster.truth.num_updates < CHECKPOINT_EVERY_STEPS:
+    while cluster.oracle.num_updates < CHECKPOINT_EVERY_STEPS:
         await asyncio.sleep(0.01)
-    first, second = cluster.hosts["learner"], cluster.rival
+    first, second = cluster.hosts["learner"], cluster.second_learner
     second.hold(held=False)
     while not first.num_crashes:
         await asyncio.sleep(0.01)
@@ -41,9 +41,9 @@ def run() -> Report:
     return simulate(scenario, faults={start_a_second_learner_during_the_update_before_a_checkpoint: 1})
 
 
-def test_a_branch_that_was_given_up_and_comes_back_trains_nothing_twice() -> None:
-    # The first learner is restored from the checkpoint that it wrote after it had lost. By then the ledger had given
-    # back what its branch was trained on, and the second learner's branch may have been trained on it.
+def test_an_abandoned_branch_that_comes_back_trains_nothing_twice() -> None:
+    # The first learner is restored from the checkpoint that it wrote after it had lost. By then the ledger had
+    # released what its branch was trained on, and the second learner's branch may have been trained on it.
     report = run()
     assert report.revived > 0
     assert report.violations == []

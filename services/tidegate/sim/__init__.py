@@ -1,7 +1,8 @@
-"""The whole platform under a virtual clock: the services' own loops and books, seeded faults, invariants every tick.
+"""The whole platform under a virtual clock: the services' own code, seeded faults, invariants checked at every tick.
 
-One seed is one run. Real: every loop, decision, ledger and journal of the services, the bus, the consumer, the wire.
-Simulated: the clock (``loop``), processes and their deaths (``process``), the network (``network``), the broker
-(``broker``, ``client``), gRPC's transport (``rpc``), what rollouts and updates cost (``engine``, ``trainer``).
-``faults`` draws what goes wrong, ``books`` and ``invariants`` watch, ``simulation`` runs it all.
+One seed is one run. Real: the lifecycle, every loop, decision, ledger and journal of the services, the bus, the
+consumer, the wire. Simulated: the clock (``virtual_loop``), processes (``process``), the network (``network``), the
+broker (``broker``, ``connection``), gRPC's transport (``rpc``), the time that rollouts and updates take
+(``paced_engine``, ``paced_tokens``). ``host`` runs a service, ``faults`` injects failures, ``accounting``, ``oracle``
+and ``invariants`` check, ``simulation`` runs a scenario.
 """

@@ -1,7 +1,7 @@
-"""The broker of a simulated cluster: routes messages between connections and keeps the streams' books.
+"""The simulated broker: routes messages between connections and holds the streams.
 
-What it holds survives its death, as files do; what it was about to do does not: pulls, deliveries on their way, and
-subscriptions until their connections are back.
+Streams and consumers survive a kill, as files do. Pulls, deliveries in flight, and subscriptions (until their
+connections are back) do not.
 """
 
 import asyncio
@@ -14,7 +14,15 @@ from typing import Any, Protocol
 import msgspec
 
 from tidegate.sim.network import Network
-from tidegate.sim.streams import Durable, Headers, Refused, StoredMessage, Stream, StreamLimits, Taken
+from tidegate.sim.streams import (
+    Durable,
+    Headers,
+    PutAccepted,
+    PutRefused,
+    StoredMessage,
+    Stream,
+    StreamLimits,
+)
 from tidegate.wire.subjects import HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE, HEADER_MESSAGE_ID
 
 NAME = "broker"
@@ -30,12 +38,12 @@ class Peer(Protocol):
 
     @property
     def name(self) -> str:
-        """Of its process."""
+        """The name of its process."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether its process lives."""
+        """Whether its process is alive."""
         ...
 
     def arrived(self, subject: str, data: bytes, headers: Headers, reply: str) -> None:
@@ -47,15 +55,15 @@ class Peer(Protocol):
         ...
 
     def delay_s(self, subject: str) -> float:
-        """How much longer messages of a subject take to it than the network's weather has it."""
+        """Seconds that messages of a subject take to it beyond the network's delay."""
         ...
 
     def lost(self) -> None:
-        """The broker went away."""
+        """The connection to the broker was lost."""
         ...
 
     def reconnected(self) -> None:
-        """It is back."""
+        """The broker is reachable again."""
         ...
 
 
@@ -65,21 +73,21 @@ class _Pull(msgspec.Struct):
     left: int
 
 
-class Broker:
-    """One server with file storage."""
+class SimulatedBroker:
+    """One broker process with file storage."""
 
     def __init__(
         self, network: Network, rng: random.Random, *, work_queue_messages_max: int, ack_wait_max_s: float
     ) -> None:
-        """No streams yet. ``rng`` decides when connections find it again.
+        """``rng`` draws the time until connections are back after a restart.
 
-        Work queues hold at most ``work_queue_messages_max`` messages, as on a small disk. Nobody is waited for longer
-        than ``ack_wait_max_s``, so that a short run sees what a long one would.
+        Work queues hold at most ``work_queue_messages_max`` messages, as on a small disk. Deliveries are repeated after
+        at most ``ack_wait_max_s``, so that a short run sees the redeliveries of a long one.
         """
         self.up = True
         self.streams: dict[str, Stream] = {}
         self.durables: dict[tuple[str, str], Durable] = {}
-        # What streams and consumers were made with, in the client library's own types.
+        # The configurations of streams and consumers, in the client library's own types.
         self.configs: dict[str, Any] = {}
         self.on_stored: Callable[[Stream, StoredMessage], object] = lambda _stream, _message: None
         self.max_pulls_seen = 0
@@ -92,14 +100,14 @@ class Broker:
         self._pulls: dict[tuple[str, str], deque[_Pull]] = {}
         self._clock = asyncio.get_running_loop().time
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- kill and restart ------------------------------------------------------------------------------------------
 
     def connect(self, peer: Peer) -> None:
-        """A process opened its connection; those of dead ones are forgotten."""
+        """A process opens its connection; connections of killed processes are removed."""
         self._peers = [*(other for other in self._peers if other.alive), peer]
 
     def kill(self) -> None:
-        """The server dies."""
+        """The broker process is killed."""
         self.up = False
         for peer in self._peers:
             peer.lost()
@@ -107,7 +115,7 @@ class Broker:
             pulls.clear()
 
     def restart(self) -> None:
-        """It is back with what its files hold; connections find it one by one."""
+        """The broker is back with the content of its files; connections reconnect one by one."""
         self.up = True
         for stream in self.streams.values():
             stream.restart(now_s=self._clock())
@@ -132,7 +140,7 @@ class Broker:
     def add_durable(
         self, stream: str, name: str, *, ack_wait_s: float, max_deliver: int, max_ack_pending: int
     ) -> None:
-        """Create a durable consumer, or change how much its readers may hold."""
+        """Create a durable consumer, or change the bound on its unacknowledged deliveries."""
         known = self.durables.get((stream, name))
         if known is not None:
             known.max_ack_pending = max_ack_pending
@@ -161,24 +169,24 @@ class Broker:
         answer = (
             None if stream_name is None else self._store(self.streams[stream_name], subject, data, headers)
         )
-        if not isinstance(answer, Refused):
+        if not isinstance(answer, PutRefused):
             for other in self._peers:
                 if other.alive and other.matches(subject):
                     self._send(other, subject, data, headers)
         if answer is None or stream_name is None:
             return
-        if isinstance(answer, Refused):
+        if isinstance(answer, PutRefused):
             code = 503 if self.streams[stream_name].limits.discard_new else 400
-            said: dict[str, Any] = {
+            answered: dict[str, Any] = {
                 "error": {"code": code, "err_code": answer.code, "description": answer.description}
             }
         else:
             self._dispatch_all(stream_name)
-            said = {"stream": stream_name, "seq": answer.sequence, "duplicate": answer.duplicate}
+            answered = {"stream": stream_name, "seq": answer.sequence, "duplicate": answer.duplicate}
         if reply:
-            self._send(peer, reply, json.dumps(said).encode(), {})
+            self._send(peer, reply, json.dumps(answered).encode(), {})
 
-    def _store(self, stream: Stream, subject: str, data: bytes, headers: Headers) -> Taken | Refused:
+    def _store(self, stream: Stream, subject: str, data: bytes, headers: Headers) -> PutAccepted | PutRefused:
         expected = headers.get(HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE)
         answer = stream.put(
             subject,
@@ -188,14 +196,14 @@ class Broker:
             expected=None if expected is None else int(expected),
             now_s=self._clock(),
         )
-        if isinstance(answer, Taken) and not answer.duplicate:
+        if isinstance(answer, PutAccepted) and not answer.duplicate:
             self.on_stored(stream, stream.messages[answer.sequence])
         return answer
 
     def _send(
         self, peer: Peer, subject: str, data: bytes, headers: Headers, *, to: str = "", reply: str = ""
     ) -> None:
-        """Hand a message to a connection, under ``to`` if that is not its subject."""
+        """Send a message to a connection, under ``to`` if that is not its subject."""
         self._network.send(
             lambda: peer.arrived(to or subject, data, headers, reply),
             between=(NAME, peer.name),
@@ -228,7 +236,7 @@ class Broker:
                 self._dispatch(key)
 
     def _dispatch(self, key: tuple[str, str]) -> None:
-        """Deliver what can be delivered, one message a reader and turn, as a work queue shares itself out."""
+        """Deliver what can be delivered, one message per reader in turn."""
         if not self.up:
             return
         durable, pulls = self.durables[key], self._pulls[key]
@@ -254,7 +262,7 @@ class Broker:
         )
 
     def _overdue(self, durable: Durable, sequence: int, token: int | None) -> None:
-        if self.up and durable.hand_on(sequence, token=token):
+        if self.up and durable.redeliver(sequence, token=token):
             self._dispatch((durable.stream.limits.name, durable.name))
 
     def _answered(self, subject: str, body: bytes) -> None:

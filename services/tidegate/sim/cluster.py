@@ -1,4 +1,4 @@
-"""The cluster of a scenario: a broker, a network and one host for every instance of every service."""
+"""The cluster of a scenario: a broker, a network, and one host per instance of each service."""
 
 import asyncio
 from pathlib import Path
@@ -13,14 +13,14 @@ from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.main import SPEC as ENVIRONMENT
 from tidegate.learner.config import LearnerConfig
 from tidegate.runtime.config import PolicyConfig, Settings, StalenessConfig, TelemetryConfig, WorkloadConfig
-from tidegate.sim.broker import Broker
-from tidegate.sim.chronicle import Chronicle
-from tidegate.sim.engine import Pace
-from tidegate.sim.host import Host, Surroundings
-from tidegate.sim.network import CALM, Network
+from tidegate.sim.broker import SimulatedBroker
+from tidegate.sim.event_log import EventLog
+from tidegate.sim.host import Host, World
+from tidegate.sim.network import HEALTHY, Network
+from tidegate.sim.oracle import Oracle
+from tidegate.sim.paced_engine import Pace
 from tidegate.sim.scenario import Scenario
-from tidegate.sim.stand_ins import actor_spec, learner_spec
-from tidegate.sim.truth import Truth
+from tidegate.sim.simulated_services import actor_spec, learner_spec
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.main import SPEC as TASK_QUEUE
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
@@ -32,8 +32,8 @@ RUN = RunId("sim")
 FINISHED_WORK = ("ROLLOUTS", "TRAJECTORIES")
 WORK_QUEUES = ("TASKS", *FINISHED_WORK)
 PROMPTS = 64
-# Faults last seconds, not minutes: what waits for the end of a silence is shortened alike, so that a run of a minute
-# sees redeliveries, lost tasks and expired leases.
+# Faults last seconds, not minutes; timeouts are shortened in proportion, so that a run of a minute sees redeliveries,
+# lost tasks and expired leases.
 ACK_WAIT_S = 1.5
 TASK_DEADLINE_S = 8.0
 DRAIN_TIMEOUT_S = 3.0
@@ -42,49 +42,49 @@ KEEP_PROGRESS_S = 0.1
 FETCH_MESSAGES_MAX = 2
 
 
-class Cluster:
-    """Everything that can fail, and the means to make it."""
+class SimulatedCluster:
+    """Everything that can fail, and the operations that faults use."""
 
-    def __init__(self, scenario: Scenario, folder: Path, *, chronicle: Chronicle, truth: Truth) -> None:
-        """Nothing runs yet. Runs leave their files in ``folder``, as real ones do."""
+    def __init__(self, scenario: Scenario, folder: Path, *, event_log: EventLog, oracle: Oracle) -> None:
+        """``folder`` holds the files of the run, as a real run folder does."""
         self.scenario = scenario
         self.folder = folder
-        self.truth = truth
-        self.chronicle = chronicle
+        self.oracle = oracle
+        self.event_log = event_log
         self.network = Network(scenario.rng("network"))
-        self.broker = Broker(
+        self.broker = SimulatedBroker(
             self.network,
             scenario.rng("broker"),
             work_queue_messages_max=scenario.small_streams,
             ack_wait_max_s=ACK_WAIT_S,
         )
-        self.broker.on_stored = lambda stream, message: chronicle.mark(
+        self.broker.on_stored = lambda stream, message: event_log.mark(
             f"{stream.limits.name} {message.sequence}"
         )
         self.settings = _settings(scenario, folder)
-        self.around = Surroundings(
+        self.world = World(
             self.settings,
             self.network,
             self.broker,
-            chronicle,
-            on_defect=lambda what: truth.violate("I9", what),
-            on_drained=truth.drained,
+            event_log,
+            on_defect=lambda what: oracle.violate("I9", what),
+            on_drained=oracle.drained,
         )
         self.actor_paces = [
             Pace(rollout_s=scenario.rollout_s, update_s=0.0) for _ in range(scenario.num_actors)
         ]
         self.learner_pace = Pace(rollout_s=0.0, update_s=scenario.update_s)
-        # Tasks whose message was made unreadable: nothing of them can be found until they are settled.
-        self.garbled_tasks: set[str] = set()
+        # Tasks whose message was corrupted: they are on no stream until they are dropped.
+        self.corrupted_tasks: set[str] = set()
         self.hosts = {host.instance: host for host in self._hosts()}
-        # A second learner on the first one's disk; it runs only while a fault lets it.
-        self.rival = self._learner()
-        self.rival.held = True
+        # A second learner on the disk of the first; only a fault starts it.
+        self.second_learner = self._learner()
+        self.second_learner.held = True
         if scenario.kind == "text":
             _write_prompts(folder / "data" / "train.jsonl")
 
     def _hosts(self) -> list[Host]:
-        scenario, around = self.scenario, self.around
+        scenario, world = self.scenario, self.world
         actor_config = ActorConfig(
             slots=scenario.slots * scenario.group_size if scenario.writes_tokens else scenario.slots,
             prefetch=scenario.prefetch,
@@ -94,10 +94,10 @@ class Cluster:
         )
         hosts = [
             Host(
-                around,
+                world,
                 actor_spec(
                     self.actor_paces[index],
-                    self.truth,
+                    self.oracle,
                     scenario.rng(f"actor-{index}"),
                     writes_tokens=scenario.writes_tokens,
                 ),
@@ -109,7 +109,7 @@ class Cluster:
         ]
         environment_config = EnvironmentConfig(ack_wait_s=ACK_WAIT_S)
         hosts += [
-            Host(around, ENVIRONMENT, environment_config, index=index)
+            Host(world, ENVIRONMENT, environment_config, index=index)
             for index in range(scenario.num_environments)
         ]
         singles = (
@@ -127,13 +127,13 @@ class Cluster:
             (WEIGHT_DISTRIBUTION, WeightDistributionConfig()),
             (ADMISSION, ADMISSION.config_type()),
         )
-        return [*hosts, self._learner(), *(Host(around, spec, config, index=0) for spec, config in singles)]
+        return [*hosts, self._learner(), *(Host(world, spec, config, index=0) for spec, config in singles)]
 
     def _learner(self) -> Host:
         config = LearnerConfig(
             checkpoint_every_steps=self.scenario.checkpoint_every_steps, republish_after_s=2.0
         )
-        return Host(self.around, learner_spec(self.learner_pace, self.truth), config, index=0)
+        return Host(self.world, learner_spec(self.learner_pace, self.oracle), config, index=0)
 
     @property
     def actors(self) -> list[Host]:
@@ -141,17 +141,17 @@ class Cluster:
         return [host for name, host in self.hosts.items() if name.startswith("actor-")]
 
     def start(self) -> None:
-        """Start everything, in an order of the scenario's own (I9)."""
+        """Start everything, in an order that the scenario draws (I9)."""
         names = list(self.hosts)
         self.scenario.rng("start").shuffle(names)
         for name in names:
             self.hosts[name].start()
 
     async def heal(self) -> None:
-        """Undo every fault: from here on the world is kind."""
+        """Undo every fault."""
         scenario = self.scenario
-        self.network.weather = CALM
-        self.network.cut = frozenset()
+        self.network.conditions = HEALTHY
+        self.network.isolated = frozenset()
         if not self.broker.up:
             self.broker.restart()
         for stream in self.broker.streams.values():
@@ -161,17 +161,17 @@ class Cluster:
         self.learner_pace.update_s = scenario.update_s
         for host, delay_s in zip(self.actors, scenario.policy_delays_s, strict=True):
             host.slow_policy(delay_s)
-        self.rival.hold(held=True)
-        await self.rival.kill()
+        self.second_learner.hold(held=True)
+        await self.second_learner.kill()
         for host in self.hosts.values():
             host.hold(held=False)
 
     async def stop(self) -> None:
         """End every process, so that the files can be read and removed."""
-        await asyncio.gather(*(host.kill() for host in (*self.hosts.values(), self.rival)))
+        await asyncio.gather(*(host.kill() for host in (*self.hosts.values(), self.second_learner)))
         await asyncio.sleep(0)
-        for process in self.around.dead:
-            process.bury()
+        for process in self.world.gone:
+            process.close_tasks()
 
 
 def _settings(scenario: Scenario, folder: Path) -> Settings:

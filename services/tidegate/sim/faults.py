@@ -1,4 +1,4 @@
-"""What goes wrong, drawn from the seed: one table of faults, each a story that makes something fail and mends it."""
+"""Faults, drawn from the seed: each entry of the table makes something fail and repairs it."""
 
 import asyncio
 import random
@@ -9,33 +9,33 @@ from pathlib import Path
 import msgspec
 
 from tidegate.core.errors import UnavailableError
-from tidegate.sim.cluster import FINISHED_WORK, WORK_QUEUES, Cluster
+from tidegate.sim.cluster import FINISHED_WORK, WORK_QUEUES, SimulatedCluster
 from tidegate.sim.host import Host
-from tidegate.sim.network import BREEZE, STORM
+from tidegate.sim.network import DEGRADED, LOSSY
 from tidegate.wire.subjects import HEADER_MESSAGE_ID
 
-# Mean seconds from one fault to the next; several may be under way at once.
+# Mean seconds from one fault to the next; several may be active at once.
 GAP_S = 2.5
-GARBLED_SHARE = 0.5
+KEPT_SHARE = 0.5
 SLOWNESS = 5.0
 STRAGGLERS = 0.3
 
-Fault = Callable[[Cluster, random.Random], Awaitable[None]]
+Fault = Callable[[SimulatedCluster, random.Random], Awaitable[None]]
 
 
-async def kill_one(cluster: Cluster, rng: random.Random) -> None:
-    """``kill -9`` of any process; its supervisor brings it back."""
+async def kill_one(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """``kill -9`` of any process; its supervisor restarts it."""
     host = rng.choice(list(cluster.hosts.values()))
     await _down(host, seconds=rng.uniform(0.2, 3.0))
 
 
-async def kill_learner(cluster: Cluster, rng: random.Random) -> None:
-    """The learner dies and is restored from its newest checkpoint."""
+async def kill_learner(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """``kill -9`` of the learner, which is restored from its newest checkpoint."""
     await _down(cluster.hosts["learner"], seconds=rng.uniform(0.2, 3.0))
 
 
-async def roll_learner_back(cluster: Cluster, rng: random.Random) -> None:
-    """The learner dies and its newest checkpoints are lost with it: the older branch of the run goes on."""
+async def roll_learner_back(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """``kill -9`` of the learner and loss of its newest checkpoints: an older branch of the run continues."""
     host = cluster.hosts["learner"]
     await host.kill()
     host.hold(held=True)
@@ -45,15 +45,15 @@ async def roll_learner_back(cluster: Cluster, rng: random.Random) -> None:
     host.hold(held=False)
 
 
-async def start_second_learner(cluster: Cluster, rng: random.Random) -> None:
-    """Somebody starts a learner while one is alive: whoever opens its lineage last goes on, the other one ends."""
-    cluster.rival.hold(held=False)
+async def start_second_learner(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """An operator starts a second learner: the one that opened its lineage last continues, the other one exits."""
+    cluster.second_learner.hold(held=False)
     await asyncio.sleep(rng.uniform(1.0, 5.0))
-    cluster.rival.hold(held=True)
-    await cluster.rival.kill()
+    cluster.second_learner.hold(held=True)
+    await cluster.second_learner.kill()
 
 
-async def drain_one(cluster: Cluster, rng: random.Random) -> None:
+async def drain_one(cluster: SimulatedCluster, rng: random.Random) -> None:
     """A rolling update: SIGTERM, then a new process."""
     host = rng.choice(list(cluster.hosts.values()))
     host.hold(held=True)
@@ -62,10 +62,10 @@ async def drain_one(cluster: Cluster, rng: random.Random) -> None:
     host.hold(held=False)
 
 
-async def drain_blocked_actor(cluster: Cluster, rng: random.Random) -> None:
-    """SIGTERM to an actor whose finished rollouts cannot be published, for less than a drain may take."""
+async def drain_blocked_actor(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """SIGTERM to an actor whose finished rollouts cannot be published for a part of the drain timeout."""
     host = rng.choice(cluster.actors)
-    topology = cluster.around.topology
+    topology = cluster.world.topology
     streams = [cluster.broker.streams.get(topology.stream(kind)) for kind in FINISHED_WORK]
     blocked = [stream for stream in streams if stream is not None]
     for stream in blocked:
@@ -78,7 +78,7 @@ async def drain_blocked_actor(cluster: Cluster, rng: random.Random) -> None:
     await drain
 
 
-async def fail_loop(cluster: Cluster, rng: random.Random) -> None:
+async def fail_loop(cluster: SimulatedCluster, rng: random.Random) -> None:
     """A loop of a service fails: the service drains, exits 1, and its supervisor restarts it."""
     host = rng.choice(list(cluster.hosts.values()))
 
@@ -88,54 +88,54 @@ async def fail_loop(cluster: Cluster, rng: random.Random) -> None:
     host.inject(fail)
 
 
-async def lose_for_long(cluster: Cluster, rng: random.Random) -> None:
-    """One service is away for longer than every timeout on the way."""
+async def lose_for_long(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """One service is down for longer than every timeout of its peers."""
     host = rng.choice(list(cluster.hosts.values()))
     await _down(host, seconds=rng.uniform(4.0, 10.0))
 
 
-async def lose_admission(cluster: Cluster, rng: random.Random) -> None:
-    """Admission is away: the last limits hold."""
+async def lose_admission(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """Admission is down: the last limits hold."""
     await _down(cluster.hosts["admission"], seconds=rng.uniform(3.0, 10.0))
 
 
-async def lose_all_actors(cluster: Cluster, rng: random.Random) -> None:
-    """No actor at all for a while: a pause."""
+async def lose_all_actors(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """All actors are down for a while: training pauses."""
     seconds = rng.uniform(2.0, 8.0)
     await asyncio.gather(*(_down(host, seconds=seconds) for host in cluster.actors))
 
 
-async def lose_broker(cluster: Cluster, rng: random.Random) -> None:
-    """The broker dies and comes back with its files."""
+async def lose_broker(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """The broker is killed and restarted with its files."""
     if not cluster.broker.up:
         return
-    cluster.chronicle.note("broker", "process_killed")
+    cluster.event_log.note("broker", "process_killed")
     cluster.broker.kill()
     await asyncio.sleep(rng.uniform(0.3, 5.0))
     if not cluster.broker.up:
         cluster.broker.restart()
-        cluster.chronicle.note("broker", "process_ready")
+        cluster.event_log.note("broker", "process_ready")
 
 
-async def storm(cluster: Cluster, rng: random.Random) -> None:
-    """Much is lost on the way, the rest is late and out of order."""
-    cluster.network.weather = STORM
+async def degrade_network(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """Many messages are lost, the others arrive late and out of order."""
+    cluster.network.conditions = DEGRADED
     await asyncio.sleep(rng.uniform(2.0, 6.0))
-    cluster.network.weather = BREEZE
+    cluster.network.conditions = LOSSY
 
 
-async def cut_one_off(cluster: Cluster, rng: random.Random) -> None:
-    """A process lives and is reached by nobody: others take over what it holds."""
+async def isolate_one(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """A network partition isolates one process: others take over the work that it holds."""
     name = rng.choice(list(cluster.hosts))
-    cluster.chronicle.note(name, "cut_off")
-    cluster.network.cut |= {name}
+    cluster.event_log.note(name, "isolated")
+    cluster.network.isolated |= {name}
     await asyncio.sleep(rng.uniform(1.0, 6.0))
-    cluster.network.cut -= {name}
+    cluster.network.isolated -= {name}
 
 
-async def fill_stream(cluster: Cluster, rng: random.Random) -> None:
-    """A work queue takes nothing: its disk is full."""
-    stream = cluster.broker.streams.get(cluster.around.topology.stream(rng.choice(WORK_QUEUES)))
+async def fill_stream(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """A work queue refuses messages, as on a full disk."""
+    stream = cluster.broker.streams.get(cluster.world.topology.stream(rng.choice(WORK_QUEUES)))
     if stream is None:
         return
     stream.closed = True
@@ -143,8 +143,8 @@ async def fill_stream(cluster: Cluster, rng: random.Random) -> None:
     stream.closed = False
 
 
-async def slow_actor(cluster: Cluster, rng: random.Random) -> None:
-    """One actor becomes slow, or keeps a rollout for longer than anybody waits."""
+async def slow_actor(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """One actor becomes slow, or holds some rollouts for longer than their deadline."""
     pace = rng.choice(cluster.actor_paces)
     slow = rng.random() < 0.5
     pace.rollout_s = cluster.scenario.rollout_s * (SLOWNESS if slow else 1.0)
@@ -153,35 +153,35 @@ async def slow_actor(cluster: Cluster, rng: random.Random) -> None:
     pace.rollout_s, pace.stragglers = cluster.scenario.rollout_s, 0.0
 
 
-async def slow_learner(cluster: Cluster, rng: random.Random) -> None:
-    """Updates take long: what waits for them grows old."""
+async def slow_learner(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """Updates take long; trajectories that wait for them age."""
     cluster.learner_pace.update_s = rng.uniform(1.0, 3.0)
     await asyncio.sleep(rng.uniform(3.0, 8.0))
     cluster.learner_pace.update_s = cluster.scenario.update_s
 
 
-async def delay_policy(cluster: Cluster, rng: random.Random) -> None:
-    """New policies reach one actor very late; the others have them at once."""
+async def delay_policy(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """Announcements of policies reach one actor late, the others at once."""
     position = rng.randrange(len(cluster.actors))
     cluster.actors[position].slow_policy(rng.uniform(2.0, 5.0))
     await asyncio.sleep(rng.uniform(3.0, 8.0))
     cluster.actors[position].slow_policy(cluster.scenario.policy_delays_s[position])
 
 
-async def garble_message(cluster: Cluster, rng: random.Random) -> None:
-    """The bytes of a waiting message are not what was sent: it goes to QUARANTINE, and its trajectories end."""
-    stream = cluster.broker.streams.get(cluster.around.topology.stream(rng.choice(WORK_QUEUES)))
+async def corrupt_message(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """The bytes of a waiting message are truncated: it goes to QUARANTINE, and its trajectories are dropped."""
+    stream = cluster.broker.streams.get(cluster.world.topology.stream(rng.choice(WORK_QUEUES)))
     if stream is None or not stream.messages:
         return
     sequence = rng.choice(list(stream.messages))
     message = stream.messages[sequence]
-    size = int(len(message.data) * GARBLED_SHARE)
+    size = int(len(message.data) * KEPT_SHARE)
     stream.messages[sequence] = msgspec.structs.replace(message, data=message.data[:size])
     stream.num_bytes -= len(message.data) - size
-    cluster.garbled_tasks.add(message.headers[HEADER_MESSAGE_ID].partition(":")[0])
+    cluster.corrupted_tasks.add(message.headers[HEADER_MESSAGE_ID].partition(":")[0])
 
 
-# Weights: how often a fault is drawn beside the others.
+# The weight of each fault in the draw.
 FAULTS: dict[Fault, int] = {
     kill_one: 6,
     kill_learner: 2,
@@ -194,51 +194,51 @@ FAULTS: dict[Fault, int] = {
     lose_admission: 1,
     lose_all_actors: 1,
     lose_broker: 2,
-    storm: 2,
-    cut_one_off: 2,
+    degrade_network: 2,
+    isolate_one: 2,
     fill_stream: 2,
     slow_actor: 2,
     slow_learner: 1,
     delay_policy: 2,
-    garble_message: 1,
+    corrupt_message: 1,
 }
 
 
-class Troublemaker:
-    """Draws faults from the table until it is told to stop."""
+class FaultInjector:
+    """Draws faults from the table and runs them until ``stop``."""
 
-    def __init__(self, cluster: Cluster, faults: Mapping[Fault, int]) -> None:
-        """``faults`` and how often each is drawn beside the others; begins with ``run``."""
+    def __init__(self, cluster: SimulatedCluster, faults: Mapping[Fault, int]) -> None:
+        """``faults``: the weight of each in the draw."""
         self._cluster = cluster
         self._faults = faults
         self._rng = cluster.scenario.rng("faults")
-        self._stories: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self.num_faults = 0
 
     async def run(self) -> None:
-        """Make trouble for ever."""
-        self._cluster.network.weather = BREEZE
+        """Start faults for ever."""
+        self._cluster.network.conditions = LOSSY
         faults, weights = list(self._faults), list(self._faults.values())
         while True:
             await asyncio.sleep(self._rng.expovariate(1.0 / GAP_S))
             (fault,) = self._rng.choices(faults, weights)
             self.num_faults += 1
-            self._cluster.chronicle.note("fault", fault.__name__)
-            story = asyncio.ensure_future(fault(self._cluster, self._rng))
-            self._stories.add(story)
-            story.add_done_callback(self._ended)
+            self._cluster.event_log.note("fault", fault.__name__)
+            running = asyncio.ensure_future(fault(self._cluster, self._rng))
+            self._running.add(running)
+            running.add_done_callback(self._ended)
 
-    def _ended(self, story: asyncio.Task[None]) -> None:
-        self._stories.discard(story)
-        if not story.cancelled() and (error := story.exception()) is not None:
-            self._cluster.around.on_defect(f"a fault's story broke off: {error!r}")
+    def _ended(self, fault: asyncio.Task[None]) -> None:
+        self._running.discard(fault)
+        if not fault.cancelled() and (error := fault.exception()) is not None:
+            self._cluster.world.on_defect(f"a fault failed: {error!r}")
 
     async def stop(self) -> None:
-        """End every story where it is; what it left broken is ``Cluster.heal``'s to mend."""
-        stories = list(self._stories)
-        for story in stories:
-            story.cancel()
-        await asyncio.gather(*stories, return_exceptions=True)
+        """Cancel every running fault; ``SimulatedCluster.heal`` repairs what they left."""
+        running = list(self._running)
+        for fault in running:
+            fault.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _down(host: Host, *, seconds: float) -> None:
@@ -248,7 +248,7 @@ async def _down(host: Host, *, seconds: float) -> None:
     host.hold(held=False)
 
 
-def _checkpoints(cluster: Cluster) -> list[Path]:
+def _checkpoints(cluster: SimulatedCluster) -> list[Path]:
     """Numbered folders, oldest first."""
     folder = cluster.folder / "learner" / "checkpoints"
     return sorted(path for path in folder.glob("[0-9]*") if path.is_dir()) if folder.is_dir() else []

@@ -8,11 +8,11 @@ import nats.js.errors
 from nats.js import api
 
 from tidegate.runtime.streams import REQUEST_TIMEOUT_S
-from tidegate.sim.broker import Broker
+from tidegate.sim.broker import SimulatedBroker
 from tidegate.sim.streams import Headers, StreamLimits
 
 
-class _State(msgspec.Struct, frozen=True):
+class _StreamFill(msgspec.Struct, frozen=True):
     messages: int
     bytes: int
     last_seq: int
@@ -20,7 +20,7 @@ class _State(msgspec.Struct, frozen=True):
 
 class _StreamInfo(msgspec.Struct, frozen=True):
     config: Any
-    state: _State
+    state: _StreamFill
 
 
 class _ConsumerInfo(msgspec.Struct, frozen=True):
@@ -37,9 +37,9 @@ class Manager:
     """JetStream's management API, with nats-py's names."""
 
     def __init__(
-        self, broker: Broker, ask: Callable[..., Awaitable[Any]], *, delay_s: Callable[[str], float]
+        self, broker: SimulatedBroker, ask: Callable[..., Awaitable[Any]], *, delay_s: Callable[[str], float]
     ) -> None:
-        """``ask`` lets something happen at ``broker`` and returns its answer; ``delay_s`` of a subject adds to it."""
+        """``ask`` executes a function at ``broker`` and returns its result; ``delay_s``: added to it, by subject."""
         self._broker = broker
         self._ask = ask
         self._delay_s = delay_s
@@ -47,14 +47,14 @@ class Manager:
     async def stream_info(self, name: str) -> _StreamInfo:
         """A stream's config and fill."""
 
-        def look() -> _StreamInfo:
+        def read() -> _StreamInfo:
             stream = self._broker.streams.get(name)
             if stream is None:
                 raise _not_found("stream not found", 10059)
-            state = _State(len(stream.messages), stream.num_bytes, stream.last_sequence)
+            state = _StreamFill(len(stream.messages), stream.num_bytes, stream.last_sequence)
             return _StreamInfo(self._broker.configs[name], state)
 
-        return await self._ask(look, timeout_s=REQUEST_TIMEOUT_S)
+        return await self._ask(read, timeout_s=REQUEST_TIMEOUT_S)
 
     async def add_stream(self, config: api.StreamConfig) -> None:
         """Create a stream."""
@@ -71,12 +71,12 @@ class Manager:
     async def consumer_info(self, stream: str, durable: str) -> _ConsumerInfo:
         """A durable consumer's config."""
 
-        def look() -> _ConsumerInfo:
+        def read() -> _ConsumerInfo:
             if (stream, durable) not in self._broker.durables:
                 raise _not_found("consumer not found", 10014)
             return _ConsumerInfo(self._broker.configs[f"{stream}/{durable}"])
 
-        return await self._ask(look, timeout_s=REQUEST_TIMEOUT_S)
+        return await self._ask(read, timeout_s=REQUEST_TIMEOUT_S)
 
     async def add_consumer(self, stream: str, config: api.ConsumerConfig) -> None:
         """Create a durable consumer or change it."""
@@ -97,24 +97,24 @@ class Manager:
     async def get_last_msg(self, stream: str, subject: str, direct: bool = False) -> _RawMessage:
         """The newest message of a subject."""
 
-        def look() -> _RawMessage:
-            books = self._broker.streams.get(stream)
-            message = books.last(subject) if books else None
+        def read() -> _RawMessage:
+            stored = self._broker.streams.get(stream)
+            message = stored.last(subject) if stored else None
             if message is None:
                 raise _not_found("no message found", 10037)
             return _RawMessage(message.data, message.headers, message.sequence)
 
-        return await self._ask(look, timeout_s=REQUEST_TIMEOUT_S, extra_s=self._delay_s(subject))
+        return await self._ask(read, timeout_s=REQUEST_TIMEOUT_S, extra_s=self._delay_s(subject))
 
     async def purge_stream(self, name: str, subject: str) -> None:
         """Forget the messages of a subject."""
 
         def forget() -> None:
-            books = self._broker.streams.get(name)
-            if books is None:
+            stored = self._broker.streams.get(name)
+            if stored is None:
                 raise _not_found("stream not found", 10059)
-            for sequence in [each.sequence for each in books.messages.values() if each.subject == subject]:
-                books.remove(sequence)
+            for sequence in [each.sequence for each in stored.messages.values() if each.subject == subject]:
+                stored.remove(sequence)
 
         await self._ask(forget, timeout_s=REQUEST_TIMEOUT_S)
 

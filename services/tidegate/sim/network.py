@@ -1,4 +1,4 @@
-"""What lies between processes: messages arrive late, out of order, long after they were given up, or never."""
+"""The simulated network: messages arrive late, out of order, long after their timeout, or never."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ import msgspec
 NOTICED_S = (0.1, 5.0)
 
 
-class Weather(msgspec.Struct, frozen=True):
+class NetworkConditions(msgspec.Struct, frozen=True):
     """How the network behaves now.
 
     A message takes ``delay_s`` and up to ``jitter_s`` more. ``loss`` is the share that does not arrive in time; of
@@ -25,19 +25,19 @@ class Weather(msgspec.Struct, frozen=True):
     late_s: float = 6.0
 
 
-CALM = Weather()
-BREEZE = Weather(jitter_s=0.03, loss=0.01, late=0.3)
-STORM = Weather(delay_s=0.02, jitter_s=0.4, loss=0.12, late=0.4)
+HEALTHY = NetworkConditions()
+LOSSY = NetworkConditions(jitter_s=0.03, loss=0.01, late=0.3)
+DEGRADED = NetworkConditions(delay_s=0.02, jitter_s=0.4, loss=0.12, late=0.4)
 
 
 class Network:
-    """Carries every message. ``cut`` names processes that nothing reaches and from which nothing comes."""
+    """Carries every message. ``isolated``: processes that receive and send nothing."""
 
     def __init__(self, rng: random.Random) -> None:
-        """``rng`` decides each message's way; nobody else draws from it."""
+        """``rng`` draws delays and losses; no other part draws from it."""
         self._rng = rng
-        self.weather = CALM
-        self.cut: frozenset[str] = frozenset()
+        self.conditions = HEALTHY
+        self.isolated: frozenset[str] = frozenset()
         self.num_sent = 0
         self.num_lost = 0
 
@@ -49,19 +49,19 @@ class Network:
         extra_s: float = 0.0,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
-        """One message one way, ``extra_s`` later than the weather has it; order is not kept.
+        """One message one way, ``extra_s`` later than the conditions delay it; order is not kept.
 
         ``on_lost`` is called when it did not come through in time, once the connection noticed.
         """
-        weather, rng, loop = self.weather, self._rng, asyncio.get_running_loop()
+        conditions, rng, loop = self.conditions, self._rng, asyncio.get_running_loop()
         self.num_sent += 1
-        delay_s = weather.delay_s + rng.random() * weather.jitter_s + extra_s
-        is_cut = not self.cut.isdisjoint(between)
-        if is_cut or (weather.loss and rng.random() < weather.loss):
+        delay_s = conditions.delay_s + rng.random() * conditions.jitter_s + extra_s
+        is_isolated = not self.isolated.isdisjoint(between)
+        if is_isolated or (conditions.loss and rng.random() < conditions.loss):
             self.num_lost += 1
             if on_lost is not None:
                 loop.call_later(rng.uniform(*NOTICED_S), on_lost)
-            if is_cut or rng.random() >= weather.late:
+            if is_isolated or rng.random() >= conditions.late:
                 return
-            delay_s += rng.random() * weather.late_s
+            delay_s += rng.random() * conditions.late_s
         loop.call_later(delay_s, arrive)

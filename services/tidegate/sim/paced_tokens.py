@@ -1,7 +1,7 @@
 """A token engine whose tokens are the policies that chose them, at the pace of its actor.
 
 A continuation is ``POSITIONS`` tokens, each the node of the policy that was served then; the last one is its answer
-as well. So what a trajectory says of its versions can be held against what really wrote it, whoever resumed it.
+as well. So the versions that a trajectory records can be compared with the policies that wrote it, even when resumed.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Writte
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import UnavailableError
 from tidegate.core.records import PolicySnapshot, Task
-from tidegate.sim.engine import POSITIONS, RIGHT_SHARE, STRAGGLER_SLOWNESS, Pace
-from tidegate.sim.truth import ANSWER_UNIT, Truth
+from tidegate.sim.oracle import ANSWER_UNIT, Oracle
+from tidegate.sim.paced_engine import POSITIONS, RIGHT_SHARE, STRAGGLER_SLOWNESS, Pace
 
-# Less than a token's number may be, and the sum of no problem.
+# The sum of no problem of the simulation.
 WRONG = 1000
 NO_POLICY_WAIT_S = 0.01
 
@@ -29,7 +29,7 @@ class SumTokenizer:
         return frozenset()
 
     def encode_prompt(self, prompt: str) -> list[int]:
-        """Its number."""
+        """The number of the prompt."""
         return [int(prompt.partition("+")[0])]
 
     def encode_reply(self, text: str) -> list[int]:
@@ -44,13 +44,12 @@ class SumTokenizer:
 class PacedTokenEngine:
     """Writes as many continuations as it is asked for; each takes as long as ``pace`` says now."""
 
-    def __init__(self, pace: Pace, steering: Steering, truth: Truth) -> None:
-        """``truth`` hears which policy writes."""
+    def __init__(self, pace: Pace, steering: Steering, oracle: Oracle) -> None:
         self.tokenizer = SumTokenizer()
         self.context_length = 2 * POSITIONS
         self._pace = pace
         self._steering = steering
-        self._truth = truth
+        self._oracle = oracle
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         """Every policy fits."""
@@ -59,12 +58,12 @@ class PacedTokenEngine:
         """Every task fits."""
 
     async def run(self) -> None:
-        """Until it is to stop."""
-        while not self._steering.stop:  # noqa: ASYNC110  # whoever sets it knows of no event
+        """Wait until the engine must stop."""
+        while not self._steering.stop:  # noqa: ASYNC110  # the flag has no event
             await asyncio.sleep(NO_POLICY_WAIT_S)
 
     async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
-        """From where the context stops to the answer."""
+        """Continue after the context, up to the answer."""
         name = request.request_id.partition("/")[0]
         first, *before = request.context
         is_right = uniform_fraction(name, "right") < RIGHT_SHARE
@@ -72,16 +71,16 @@ class PacedTokenEngine:
         for position in range(len(before), POSITIONS):
             await asyncio.sleep(self._pause_s(name))
             snapshot = await self._served()
-            node = self._truth.serves(snapshot.version, snapshot.tensors)
+            node = self._oracle.serves(snapshot.version, snapshot.tensors)
             is_last = position == POSITIONS - 1
             written.append([node + answer if is_last else node], [0.0], snapshot.version)
         return "stop"
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to release."""
 
     def _pause_s(self, name: str) -> float:
-        """Looked at anew before each token: with the fault, its victims get well."""
+        """Seconds of the next token; read at each, so that rollouts speed up when the fault ends."""
         straggles = uniform_fraction(name, "straggles") < self._pace.stragglers
         slowness = STRAGGLER_SLOWNESS if straggles else 1.0
         return self._pace.rollout_s * (0.5 + uniform_fraction(name, "length")) * slowness / POSITIONS

@@ -1,8 +1,8 @@
-"""Processes that can be killed as ``kill -9`` does it: at whatever they wait for, with nothing handed back.
+"""Processes that can be killed as by ``kill -9``: at any await, without cleaning up.
 
-A process is a set of tasks that share a context variable; what a task of it creates belongs to it as well. A killed
-one's tasks never run another line. Work that a service gives to a thread runs in a ``Worker``, which takes turns with
-the event loop, so that threads bring no chance into the order of events.
+A process is a set of tasks that share a context variable; tasks that they create belong to it too. The tasks of a
+killed process never run another line. Work in a thread runs in a ``Worker``, which alternates with the event loop, so
+that threads do not change the order of events.
 """
 
 import asyncio
@@ -15,24 +15,23 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# One thread an engine or trainer at work; every worker of a run that is over has been dismissed.
+# One thread per running engine or trainer; at the end of a run every worker has been killed.
 _THREADS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sim-worker")
 
 CURRENT: "contextvars.ContextVar[Process]" = contextvars.ContextVar("process")
 
 
 class Process:
-    """One incarnation of a service's process."""
+    """One process of a service."""
 
     def __init__(self, name: str) -> None:
-        """Alive, with nothing to do yet."""
         self.name = name
         self.alive = True
         self._context = contextvars.copy_context()
         self._context.run(CURRENT.set, self)
-        self._mortals: dict[Mortal, asyncio.Task[Any]] = {}
-        self._corpses: list[Mortal] = []
-        self._mourners: list[Callable[[], None]] = []
+        self._tasks: dict[KillableTask, asyncio.Task[Any]] = {}
+        self._killed_tasks: list[KillableTask] = []
+        self._on_killed: list[Callable[[], None]] = []
         self._workers: list[Worker] = []
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
@@ -44,77 +43,76 @@ class Process:
         """Call something as part of this process."""
         self._context.copy().run(call)
 
-    def adopt(self, mortal: "Mortal", task: "asyncio.Task[Any]") -> None:
-        """A task of this process begins."""
-        self._mortals[mortal] = task
-        task.add_done_callback(lambda _: self._mortals.pop(mortal, None))
+    def adopt(self, killable: "KillableTask", task: "asyncio.Task[Any]") -> None:
+        """Register a new task of this process."""
+        self._tasks[killable] = task
+        task.add_done_callback(lambda _: self._tasks.pop(killable, None))
 
-    def employ(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+    def run_in_thread(self, call: Callable[[], T]) -> "asyncio.Future[T]":
         """Run ``call`` in a worker thread of this process."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         worker = Worker(call, future)
         self._workers = [*(worker for worker in self._workers if worker.working), worker]
-        asyncio.get_running_loop().call_soon(worker.take_turn)
+        asyncio.get_running_loop().call_soon(worker.resume)
         return future
 
     async def cancel_tasks(self) -> None:
         """Cancel what still runs besides the caller, as ``asyncio.Runner`` does once its coroutine has returned."""
         current = asyncio.current_task()
-        others = [task for task in self._mortals.values() if task is not current]
+        others = [task for task in self._tasks.values() if task is not current]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
     def kill(self) -> None:
-        """End it: not a line more of its code runs, not even what it would do to clean up."""
+        """End it: no further line of its code runs, not even its clean-up."""
         self.alive = False
         for worker in self._workers:
-            worker.dismiss()
-        self._corpses = list(self._mortals)
-        mourners, self._mourners = self._mourners, []
-        for mourner in mourners:
-            mourner()
-        for task in list(self._mortals.values()):
+            worker.kill()
+        self._killed_tasks = list(self._tasks)
+        callbacks, self._on_killed = self._on_killed, []
+        for callback in callbacks:
+            callback()
+        for task in list(self._tasks.values()):
             task.cancel()
 
-    def on_death(self, mourner: Callable[[], None]) -> None:
-        """Call ``mourner`` when the process is killed: its peers see their connections end."""
-        self._mourners.append(mourner)
+    def on_killed(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the process is killed: its peers see their connections end."""
+        self._on_killed.append(callback)
 
-    def forget(self, mourner: Callable[[], None]) -> None:
-        """The connection ended before."""
-        if mourner in self._mourners:
-            self._mourners.remove(mourner)
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Do not call ``callback`` any more: the connection has ended."""
+        if callback in self._on_killed:
+            self._on_killed.remove(callback)
 
-    def bury(self) -> None:
-        """Free what a killed process still refers to, once nothing can be harmed by it any more."""
-        for mortal in self._corpses:
-            mortal.close()
-        self._corpses.clear()
+    def close_tasks(self) -> None:
+        """Close the coroutines of a killed process, at the end of the run, when their clean-up has no effect."""
+        for killable in self._killed_tasks:
+            killable.close()
+        self._killed_tasks.clear()
 
 
-class Mortal(Coroutine[Any, Any, Any]):
-    """A coroutine that stops where it is when its process dies."""
+class KillableTask(Coroutine[Any, Any, Any]):
+    """A coroutine that stops at its await when its process is killed."""
 
     def __init__(self, inner: Coroutine[Any, Any, Any], process: Process) -> None:
-        """Belongs to ``process`` from its first step."""
         self._inner = inner
         self._process = process
 
     def send(self, value: Any) -> Any:
-        """One step, or none if the process is dead."""
+        """One step, or none if the process was killed."""
         if not self._process.alive:
             raise StopIteration
         return self._inner.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """One step with an exception, or none if the process is dead."""
+        """One step with an exception, or none if the process was killed."""
         if not self._process.alive:
             raise StopIteration
         return self._inner.throw(*error)
 
     def close(self) -> None:
-        """Unwind it, whatever it says: nobody is there to hear it."""
+        """Unwind it; its exceptions are ignored."""
         with contextlib.suppress(BaseException):
             self._inner.close()
 
@@ -122,23 +120,22 @@ class Mortal(Coroutine[Any, Any, Any]):
         return self._inner.__await__()
 
 
-class DismissedError(BaseException):
+class WorkerKilledError(BaseException):
     """The process of a worker was killed; unwinds its thread past everything that catches exceptions."""
 
 
 class Worker:
-    """A call in a thread that runs only while the event loop waits for it: from one ``pause`` to the next."""
+    """A call in a thread that runs only while the event loop waits for it, from one ``pause`` to the next."""
 
     _of_thread = threading.local()
 
     def __init__(self, call: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
-        """It begins with its first turn."""
         self._call = call
         self._future = future
         self._loop = asyncio.get_running_loop()
         self._turn = _locked()
         self._yielded = _locked()
-        self._dismissed = False
+        self._killed = False
         self._started = False
         self.working = True
 
@@ -147,7 +144,7 @@ class Worker:
         """The worker whose thread is running."""
         return cls._of_thread.worker
 
-    def take_turn(self) -> None:
+    def resume(self) -> None:
         """In the loop's thread: let the worker run until it pauses or ends."""
         if not self.working:
             return
@@ -160,26 +157,26 @@ class Worker:
 
     def pause(self, seconds: float) -> None:
         """In the worker's thread: let virtual time pass."""
-        self._loop.call_later(seconds, self.take_turn)
+        self._loop.call_later(seconds, self.resume)
         self._yielded.release()
         self._turn.acquire()
-        if self._dismissed:
-            raise DismissedError
+        if self._killed:
+            raise WorkerKilledError
 
-    def dismiss(self) -> None:
-        """In the loop's thread: unwind the worker; its answer is never given."""
-        self._dismissed = True
+    def kill(self) -> None:
+        """In the loop's thread: unwind the worker; its future is never resolved."""
+        self._killed = True
         if self._started:
-            self.take_turn()
+            self.resume()
         self.working = False
 
     def _run(self) -> None:
         self._of_thread.worker = self
         try:
             value = self._call()
-        except DismissedError:
+        except WorkerKilledError:
             pass
-        except Exception as error:  # whatever the call raises belongs to whoever waits for it
+        except Exception as error:  # the caller that awaits the future gets it
             if not self._future.done():
                 self._future.set_exception(error)
         else:

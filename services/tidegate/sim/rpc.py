@@ -1,7 +1,7 @@
 """gRPC without its transport: the services' own servicers, stubs and codecs, over the simulated network.
 
-A streamed call travels as one piece each way. A call whose deadline passed, or whose caller gave up, is cancelled at
-the server as gRPC does it, unless the news is lost on its way.
+A streamed call is one message each way. A call whose deadline passed or whose caller cancelled it is cancelled at the
+server as gRPC does, unless the cancellation is lost in the network.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tidegate.sim.network import Network
 from tidegate.sim.process import Process
 
 T = TypeVar("T")
-# No call of ours is without a deadline; a stub that forgot one shows as this long a wait.
+# Every call of the platform has a deadline; a stub without one waits this long.
 DEADLINE_MAX_S = 600.0
 
 
@@ -95,7 +95,7 @@ class Server:
             await asyncio.gather(*late, return_exceptions=True)
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """What ``runtime.rpc.register`` calls."""
+        """Called by ``runtime.rpc.register``."""
         self._handlers.extend(handlers)
 
     async def serve(self, method: str, requests: list[bytes]) -> list[bytes]:
@@ -127,26 +127,25 @@ class Server:
 
 
 class Switchboard:
-    """Who listens where, and the calls they are answering."""
+    """The servers by address, and the calls between processes."""
 
     def __init__(self, network: Network) -> None:
-        """Nobody yet."""
         self._network = network
         self._servers: dict[str, Server] = {}
 
     def listen(self, address: str, server: Server) -> None:
-        """A process serves at an address, in place of whoever did before."""
+        """A process serves at an address, in place of an earlier one."""
         self._servers[address] = server
 
     async def call(
         self, caller: Process, address: str, method: str, requests: list[bytes], *, timeout_s: float
     ) -> list[bytes]:
-        """One call from one process to whoever listens at an address when it arrives there.
+        """One call from a process to the server that listens at an address when the call arrives.
 
         Raises:
-            grpc.aio.AioRpcError: it failed, on whichever side.
+            grpc.aio.AioRpcError: it failed, at either side.
         """
-        call = _Call(self._network, caller, address, timeout_s=timeout_s)
+        call = _SimulatedCall(self._network, caller, address, timeout_s=timeout_s)
         self._network.send(
             lambda: call.arrive(self._servers.get(address), method, requests),
             between=(caller.name, address),
@@ -161,8 +160,8 @@ class Switchboard:
             raise
 
 
-class _Call:
-    """One call on its way."""
+class _SimulatedCall:
+    """One call in flight."""
 
     def __init__(self, network: Network, caller: Process, address: str, *, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -176,13 +175,13 @@ class _Call:
     def arrive(self, server: Server | None, method: str, requests: list[bytes]) -> None:
         """The call reached its address."""
         if server is None or not server.process.alive or not server.is_listening:
-            self._fail(grpc.StatusCode.UNAVAILABLE, f"nobody listens at {self._address}")
+            self._fail(grpc.StatusCode.UNAVAILABLE, f"no server listens at {self._address}")
             return
         self._task = server.process.start(self._serve(server, method, requests))
         server.calls.add(self._task)
         self._task.add_done_callback(server.calls.discard)
         self._loop.call_at(max(self._ends_at_s, self._loop.time()), self.cancel)
-        server.process.on_death(self.break_off)
+        server.process.on_killed(self.break_off)
 
     async def _serve(self, server: Server, method: str, requests: list[bytes]) -> None:
         try:
@@ -201,12 +200,12 @@ class _Call:
             server.process.forget(self.break_off)
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more."""
+        """The caller no longer waits for the answer."""
         if self._task is not None:
             self._task.cancel()
 
     def break_off(self) -> None:
-        """The connection is gone."""
+        """The connection was lost."""
         self._give(lambda: self._raise(grpc.StatusCode.UNAVAILABLE, "connection reset"))
 
     def _fail(self, code: grpc.StatusCode, details: str) -> None:
@@ -214,7 +213,7 @@ class _Call:
 
     def _raise(self, code: grpc.StatusCode, details: str) -> None:
         self.answer.set_exception(_error(code, details))
-        self.answer.exception()  # looked at, in case the caller is killed before it can
+        self.answer.exception()  # retrieved here, in case the caller is killed before it does
 
     def _reply(self, give: Callable[[], None]) -> None:
         self._network.send(
@@ -230,7 +229,7 @@ class Channel:
     """A channel as stubs and clients use it."""
 
     def __init__(self, switchboard: Switchboard, caller: Process, address: str) -> None:
-        """From ``caller`` to whoever listens at ``address``."""
+        """From ``caller`` to the server at ``address``."""
         self._switchboard = switchboard
         self._caller = caller
         self._address = address

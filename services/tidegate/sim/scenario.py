@@ -1,4 +1,4 @@
-"""One seed, one run: the shape of the cluster, its limits, and how hard the world is on it."""
+"""The scenario of a seed: the shape of the cluster, its limits, and whether faults are injected."""
 
 import random
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from tidegate.runtime.config import LongTailConfig
 
 TICK_S = 0.05
 MAX_LAGS = (0, 1, 4, 16)
-# The end of a run, in which nothing goes wrong any more: it must be seen to go on (I9). Half of a short run.
-CALM_TICKS = 1000
+# The end of a run is free of faults, and updates must go on (I9). Half of a short run.
+HEALTHY_TICKS = 1000
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """What a run is made of. Durations in virtual seconds, limits in trajectories, ``ticks`` of ``TICK_S``.
+    """The parameters of a run. Durations in virtual seconds, limits in trajectories, ``ticks`` of ``TICK_S``.
 
-    ``max_running`` and ``batch_size`` as in a run file. ``policy_delays_s``: how much later announcements reach each
-    actor than they leave; they differ on purpose. ``small_streams``: messages that the work queues hold at most, in
+    ``max_running`` and ``batch_size`` as in a run file. ``policy_delays_s``: the delay of announcements to each
+    actor; they differ on purpose. ``small_streams``: messages that the work queues hold at most, in
     place of their limits by bytes, so that they fill up; ``max_resident`` is as small for the trajectory store.
     ``latency`` and ``long_tail`` as in a run file. ``writes_tokens``: actors of text run engines that write tokens, so
-    that rollouts outlive their actors.
+    that other actors resume rollouts.
     """
 
     seed: int
@@ -48,12 +48,12 @@ class Scenario(msgspec.Struct, frozen=True):
     writes_tokens: bool = False
 
     @property
-    def calm_from_tick(self) -> int:
-        """From here on nothing goes wrong any more."""
-        return max(self.ticks // 2, self.ticks - CALM_TICKS) if self.faults else 0
+    def healthy_from_tick(self) -> int:
+        """From this tick on no fault is active."""
+        return max(self.ticks // 2, self.ticks - HEALTHY_TICKS) if self.faults else 0
 
     def rng(self, purpose: str) -> random.Random:
-        """Chance of one purpose, apart from all others: a new draw here does not change what happens there."""
+        """A generator per purpose, so that a new draw for one does not change the others."""
         return random.Random(f"{self.seed}/{purpose}")
 
 

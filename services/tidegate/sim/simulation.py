@@ -1,4 +1,4 @@
-"""Running a scenario: tick by tick, faults first, then calm, with the invariants looked at after every tick."""
+"""Runs a scenario tick by tick, first with faults and then without; invariants are checked after every tick."""
 
 import asyncio
 import random
@@ -8,19 +8,19 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.sim.chronicle import Chronicle
-from tidegate.sim.cluster import Cluster
-from tidegate.sim.faults import FAULTS, Fault, Troublemaker
-from tidegate.sim.invariants import Inspector
-from tidegate.sim.loop import VirtualLoop
+from tidegate.sim.cluster import SimulatedCluster
+from tidegate.sim.event_log import EventLog
+from tidegate.sim.faults import FAULTS, Fault, FaultInjector
+from tidegate.sim.invariants import InvariantChecker
+from tidegate.sim.oracle import Oracle
 from tidegate.sim.scenario import TICK_S, Scenario
-from tidegate.sim.truth import Truth
+from tidegate.sim.virtual_loop import VirtualLoop
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a run came to. ``ticks`` that were run; it ends early at the first violation.
+    """The result of a run. ``ticks``: run until the end or the first violation.
 
-    ``digest`` is that of everything that happened in it: two runs of one seed have the same.
+    ``digest``: of all events; two runs of one seed have the same. ``events``: the last ones, after a violation.
     """
 
     seed: int
@@ -43,7 +43,7 @@ class Report(msgspec.Struct, frozen=True):
     digest: str
     violations: list[str]
     replay: str
-    story: list[str] = []
+    events: list[str] = []
 
     @property
     def passed(self) -> bool:
@@ -52,8 +52,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def simulate(scenario: Scenario, *, faults: Mapping[Fault, int] = FAULTS) -> Report:
-    """Run a scenario from beginning to end, with ``faults`` drawn by weight; nothing of it is left behind."""
-    # The bus draws its pauses from the module's generator, as a real one should; here they follow the seed.
+    """Run a scenario with ``faults`` drawn by weight; its files are removed."""
+    # The bus draws its pauses from the module's generator; here they follow the seed.
     state = random.getstate()
     random.seed(f"{scenario.seed}/process")
     loop = VirtualLoop()
@@ -66,72 +66,74 @@ def simulate(scenario: Scenario, *, faults: Mapping[Fault, int] = FAULTS) -> Rep
 
 
 async def _run(scenario: Scenario, folder: Path, faults: Mapping[Fault, int]) -> Report:
-    chronicle = Chronicle()
-    truth = Truth(max_lag=scenario.max_lag, max_age_s=scenario.max_age_s)
-    cluster = Cluster(scenario, folder, chronicle=chronicle, truth=truth)
-    inspector = Inspector(cluster)
-    trouble = Troublemaker(cluster, faults)
-    # Tasks that a failing service leaves behind; the failure itself was seen where it happened.
+    event_log = EventLog()
+    oracle = Oracle(max_lag=scenario.max_lag, max_age_s=scenario.max_age_s)
+    cluster = SimulatedCluster(scenario, folder, event_log=event_log, oracle=oracle)
+    checker = InvariantChecker(cluster)
+    injector = FaultInjector(cluster, faults)
+    # Tasks that a failing service leaves behind; the failure itself was reported where it happened.
     asyncio.get_running_loop().set_exception_handler(
-        lambda _loop, context: chronicle.remember(
+        lambda _loop, context: event_log.remember(
             f"asyncio: {context['message']}: {context.get('exception')!r}"
         )
     )
     cluster.start()
-    making = asyncio.ensure_future(trouble.run()) if scenario.faults else None
+    injecting = asyncio.ensure_future(injector.run()) if scenario.faults else None
     tick = 0
-    while tick < scenario.ticks and not truth.violations:
-        if tick == scenario.calm_from_tick:
-            if making is not None:
-                making.cancel()
-            await trouble.stop()
+    while tick < scenario.ticks and not oracle.violations:
+        if tick == scenario.healthy_from_tick:
+            if injecting is not None:
+                injecting.cancel()
+            await injector.stop()
             await cluster.heal()
-            inspector.calm(tick)
+            checker.expect_progress(tick)
         await asyncio.sleep(TICK_S)
         tick += 1
-        for line in inspector.look(tick):
-            chronicle.mark(line)
-    if making is not None:
-        making.cancel()
-    await trouble.stop()
+        for line in checker.check(tick):
+            event_log.mark(line)
+    if injecting is not None:
+        injecting.cancel()
+    await injector.stop()
     await cluster.stop()
-    inspector.look(tick)
-    inspector.audit()
+    checker.check(tick)
+    checker.audit()
     if tick == scenario.ticks:
-        inspector.check_trained()
-    inspector.books.close()
-    return _report(cluster, inspector, trouble, tick=tick)
+        checker.check_trained()
+    checker.accounting.close()
+    return _report(cluster, checker, injector, tick=tick)
 
 
-def _report(cluster: Cluster, inspector: Inspector, trouble: Troublemaker, *, tick: int) -> Report:
-    scenario, truth, books = cluster.scenario, cluster.truth, inspector.books
-    failed = bool(truth.violations)
+def _report(
+    cluster: SimulatedCluster, checker: InvariantChecker, injector: FaultInjector, *, tick: int
+) -> Report:
+    scenario, oracle, accounting = cluster.scenario, cluster.oracle, checker.accounting
+    failed = bool(oracle.violations)
     return Report(
         seed=scenario.seed,
         ticks=tick,
         max_lag=scenario.max_lag,
-        updates=truth.num_updates,
-        admitted=len(books.admitted),
-        trained=sum(state == "trained" for state in books.states.values()),
-        dropped=dict(sorted(books.reasons.items())),
-        revived=books.num_revived,
-        max_in_flight=inspector.max_in_flight,
-        trained_by_lag=dict(sorted(truth.lags.items())),
-        faults=trouble.num_faults,
+        updates=oracle.num_updates,
+        admitted=len(accounting.admitted),
+        trained=sum(state == "trained" for state in accounting.states.values()),
+        dropped=dict(sorted(accounting.reasons.items())),
+        revived=accounting.num_revived,
+        max_in_flight=checker.max_in_flight,
+        trained_by_lag=dict(sorted(oracle.lags.items())),
+        faults=injector.num_faults,
         starts=sum(host.num_starts for host in cluster.hosts.values()),
         messages=cluster.network.num_sent,
         messages_lost=cluster.network.num_lost,
         redelivered=sum(durable.num_redelivered for durable in cluster.broker.durables.values()),
         refused_by_full_streams=sum(stream.num_refused for stream in cluster.broker.streams.values()),
-        recovery_s=inspector.first_update_after_calm_s,
-        digest=cluster.chronicle.digest(),
-        violations=[str(violation) for violation in truth.violations],
+        recovery_s=checker.first_update_after_faults_s,
+        digest=cluster.event_log.digest(),
+        violations=[str(violation) for violation in oracle.violations],
         replay=replay_command(scenario),
-        story=list(cluster.chronicle.lines) if failed else [],
+        events=list(cluster.event_log.lines) if failed else [],
     )
 
 
 def replay_command(scenario: Scenario) -> str:
-    """What to type to see the same run again."""
+    """The command that replays the run."""
     arguments = f"--ticks {scenario.ticks} --max-lag {scenario.max_lag}"
     return f'make sim SEED={scenario.seed} ARGS="{arguments}{"" if scenario.faults else " --no-faults"}"'

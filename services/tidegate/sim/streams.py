@@ -1,7 +1,7 @@
-"""A JetStream broker's books: streams with their limits, durable consumers with their redeliveries. No time passes.
+"""The state of a JetStream broker: streams with their limits, durable consumers with their redeliveries.
 
-The traits that matter are the measured ones (design.md, section 6): a full stream refuses, a restart forgets the ids
-of what was consumed, a message that was delivered too often stays in the work queue and is delivered no more.
+It has the traits that were measured on the real one (I4 in docs/invariants.md depends on them): a full stream refuses,
+a restart forgets the ids of consumed messages, a message at ``max_deliver`` stays in the work queue undelivered.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ Headers = dict[str, str]
 
 
 class StreamLimits(msgspec.Struct, frozen=True):
-    """What a stream may hold; 0 leaves a bound out."""
+    """Bounds of a stream; 0 is no bound."""
 
     name: str
     subjects: tuple[str, ...]
@@ -37,19 +37,19 @@ class StoredMessage(msgspec.Struct, frozen=True):
     message_id: str
 
     def num_bytes(self) -> int:
-        """What counts towards the stream's limit."""
+        """Bytes that count towards the stream's limit."""
         return len(self.data) + sum(len(key) + len(value) + 4 for key, value in self.headers.items())
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """The stream holds the message; ``duplicate``: it did before."""
+class PutAccepted(msgspec.Struct, frozen=True):
+    """The stream holds the message; ``duplicate``: it held it before."""
 
     sequence: int
     duplicate: bool
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """The stream did not take the message: an error code of the broker."""
+class PutRefused(msgspec.Struct, frozen=True):
+    """The stream refused the message, with an error code of the broker."""
 
     code: int
     description: str
@@ -59,13 +59,12 @@ class Stream:
     """One stream."""
 
     def __init__(self, limits: StreamLimits) -> None:
-        """Empty."""
         self.limits = limits
         self.messages: dict[int, StoredMessage] = {}
         self.num_bytes = 0
         self.last_sequence = 0
         self.num_refused = 0
-        # A fault closes it: it refuses everything, as a stream on a full disk does.
+        # A fault closes the stream: it refuses every message, as on a full disk.
         self.closed = False
         self._ids: dict[str, tuple[int, float]] = {}
         self._last_of: dict[str, int] = {}
@@ -79,17 +78,17 @@ class Stream:
         message_id: str,
         expected: int | None,
         now_s: float,
-    ) -> Taken | Refused:
+    ) -> PutAccepted | PutRefused:
         """A publish arrives."""
         known = self._ids.get(message_id) if message_id else None
         if known is not None and now_s - known[1] < self.limits.duplicate_window_s:
-            return Taken(known[0], duplicate=True)
+            return PutAccepted(known[0], duplicate=True)
         if expected is not None and self._last_of.get(subject, 0) != expected:
-            return Refused(WRONG_SEQUENCE_CODE, f"wrong last sequence: {self._last_of.get(subject, 0)}")
+            return PutRefused(WRONG_SEQUENCE_CODE, f"wrong last sequence: {self._last_of.get(subject, 0)}")
         message = StoredMessage(self.last_sequence + 1, subject, data, headers, message_id)
         if self.limits.discard_new and (self.closed or self._is_full_for(message)):
             self.num_refused += 1
-            return Refused(FULL_CODE, "maximum messages exceeded")
+            return PutRefused(FULL_CODE, "maximum messages exceeded")
         self.last_sequence = message.sequence
         self.messages[message.sequence] = message
         self.num_bytes += message.num_bytes()
@@ -97,7 +96,7 @@ class Stream:
         if message_id:
             self._ids[message_id] = (message.sequence, now_s)
         self._discard_old(subject)
-        return Taken(message.sequence, duplicate=False)
+        return PutAccepted(message.sequence, duplicate=False)
 
     def _is_full_for(self, message: StoredMessage) -> bool:
         limits = self.limits
@@ -136,7 +135,7 @@ class Stream:
 
 
 class _Outstanding(msgspec.Struct):
-    """A delivery that was not answered yet; ``token`` tells its present redelivery timer from older ones."""
+    """An unacknowledged delivery; ``token`` identifies its current redelivery timer."""
 
     num_delivered: int
     token: int
@@ -148,7 +147,6 @@ class Durable:
     def __init__(
         self, stream: Stream, *, name: str, ack_wait_s: float, max_deliver: int, max_ack_pending: int
     ) -> None:
-        """Everything the stream holds is still to be delivered."""
         self.stream = stream
         self.name = name
         self.ack_wait_s = ack_wait_s
@@ -158,7 +156,7 @@ class Durable:
         self.outstanding: dict[int, _Outstanding] = {}
         self.parked: set[int] = set()
         self._next = 1
-        self._again: deque[int] = deque()
+        self._redeliver: deque[int] = deque()
         self._delivered: dict[int, int] = {}
         self._tokens = 0
 
@@ -166,9 +164,9 @@ class Durable:
         """The next message to deliver, how often it was, and the token of its redelivery timer."""
         if len(self.outstanding) >= self.max_ack_pending:
             return None
-        while self._again or self._next <= self.stream.last_sequence:
-            if self._again:
-                sequence = self._again.popleft()
+        while self._redeliver or self._next <= self.stream.last_sequence:
+            if self._redeliver:
+                sequence = self._redeliver.popleft()
             else:
                 sequence, self._next = self._next, self._next + 1
             message = self.stream.messages.get(sequence)
@@ -190,7 +188,7 @@ class Durable:
         self.stream.remove(sequence)
 
     def extend(self, sequence: int) -> int | None:
-        """Still working: a new redelivery timer with the token returned; None if nobody waits for an answer."""
+        """Still working: a new redelivery timer with the token returned; None if it is not outstanding."""
         waiting = self.outstanding.get(sequence)
         if waiting is None:
             return None
@@ -198,8 +196,8 @@ class Durable:
         waiting.token = self._tokens
         return waiting.token
 
-    def hand_on(self, sequence: int, *, token: int | None = None) -> bool:
-        """Its time is over, or it was given back: deliver it again, unless that was done too often already."""
+    def redeliver(self, sequence: int, *, token: int | None = None) -> bool:
+        """Queue an overdue or refused delivery again, unless it has reached ``max_deliver``; returns whether it did."""
         waiting = self.outstanding.get(sequence)
         if waiting is None or (token is not None and waiting.token != token):
             return False
@@ -207,5 +205,5 @@ class Durable:
         if self.max_deliver > 0 and waiting.num_delivered >= self.max_deliver:
             self.parked.add(sequence)
             return False
-        self._again.append(sequence)
+        self._redeliver.append(sequence)
         return True

@@ -57,7 +57,7 @@ def _run_services(run: SimOptions, *, seed: int) -> None:
         console = Console()
         console.print(services_table(report), highlight=False)
         if not report.passed:
-            console.print("\n".join(report.story), highlight=False, markup=False)
+            console.print("\n".join(report.events), highlight=False, markup=False)
             console.print("\n".join(report.violations), style="bold red", highlight=False, markup=False)
             console.print(f"replay with: {report.replay}", highlight=False, markup=False)
     raise typer.Exit(0 if report.passed else 1)

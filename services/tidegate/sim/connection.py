@@ -1,4 +1,4 @@
-"""The part of nats-py's client that ``runtime`` uses, on a simulated broker."""
+"""The part of nats-py's client that ``runtime`` uses, connected to the simulated broker."""
 
 import asyncio
 import itertools
@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.streams import REQUEST_TIMEOUT_S
-from tidegate.sim.broker import NAME, Broker
+from tidegate.sim.broker import NAME, SimulatedBroker
 from tidegate.sim.management import Manager
 from tidegate.sim.network import Network
 from tidegate.sim.process import Process
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Callback = Callable[[Msg], Awaitable[None]]
 # nats-py's default bound of what one subscription may have waiting.
 PENDING_MESSAGES_MAX = 512 * 1024
-# What a connection keeps for a broker that is away; nats-py bounds it by bytes (2 MiB).
+# Messages that a connection keeps while the broker is down; nats-py bounds them by bytes (2 MiB).
 UNSENT_MAX = 2048
 # Between two attempts to connect, as `runtime.bus` sets it.
 CONNECT_RETRY_S = 0.15
@@ -53,13 +53,13 @@ class _Subscription:
 
 
 class _Handle(msgspec.Struct):
-    """What ``subscribe`` returns."""
+    """The handle that ``subscribe`` returns."""
 
     connection: "Connection"
     subscription: _Subscription
 
     async def unsubscribe(self) -> None:
-        """Receive no more."""
+        """End the subscriptions."""
         self.connection.forget(self.subscription)
 
 
@@ -70,7 +70,7 @@ class Connection:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: SimulatedBroker,
         network: Network,
         process: Process,
         *,
@@ -109,24 +109,24 @@ class Connection:
 
     @property
     def name(self) -> str:
-        """Of its process."""
+        """The name of its process."""
         return self._process.name
 
     @property
     def alive(self) -> bool:
-        """Whether its process lives."""
+        """Whether its process is alive."""
         return self._process.alive
 
     def delay_s(self, subject: str) -> float:
-        """How much longer a subject takes to this process."""
+        """Seconds that messages of a subject take to this process beyond the network's delay."""
         return self.slow_s if self._slow_prefix and subject.startswith(self._slow_prefix) else 0.0
 
     def matches(self, subject: str) -> bool:
-        """Whether somebody here subscribed to it."""
+        """Whether the process subscribed to a subject."""
         return any(subscription.matches(subject) for subscription in self._subscriptions)
 
     def num_waiting(self) -> int:
-        """Messages that arrived and that nobody looked at yet."""
+        """Messages that arrived and were not handled yet."""
         return sum(subscription.waiting.qsize() for subscription in self._subscriptions)
 
     def arrived(self, subject: str, data: bytes, headers: Headers, reply: str) -> None:
@@ -139,11 +139,11 @@ class Connection:
                 subscription.waiting.put_nowait(message)
 
     def lost(self) -> None:
-        """The broker went away."""
+        """The connection to the broker was lost."""
         self.is_connected = False
 
     def reconnected(self) -> None:
-        """It is back: send what waited."""
+        """The broker is reachable again: send what waited."""
         if not self.alive or not self._broker.up:
             return
         self.is_connected = True
@@ -173,7 +173,7 @@ class Connection:
             self._subscriptions.remove(subscription)
 
     def new_inbox(self) -> str:
-        """A subject of one's own."""
+        """A new subject of this connection."""
         return f"_INBOX.{next(self._inboxes)}"
 
     def jsm(self, **_options: float) -> Manager:
@@ -185,14 +185,14 @@ class Connection:
         await self._ask(lambda: None, timeout_s=REQUEST_TIMEOUT_S)
 
     async def close(self) -> None:
-        """Receive no more."""
+        """End the subscriptions."""
         for subscription in list(self._subscriptions):
             self.forget(subscription)
 
     # -- transport -------------------------------------------------------------------------------------------------
 
     def _send(self, act: Callable[[], object]) -> None:
-        """Let ``act`` happen at the broker; kept while the broker is away, as far as there is room."""
+        """Execute ``act`` at the broker; kept while the broker is down, up to ``UNSENT_MAX``."""
         if not self.alive:
             return
 
@@ -209,7 +209,7 @@ class Connection:
             self._unsent.append(send)
 
     async def _ask(self, act: Callable[[], T], *, timeout_s: float, extra_s: float = 0.0) -> T:
-        """What ``act`` returns at the broker; it may happen although no answer comes."""
+        """The result of ``act`` at the broker; ``act`` may be executed although its answer is lost."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def happen() -> None:

@@ -1,17 +1,17 @@
-"""Virtual time: it moves with every turn, so that whoever waits for the rest of a deadline sees its end."""
+"""Virtual time moves with every turn, so that a wait for the rest of a deadline ends."""
 
 import asyncio
 import contextlib
 
 import pytest
 
-from tidegate.sim.loop import VirtualLoop
+from tidegate.sim.virtual_loop import VirtualLoop
 
 pytestmark = pytest.mark.simulation
 
 
 async def wait_out(deadline_s: float) -> int:
-    """Wait for what is left until nothing is left, as a loop does that something else may wake."""
+    """Wait for the remaining time again and again, as a loop that other events may wake."""
     loop, nothing = asyncio.get_running_loop(), asyncio.Event()
     num_waits = 0
     while (left_s := deadline_s - loop.time()) > 0:

@@ -1,4 +1,4 @@
-"""The story of a run: a digest of everything that happened, and its last lines for whoever looks into a failure."""
+"""The events of a run: a digest of all of them, and the last ones as text for the report of a failure."""
 
 import asyncio
 import hashlib
@@ -11,33 +11,32 @@ import structlog
 LINES_KEPT = 400
 
 
-class Chronicle:
-    """Notes events in order. Two runs that did the same have the same digest."""
+class EventLog:
+    """Records events in order. Two runs with the same events have the same digest."""
 
     def __init__(self) -> None:
-        """Nothing happened yet."""
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
         self.counts: dict[str, int] = {}
         self._hash = hashlib.blake2b(digest_size=8)
 
     def note(self, who: str, event: str, *, detail: str = "") -> None:
-        """Something happened now. ``detail`` is for people and not part of the digest: it may hold random names."""
+        """Record an event. ``detail`` is not part of the digest: it may contain random names."""
         now_s = self.mark(f"{who} {event}")
         self.counts[event] = self.counts.get(event, 0) + 1
         self.lines.append(f"{now_s:9.3f} {who:<20} {event} {detail}".rstrip())
 
     def remember(self, text: str) -> None:
-        """Something for people alone: when it is noticed depends on the garbage collector."""
+        """Add a line that is not part of the digest, because its time depends on the garbage collector."""
         self.lines.append(text)
 
     def mark(self, what: str) -> float:
-        """Something happened now that only the digest is interested in; returns the time."""
+        """Add an event to the digest alone; returns the time."""
         now_s = asyncio.get_running_loop().time()
         self._hash.update(f"{now_s:.6f} {what}\n".encode())
         return now_s
 
     def digest(self) -> str:
-        """Of everything noted so far."""
+        """The digest of all events so far."""
         return self._hash.hexdigest()
 
     def logger(self, who: str, *, enabled: Callable[[], bool]) -> structlog.stdlib.BoundLogger:
@@ -46,8 +45,8 @@ class Chronicle:
 
 
 class _Logger:
-    def __init__(self, chronicle: Chronicle, who: str, enabled: Callable[[], bool]) -> None:
-        self._chronicle = chronicle
+    def __init__(self, event_log: EventLog, who: str, enabled: Callable[[], bool]) -> None:
+        self._chronicle = event_log
         self._who = who
         self._enabled = enabled
 

@@ -1,7 +1,7 @@
-"""The books of a run as an auditor reads them: the journal's and the ledger's files, followed from outside.
+"""The accounting of a run as an auditor reads it: admission journal and trajectory ledger, followed from their files.
 
-Nothing here asks a service. The files are read through connections of our own, so what is seen is what a crash at this
-moment would leave behind.
+No service is asked. The files are read through separate connections, which see what a crash at this moment would
+leave behind.
 """
 
 import sqlite3
@@ -18,24 +18,24 @@ OUTCOMES_PER_READ = 4096
 TERMINAL = ("trained", "dropped")
 
 
-class News(msgspec.Struct, frozen=True):
-    """What the books gained: trajectories that were admitted, and changes of state in ledger order."""
+class NewOutcomes(msgspec.Struct, frozen=True):
+    """New since the last read: admitted trajectories, and changes of state in ledger order."""
 
     admitted: list[TrajectoryId]
     outcomes: list[tuple[TrajectoryId, str]]
 
 
-class Books:
-    """Trajectories by what the two files say of them, brought up to date by ``follow``."""
+class Accounting:
+    """Trajectories by their state in the two files, updated by ``follow``."""
 
     def __init__(self, *, journal: Path, ledger: Path) -> None:
-        """The files need not be there yet."""
+        """``journal`` and ``ledger`` may not exist yet."""
         self.journal = journal
         self.ledger = ledger
         self.admitted: set[TrajectoryId] = set()
         self.states: dict[TrajectoryId, str] = {}
         self.reasons: dict[str, int] = {}
-        # Admitted and without a row; with a row and not terminal; terminal once and brought back by a restore.
+        # Admitted and without a row; with a row and not terminal; terminal once and made available again by a restore.
         self.awaiting: set[TrajectoryId] = set()
         self.waiting: set[TrajectoryId] = set()
         self.revived: set[TrajectoryId] = set()
@@ -45,15 +45,15 @@ class Books:
         self._cursor = 0
         self._open: dict[Path, sqlite3.Connection] = {}
 
-    def follow(self) -> News:
-        """Read what is new since the last time."""
+    def follow(self) -> NewOutcomes:
+        """Read what is new since the last read."""
         admitted = list(self._admitted())
         self.admitted.update(admitted)
         self.awaiting.update(admitted)
         outcomes = list(self._outcomes())
         for trajectory, state, reason in outcomes:
             self._note(trajectory, state, reason)
-        return News(admitted, [(trajectory, state) for trajectory, state, _ in outcomes])
+        return NewOutcomes(admitted, [(trajectory, state) for trajectory, state, _ in outcomes])
 
     def _note(self, trajectory: TrajectoryId, state: str, reason: str) -> None:
         if trajectory not in self.admitted:
@@ -96,20 +96,20 @@ class Books:
                 return
 
     def unpublished_tasks(self) -> set[str]:
-        """Tasks that are journaled and on no stream yet."""
+        """Tasks that are in the journal and not yet on a stream."""
         db = self._connection(self.journal)
         if db is None:
             return set()
         return {name for (name,) in db.execute("SELECT task_id FROM tasks WHERE published = 0")}
 
     def journal_is_current(self) -> bool:
-        """Whether the queue has heard of every outcome."""
+        """Whether the task queue has read every outcome."""
         db = self._connection(self.journal)
         row = None if db is None else db.execute("SELECT value FROM meta WHERE key = 'cursor'").fetchone()
         return row is not None and int(row[0]) == self._cursor
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for connection in self._open.values():
             connection.close()
 

@@ -1,7 +1,7 @@
-"""An asyncio event loop on virtual time: waiting costs nothing, and the same seed gives the same order of events.
+"""An asyncio event loop on virtual time: waiting is free, and one seed gives one order of events.
 
-When nothing is ready the clock jumps to the next timer. Tasks and futures hash by the order of their making, because
-asyncio keeps them in sets and a set of addresses has another order in every process.
+When nothing is ready the clock jumps to the next timer. Tasks and futures hash by creation order: asyncio
+keeps them in sets, whose order would otherwise depend on addresses.
 """
 
 import asyncio
@@ -11,23 +11,23 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from tidegate.sim.process import CURRENT, Mortal
+from tidegate.sim.process import CURRENT, KillableTask
 
 T = TypeVar("T")
 
-# Wall time at virtual zero: ages and deadlines are differences, so only its being far from zero matters.
+# Wall time at virtual zero; any value far from zero will do, because ages and deadlines are differences.
 EPOCH_S = 1_800_000_000.0
-# What a turn of the loop takes. Timers fire up to a clock's resolution early: if no time passed, two tasks that each
-# wait for the last microsecond of a deadline would keep each other from ever seeing it.
+# Virtual seconds of one turn of the loop. Timers fire up to a clock's resolution early: if no time passed, two tasks
+# that each wait for the last microsecond of a deadline would keep each other from ever seeing it.
 STEP_S = 1e-9
 
 
 class DeadlockError(RuntimeError):
-    """Nothing is ready and no timer is set: everybody waits for everybody."""
+    """Nothing is ready and no timer is set."""
 
 
 class _Selector(selectors.SelectSelector):
-    """Registers like any selector and never waits: what would be a wait moves the clock, and every turn a little."""
+    """Registers like any selector and never waits: each wait moves the clock, and each turn moves it a little."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _Task(asyncio.Task[Any]):
     def __init__(self, coroutine: Coroutine[Any, Any, Any], *, loop: "VirtualLoop", **options: Any) -> None:
         self._number = next(loop.numbers)
         super().__init__(coroutine, loop=loop, **options)
-        # A killed process leaves tasks behind; that is no news.
+        # A killed process leaves pending tasks behind; asyncio must not warn of them.
         self._log_destroy_pending = False
 
     def __hash__(self) -> int:
@@ -61,10 +61,9 @@ class _Future(asyncio.Future[Any]):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop of a simulated cluster; everything runs in it, one event at a time."""
+    """The event loop of a simulated cluster."""
 
     def __init__(self) -> None:
-        """Time starts at 0."""
         self._virtual = _Selector()
         self.numbers = itertools.count()
         super().__init__(self._virtual)
@@ -76,20 +75,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now_s
 
     def create_future(self) -> "asyncio.Future[Any]":
-        """A future with a hash that repeats."""
+        """A future with a reproducible hash."""
         return _Future(loop=self)
 
     def run_in_executor(self, executor: object, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
-        """Run ``func`` in a thread that takes turns with the loop (see ``Worker``).
+        """Run ``func`` in a thread that alternates with the loop (see ``Worker``).
 
-        What goes to the default executor (``asyncio.to_thread``) reads and writes files and is done at once.
+        Calls for the default executor (``asyncio.to_thread``) read and write files; they run at once.
         """
         if executor is not None:
-            return CURRENT.get().employ(lambda: func(*args))
+            return CURRENT.get().run_in_thread(lambda: func(*args))
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # whatever it raises belongs to whoever waits for it
+        except Exception as error:  # the caller that awaits the future gets it
             future.set_exception(error)
         return future
 
@@ -98,7 +97,6 @@ class VirtualClock:
     """The clocks that services read, on a loop's time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Follows ``loop``."""
         self._loop = loop
 
     def now_s(self) -> float:
@@ -115,7 +113,7 @@ def _make_task(loop: VirtualLoop, coroutine: Coroutine[Any, Any, Any], **options
     process = CURRENT.get(None) if context is None else context.get(CURRENT)
     if process is None:
         return _Task(coroutine, loop=loop, **options)
-    mortal = Mortal(coroutine, process)
-    task = _Task(mortal, loop=loop, **options)
-    process.adopt(mortal, task)
+    killable = KillableTask(coroutine, process)
+    task = _Task(killable, loop=loop, **options)
+    process.adopt(killable, task)
     return task

@@ -1,9 +1,8 @@
-"""What really happened, noted where it happened and kept apart from everything the services write down.
+"""What really happened, recorded independently of everything that the services record.
 
-Every policy that ever existed is a node of a tree: an update makes a child, a restored learner goes on from the node
-that its checkpoint holds. Policies carry their node as a tensor, and rollouts the nodes that made their steps. So what
-the invariants ask (how far is this trajectory from the policy it updates, was it used before) is answered without a
-version, a lineage or a ledger.
+Every policy that ever existed is a node of a tree: an update makes a child, a restored learner continues from the node
+in its checkpoint. Policies carry their node as a tensor, and rollouts the nodes that made their steps. So the lag of a
+trajectory, and whether it was used before, are known without a version, a lineage or a ledger.
 """
 
 from collections import Counter
@@ -17,28 +16,28 @@ from tidegate.core.records import Array, Trajectory
 
 NODE_TENSOR = "node"
 NODES_TENSOR = "nodes"
-# Where rollouts are tokens, a token is the node that chose it, and so many times its answer beside that.
+# A token is the node that chose it, plus this many times its answer.
 ANSWER_UNIT = 1_000_000
-# Violations past this many say nothing new.
+# Further violations are not recorded.
 VIOLATIONS_MAX = 20
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """An invariant that does not hold: its name in design.md, and what was seen."""
+    """An invariant that does not hold: its name in docs/invariants.md, and the observation."""
 
     invariant: str
     detail: str
 
     def __str__(self) -> str:
-        """As a failing run prints it."""
+        """The line that a failing run prints."""
         return f"{self.invariant}: {self.detail}"
 
 
-class Truth:
+class Oracle:
     """The tree of policies, who was trained where, and what was found wrong."""
 
     def __init__(self, *, max_lag: int, max_age_s: float) -> None:
-        """``max_lag`` and ``max_age_s``: the budget that every gradient is held against."""
+        """``max_lag`` and ``max_age_s``: the staleness budget of every gradient."""
         self._max_lag = max_lag
         self._max_age_s = max_age_s
         self._parents: list[int] = []
@@ -58,14 +57,14 @@ class Truth:
         self.violations: list[Violation] = []
 
     def violate(self, invariant: str, detail: str) -> None:
-        """Something does not hold."""
+        """Record a violation."""
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(Violation(invariant, detail))
 
     # -- policies --------------------------------------------------------------------------------------------------
 
     def root(self) -> int:
-        """A policy that was trained from nothing."""
+        """A new, untrained policy."""
         return self._add(parent=-1, depth=0)
 
     def _add(self, *, parent: int, depth: int) -> int:
@@ -94,7 +93,7 @@ class Truth:
         return node == ancestor
 
     def serves(self, version: PolicyVersion, tensors: Mapping[str, Array]) -> int:
-        """The node of a policy that somebody is about to act with; a version stands for one policy for ever (I5)."""
+        """The node of a policy that is about to act; a version names one policy for ever (I5)."""
         node = int(tensors[NODE_TENSOR][0])
         known = self._node_of.setdefault(version, node)
         if known != node:
@@ -147,7 +146,7 @@ class Truth:
                 self.violate("I6", f"{members[group]} of the {size} members of group {group} are trained")
 
     def _check(self, trajectory: Trajectory, *, node: int, now_s: float) -> int:
-        """Hold a trajectory against the budget (I1); returns its lag."""
+        """Check a trajectory against the staleness budget (I1); returns its lag."""
         name = trajectory.trajectory_id
         self._check_versions(trajectory)
         nodes = {int(made_by) for made_by in np.unique(_nodes(trajectory))}
@@ -161,7 +160,7 @@ class Truth:
         return lag
 
     def _check_versions(self, trajectory: Trajectory) -> None:
-        """Each step or token is of the version that its record says (I5), however many actors wrote it."""
+        """Each step or token was made by the version in its record (I5), however many actors wrote it."""
         nodes = _nodes(trajectory)
         for span in trajectory.spans:
             wrong = nodes[span.start : span.stop] != self._node_of.get(span.version, -1)
@@ -174,7 +173,7 @@ class Truth:
     def trained(self) -> tuple[dict[TrajectoryId, int], set[TrajectoryId]]:
         """What the surviving policy was trained on and at which lag; and of it, what its last two updates used.
 
-        Those two may not be in the books yet: the learner runs at most one step ahead of its commits.
+        Those two may not be in the ledger yet: the learner runs at most one step ahead of its commits.
         """
         everything: dict[TrajectoryId, int] = {}
         recent: set[TrajectoryId] = set()

@@ -1,6 +1,6 @@
-"""What rollouts and updates cost, without networks: an actor's engine and a learner's trainer that take time.
+"""An actor's engine and a learner's trainer that take time and compute nothing.
 
-Both run in worker threads of the simulation, swap policies and are stopped where the real ones are.
+Both run in worker threads of the simulation, and swap policies and stop where the real ones do.
 """
 
 import random
@@ -17,17 +17,17 @@ from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, Trajecto
 from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.port import TrainerState
 from tidegate.runtime.clock import Clock
+from tidegate.sim.oracle import NODE_TENSOR, NODES_TENSOR, Oracle
 from tidegate.sim.process import Worker
-from tidegate.sim.truth import NODE_TENSOR, NODES_TENSOR, Truth
 
-# Positions of a rollout; the engine looks for a new policy and for the end of its patience before each.
+# Positions of a rollout; before each, the engine checks for a new policy and whether it must stop.
 POSITIONS = 4
 STRAGGLER_SLOWNESS = 10.0
 RIGHT_SHARE = 0.5
 
 
 class Pace(msgspec.Struct):
-    """How long work takes now, in seconds; faults change it while the run goes on.
+    """How long work takes now, in seconds; faults change it during a run.
 
     A rollout takes ``rollout_s`` times a draw from [0.5, 1.5]; the share ``stragglers`` takes much longer.
     """
@@ -38,25 +38,25 @@ class Pace(msgspec.Struct):
 
 
 class PacedEngine:
-    """Rollouts that take time and record which policy made each of their positions."""
+    """Rollouts that take time and record the policy of each of their positions."""
 
     def __init__(
         self,
         pace: Pace,
         steering: Steering,
         clock: Clock,
-        truth: Truth,
+        oracle: Oracle,
         rng: random.Random,
         *,
         actor: str,
     ) -> None:
         """``rng`` is this actor's own; ``actor`` is its instance."""
         self._actor = actor
-        truth.starts(actor)
+        oracle.starts(actor)
         self._pace = pace
         self._steering = steering
         self._clock = clock
-        self._truth = truth
+        self._oracle = oracle
         self._rng = rng
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
@@ -85,8 +85,8 @@ class PacedEngine:
                 snapshot = self._newest()
                 marks.swap(position, snapshot.version)
                 self._steering.swapped(snapshot, seconds=0.0)
-            nodes[position] = self._truth.serves(snapshot.version, snapshot.tensors)
-            # Looked at anew each time: with the fault, its victims get well.
+            nodes[position] = self._oracle.serves(snapshot.version, snapshot.tensors)
+            # Read at each position: when the fault ends, its rollouts speed up.
             slowness = STRAGGLER_SLOWNESS if straggles and self._pace.stragglers else 1.0
             Worker.current().pause(self._pace.rollout_s * length * slowness / POSITIONS)
         self._steering.ends()
@@ -101,7 +101,7 @@ class PacedEngine:
             finish_reason="stop",
         )
         finished = [task for task in tasks if task.task_id not in self._steering.cut]
-        self._truth.finishes(self._actor, (task.task_id for task in finished))
+        self._oracle.finishes(self._actor, (task.task_id for task in finished))
         return [Rollouts(task, _answered(sample, task), started_at_s, finished_at_s) for task in finished]
 
     def _newest(self) -> PolicySnapshot:
@@ -110,15 +110,15 @@ class PacedEngine:
         return newest
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
-        """Nothing but empty answers."""
+        """Empty answers."""
         return Completed(version=self._newest().version, completions=[""] * len(prompts), num_tokens=0)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to release."""
 
 
 def _answered(sample: Sample, task: Task) -> tuple[Sample, ...]:
-    """The samples of a task: each answers rightly or not, whoever makes it; about half of them do."""
+    """The samples of a task; about half are right, the same ones on each actor."""
     return tuple(
         msgspec.structs.replace(sample, completion=task.answer)
         if uniform_fraction(task.seed, "answer", task.num_samples, index) < RIGHT_SHARE
@@ -128,14 +128,13 @@ def _answered(sample: Sample, task: Task) -> tuple[Sample, ...]:
 
 
 class PacedTrainer:
-    """Updates that take time and note what they were made of."""
+    """Updates that take time and report their trajectories to the oracle."""
 
-    def __init__(self, pace: Pace, clock: Clock, truth: Truth) -> None:
-        """A policy trained from nothing."""
+    def __init__(self, pace: Pace, clock: Clock, oracle: Oracle) -> None:
         self._pace = pace
         self._clock = clock
-        self._truth = truth
-        self._node = truth.root()
+        self._oracle = oracle
+        self._node = oracle.root()
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> Any:
         """The batch as it is."""
@@ -143,19 +142,19 @@ class PacedTrainer:
 
     def update(self, batch: Any, *, number: int, response: Response = FRESH) -> dict[str, float]:
         """One update."""
-        self._node = self._truth.update(self._node, batch, now_s=self._clock.now_s())
+        self._node = self._oracle.update(self._node, batch, now_s=self._clock.now_s())
         Worker.current().pause(self._pace.update_s)
         return {"loss": 0.0}
 
     def policy(self) -> dict[str, Array]:
-        """The policy is nothing but who it is."""
+        """The policy: its node in the oracle's tree."""
         return {NODE_TENSOR: np.array([self._node], dtype=np.float32)}
 
     def state(self) -> TrainerState:
-        """Nothing beside the policy."""
+        """No state beyond the policy."""
         return TrainerState(tensors={NODE_TENSOR: np.array([self._node], dtype=np.float32)}, values={})
 
     def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self._node = int(policy[NODE_TENSOR][0])
-        self._truth.head = self._node
+        self._oracle.head = self._node
