@@ -22,7 +22,7 @@ from tidegate.runtime.retrying import (
     UntilCancelled,
     retry,
 )
-from tidegate.sim.loop import VirtualLoop
+from tidegate.sim.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 
