@@ -29,7 +29,7 @@ class Run:
             )
 
     def processes(self) -> dict[str, dict[str, Any]]:
-        """Who runs right now, by instance name."""
+        """The running processes, by instance name."""
         try:
             return json.loads((self.folder / "processes.json").read_text())["processes"]
         except (FileNotFoundError, json.JSONDecodeError):
@@ -48,7 +48,7 @@ class Run:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def until(self, holds: Callable[[], bool], *, timeout_s: float, what: str) -> float:
-        """Wait for something to be true of a run that is alive; returns the seconds it took."""
+        """Wait for a condition of a live run; returns the seconds it took."""
         started_s = time.monotonic()
         while not holds():
             assert self.process.poll() is None, f"the run ended before {what}: {self.tail()}"

@@ -1,10 +1,10 @@
-"""``kill -9`` of the processes of a run, how it comes back, and what its books say then."""
+"""``kill -9`` of the processes of a run, the recovery, and the accounting afterwards."""
 
 from typing import Any
 
 from tests.e2e.conftest import Run
 
-# Every process of a run of one actor and one environment worker that may die at any time, in the order they do.
+# Every process of a run of one actor and one environment worker, in the order in which tests kill them.
 VICTIMS = (
     "actor-0",
     "environment-0",
@@ -34,11 +34,8 @@ def kill_and_recover(run: Run, victim: str) -> tuple[float, float]:
     return back_s, back_s + trains_s
 
 
-def assert_books_balance(audit: dict[str, Any], *, max_lag: int) -> None:
-    """Nothing was lost or trained twice, nothing too stale was trained, and what is in flight lies in the store.
-
-    There a resumed run finds it.
-    """
+def assert_accounting_balances(audit: dict[str, Any], *, max_lag: int) -> None:
+    """No trajectory was lost, trained twice or trained too stale; the store holds those in flight for a resumed run."""
     assert audit["balanced"], audit
     assert audit["trained_twice"] == 0, audit
     assert audit["max_lag_trained"] <= max_lag, audit

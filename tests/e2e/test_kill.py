@@ -1,4 +1,4 @@
-"""Any process may die at any time: the run goes on, and the books balance."""
+"""A run survives the death of any process, and its accounting balances."""
 
 import sys
 from collections.abc import Callable
@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.conftest import Run
-from tests.e2e.killing import VICTIMS, assert_books_balance, kill_and_recover
+from tests.e2e.killing import VICTIMS, assert_accounting_balances, kill_and_recover
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MAX_LAG = 4
-# Beyond where the last death finds the run, so that it does not reach its target before its recovery was seen.
+# Beyond the last kill, so that the run does not reach its target before the last recovery was seen.
 VERSIONS = 400
 
 
@@ -32,5 +32,5 @@ def test_a_run_survives_kill_nine_of_every_process_in_turn(
     code, summary = run.wait(timeout_s=400)
     assert code == 0, run.tail()
     assert summary["reached"]
-    assert_books_balance(summary["audit"], max_lag=MAX_LAG)
+    assert_accounting_balances(summary["audit"], max_lag=MAX_LAG)
     assert set(summary["restarts"]) >= set(VICTIMS)

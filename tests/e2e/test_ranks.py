@@ -1,4 +1,4 @@
-"""A learner of two ranks: when one goes both go, and the run goes on from the checkpoint with its books in order."""
+"""A learner of two ranks: when one dies both restart from the checkpoint, and the accounting balances."""
 
 import os
 import signal

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 # Of a process with torch in it, far below.
 LEARNER_MB_MIN = 100
-# Small enough to reach a few versions at once, and otherwise the run file of the house.
+# Small enough to reach a few versions at once, and otherwise the run file that ships.
 SMALL_SETTINGS = ("workload.unroll_length=16", "policy.hidden=[16]", "learner.checkpoint_every_steps=2")
 SMALL = [argument for setting in SMALL_SETTINGS for argument in ("--set", setting)]
 
@@ -45,7 +45,7 @@ def summary_of(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Everything that still runs for a folder: services name it on their command line, the broker its config."""
+    """The running processes of a folder: services have it on their command line, the broker its config."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or ())
@@ -122,7 +122,7 @@ def test_target_that_is_not_reached_in_time_is_a_failure(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_interrupt_drains_everything_and_balances_the_books(tmp_path: Path) -> None:
+def test_interrupt_drains_everything_and_the_accounting_balances(tmp_path: Path) -> None:
     process = begin(tmp_path / "run", "--until", "version_step>=1000000")
     wait_for_version(process)
     process.send_signal(signal.SIGINT)

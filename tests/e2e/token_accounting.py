@@ -1,4 +1,4 @@
-"""Where the tokens of a run's rollouts are: from the actors' figures while it runs, and from its ledger at the end."""
+"""Accounts for the tokens of a run's rollouts: by the actors' statistics while it runs, by its ledger at the end."""
 
 import asyncio
 import sqlite3
@@ -15,43 +15,42 @@ from tidegate.launch.board import Board
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.stats_subscription import StatsSubscription
 
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Of all lives of all actors, in tokens that the policy chose. ``held``: by those that live, unfinished.
+    """Of all lives of all actors, in tokens that the policy chose. ``held``: unfinished, by the actors that live.
 
-    ``rollouts_resumed`` and ``rollouts_begun_anew``: tasks whose tokens were found, by whether any were gone on with.
-    ``at_s``: when the newest snapshots were taken, on average.
+    ``rollouts_resumed`` and ``rollouts_restarted``: tasks whose tokens were found, by whether an actor resumed any.
+    ``at_s``: mean time of the newest snapshots.
     """
 
     written: float
     published: float
-    given_up: float
+    dropped: float
     resumed: float
     held: float
     rollouts_resumed: float
-    rollouts_begun_anew: float
+    rollouts_restarted: float
     at_s: float
 
     @property
     def missing(self) -> float:
-        """Written, and neither published, given up nor held: lost, or in PROGRESS for who gets the task next."""
-        return self.written - self.published - self.given_up - self.held
+        """Written, and neither published, dropped nor held: lost, or in PROGRESS for the next actor of the task."""
+        return self.written - self.published - self.dropped - self.held
 
 
-class TokenBooks:
-    """What the actors of a run say, followed in a thread as ``tidegate status`` does."""
+class TokenAccounting:
+    """Follows the statistics of a run's actors in a thread, as ``tidegate status`` does."""
 
     def __init__(self, folder: Path) -> None:
-        """Follow nothing yet: ``following`` is the way in."""
         self._folder = folder
         self._board = Board()
         self._ended = threading.Event()
 
     @contextmanager
-    def following(self) -> Generator["TokenBooks"]:
-        """Follow a run that is alive, until the end of the block or of its broker."""
+    def following(self) -> Generator["TokenAccounting"]:
+        """Follow a live run until the end of the block or of its broker."""
         thread = threading.Thread(target=lambda: asyncio.run(self._follow()), daemon=True)
         thread.start()
         try:
@@ -64,26 +63,26 @@ class TokenBooks:
         record = read_record(self._folder)
         async with StatsSubscription(record.broker, RunId(record.run_id), self._board):
             while not self._ended.is_set():
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     def value(self, instance: str, name: str) -> float:
         """A statistic of the present life of an instance."""
         stats = self._board.latest().get(instance)
         return 0.0 if stats is None else stats.values.get(name, 0.0)
 
-    def began_at_s(self, instance: str) -> float:
-        """When the present life of an instance began, as its own figures say."""
+    def started_at_s(self, instance: str) -> float:
+        """When the present life of an instance began, by its own clock."""
         stats = self._board.latest().get(instance)
         return 0.0 if stats is None else stats.started_at_s
 
     def held(self, instance: str) -> float:
-        """Tokens that an actor has written or taken over, and that are on their way nowhere yet."""
+        """Tokens that an actor has written or resumed, and neither published, dropped nor released."""
         came = self.value(instance, "tokens_written_total") + self.value(instance, "tokens_resumed_total")
         went = ("steps_total", "tokens_given_up_total", "tokens_handed_on_total")
         return came - sum(self.value(instance, name) for name in went)
 
     def totals(self) -> Totals:
-        """As the newest snapshots say."""
+        """By the newest snapshots."""
 
         def total(name: str) -> float:
             return self._board.total_over_lives("actor", name)
@@ -92,17 +91,17 @@ class TokenBooks:
         return Totals(
             written=total("tokens_written_total"),
             published=total("steps_total"),
-            given_up=total("tokens_given_up_total"),
+            dropped=total("tokens_given_up_total"),
             resumed=total("tokens_resumed_total"),
             held=sum(self.held(stats.instance) for stats in living),
             rollouts_resumed=total("rollouts_resumed_total"),
-            rollouts_begun_anew=total("rollouts_begun_anew_total"),
+            rollouts_restarted=total("rollouts_begun_anew_total"),
             at_s=sum(stats.at_s for stats in living) / max(1, len(living)),
         )
 
 
 def tokens_in_ledger(folder: Path, *, until_s: float) -> int:
-    """Tokens that the policy chose, of all trajectories that were finished by then and arrived, each counted once."""
+    """Tokens that the policy chose, of all trajectories finished by then that arrived, each counted once."""
     sums = "SELECT COALESCE(SUM(num_steps), 0) FROM trajectories WHERE finished_at_s <= ?"
     with closing(sqlite3.connect(f"file:{ledger_path(folder)}?mode=ro", uri=True)) as ledger:
         [[tokens]] = ledger.execute(sums, (until_s,)).fetchall()

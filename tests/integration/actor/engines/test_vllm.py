@@ -35,6 +35,7 @@ from tidegate.runtime.config import PolicyConfig
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
+    pytest.mark.extended,
     pytest.mark.timeout(1800),  # a server starts in 40 s alone on two cores, in minutes beside others
     pytest.mark.asyncio(loop_scope="module"),
 ]
