@@ -1,7 +1,7 @@
-"""What the broker holds, as metrics: the broker itself has no page that Prometheus could read.
+"""Exports the broker's streams and consumers as metrics: the broker itself has no endpoint for Prometheus.
 
 ``BrokerWatch.run`` asks JetStream once an export period, and only while telemetry is on. Waits for time. Admission does
-it because it looks at the streams anyway, and because there is one of it.
+it because it samples the streams anyway and runs as a single instance.
 """
 
 from tidegate.core.errors import UnavailableError
@@ -10,26 +10,25 @@ from tidegate.runtime.service import ServiceContext, max_tasks
 from tidegate.runtime.streams import ConsumerState, StreamState
 from tidegate.wire.subjects import StreamSpec
 
-# Streams whose messages are work that waits before a stage.
+# Streams whose messages are queued work of a stage.
 QUEUES = ("TASKS", "ROLLOUTS", "TRAJECTORIES")
 
 
 def fullness(spec: StreamSpec, state: StreamState) -> float:
-    """How near a stream is to its nearest limit: 1 refuses the next message, or forgets the oldest."""
+    """Utilisation of the limit that a stream is nearest to; at 1 it rejects the next message or drops the oldest."""
     by_messages = state.messages / spec.max_messages if spec.max_messages else 0.0
     return max(by_messages, state.bytes / spec.max_bytes)
 
 
 class BrokerWatch:
-    """Looks at the streams of one run and their consumers."""
+    """Samples the streams of one run and their consumers."""
 
     def __init__(self, context: ServiceContext) -> None:
-        """Nothing is asked before ``run``."""
         self._context = context
         self._specs = context.topology.streams(max_tasks=max_tasks(context.settings))
 
     async def run(self) -> None:
-        """Look once a period until draining."""
+        """Sample once a period until draining."""
         context = self._context
         if not context.telemetry.enabled:
             await context.drain.wait()
@@ -41,7 +40,7 @@ class BrokerWatch:
                 context.log.warning("broker_not_seen", error=str(error))
 
     async def look(self) -> None:
-        """Every stream and consumer once.
+        """Read every stream and consumer once.
 
         Raises:
             UnavailableError: JetStream did not answer.

@@ -1,8 +1,8 @@
-"""What KEDA is answered: the recommended number of actors as a metric, of which one replica is to stand for 1.
+"""KEDA's external scaler: the recommended number of actors as a metric with a target of 1 per replica.
 
-An autoscaler that is told 7 with a target of 1 a replica wants 7 replicas; bounds, windows and steps were applied
-before. Where nothing can be said the call fails, and KEDA leaves the scale as it is (or does what its ``fallback``
-says) instead of taking silence for 0.
+A metric of 7 with a target of 1 per replica makes the autoscaler want 7 replicas; bounds, windows and steps were
+applied before. Without a recommendation the call fails, and KEDA keeps the scale (or applies its ``fallback``) instead
+of reading a missing value as 0.
 """
 
 from collections.abc import AsyncGenerator
@@ -15,36 +15,35 @@ TARGET_PER_REPLICA = 1.0
 
 
 class ModeError(ConfigError):
-    """Somebody follows recommendations that this run does not make."""
+    """KEDA asked for recommendations, and this run's scaling mode is not external."""
 
     status = "FAILED_PRECONDITION"
 
 
 class ExternalScaler:
-    """The four answers, without gRPC."""
+    """The answers to KEDA's four calls, without gRPC."""
 
     def __init__(self, scaling: Scaling) -> None:
-        """``scaling`` holds what is recommended."""
         self._scaling = scaling
 
     def wanted(self) -> int:
-        """Actors to have now.
+        """The recommended number of actors.
 
         Raises:
-            ModeError: the mode is another one than external.
-            UnavailableError: nothing is recommended yet.
+            ModeError: the mode is not external.
+            UnavailableError: there is no recommendation yet.
         """
         self._check_mode()
         made = self._scaling.recommendation
         if made is None:
-            raise UnavailableError("Admission has looked at nothing yet", fix="ask again in a second")
+            raise UnavailableError("Admission has no recommendation yet", fix="retry in a second")
         return made.replicas
 
     async def activity(self) -> AsyncGenerator[bool]:
-        """Whether there should be any actor at all: once it is known, and then whenever it changes.
+        """Whether at least one actor is recommended: once it is known, then at each change.
 
         Raises:
-            ModeError: the mode is another one than external; the caller asks anew.
+            ModeError: the mode is not external; the caller retries.
         """
         told: bool | None = None
         while True:

@@ -1,8 +1,8 @@
 """What each objective observes at one tick, read from the statistics. Without IO.
 
-A look finds a value, a number of good and bad trajectories (lag and age, which the learner judges one by one), or
-nothing. Nothing means that nothing happened that could be judged: no update since the look before, a pause, too few
-samples. It is not good and not bad.
+An observation is a value, a number of good and bad trajectories (lag and age, which the learner judges one by one), or
+None. None means that there was nothing to judge: no update since the last observation, a pause, too few samples. It
+counts as neither good nor bad.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from tidegate.admission.observations import Observations
 from tidegate.core.drift import Mix, MixWindow, drift, most_lost
 from tidegate.core.slo import Slo
 
-# Value that is shown beside the good and bad trajectories of an objective.
+# The statistic that is reported beside the good and bad trajectories of an objective.
 COUNTED = {"lag_p95": "lag_p95", "lag_max": "lag_last_max", "age_p95": "age_last_p95_s"}
-# Measured by an update, so observed once there was another one.
+# Measured by an update, so observed once per update.
 OF_AN_UPDATE = {"clipped_fraction": "clipped_fraction", "effective_sample_size": "ess"}
 OF_THE_MIX = {"bin_drift": "bin", "length_drift": "length"}
 # Drift is taken over this share of its objective's window: a mix needs samples, a trend needs several mixes.
@@ -24,14 +24,14 @@ MIX_WINDOW_SHARE = 0.25
 
 
 class Valued(msgspec.Struct, frozen=True):
-    """One observation; None when there was nothing to observe. ``detail`` says more than the number."""
+    """One observation; None when there was nothing to observe. ``detail`` explains the number."""
 
     value: float | None
     detail: str = ""
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Trajectories that were judged since the look before."""
+    """Trajectories that were judged since the last observation."""
 
     good: float
     bad: float
@@ -42,7 +42,7 @@ Observation: TypeAlias = Valued | Counted
 
 
 class IndicatorState(msgspec.Struct, frozen=True):
-    """What one look needs of the one before: counters, the learner's version, and the mixes of the last minutes."""
+    """State between two observations: counters, the learner's version, and the mixes of the last minutes."""
 
     counted: dict[str, float] = {}
     step: float | None = None
@@ -58,12 +58,12 @@ def observe_indicators(
     paused: bool,
     now_s: float,
 ) -> tuple[dict[str, Observation], IndicatorState]:
-    """What each objective observes now, and what the next look needs; propagation is followed elsewhere."""
+    """Each objective's observation, and the state for the next one; ``propagation`` observes propagation."""
     learner = seen.latest("learner", now_s=now_s)
     values = learner[0].values if learner else {}
     step = values.get("version_step")
     updated = step is not None and memory.step is not None and step != memory.step
-    # Before the first update everybody waits for everybody, and in a pause by intent.
+    # Before the first update every service waits for another, and in a pause they idle on purpose.
     works = bool(learner) and not paused and (seen.total("learner", "busy_s_total") or 0.0) > 0
     counted = dict(memory.counted)
     mixes: dict[str, MixWindow] = {}
@@ -109,7 +109,7 @@ def _labelled(totals: Mapping[str, float], prefix: str) -> dict[str, float]:
 
 
 def _since(seen: Observations, name: str, counted: dict[str, float]) -> float:
-    """Increase of a learner's counter since the look before; nothing at the first look, which has no before."""
+    """Increase of a learner's counter since the last observation; 0 at the first one."""
     total = seen.total("learner", name)
     if total is None:
         return 0.0
@@ -119,7 +119,7 @@ def _since(seen: Observations, name: str, counted: dict[str, float]) -> float:
 
 
 def _waste(seen: Observations, *, now_s: float) -> float | None:
-    """Dropped of all that ended within the window, but for what is dropped on purpose: at a run's end, and by rule."""
+    """Dropped share of the trajectories that ended in the window, except drops by design (retired, early stop)."""
     store = "trajectory_store"
     dropped = seen.increase(store, "dropped_total", now_s=now_s)
     for reason in ("retired", "settled"):

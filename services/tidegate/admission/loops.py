@@ -2,8 +2,8 @@
 
 ``observe``: consumes statistics; waits for nothing, keeps the last window of each instance.
 ``tick``: once a period gathers one snapshot, decides, and acts: publishes limits, sets the bound on rollouts in
-flight, judges the objectives, writes a sample and the diagnosis. Level-triggered: what failed or was missed is done at
-the next tick.
+flight, judges the objectives, writes a sample and the diagnosis. Level-triggered: a failed or missed action is repeated
+at the next tick.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from tidegate.wire.stats import ServiceStats, decode_stats
 
 POOL = "default"
 TASK_QUEUE = "task_queue"
-# Any value: the durable's name and stream are what is needed of the consumer that actors created.
+# Any value: only the durable's name and stream are used, of the consumer that actors created.
 UNUSED_ACK_WAIT_S = 1.0
 
 
 class Admission:
-    """What the loops and the servicer share: the observations, the pause, and the limits in force."""
+    """State shared by the loops and the servicer: the observations, the pause, and the limits in force."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Admission:
         staleness: StalenessController,
         scaling: Scaling,
     ) -> None:
-        """``run_file``: the limits as configured, the widest that are ever asked for."""
+        """``run_file``: the configured limits, the widest that are ever published."""
         self.context = context
         self._config = config
         self._run_file = run_file
@@ -61,7 +61,7 @@ class Admission:
         self.scaling = scaling
         self._pause = pause_file.read()
         self._seen = Observations(window_s=config.window_s)
-        # As many looks as the window has ticks.
+        # One sample for each tick of the window.
         self._backlogs: deque[StreamBacklog] = deque(maxlen=max(1, round(config.window_s / config.tick_s)))
         self._published: Limits | None = None
         self._published_at_s = 0.0
@@ -71,12 +71,12 @@ class Admission:
         self._tasks_durable = consumer.durable
 
     async def observe(self) -> None:
-        """Listen to every service until draining."""
+        """Receive every service's statistics until draining."""
         await self.context.bus.subscribe(self.context.topology.stats("*"), self._receive)
         await self.context.drain.wait()
 
     async def tick(self) -> None:
-        """Look, decide and act once a period, and at once when an operator asked for something."""
+        """Observe, decide and act once a period, and immediately on an operator's request."""
         while not self.context.drain.requested:
             self._woken.clear()
             await self._sample_streams()
@@ -97,7 +97,7 @@ class Admission:
         self._pause_file.clear()
 
     def decision(self) -> Decision:
-        """What holds now."""
+        """The decision in force now."""
         resident = self._seen.latest("trajectory_store", now_s=self._now_s())
         action, overrides = self._staleness.action(), self.scaling.cluster.overrides
         return decide(
@@ -111,11 +111,11 @@ class Admission:
         )
 
     def flow(self) -> Flow:
-        """What is under way, as the task queue last said."""
+        """The work in flight, as the task queue reported it last."""
         return flow_of(self._seen, now_s=self._now_s())
 
     def diagnosis(self) -> tuple[Diagnosis, Signals]:
-        """Who is the bottleneck of the last window, and the signals it was read from."""
+        """The bottleneck of the last window, and the signals that it is attributed from."""
         return self._diagnose(self.decision().limits)
 
     def _diagnose(self, limits: Limits) -> tuple[Diagnosis, Signals]:
@@ -129,18 +129,18 @@ class Admission:
         return diagnose(signals), signals
 
     def reports(self, service: str) -> list[ServiceStats]:
-        """The newest report of each living instance of a service."""
+        """The newest report of each live instance of a service."""
         return self._seen.latest(service, now_s=self._now_s())
 
     def slos(self) -> list[Verdict]:
-        """How each objective of the run stands."""
+        """The verdict on each objective of the run."""
         return self._slos.verdicts(now_s=self._now_s())
 
     async def set_paused(self, pause: Pause) -> None:
-        """Hold to a pause, or end it; the limits go out before this returns, or at the next tick if they cannot.
+        """Set or end a pause; publishes the limits before it returns, or at the next tick when that fails.
 
         Raises:
-            UnavailableError: the broker is away; what was asked for holds all the same.
+            UnavailableError: the broker is unreachable; the pause is in force all the same.
         """
         self._pause = pause
         self._pause_file.write(pause)
@@ -152,7 +152,7 @@ class Admission:
         since_s = self.context.clock.monotonic_s() - self._published_at_s
         if decision.limits != self._published or since_s >= self._config.limits_refresh_s:
             await self._publish(decision.limits)
-            # Beside the limits, as often: whoever recreated the consumer gave it the run file's value.
+            # As often as the limits: a recreated consumer has the run file's value.
             self._max_ack_pending = 0
         if decision.max_ack_pending != self._max_ack_pending:
             await self._bound_rollouts(decision.max_ack_pending)
@@ -187,13 +187,13 @@ class Admission:
         except TidegateError as error:
             if not error.retryable:
                 raise
-            # No actor has come yet, so there is no consumer to bound: the next tick looks again.
+            # No actor has started yet, so there is no consumer to bound: the next tick retries.
             context.stats.add("bounds_not_set_total")
             return
         self._max_ack_pending = max_ack_pending
 
     async def _sample_streams(self) -> None:
-        """How much waits before each stage; the last answer stands while the broker gives none."""
+        """Sample the backlog of each stage; the last sample stays in force while the broker does not answer."""
         bus, topology = self.context.bus, self.context.topology
         try:
             tasks = await bus.stream_state(topology.stream("TASKS"))
@@ -206,7 +206,7 @@ class Admission:
         self._backlogs.append(StreamBacklog(tasks.messages, rollouts.messages, trajectories.messages))
 
     async def _record(self, limits: Limits, flow: Flow) -> None:
-        """The objectives, the sample of this tick, the stats, and the diagnosis as labels for whoever looks on."""
+        """Record the objectives, this tick's sample and statistics, and the diagnosis as labels."""
         context = self.context
         diagnosis, signals = self._diagnose(limits)
         stats = context.stats
@@ -229,7 +229,7 @@ class Admission:
         self._samples.append(SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values))
 
     def _scale(self, signals: Signals, diagnosis: Diagnosis) -> None:
-        """How many actors there should be; what is done about it is the cluster's, KEDA's or a person's."""
+        """Update the recommended number of actors; the cluster loop, KEDA or an operator acts on it."""
         scaling, stats = self.scaling, self.context.stats
         scaling.tick(
             signals,
@@ -257,6 +257,6 @@ class Admission:
         return self.context.clock.monotonic_s()
 
     def close(self) -> None:
-        """Let go of the files; the budgets of the objectives are kept."""
+        """Save the objectives' budgets and close the files."""
         self._samples.close()
         self._slos.close()

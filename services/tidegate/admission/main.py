@@ -1,4 +1,4 @@
-"""The entry point of admission: what is built before its loops run."""
+"""The entry point of admission: builds its parts before its loops run."""
 
 from tidegate.admission.broker_watch import BrokerWatch
 from tidegate.admission.config import AdmissionConfig
@@ -19,7 +19,7 @@ PAUSE_FILE = "pause.json"
 
 
 async def build(context: ServiceContext, config: AdmissionConfig) -> ServiceParts:
-    """Put the loops together; nothing is decided before the first tick."""
+    """Assemble the loops; nothing is decided before the first tick."""
     settings = context.settings
     workload = settings.workload
     admission = Admission(

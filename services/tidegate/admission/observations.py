@@ -1,11 +1,12 @@
-"""What every service instance said of itself, added up as it arrives: rates, shares of time, and sums. No IO.
+"""Statistics of every service instance, aggregated as they arrive: rates, shares of time, and sums. No IO.
 
-A report costs what changed in it, and a question costs the number of statistics, not of instances: sums over living
-instances are adjusted by the difference to each instance's report before, and increases of counters go into slots of
-time that leave the window as a whole. So ten thousand actors are asked about as fast as ten.
+The cost of a report is the number of changed values, and the cost of a query the number of statistics, not of
+instances: sums over live instances are adjusted by the difference to each instance's previous report, and increases of
+counters go into slots of time that leave the window as a whole. So a query over ten thousand actors is as fast as over
+ten.
 
-Counters (``*_total``) belong to a life of a process. One that started anew counts from zero, or from what it kept on
-disk; either way its first report is no increase, and what the life before had counted stays in the totals.
+Counters (``*_total``) belong to one life of a process. A restarted process counts from zero, or from what it kept on
+disk; either way its first report is no increase, and the counts of its previous life stay in the totals.
 """
 
 from collections import Counter, deque
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.wire.stats import ServiceStats
 
-# An instance that said nothing for this long is gone: six of its reports, two of a slow one's.
+# An instance without a report for this long counts as lost: six reports of a normal one, two of a slow one.
 SILENT_AFTER_S = 3.0
 # Far above any run file's replicas; a flood of made-up names must not grow memory.
 INSTANCES_MAX = 16_384
@@ -24,12 +25,12 @@ GONE_STATES = frozenset({"stopped", "failed"})
 # The window's edge is off by at most one part in this many.
 SLOTS = 20
 
-# Gauges that add up over instances; of other gauges the mean counts, and of this one the slowest.
+# Gauges that are summed over instances; other gauges are averaged, and this one takes the minimum.
 _SUMMED = ("_mb", "_bytes", "_trajectories", "_per_s")
 _SLOWEST = "serving_step"
 # Counts up like a counter, and is a gauge by name.
 _COUNTED = "version_step"
-# Gauges whose mean over the window is asked for: they fill and drain with every batch.
+# Gauges that are averaged over the window: they fill and drain with every batch.
 AVERAGED = ("available_trajectories", "running_trajectories", "in_flight_trajectories")
 
 
@@ -44,7 +45,7 @@ class _InstanceReport:
 
 @dataclass(slots=True)
 class _Slot:
-    """One part of the window. ``elapsed_s``: seconds of all instances together that its reports stand for."""
+    """One part of the window. ``elapsed_s``: seconds that its reports cover, summed over instances."""
 
     index: int
     elapsed_s: float = 0.0
@@ -54,11 +55,11 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Service:
-    """All instances of one service, added up."""
+    """All instances of one service, aggregated."""
 
-    # The living, the one that reported longest ago first.
+    # Live instances, the oldest report first.
     living: dict[str, _InstanceReport] = field(default_factory=dict[str, _InstanceReport])
-    # Gauges of the living: sum, and how many have it.
+    # Gauges of live instances: the sum, and how many report it.
     sums: dict[str, float] = field(default_factory=dict[str, float])
     counts: dict[str, int] = field(default_factory=dict[str, int])
     # Counters over all instances and all of their lives.
@@ -69,16 +70,15 @@ class _Service:
 
 
 class Observations:
-    """What holds now and over the last ``window_s`` seconds. Bounded by ``INSTANCES_MAX`` and ``SLOTS``."""
+    """The newest reports and the last ``window_s`` seconds. Bounded by ``INSTANCES_MAX`` and ``SLOTS``."""
 
     def __init__(self, *, window_s: float) -> None:
-        """Nothing has reported yet."""
         self._slot_s = window_s / SLOTS
         self._newest: dict[str, _InstanceReport] = {}
         self._services: dict[str, _Service] = {}
 
     def put(self, stats: ServiceStats, *, now_s: float) -> None:
-        """Take in one report; ``now_s`` is when it arrived, so that clocks of other machines do not matter."""
+        """Add one report; ``now_s`` is its time of arrival, so that clocks of other machines do not matter."""
         before = self._newest.get(stats.instance)
         if before is None:
             if len(self._newest) >= INSTANCES_MAX:
@@ -88,7 +88,7 @@ class Observations:
                     return
                 self._services[stats.service] = _Service()
         elif before.stats.service != stats.service:
-            return  # an instance does not change its trade: somebody else uses its name
+            return  # an instance never changes its service: another process uses its name
         service = self._services[stats.service]
         _forget_silent(service, now_s=now_s)
         report = self._newest[stats.instance] = _InstanceReport(stats, now_s)
@@ -106,15 +106,15 @@ class Observations:
         _replace(service, stats.instance, report)
 
     def alive(self, service: str, *, now_s: float) -> list[str]:
-        """Instances of a service that report and do not say that they ended."""
+        """Instances of a service that report and have not ended."""
         return list(self._living(service, now_s=now_s).living)
 
     def num_alive(self, service: str, *, now_s: float) -> int:
-        """How many there are of them."""
+        """The number of live instances."""
         return len(self._living(service, now_s=now_s).living)
 
     def latest(self, service: str, *, now_s: float) -> list[ServiceStats]:
-        """The newest report of each living instance; takes as long as there are instances."""
+        """The newest report of each live instance; linear in the instances."""
         return [report.stats for report in self._living(service, now_s=now_s).living.values()]
 
     def services(self) -> list[str]:
@@ -137,9 +137,9 @@ class Observations:
 
     def gauge(self, service: str, name: str, *, now_s: float) -> float:
         """Mean over the window of one of the ``AVERAGED`` gauges, summed over living instances."""
-        looks = [slot.averaged.get(name, (0.0, 0)) for slot in self._recent(service, now_s=now_s)]
-        number = sum(count for _, count in looks)
-        mean_of_one = sum(total for total, _ in looks) / number if number else 0.0
+        samples = [slot.averaged.get(name, (0.0, 0)) for slot in self._recent(service, now_s=now_s)]
+        number = sum(count for _, count in samples)
+        mean_of_one = sum(total for total, _ in samples) / number if number else 0.0
         return mean_of_one * self.num_alive(service, now_s=now_s)
 
     def mean_of(self, service: str, name: str, *, now_s: float) -> float:
@@ -149,7 +149,7 @@ class Observations:
         return known.sums[name] / count if count else 0.0
 
     def total(self, service: str, name: str) -> float | None:
-        """A counter over all instances and lives; None before anybody reported it."""
+        """A counter over all instances and lives; None before its first report."""
         known = self._services.get(service)
         return known.totals.get(name) if known is not None else None
 
@@ -199,7 +199,7 @@ class Observations:
     def _slot(self, service: _Service, *, now_s: float) -> _Slot:
         index = int(now_s // self._slot_s)
         if service.slots and service.slots[-1].index > index:
-            service.slots.clear()  # the clock went back: what was seen has no time any more
+            service.slots.clear()  # the clock went back: the slots' times are meaningless
         if not service.slots or service.slots[-1].index != index:
             service.slots.append(_Slot(index))
         return service.slots[-1]
@@ -237,7 +237,7 @@ def _add_totals(service: _Service, before: dict[str, float], after: dict[str, fl
 
 
 def _replace(service: _Service, instance: str, report: _InstanceReport) -> None:
-    """Let this report stand for its instance, at the end of the line."""
+    """Make this report its instance's newest, at the end of the order."""
     before = service.living.pop(instance, None)
     if before is not None:
         _leave(service, before)
@@ -249,7 +249,7 @@ def _replace(service: _Service, instance: str, report: _InstanceReport) -> None:
     if service.reports_since_rebuild < len(service.living):
         _enter(service, report)
         return
-    # Once a round everything is added up anew, so that rounding does not pile up; of one instance, with each report.
+    # Once per round of reports everything is summed again, so that rounding errors do not accumulate.
     service.reports_since_rebuild = 0
     service.sums.clear()
     service.counts.clear()
@@ -293,12 +293,12 @@ def _forget_silent(service: _Service, *, now_s: float) -> None:
 
 
 def _serving(stats: ServiceStats, before: _InstanceReport | None) -> PolicyVersion | None:
-    """The version an actor says it serves; without a label its lineage is the empty one."""
+    """The version that an actor reports; without a label its lineage is the empty one."""
     step = stats.values.get(_SLOWEST)
     if step is None:
         return None
     label = stats.labels.get("serving_version", "")
     same_label = before is not None and before.stats.labels.get("serving_version", "") == label
     if before is not None and same_label and before.serving is not None and before.serving.step == step:
-        return before.serving  # as it is in most reports
+        return before.serving  # the common case
     return PolicyVersion(lineage=LineageName(label.rpartition("@")[0]), step=int(step))

@@ -1,10 +1,10 @@
 """How long a new version takes until 95 % of the living actors serve it. Without IO.
 
-One version is followed at a time; those published meanwhile are skipped, the next one followed is the newest then. All
-is seen through statistics. When a version was published is told with them by the learner's own clock, so that side is
-exact but for the message's way. That an actor serves it is seen with the actor's next report, up to one
-``telemetry.stats_period_s`` (half a second) late: the time is never too short by more than a message's way, and too
-long by at most that period. A version that is superseded on every actor before it is looked for counts as served.
+One version is followed at a time; versions published meanwhile are skipped, and the newest is followed next.
+Everything is read from statistics. The learner reports the time of publication by its own clock, so that end is exact
+but for the message's latency. An actor's next report shows that it serves the version, up to one
+``telemetry.stats_period_s`` (half a second) late: the measured time is too short by at most a message's latency, and
+too long by at most that period. A version that every actor superseded before it was observed counts as served.
 """
 
 from collections.abc import Mapping
@@ -19,21 +19,21 @@ NO_LINEAGE = LineageName("")
 
 
 class Publication(msgspec.Struct, frozen=True):
-    """A version and when it was published, on the clock of whoever follows it."""
+    """A version and when it was published, on the observer's clock."""
 
     version: PolicyVersion
     at_s: float
 
 
 class Propagation(msgspec.Struct, frozen=True):
-    """``followed`` is on its way; ``seen`` was published last, as far as is known."""
+    """``followed``: the version that is propagating; ``seen``: the newest known publication."""
 
     followed: Publication | None = None
     seen: Publication | None = None
 
 
 def publication_of(stats: ServiceStats, *, received_at_s: float) -> Publication | None:
-    """What a learner's report says it published last; None when it says nothing of the kind."""
+    """The newest publication in a learner's report; None when the report has none."""
     lineage, separator, step = stats.labels.get("published_version", "").rpartition("@")
     published_at_s = stats.values.get("published_at_s")
     if not separator or not step.isdecimal() or published_at_s is None:
@@ -43,13 +43,13 @@ def publication_of(stats: ServiceStats, *, received_at_s: float) -> Publication 
 
 
 def note(state: Propagation, publication: Publication | None) -> Propagation:
-    """The learner said what it published last. The first word of all may be about the past, and is not followed."""
+    """Record the learner's newest publication. The first one observed may be old and is not followed."""
     if publication is None or (state.seen is not None and publication.version == state.seen.version):
         return state
     if state.seen is None:
         return Propagation(seen=publication)
     followed = state.followed
-    # A learner that was restored publishes on another branch: nobody will serve what was under way.
+    # A restored learner publishes on another lineage: the followed version will never be served.
     if followed is None or followed.version.lineage != publication.version.lineage:
         followed = publication
     return Propagation(followed=followed, seen=publication)
@@ -58,7 +58,7 @@ def note(state: Propagation, publication: Publication | None) -> Propagation:
 def look(
     state: Propagation, serving: Mapping[PolicyVersion, int], *, num_actors: int, now_s: float
 ) -> tuple[Propagation, float | None]:
-    """Whether the version under way has arrived; if so, after how many seconds."""
+    """Check whether the followed version has arrived; if so, after how many seconds."""
     if state.followed is None or not num_actors:
         return state, None
     wanted = state.followed.version
@@ -73,5 +73,5 @@ def look(
 
 
 def under_way_s(state: Propagation, *, now_s: float) -> float | None:
-    """For how long the version that is followed has been on its way; None when none is."""
+    """Seconds since the followed version was published; None when none is followed."""
     return None if state.followed is None else now_s - state.followed.at_s

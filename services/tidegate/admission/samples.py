@@ -1,8 +1,8 @@
-"""Whole-system samples: one JSON line a second in ``admission/stats.jsonl``, what a report plots.
+"""Whole-system samples: one JSON line a second in ``admission/stats.jsonl``, which reports plot.
 
-A line is flat but for one section: ``at_s`` and ``bottleneck``, every signal that the diagnosis was made from by its
+A line is flat but for one section: ``at_s`` and ``bottleneck``, every signal of the diagnosis by its
 name (``core.balance.Signals``), and ``values``, which holds ``<service>.<statistic>`` (counters summed over instances
-and lives) and ``stream.<kind>`` (messages waiting).
+and lives) and ``stream.<kind>`` (queued messages).
 """
 
 import os
@@ -32,10 +32,10 @@ class SystemSample(msgspec.Struct, frozen=True):
 
 
 class JsonLine(Protocol):
-    """What can be written to a file of lines."""
+    """An item that encodes itself as one line of JSON."""
 
     def line(self) -> bytes:
-        """One line of JSON, ended."""
+        """One line of JSON with its newline."""
         ...
 
 
@@ -43,7 +43,7 @@ class JsonLinesFile:
     """Appends lines; at ``bytes_max`` the file becomes ``.1``, ``.1`` becomes ``.2``, the oldest is deleted."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_kept: int) -> None:
-        """Go on after whatever a former life wrote; a line it left half-written is ended."""
+        """Append to an existing file; a line that a crash left incomplete is terminated."""
         self._path = path
         self._bytes_max = bytes_max
         self._files_kept = files_kept
@@ -54,14 +54,14 @@ class JsonLinesFile:
                 self._file.write(b"\n")
 
     def append(self, item: JsonLine) -> None:
-        """Write one line; it is in the operating system's hands when this returns."""
+        """Write one line and flush it to the operating system."""
         self._file.write(item.line())
         self._file.flush()
         if self._file.tell() >= self._bytes_max:
             self._rotate()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def _rotate(self) -> None:

@@ -1,8 +1,8 @@
-"""The number of actors: what is recommended, from what the run and, where there is one, the cluster say.
+"""The recommended number of actors, from the run's signals and the view of the cluster, where there is one.
 
-Consumes: signals and diagnosis of each tick, the last view of the cluster. Produces: a recommendation, for people,
-for KEDA and for the controller. Nothing here asks the cluster anything: an adapter leaves what it saw, and without one
-the actors that report stand for those that were asked for.
+Consumes: signals and diagnosis of each tick, the last view of the cluster. Produces: a recommendation, for operators,
+for KEDA and for the controller. Nothing here calls the cluster: an adapter stores its view, and without an adapter the
+number of reporting actors is used as the number of replicas.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from tidegate.core.scaling import (
     advance,
 )
 
-# A view of the cluster that is older than this says nothing any more: the adapter looks several times as often.
+# An older view of the cluster is ignored; the adapter refreshes it several times as often.
 VIEW_AGE_MAX_S = 60.0
 
 
 class Overrides(msgspec.Struct, frozen=True):
-    """What is declared for this run outside of its run file, and held until it is declared otherwise.
+    """What a TrainingRun declares over the run file; kept until the TrainingRun changes.
 
-    ``pause``: why admission is to stop ("" when it is not). ``max_lag``: a budget inside the run file's.
-    ``mode``, ``min_replicas``, ``max_replicas``, ``replicas``: of scaling; None leaves the run file's, or what is
-    measured.
+    ``pause``: why admission pauses ("" while it does not). ``max_lag``: a budget inside the run file's.
+    ``mode``, ``min_replicas``, ``max_replicas``, ``replicas``: of scaling; None keeps the run file's
+    value, or the measured one.
     """
 
     pause: str = ""
@@ -43,10 +43,10 @@ NO_OVERRIDES = Overrides()
 
 
 class ClusterView(msgspec.Struct, frozen=True):
-    """What the adapter saw last. ``seen_at_s`` monotonic; ``scaled_at_s`` seconds since the epoch.
+    """The adapter's newest view. ``seen_at_s`` monotonic; ``scaled_at_s`` seconds since the epoch.
 
-    ``replicas`` asked for; None where no adapter looks. ``fixed``: those of Deployments that are not the one patched.
-    ``scaled_by`` is who else scaled last, "" when it was nobody or ourselves.
+    ``replicas``: wanted by the Deployments; None without an adapter. ``fixed``: those of the Deployments that are never
+    patched. ``scaled_by``: the other manager that scaled last, "" when admission did or none.
     """
 
     seen_at_s: float = 0.0
@@ -59,10 +59,9 @@ class ClusterView(msgspec.Struct, frozen=True):
 
 
 class Scaling:
-    """One tick a period; ``changed`` wakes who waits for another recommendation."""
+    """Advances once a tick; ``changed`` wakes callers that wait for another recommendation."""
 
     def __init__(self, config: ScalingConfig) -> None:
-        """Nothing is recommended before the first tick."""
         self._config = config
         self._state = ScalingState()
         self._current = 0
@@ -71,9 +70,9 @@ class Scaling:
 
     @property
     def config(self) -> ScalingConfig:
-        """The run file's section, with what was declared over it; a declared bound never leaves the run file's.
+        """The run file's section with the overrides applied; declared bounds stay inside the run file's.
 
-        Who declares a number of replicas and no bounds is bounded by the run file, as everything else is.
+        A declared number of replicas without bounds is clamped to the run file's bounds.
         """
         overrides, own = self.cluster.overrides, self._config
         low = own.min_replicas if overrides.min_replicas is None else overrides.min_replicas
@@ -88,7 +87,7 @@ class Scaling:
 
     @property
     def recommendation(self) -> Recommendation | None:
-        """What to have now; None in the mode observe, and before the first tick."""
+        """The newest recommendation; None in the mode observe, and before the first tick."""
         return None if self.config.mode == "observe" else self._state.recommendation
 
     @property
@@ -99,7 +98,7 @@ class Scaling:
     def tick(
         self, signals: Signals, diagnosis: Diagnosis, *, paused: bool, now_s: float, wall_s: float
     ) -> None:
-        """Advance by what is seen now. ``paused``: somebody stopped the run, the platform itself did not."""
+        """Advance by one tick. ``paused``: an operator or the TrainingRun paused the run, not the platform."""
         before = self.recommendation
         cluster = self.cluster
         known = cluster.replicas is not None and now_s - cluster.seen_at_s <= VIEW_AGE_MAX_S
@@ -150,7 +149,7 @@ class Scaling:
         return shown
 
     def labels(self) -> dict[str, str]:
-        """Texts beside them: the mode in force, who scaled, and the sentence."""
+        """Labels: the mode in force, the other manager that scaled last, and the sentence."""
         return {
             "scaling_mode": self.config.mode,
             "scaling_owner": self.cluster.scaled_by,

@@ -1,4 +1,4 @@
-"""The gRPC face of admission: limits, a pause, objectives, the answer to "why is it slow", and KEDA's questions."""
+"""Admission over gRPC: limits, pause, objectives, the bottleneck diagnosis, and KEDA's external scaler."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -23,14 +23,13 @@ Call = grpc.aio.ServicerContext[Any, Any]
 
 
 class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
-    """Answers from the last window."""
+    """Serves the state of the last window."""
 
     def __init__(self, admission: Admission) -> None:
-        """``admission`` holds what is known."""
         self._admission = admission
 
     async def GetLimits(self, request: pb.GetLimitsRequest, context: Call) -> pb.GetLimitsResponse:
-        """The limits in force, and what the task queue last said is under way."""
+        """The limits in force, and the work in flight that the task queue reported last."""
         limits, flow = self._admission.decision().limits, self._admission.flow()
         return pb.GetLimitsResponse(
             limits=pb.AdmissionLimits(
@@ -45,12 +44,12 @@ class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
         )
 
     async def SetPaused(self, request: pb.SetPausedRequest, context: Call) -> pb.SetPausedResponse:
-        """Stop or resume admission. Idempotent; held until it is changed, across a crash."""
+        """Pause or resume admission. Idempotent; kept until changed, across a crash."""
         await self._admission.set_paused(Pause(paused=request.paused, reason=request.reason))
         return pb.SetPausedResponse()
 
     async def Diagnose(self, request: pb.DiagnoseRequest, context: Call) -> pb.DiagnoseResponse:
-        """Who holds the loop up, from which signals, and the one fix."""
+        """The bottleneck, the signals that it is attributed from, and the one fix."""
         diagnosis, signals = self._admission.diagnosis()
         return pb.DiagnoseResponse(
             bottleneck=diagnosis.bottleneck,
@@ -61,48 +60,47 @@ class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
         )
 
     async def GetSlos(self, request: pb.GetSlosRequest, context: Call) -> pb.GetSlosResponse:
-        """How each objective stands."""
+        """The verdict on each objective."""
         return pb.GetSlosResponse(slos=[_message_of(verdict) for verdict in self._admission.slos()])
 
     def registration(self) -> Registration:
-        """How the server of this service adds it."""
+        """How the service's gRPC server registers this servicer."""
         return Registration(pb_grpc.add_AdmissionServiceServicer_to_server, self, NAME)
 
 
 class ExternalScalerServicer(keda_grpc.ExternalScalerServicer):
-    """KEDA's questions; the ScaledObject that asks makes no difference."""
+    """KEDA's external scaler; every ScaledObject gets the same values."""
 
     def __init__(self, scaler: ExternalScaler) -> None:
-        """``scaler`` has the answers."""
         self._scaler = scaler
 
     async def IsActive(self, request: keda.ScaledObjectRef, context: Call) -> keda.IsActiveResponse:
-        """Whether there should be any actor."""
+        """Whether at least one actor is recommended."""
         return keda.IsActiveResponse(result=self._scaler.wanted() > 0)
 
     async def StreamIsActive(
         self, request: keda.ScaledObjectRef, context: Call
     ) -> AsyncGenerator[keda.IsActiveResponse]:
-        """The same, whenever it changes, until the caller leaves."""
+        """``IsActive`` as a stream: each change, until the caller disconnects."""
         async with aclosing(self._scaler.activity()) as changes:
             async for active in changes:
                 yield keda.IsActiveResponse(result=active)
 
     async def GetMetricSpec(self, request: keda.ScaledObjectRef, context: Call) -> keda.GetMetricSpecResponse:
-        """The metric to follow; the same in every mode, so that a ScaledObject is valid before the mode is set."""
+        """The metric's name and target; equal in every mode: a ScaledObject is valid before the mode is set."""
         spec = keda.MetricSpec(
             metricName=METRIC, targetSize=round(TARGET_PER_REPLICA), targetSizeFloat=TARGET_PER_REPLICA
         )
         return keda.GetMetricSpecResponse(metricSpecs=[spec])
 
     async def GetMetrics(self, request: keda.GetMetricsRequest, context: Call) -> keda.GetMetricsResponse:
-        """How many actors there should be."""
+        """The recommended number of actors."""
         wanted = self._scaler.wanted()
         value = keda.MetricValue(metricName=METRIC, metricValue=wanted, metricValueFloat=float(wanted))
         return keda.GetMetricsResponse(metricValues=[value])
 
     def registration(self) -> Registration:
-        """How the server of admission adds it."""
+        """How admission's gRPC server registers this servicer."""
         return Registration(keda_grpc.add_ExternalScalerServicer_to_server, self, KEDA_NAME)
 
 

@@ -1,6 +1,6 @@
-"""The objectives of a run on disk: their state, so that a restart goes on with the budgets it had, and their events.
+"""The objectives of a run on disk: their state, so that a restart keeps the error budgets, and their events.
 
-``slos.json`` is whole and replaced at once; it is also what ``tidegate slo`` reads of a run that has stopped.
+``slos.json`` is replaced atomically; it is also what ``tidegate slo`` reads of a run that has stopped.
 ``slo_events.jsonl`` has one line for each objective that began to burn, broke, recovered, or lost its data.
 """
 
@@ -17,14 +17,14 @@ EVENTS_FILE = "slo_events.jsonl"
 
 
 class SavedSlo(msgspec.Struct, frozen=True):
-    """One objective as it was declared and what it remembered."""
+    """One objective as it was declared, and its state."""
 
     slo: Slo
     state: SloState
 
 
 class SloRecord(msgspec.Struct, frozen=True):
-    """``slos.json``. ``at_s``: seconds since the epoch; ``clock_s``: what the clock of the states said then."""
+    """``slos.json``. ``at_s``: seconds since the epoch; ``clock_s``: the monotonic clock of the states at that time."""
 
     at_s: float
     clock_s: float
@@ -32,14 +32,14 @@ class SloRecord(msgspec.Struct, frozen=True):
 
 
 class SloEvent(msgspec.Struct, frozen=True):
-    """An objective went from one condition to another. ``at_s``: seconds since the epoch."""
+    """A change of an objective's condition. ``at_s``: seconds since the epoch."""
 
     at_s: float
     event: str
     change: Change
 
     def fields(self) -> dict[str, object]:
-        """All of it, flat."""
+        """All fields in one flat mapping."""
         return {"at_s": self.at_s, "event": self.event, **msgspec.structs.asdict(self.change)}
 
     def line(self) -> bytes:
@@ -48,7 +48,7 @@ class SloEvent(msgspec.Struct, frozen=True):
 
 
 def read_slos(path: Path) -> SloRecord | None:
-    """What was written last; None when there is nothing, or nothing that can be read."""
+    """The last written record; None when the file is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=SloRecord)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -56,16 +56,16 @@ def read_slos(path: Path) -> SloRecord | None:
 
 
 def write_slos(path: Path, record: SloRecord) -> None:
-    """Replace the file at once."""
+    """Replace the file atomically."""
     replace_file(path, msgspec.json.encode(record))
 
 
 def restored(
     record: SloRecord | None, slos: Mapping[str, Slo], *, now_s: float, wall_s: float
 ) -> dict[str, SloState]:
-    """The states of the objectives as they are declared now; one that was declared otherwise begins anew.
+    """The states of the objectives as they are declared now; one whose declaration changed starts empty.
 
-    The time since the file was written passes for all of them; ``now_s`` is the clock that states are told from now on.
+    All states age by the time since the file was written; ``now_s`` is on the clock of the new states.
     """
     kept = record.slos if record is not None else {}
     states: dict[str, SloState] = {}
@@ -80,7 +80,7 @@ def restored(
 
 
 def verdicts_of(record: SloRecord) -> list[Verdict]:
-    """How each objective of a run that has stopped stood when it was last observed."""
+    """The last verdict on each objective of a run that has stopped."""
     return [
         verdict(
             kept.slo,

@@ -1,7 +1,7 @@
-"""Watches the objectives: observes them at each tick, notes breaches and recoveries, and keeps their state.
+"""Observes the objectives at each tick, reports breaches and recoveries, and keeps their state.
 
-What it decides with is ``core.slo``; here it is gathered, counted and written. Everything that goes out is best
-effort: an objective is judged whether or not anybody hears of it.
+``core.slo`` decides; this module gathers, counts and writes. Publishing is best effort: an objective is judged whether
+or not its events arrive.
 """
 
 import msgspec
@@ -38,12 +38,12 @@ from tidegate.runtime.telemetry_names import (
 from tidegate.wire.stats import ServiceStats
 
 PROPAGATION = "version_propagation_s"
-# Some ten thousand events; an objective that flaps is told by its last ones.
+# Some ten thousand events; of an objective that flaps the last ones suffice.
 EVENTS_FILE_BYTES_MAX = 4 << 20
 EVENTS_FILES_KEPT = 1
-# A crash loses this much of the budgets' history at most.
+# A crash loses at most this much of the budgets' history.
 SAVE_PERIOD_S = 10.0
-# Between two ticks; a version that arrives in less than a tenth of a tick is one of many.
+# Between two ticks.
 ARRIVALS_MAX = 16
 
 
@@ -51,7 +51,7 @@ class SloWatch:
     """All objectives of a run."""
 
     def __init__(self, context: ServiceContext) -> None:
-        """Go on with the budgets that a former life left; declares every series, so that a first breach counts."""
+        """Restore the saved budgets, and declare every series, so that a first breach counts as an increase."""
         settings = context.settings
         self._context = context
         self._slos = declared(
@@ -77,7 +77,7 @@ class SloWatch:
             context.telemetry.observe(METRIC_SLO_BOUND, slo.bound, self._labels[name])
 
     def receive(self, stats: ServiceStats, seen: Observations, *, now_s: float) -> None:
-        """One report came in and is part of ``seen``: propagation is followed from report to report, not by ticks."""
+        """Handle one report, already part of ``seen``: propagation is followed per report, not per tick."""
         if PROPAGATION not in self._slos:
             return
         if stats.service == "learner":
@@ -93,7 +93,7 @@ class SloWatch:
                 self._arrived_s.append(took_s)
 
     async def tick(self, seen: Observations, diagnosis: Diagnosis, *, paused: bool, now_s: float) -> None:
-        """Observe and judge every objective, and tell what changed."""
+        """Observe and judge every objective, and publish the changes."""
         found, self._memory = indicators.observe_indicators(
             seen, self._memory, self._slos, group_size=self._group_size, paused=paused, now_s=now_s
         )
@@ -111,11 +111,11 @@ class SloWatch:
             self._save(now_s=now_s)
 
     def verdicts(self, *, now_s: float) -> list[Verdict]:
-        """How each objective stands, in the order of the catalogue."""
+        """The verdict on each objective, in the order of the catalogue."""
         return [verdict(slo, self._states[name], now_s=now_s) for name, slo in self._slos.items()]
 
     def close(self) -> None:
-        """Keep the budgets for the next life, and let go of the files."""
+        """Save the budgets and close the files."""
         self._save(now_s=self._context.clock.monotonic_s())
         self._events.close()
 
@@ -131,7 +131,7 @@ class SloWatch:
                 self._count(name, good=good, bad=bad)
 
     def _observe_propagation(self, *, now_s: float) -> None:
-        """Each version that arrived; one that is overdue is bad at every tick, or it would be seen when it is over."""
+        """Observe each version that arrived; an overdue one counts as bad at every tick, not only once it arrives."""
         waiting_s = under_way_s(self._propagation, now_s=now_s)
         values: list[float | None] = [*self._arrived_s]
         self._arrived_s.clear()
@@ -145,16 +145,16 @@ class SloWatch:
     ) -> SloEvent | None:
         observation = found.get(name)
         detail = observation.detail if isinstance(observation, Valued) else ""
-        blamed = f"{diagnosis.bottleneck}: {diagnosis.sentence}"
+        attributed = f"{diagnosis.bottleneck}: {diagnosis.sentence}"
         self._states[name], change = settle(
             self._slos[name],
             self._states[name],
             now_s=now_s,
-            cause=f"{detail}; {blamed}" if detail else blamed,
+            cause=f"{detail}; {attributed}" if detail else attributed,
             wall_s=self._context.clock.now_s(),
         )
         if change is None or change.kind == "data":
-            return None  # that observations began is no news
+            return None  # the first observation is no event
         return SloEvent(self._context.clock.now_s(), change.kind, change)
 
     async def _publish_event(self, event: SloEvent) -> None:
@@ -164,7 +164,7 @@ class SloWatch:
         log = context.log.warning if event.event in ("breach", "no_data") else context.log.info
         log("slo_changed", **{name: value for name, value in fields.items() if name != "event"})
         context.stats.add("slo_events_total")
-        # Without an acknowledgement: a tick must not wait for a broker that is away. The file has every event.
+        # Without an acknowledgement: a tick must not wait for an unreachable broker. The file has every event.
         await context.bus.publish_core(
             context.topology.event("slo"), msgspec.json.encode({"kind": "slo", **fields})
         )

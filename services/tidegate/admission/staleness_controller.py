@@ -1,7 +1,7 @@
-"""What admission changes by itself inside of the run file's limits: the hard sync and the budget of best goodput.
+"""What admission changes by itself inside the run file's limits: the hard sync and the budget of best goodput.
 
-Gathers what the two pure controllers of ``core`` look at, and keeps their states. Both begin anew with the process: a
-sync is never owed to a former life, and the budget starts as wide as the run file has it.
+Gathers the inputs of the two pure controllers in ``core`` and keeps their states. Both start fresh with the process: a
+restart cancels a pending sync, and the budget starts at the run file's ``max_lag``.
 """
 
 import msgspec
@@ -17,27 +17,27 @@ from tidegate.wire.stats import ServiceStats
 
 
 class StalenessAction(msgspec.Struct, frozen=True):
-    """What holds beside the run file: the budget in force, and why admission is stopped ("" when it is not)."""
+    """The budget in force, and why admission is paused ("" while it is not)."""
 
     max_lag: int
     pause: str = ""
 
 
 class StalenessController:
-    """One tick a period; between two of them nothing changes."""
+    """Advances once a tick and changes nothing in between."""
 
     def __init__(self, config: ResponseConfig, *, max_lag: int, batch_size: int, now_s: float) -> None:
-        """``max_lag``: the bound that nothing here ever leaves. ``now_s`` on the clock of the ticks."""
+        """``max_lag``: the upper bound of every budget. ``now_s`` is on the clock of the ticks."""
         self._config = config
         self._max_lag = max_lag
         self._batch_size = batch_size
         self.sync = SyncState()
         self.goodput = goodput.start(max_lag, now_s=now_s)
-        # The learner's count of trained trajectories at the tick before, its life, and when that was.
+        # At the previous tick: the learner's count of trained trajectories, its start time, and the time of the tick.
         self._trained: tuple[float, float, float] | None = None
 
     def tick(self, seen: Observations, flow: Flow, *, now_s: float) -> None:
-        """Advance both controllers by what is seen now."""
+        """Advance both controllers by one tick."""
         learner = next(iter(seen.latest("learner", now_s=now_s)), None)
         self.sync = hard_sync.advance(
             self.sync,
@@ -57,7 +57,7 @@ class StalenessController:
             measured = self._measure(learner, now_s=now_s)
             self.goodput = goodput.advance(
                 self.goodput,
-                # While admission is stopped throughput says nothing of the budget.
+                # While admission is paused, throughput does not depend on the budget.
                 goodput=None if self.sync.pauses else measured,
                 max_lag=self._max_lag,
                 config=self._config.goodput,
@@ -65,14 +65,14 @@ class StalenessController:
             )
 
     def action(self) -> StalenessAction:
-        """What holds until the next tick."""
+        """The action in force until the next tick."""
         return StalenessAction(
             max_lag=self.goodput.lag if self._config.goodput.enabled else self._max_lag,
             pause=self.sync.reason() if self.sync.pauses else "",
         )
 
     def statistics(self) -> dict[str, float]:
-        """What operators see of it."""
+        """Statistics of both controllers."""
         state: GoodputState = self.goodput
         return {
             "hard_syncs_total": float(self.sync.completed),

@@ -1,8 +1,7 @@
-"""Decisions of admission, without IO: the limits to ask for, and what a window of statistics says of the loop.
+"""Decisions of admission, without IO: the limits to publish, and the diagnosis' signals from a window of statistics.
 
-What is *not* decided here is as deliberate. A learner or a store that is gone does not pause admission: work in flight
-is bounded by the law, so actors stop by themselves once the budget is filled, and go on without anybody's say-so.
-Zero actors is a pause of theirs, not of ours (I9).
+A lost learner or store deliberately does not pause admission: the admission law bounds the work in flight, so actors
+stop by themselves once the budget is filled and resume without a command. Zero actors do not pause admission (I9).
 """
 
 from collections.abc import Sequence
@@ -15,14 +14,14 @@ from tidegate.core.balance import Signals
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """What an operator wants: admission stopped, or not."""
+    """The operator's request: admission paused, or not."""
 
     paused: bool = False
     reason: str = ""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What the task queue is asked to hold to, and how many tasks actors may hold unacknowledged at once."""
+    """The limits for the task queue, and how many tasks actors may hold unacknowledged at once."""
 
     limits: Limits
     max_ack_pending: int
@@ -38,13 +37,13 @@ def decide(
     budget: int | None = None,
     hold: str = "",
 ) -> Decision:
-    """The limits for this moment, computed from nothing but their arguments: the same tick twice changes nothing.
+    """The limits for this moment, computed from the arguments alone: the same tick twice changes nothing.
 
     ``budget``: the staleness budget in force, where a controller chose one below the run file's. ``hold``: why the
-    platform itself stops admission for a while; an operator's pause goes before it.
+    platform itself pauses admission for a while; an operator's pause takes precedence.
 
-    Under pressure of the store the bound on running rollouts shrinks, never below one batch: trained payloads are
-    only freed by a checkpoint, and a checkpoint needs more steps. Stopping altogether could wait for itself.
+    When the store fills up the bound on running rollouts shrinks, never below one batch: only a checkpoint frees
+    trained payloads, and a checkpoint needs more steps. Pausing completely could deadlock.
     """
     max_running, reason = run_file.max_running, ""
     if resident_bytes > resident_bytes_high:
@@ -67,12 +66,12 @@ def decide(
         reason=reason,
         paced=run_file.paced,
     )
-    # One more than the rollouts: an evaluation beside a full house must not take a rollout's place.
+    # One more than the rollouts: an evaluation must not take a rollout's slot when all are in use.
     return Decision(limits=limits, max_ack_pending=max(1, max_running // group_size) + 1)
 
 
 class StreamBacklog(msgspec.Struct, frozen=True):
-    """Messages in the streams of work; each stands for one task."""
+    """Messages in the streams of work; each is one task."""
 
     tasks: float = 0.0
     rollouts: float = 0.0
@@ -80,7 +79,7 @@ class StreamBacklog(msgspec.Struct, frozen=True):
 
 
 def mean_backlog(backlogs: Sequence[StreamBacklog]) -> StreamBacklog:
-    """The mean of several looks; one look at a stream that fills and drains with every batch says nothing."""
+    """The mean of several samples; a single sample of a stream that fills and drains with every batch is noise."""
     return StreamBacklog(
         tasks=mean(backlog.tasks for backlog in backlogs),
         rollouts=mean(backlog.rollouts for backlog in backlogs),
@@ -89,7 +88,7 @@ def mean_backlog(backlogs: Sequence[StreamBacklog]) -> StreamBacklog:
 
 
 def flow_of(seen: Observations, *, now_s: float) -> Flow:
-    """What the task queue says is under way; all zero while it does not report."""
+    """The work in flight that the task queue reported last; all zero while it does not report."""
     latest = seen.latest("task_queue", now_s=now_s)
     if not latest:
         return Flow(running=0, in_flight=0)
@@ -105,7 +104,7 @@ def flow_of(seen: Observations, *, now_s: float) -> Flow:
 def signals_of(
     seen: Observations, limits: Limits, backlog: StreamBacklog, *, group_size: int, now_s: float
 ) -> Signals:
-    """The window as the diagnosis reads it."""
+    """The signals of the window, from which the bottleneck is diagnosed."""
     learner = seen.latest("learner", now_s=now_s)
     queue = seen.latest("task_queue", now_s=now_s)
     serving = seen.serving(now_s=now_s)

@@ -1,4 +1,4 @@
-"""Small things that outlive admission, a file each: what was asked for, and what was seen of the scale."""
+"""Small state that survives a restart of admission, one file each: a pause, overrides, the last seen scale."""
 
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -11,23 +11,23 @@ ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 
 
 class StateFile(Generic[ValueT]):
-    """One value on disk. A crash leaves it to the next life; what cannot be read counts as never kept."""
+    """One value on disk, kept across a crash; an unreadable file counts as missing."""
 
     def __init__(self, path: Path, nothing: ValueT) -> None:
-        """``path`` holds the value while there is one; ``nothing`` stands for none."""
+        """``nothing``: the value of a missing file."""
         self._path, self._nothing = path, nothing
 
     def read(self) -> ValueT:
-        """The value that was kept; ``nothing`` if the file is missing or unreadable."""
+        """The stored value; ``nothing`` if the file is missing or unreadable."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=type(self._nothing))
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return self._nothing
 
     def write(self, value: ValueT) -> None:
-        """Keep it."""
+        """Replace the stored value."""
         replace_file(self._path, msgspec.json.encode(value))
 
     def clear(self) -> None:
-        """Forget it."""
+        """Delete the stored value."""
         self._path.unlink(missing_ok=True)

@@ -176,12 +176,12 @@ async def test_a_persons_scale_is_held_where_kubernetes_does_not_note_who_it_was
     async with admission(make, api, services, config("controller")) as context:
         await until(lambda: api.replicas(ACTORS) == 2)
         api.scale(ACTORS, 7, manager="kubectl")
-        await until(lambda: label(context, "scaling_owner") == "somebody")
+        await until(lambda: label(context, "scaling_owner") == "an unknown manager")
         looks = len(api.requests)
         await until(lambda: len(api.requests) > looks + 25)
         assert api.replicas(ACTORS) == 7
     async with admission(make, api, services, config("controller")) as context:
-        await until(lambda: label(context, "scaling_owner") == "somebody")
+        await until(lambda: label(context, "scaling_owner") == "an unknown manager")
         looks = len(api.requests)
         await until(lambda: len(api.requests) > looks + 25)
         assert api.replicas(ACTORS) == 7, "held on after a restart"

@@ -1,4 +1,4 @@
-"""Whether there is a cluster, and what in it belongs to this run: the environment of admission's pod."""
+"""Names of this run's objects in the cluster, from the environment of admission's pod."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ ENABLED = "TIDEGATE_KUBERNETES"
 class Access(msgspec.Struct, frozen=True):
     """Names in the cluster. ``identity`` holds the Lease.
 
-    ``run`` is the TrainingRun's name, "" where none is looked for.
+    ``run`` is the TrainingRun's name, "" without the CRD.
     ``deployments``: of the actors; the first one is scaled, the others are counted. ``selector``: of the actors' pods.
     """
 
@@ -29,7 +29,7 @@ def access_from(environ: Mapping[str, str]) -> Access | None:
     """The names as the chart sets them; None without Kubernetes access.
 
     Raises:
-        ConfigError: access is asked for and a name is missing.
+        ConfigError: access is enabled and a name is missing.
     """
     if environ.get(ENABLED, "") != "1":
         return None

@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 MERGE_PATCH = "application/merge-patch+json"
 PAGE_ITEMS = 500
-# 20 pages are ten thousand pods: beyond it ranks are not worth the reading.
+# 20 pages are ten thousand pods: beyond that deletion costs are not worth the requests.
 PAGES_MAX = 20
 FIELD_MANAGER = "tidegate-admission"
 
 
 class DeniedError(TidegateError):
-    """The cluster does not let this ServiceAccount do it."""
+    """The ServiceAccount lacks a permission."""
 
     status = "PERMISSION_DENIED"
 
@@ -35,24 +35,24 @@ class Sender(Protocol):
         """The body of a successful answer.
 
         Raises:
-            TidegateError: any other answer, or none in time.
+            TidegateError: any other status, or no answer in time.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         ...
 
 
 class _Page(msgspec.Struct, frozen=True):
-    """One page of a list, its items still undecoded. ``metadata.continue`` names the next one."""
+    """One page of a list with undecoded items. ``metadata.continue`` is the token of the next page."""
 
     items: list[msgspec.Raw] = []
     metadata: dict[str, Any] = {}
 
 
 class Api:
-    """Typed requests. Bounded: one at a time, since nobody but the one loop calls it."""
+    """Typed requests. Bounded: one at a time, since a single loop calls it."""
 
     def __init__(self, sender: Sender, *, field_manager: str = FIELD_MANAGER) -> None:
         """``sender`` is closed with this; ``field_manager`` owns the fields that are written."""
@@ -61,14 +61,14 @@ class Api:
         self.num_requests = 0
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._sender.close()
 
     async def get(self, path: str, kind: type[T]) -> T:
         """One object.
 
         Raises:
-            TidegateError: it is not there, is not ours to read, or nobody answered.
+            TidegateError: it does not exist, reading it is denied, or the API server did not answer.
         """
         return _decoded(await self._send("GET", path), kind, path)
 
@@ -99,10 +99,10 @@ class Api:
         return _decoded(await self._send("POST", path, self._manager, body), kind, path)
 
     async def replace(self, path: str, body: object, kind: type[T]) -> T:
-        """The object anew; with a resourceVersion in it only if nobody else changed it since.
+        """Replace the object; with a resourceVersion in it only if it was not changed since.
 
         Raises:
-            ConflictError: somebody did.
+            ConflictError: it was changed since.
             TidegateError: as ``get``.
         """
         return _decoded(await self._send("PUT", path, self._manager, body), kind, path)
@@ -111,7 +111,7 @@ class Api:
         """Merge into the object.
 
         Raises:
-            ConflictError: the body names a resourceVersion that is not the newest any more.
+            ConflictError: the body's resourceVersion is outdated.
             TidegateError: as ``get``.
         """
         await self._send("PATCH", path, self._manager, body, MERGE_PATCH)
@@ -206,7 +206,7 @@ async def connect(
 
 
 def error_of(status: int, message: str, what: str) -> TidegateError:
-    """What an answer other than success means here."""
+    """The error for a status other than success."""
     match status:
         case 401 | 403:
             return DeniedError(
@@ -217,7 +217,7 @@ def error_of(status: int, message: str, what: str) -> TidegateError:
         case 404:
             return NotFoundError(f"The cluster has no {what}", why=message)
         case 409:
-            return ConflictError(f"Somebody else was first: {what}", why=message)
+            return ConflictError(f"Another writer was first: {what}", why=message)
         case _ if 400 <= status < 500 and status != 429:
             return ConfigError(f"The cluster does not take {what}", why=message)
         case _:
@@ -225,7 +225,7 @@ def error_of(status: int, message: str, what: str) -> TidegateError:
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """What the API answers beside success."""
+    """The API server's ``Status`` object of a failed request."""
 
     message: str = ""
 

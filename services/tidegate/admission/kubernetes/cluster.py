@@ -1,9 +1,9 @@
-"""The loop between admission and the cluster: look, leave what was seen to the ticks, and act on what they decided.
+"""The loop between admission and the cluster: observe, store the view for the ticks, and act on their decisions.
 
 Consumes: Deployments, the TrainingRun and the Lease each ``sync_s``; pods and autoscalers each ``relist_s``. Produces:
-the view that scaling is decided from; as the leader also ranks of pods, the scale (mode controller), status, Events.
-Waits for: time, and the API server at most ``deadline_s`` a request. A request that fails is logged once until it works
-again, is counted, and costs nothing but what it was for: the loop never ends before the service drains.
+the view that scaling is decided from; as the leader also deletion costs of pods, the scale (mode controller), status,
+Events. Waits for: time, and the API server at most ``deadline_s`` a request. A failing request is logged once until it
+works again, is counted, and affects nothing else: the loop never ends before the service drains.
 """
 
 from collections.abc import Awaitable
@@ -35,13 +35,13 @@ AUTOSCALERS = (
 )
 SCALE_FILE = "scale.json"
 OVERRIDES_FILE = "ask.json"
-# Ranks written in one round; the rest has its turn in the next.
+# Deletion costs written in one round; the next round writes the rest.
 PATCHES_MAX = 50
 BACKOFF_DOUBLINGS_MAX = 10
 
 
 class ClusterLoop:
-    """One round after the other; everything is decided from what this round saw."""
+    """Runs one round after another; each decides from its own observations."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ClusterLoop:
         access: Access,
         api: Api,
     ) -> None:
-        """``api`` is closed by whoever opened it."""
+        """``api`` is closed by the caller."""
         self._context, self._admission, self._config = context, admission, config
         self._access, self._api = access, api
         self._election = Election(api, access, lease_s=config.lease_s)
@@ -63,7 +63,7 @@ class ClusterLoop:
         self._scale_file = StateFile(context.data_dir / SCALE_FILE, KnownScale())
         self._scale_seen = self._scale_file.read()
         self._overrides_file = StateFile(context.data_dir / OVERRIDES_FILE, NO_OVERRIDES)
-        # Before the first tick: a run that was suspended stays so, while the cluster cannot be asked and until it was.
+        # Set before the first tick: a suspended run stays suspended until the cluster was read.
         self._overrides = self._overrides_file.read() if access.run else NO_OVERRIDES
         admission.scaling.cluster = ClusterView(overrides=self._overrides)
         self._run: TrainingRun | None = None
@@ -77,7 +77,7 @@ class ClusterLoop:
         self._unreachable = False
 
     async def run(self) -> None:
-        """Rounds until draining; then the Lease is let go, so that the next admission need not wait for it."""
+        """Run rounds until draining; then release the Lease, so that the next admission need not wait for it."""
         drain, config = self._context.drain, self._config
         failures = 0
         while not drain.requested:
@@ -88,16 +88,16 @@ class ClusterLoop:
         await self._attempt("release the Lease", self._election.release(wall_s=self._context.clock.now_s()))
 
     async def round(self) -> bool:
-        """One look, and what follows from it; returns whether the API server answered."""
+        """Observe and act once; returns whether the API server answered."""
         context = self._context
         now_s, wall_s = self._now_s(), context.clock.now_s()
         self._unreachable = False
         await self._attempt("renew the Lease", self._election.renew(now_s=now_s, wall_s=wall_s))
         if self._unreachable:
-            return self._record_round(leads=False)  # one deadline is enough to know
+            return self._record_round(leads=False)  # one timeout is enough: skip the other requests
         leads = self._election.leads(now_s=self._now_s())
         if leads:
-            await self._scale()  # from the last look, which the ticks have decided about since
+            await self._scale()  # from the last observation, on which the ticks have decided since
         if self._listed_at_s is None or now_s - self._listed_at_s >= self._config.relist_s:
             self._listed_at_s = now_s
             await self._relist(leads=leads)
@@ -123,7 +123,7 @@ class ClusterLoop:
     # -- observe ------------------------------------------------------------------------------------------------------
 
     async def _observe(self) -> None:
-        """Leave what is there for the ticks of admission; what cannot be read stays as it was seen last."""
+        """Store the view for the ticks of admission; an unreadable object keeps its last observed state."""
         admission, access = self._admission, self._access
         found: list[Deployment] = []
         for name in access.deployments:
@@ -156,7 +156,7 @@ class ClusterLoop:
         )
 
     async def _observe_run(self) -> None:
-        """A TrainingRun that was deleted asks for nothing any more; one that cannot be read goes on asking."""
+        """Update the overrides: a deleted TrainingRun has none, an unreadable one keeps its last."""
         try:
             self._run = await self._api.get(self._reporter.path, TrainingRun)
         except NotFoundError:
@@ -169,7 +169,7 @@ class ClusterLoop:
         if learner is not None:
             self._step = int(learner.values.get("version_step", 0.0))
         if self._step is None and self._run is not None and self._run.spec.stop.max_versions is not None:
-            return  # whether it is complete only the learner can say: what was asked stands
+            return  # only the learner knows whether the run is complete: keep the last overrides
         overrides = overrides_of(self._run, version_step=self._step or 0)
         if overrides != self._overrides:
             self._overrides = overrides
@@ -181,7 +181,7 @@ class ClusterLoop:
             self._scale_file.write(known)
 
     async def _note_scale(self, known: KnownScale) -> None:
-        """Say once that somebody else scaled; what is found at first sight happened before our time."""
+        """Report once that another manager scaled; a scale seen on the first sync is not attributed."""
         before = self._scale_seen
         self._set_scale(known)
         if known == before or not known.is_foreign or before.deployment != known.deployment:
@@ -193,7 +193,7 @@ class ClusterLoop:
         await self._emit_event("ExternalScaleDetected", note)
 
     async def _relist(self, *, leads: bool) -> None:
-        """Pods, and in the mode controller autoscalers; then the ranks."""
+        """List pods, and in the mode controller autoscalers; then write the deletion costs."""
         access, scaling = self._access, self._admission.scaling
         pods = await self._attempt(
             "list pods", self._api.list_all(f"{self._core()}/pods", Pod, selector=access.selector)
@@ -205,7 +205,7 @@ class ClusterLoop:
             await self._rank()
 
     async def _autoscalers(self) -> list[str]:
-        """Who else scales the same Deployments; a kind that the cluster does not know scales nothing."""
+        """Autoscalers of the same Deployments; a kind that the cluster does not know has none."""
         names: list[str] = []
         for group, plural in AUTOSCALERS:
             path = f"{group}/namespaces/{self._access.namespace}/{plural}"
@@ -224,7 +224,7 @@ class ClusterLoop:
     # -- act -------------------------------------------------------------------------------------------------------
 
     async def _rank(self) -> None:
-        """Write the ranks that changed. Without a single report it is us who do not hear, and every rank stays."""
+        """Write the deletion costs that changed. Without any actor's report we are disconnected: keep all costs."""
         admission, now_s = self._admission, self._now_s()
         actors = {stats.instance: stats for stats in admission.reports("actor")}
         if not actors:
@@ -248,10 +248,10 @@ class ClusterLoop:
                 return
 
     async def _scale(self) -> None:
-        """In the mode controller, bring the Deployment from what was seen to what a tick made of it.
+        """In the mode controller, apply the recommendation to the Deployment.
 
-        A change by anybody between our look and our write is a conflict on the resourceVersion: theirs stays, and is
-        looked at first.
+        Another manager's change between our read and our write is a conflict on the resourceVersion: theirs is kept
+        and observed first.
         """
         scaling, context = self._admission.scaling, self._context
         made, config, cluster = scaling.recommendation, scaling.config, scaling.cluster
@@ -268,7 +268,7 @@ class ClusterLoop:
         if wanted == target.spec.replicas:
             return
         if wanted < target.spec.replicas and config.deletion_cost:
-            await self._rank()  # so that the least invested are those that go
+            await self._rank()  # so that the actors with the least work are deleted
         name = target.metadata.name
         self._set_scale(msgspec.structs.replace(self._scale_seen, writing=wanted))
         body = {
@@ -281,7 +281,7 @@ class ClusterLoop:
         ):
             return
         self._set_scale(KnownScale(name, wanted, FIELD_MANAGER, context.clock.now_s()))
-        # Before the next look the ticks are to know of it.
+        # The ticks must see the new scale before the next observation.
         scaling.cluster = msgspec.structs.replace(
             cluster, replicas=wanted + cluster.fixed, scaled_by="", scaled_at_s=None, zero_is_ours=wanted == 0
         )
@@ -292,7 +292,7 @@ class ClusterLoop:
         try:
             return await self._patched(f"{self._core()}/pods/{patch.pod}", patch.body())
         except NotFoundError:
-            return True  # it went in the meantime
+            return True  # deleted meanwhile
 
     async def _patched(self, path: str, body: object) -> bool:
         await self._api.patch(path, body)
@@ -300,23 +300,23 @@ class ClusterLoop:
         return True
 
     async def _report(self) -> None:
-        """Conditions, what their changes are called, and the TrainingRun's status."""
-        moment = self._moment()
-        for reason, note, is_warning in self._reporter.changes(moment):
+        """Emit Events for changed conditions and write the TrainingRun's status."""
+        snapshot = self._snapshot()
+        for reason, note, is_warning in self._reporter.changes(snapshot):
             await self._emit_event(reason, note, is_warning=is_warning)
         run = self._run
-        if run is not None and self._reporter.is_due(run, moment, now_s=self._now_s()):
-            await self._attempt("write the status", self._write_status(run, moment))
+        if run is not None and self._reporter.is_due(run, snapshot, now_s=self._now_s()):
+            await self._attempt("write the status", self._write_status(run, snapshot))
 
-    async def _write_status(self, run: TrainingRun, moment: RunSnapshot) -> bool:
+    async def _write_status(self, run: TrainingRun, snapshot: RunSnapshot) -> bool:
         try:
-            await self._reporter.write(run, moment, now_s=self._now_s(), wall_s=self._context.clock.now_s())
+            await self._reporter.write(run, snapshot, now_s=self._now_s(), wall_s=self._context.clock.now_s())
         except NotFoundError:
-            self._run = None  # deleted since the look
+            self._run = None  # deleted since the observation
         return True
 
-    def _moment(self) -> RunSnapshot:
-        """The run now, as conditions and status are made from it."""
+    def _snapshot(self) -> RunSnapshot:
+        """The snapshot that conditions and status are derived from."""
         admission, scaling = self._admission, self._admission.scaling
         diagnosis, signals = admission.diagnosis()
         learner = next(iter(admission.reports("learner")), None)
@@ -346,12 +346,12 @@ class ClusterLoop:
     # -- failures ---------------------------------------------------------------------------------------------------
 
     async def _attempt(self, what: str, request: Awaitable[T]) -> T | None:
-        """The answer, or None and a note of why there is none."""
+        """The answer, or None after a recorded failure."""
         try:
             answer = await request
         except ConflictError:
             self._context.stats.add("kubernetes_conflicts_total")
-            return None  # somebody was faster: the next round sees what they did
+            return None  # another writer was first: the next round observes the result
         except TidegateError as error:
             self._record_failure(what, error)
             return None
@@ -367,7 +367,7 @@ class ClusterLoop:
         self._failures[what] = str(error)
 
     async def _emit_event(self, reason: str, note: str, *, is_warning: bool = False) -> None:
-        """An Event about the TrainingRun, or about the Deployment where there is none."""
+        """Write an Event about the TrainingRun, or about the Deployment without one."""
         if not self._election.leads(now_s=self._now_s()):
             return
         happened = ClusterEvent(reason, note, self._regarding(), "Warning" if is_warning else "Normal")

@@ -1,4 +1,4 @@
-"""Events that people find with ``kubectl describe``: said once, counted when they come again, few at a time."""
+"""Events for ``kubectl describe``: written once, counted when they repeat, and rate-limited."""
 
 from collections import deque
 from datetime import UTC, datetime
@@ -10,17 +10,17 @@ from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.api import Api
 
 CONTROLLER = "tidegate.dev/admission"
-# The same reason about the same object within this time is one series; its count is written once in so long.
+# The same reason about the same object within SERIES_S is one series; its count is written every SERIES_WRITE_S.
 SERIES_S = 600.0
 SERIES_WRITE_S = 60.0
-# New events in a minute, and series remembered: a storm tells nothing that its first events do not.
+# New events per minute, and series in memory: the first events of a burst suffice.
 PER_MINUTE_MAX = 10
 SERIES_MAX = 64
 NOTE_CHARS_MAX = 1000
 
 
 class Regarding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The object that an event is about."""
+    """``regarding``: the object that an event is about."""
 
     api_version: str
     kind: str
@@ -30,7 +30,7 @@ class Regarding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class ClusterEvent(msgspec.Struct, frozen=True):
-    """Something that people should be able to find. ``reason`` in CamelCase, ``note`` a sentence."""
+    """One event for operators. ``reason`` in CamelCase, ``note`` a sentence."""
 
     reason: str
     note: str
@@ -40,7 +40,7 @@ class ClusterEvent(msgspec.Struct, frozen=True):
 
 
 class _Series(msgspec.Struct):
-    """An event that was written, and how often it happened."""
+    """A written event, and how often it happened."""
 
     name: str
     first_at_s: float
@@ -50,10 +50,9 @@ class _Series(msgspec.Struct):
 
 
 class EventWriter:
-    """Writes events; what is beyond the rate is dropped and counted, an outage loses them."""
+    """Writes events; those beyond the rate are dropped and counted, and an outage loses them."""
 
     def __init__(self, api: Api, access: Access) -> None:
-        """Nothing was written yet."""
         self._api, self._access = api, access
         self._folder = f"/apis/events.k8s.io/v1/namespaces/{access.namespace}/events"
         self._series: dict[tuple[str, str, str], _Series] = {}
@@ -61,10 +60,10 @@ class EventWriter:
         self.num_dropped = 0
 
     async def write(self, happened: ClusterEvent, *, now_s: float, wall_s: float) -> None:
-        """Write it, or count it into its series.
+        """Write an event, or count it into its series.
 
         Raises:
-            TidegateError: the cluster did not take it.
+            TidegateError: the API server rejected it or did not answer.
         """
         key = (happened.reason, happened.regarding.kind, happened.regarding.name)
         series = self._series.get(key)
@@ -85,10 +84,10 @@ class EventWriter:
         self._series[key] = _Series(name, first_at_s=now_s, written_at_s=now_s)
 
     async def flush(self, *, now_s: float, wall_s: float) -> None:
-        """Write counts that have waited long enough.
+        """Write the counts that are due.
 
         Raises:
-            TidegateError: the cluster did not take one.
+            TidegateError: the API server rejected one or did not answer.
         """
         for series in list(self._series.values()):
             if series.count > series.written and now_s - series.written_at_s >= SERIES_WRITE_S:

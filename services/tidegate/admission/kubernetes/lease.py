@@ -1,7 +1,8 @@
-"""One admission acts on the cluster: whoever holds the Lease, renewed in time.
+"""Leader election: only the holder of a renewed Lease acts on the cluster.
 
-The rules are those of client-go's leader election. Times of other machines are not compared with ours: a holder is gone
-when its Lease did not change for as long as it said it would hold, on our monotonic clock since we saw it change.
+The rules are those of client-go's leader election. Clocks of other machines are never compared with ours: a holder
+counts as lost when its Lease did not change for its declared duration, on our monotonic clock since we observed the
+last change.
 """
 
 from datetime import UTC, datetime
@@ -13,19 +14,19 @@ from tidegate.admission.kubernetes.api import Api
 from tidegate.admission.kubernetes.objects import LeaseMeta, LeaseObject, LeaseSpec
 from tidegate.core.errors import ConflictError, NotFoundError
 
-# Of the Lease's time a leader may act without having renewed it: the rest is for requests on their way.
+# Share of the Lease's duration in which a leader may act without renewing; the rest covers requests in flight.
 ACT_SHARE = 0.6
 
 
 class ObservedLease(msgspec.Struct, frozen=True):
-    """A Lease as it was last seen to change, on the monotonic clock."""
+    """A Lease and the monotonic time at which its last change was observed."""
 
     spec: LeaseSpec
     at_s: float
 
 
 def may_take(seen: ObservedLease, *, identity: str, now_s: float) -> bool:
-    """Whether a Lease is ours, nobody's, or that of a holder who has not renewed it for as long as it lasts."""
+    """Whether a Lease is ours, free, or held by an instance that did not renew it for its duration."""
     spec = seen.spec
     if spec.holder_identity in ("", identity):
         return True
@@ -33,10 +34,9 @@ def may_take(seen: ObservedLease, *, identity: str, now_s: float) -> bool:
 
 
 class Election:
-    """Renews the Lease, or waits for it; ``leads`` ends by itself when renewing fails for too long."""
+    """Renews the Lease, or waits for it; ``leads`` turns false by itself when renewing fails for too long."""
 
     def __init__(self, api: Api, access: Access, *, lease_s: int) -> None:
-        """Nobody leads yet."""
         self._api, self._access, self._lease_s = api, access, lease_s
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{access.namespace}/leases"
         self._seen: ObservedLease | None = None
@@ -47,10 +47,10 @@ class Election:
         return self._renewed_at_s is not None and now_s - self._renewed_at_s <= ACT_SHARE * self._lease_s
 
     async def renew(self, *, now_s: float, wall_s: float) -> bool:
-        """Renew or take the Lease where it may be taken; returns whether we lead.
+        """Renew the Lease, or take it if allowed; returns whether we lead.
 
         Raises:
-            TidegateError: the cluster did not answer; we lead until the Lease's share of time is over.
+            TidegateError: the API server did not answer; we lead until ``ACT_SHARE`` of the Lease is over.
         """
         path = f"{self._folder}/{self._access.lease}"
         try:
@@ -66,10 +66,10 @@ class Election:
         return await self._write(lease, is_new=False, now_s=now_s, wall_s=wall_s)
 
     async def release(self, *, wall_s: float) -> None:
-        """Let the next one take over at once.
+        """Release the Lease, so that another instance can take it immediately.
 
         Raises:
-            TidegateError: the cluster did not answer; the Lease ends by itself.
+            TidegateError: the API server did not answer; the Lease expires by itself.
         """
         if self._renewed_at_s is None:
             return
@@ -96,7 +96,7 @@ class Election:
             else:
                 written = await self._api.replace(f"{self._folder}/{self._access.lease}", wanted, LeaseObject)
         except ConflictError:
-            self._renewed_at_s = None  # another one took it between our look and our write
+            self._renewed_at_s = None  # another instance took it between our read and our write
             return False
         self._seen, self._renewed_at_s = ObservedLease(written.spec, now_s), now_s
         return True

@@ -1,4 +1,4 @@
-"""How the way to the cluster is opened, where there is one."""
+"""Connects admission to the cluster, where there is one."""
 
 import os
 
@@ -10,17 +10,17 @@ from tidegate.admission.loops import Admission
 from tidegate.core.errors import TidegateError
 from tidegate.runtime.service import ServiceContext
 
-# Every pod has it.
+# Set in every pod.
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
 
 async def open_cluster(
     context: ServiceContext, admission: Admission, config: KubernetesConfig
 ) -> tuple[ClusterLoop, Api] | None:
-    """The loop and the connections to close after it; None without Kubernetes access, or without the means to use it.
+    """The loop, and the connections to close after it; None without access, or when connecting fails.
 
     Raises:
-        ConfigError: access is asked for by an environment that names no release or no Deployment.
+        ConfigError: access is enabled and the environment names no release or no Deployment.
     """
     access = access_from(os.environ)
     if access is None:
@@ -29,11 +29,11 @@ async def open_cluster(
         api = await connect(
             deadline_s=config.deadline_s,
             in_cluster=IN_CLUSTER in os.environ,
-            # The library would take what KUBECONFIG was when it was imported.
+            # The client reads KUBECONFIG only at import.
             kubeconfig=os.environ.get("KUBECONFIG"),
         )
     except TidegateError as error:
-        # Capacity is then somebody else's; limits, pauses and tokens need no cluster.
+        # Operators then scale the actors; limits and pauses need no cluster.
         context.log.warning("kubernetes_failed", what="connect", error=str(error))
         context.stats.add("kubernetes_failures_total")
         context.stats.label("kubernetes_troubles", "connect")

@@ -1,4 +1,4 @@
-"""The fields of the cluster's objects that are read here, and no others."""
+"""The fields of Kubernetes objects that admission reads, and no others."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ class ManagedFields(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
-    """Of any object."""
+    """``metadata`` of any object."""
 
     name: str = ""
     uid: str = ""
@@ -33,19 +33,19 @@ class Selector(msgspec.Struct, frozen=True, rename="camel"):
     match_labels: dict[str, str] = {}
 
     def text(self) -> str:
-        """As a query and a scale subresource want it."""
+        """As a label selector of a query or a scale subresource."""
         return ",".join(f"{name}={value}" for name, value in sorted(self.match_labels.items()))
 
 
 class DeploymentSpec(msgspec.Struct, frozen=True):
-    """The API server fills in 1 where nobody said how many."""
+    """``replicas``: the API server defaults it to 1."""
 
     replicas: int = 1
     selector: Selector = Selector()
 
 
 class DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """``replicas`` that exist; the rest is absent while 0."""
+    """``replicas``: existing pods; fields are absent while they are 0."""
 
     replicas: int = 0
     ready_replicas: int = 0
@@ -66,7 +66,7 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 class ScaleTarget(msgspec.Struct, frozen=True):
-    """What an autoscaler scales; KEDA leaves ``kind`` out where it is a Deployment."""
+    """The target of an autoscaler; KEDA omits ``kind`` for a Deployment."""
 
     name: str = ""
     kind: str = "Deployment"
@@ -96,7 +96,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is written back of a Lease."""
+    """The metadata of a Lease that is written back."""
 
     name: str
     namespace: str = ""

@@ -1,9 +1,9 @@
-"""Which actor goes first when the Deployment shrinks: ranks for ``controller.kubernetes.io/pod-deletion-cost``.
+"""Which actor is deleted first when the Deployment shrinks: ``controller.kubernetes.io/pod-deletion-cost``.
 
-Lower goes first. In buckets, because every change is a write to the API server: an actor that is of no use now (no
-report, or no policy inside the budget) before one that is idle, and that one before those that hold work, by how many
-seconds of it are unfinished. Pods of which somebody else wrote the cost (Karpenter may, people do) are left alone; ours
-is the annotation beside it, which says what we wrote.
+The lowest cost is deleted first. Costs are buckets, because every change is a write to the API server: first an actor
+without use now (no report, or no policy inside the budget), then an idle one, then those with work in flight, by
+seconds of unfinished work. Pods whose cost another writer set (Karpenter, an operator) are left alone; a second
+annotation records the cost that we wrote.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ COST = "controller.kubernetes.io/pod-deletion-cost"
 OURS = "tidegate.dev/pod-deletion-cost"
 
 USELESS, IDLE = -100, 0
-# Seconds of unfinished work from which a cost holds: a segment, a completion, a long one, one with tools.
+# Minimum seconds of unfinished work of each cost: a completion with tools, a long one, a completion, a segment.
 INVESTED = ((120.0, 40), (30.0, 30), (5.0, 20), (0.0, 10))
 
 
@@ -28,12 +28,12 @@ class CostPatch(msgspec.Struct, frozen=True):
     cost: int
 
     def body(self) -> dict[str, object]:
-        """As a merge patch; the second annotation marks the first as ours."""
+        """The merge patch; the second annotation marks the first as ours."""
         return {"metadata": {"annotations": {COST: str(self.cost), OURS: str(self.cost)}}}
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """The patches to make, and the pods whose cost somebody else keeps."""
+    """The patches to write, and the pods whose cost another writer set."""
 
     patches: tuple[CostPatch, ...]
     foreign: tuple[str, ...]
@@ -62,10 +62,10 @@ def rank(
     period_s: float,
     now_s: float,
 ) -> Ranked:
-    """Costs that differ from what stands there, the lowest first.
+    """Costs that differ from the pods' annotations, the lowest first.
 
     ``actors``: the newest report by instance, which in a cluster is the pod's name. ``patched_at_s``: when each pod was
-    patched last; none is patched twice within ``period_s``. Pods that are going are past ranking.
+    patched last; none is patched twice within ``period_s``. Terminating pods are skipped.
     """
     patches: list[CostPatch] = []
     foreign: list[str] = []
@@ -73,12 +73,12 @@ def rank(
         name, annotations = pod.metadata.name, pod.metadata.annotations
         if pod.metadata.deletion_timestamp:
             continue
-        stands, written = annotations.get(COST), annotations.get(OURS)
-        if stands is not None and stands != written:
+        current, written = annotations.get(COST), annotations.get(OURS)
+        if current is not None and current != written:
             foreign.append(name)
             continue
         cost = cost_of(actors.get(name), head_step=head_step, max_lag=max_lag)
         since_s = now_s - patched_at_s.get(name, -period_s)
-        if stands != str(cost) and since_s >= period_s:
+        if current != str(cost) and since_s >= period_s:
             patches.append(CostPatch(name, cost))
     return Ranked(tuple(sorted(patches, key=lambda patch: (patch.cost, patch.pod))), tuple(sorted(foreign)))

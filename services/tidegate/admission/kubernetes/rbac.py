@@ -1,4 +1,4 @@
-"""What admission asks of the cluster: the Role that the chart must render, no less and no more.
+"""The Role of admission, exactly as the chart must render it.
 
 One namespace, no wildcards, no Secrets, no watches, nothing deleted. ``create`` cannot be bound to a name.
 """

@@ -1,4 +1,4 @@
-"""Telling people: the TrainingRun's status, and what a change of a condition is called as an Event."""
+"""The TrainingRun's status, and the Events for changes of its conditions."""
 
 from collections.abc import Iterator
 
@@ -17,8 +17,8 @@ from tidegate.admission.kubernetes.training_run import (
     status_of,
 )
 
-# What it is called when a condition becomes this, and whether it is a warning. A condition that was never seen before
-# has not changed.
+# Reason of the Event when a condition changes to a status, and whether it is a warning. A condition that is observed
+# for the first time has not changed.
 NAMED: dict[tuple[str, str], tuple[str, bool]] = {
     ("StalenessWithinSLO", "False"): ("StalenessSLOBreached", True),
     ("StalenessWithinSLO", "True"): ("StalenessSLORecovered", False),
@@ -33,10 +33,9 @@ NAMED: dict[tuple[str, str], tuple[str, bool]] = {
 
 
 class StatusReporter:
-    """Remembers what was said last, so that only changes are Events and the status is not written for nothing."""
+    """Compares with the last report, so that only changes become Events and unchanged status is not rewritten."""
 
     def __init__(self, api: Api, access: Access, *, status_s: float) -> None:
-        """Nothing was said yet."""
         self._api, self._access, self._status_s = api, access, status_s
         self._said: dict[str, RunCondition] = {}
         self._written: dict[str, str] = {}
@@ -44,9 +43,9 @@ class StatusReporter:
         folder = f"/apis/{GROUP}/{VERSION}/namespaces/{access.namespace}/{PLURAL}"
         self.path = f"{folder}/{access.run}"
 
-    def changes(self, moment: RunSnapshot) -> Iterator[tuple[str, str, bool]]:
-        """Reason, note and whether it is a warning, of every change since the last call that has a name."""
-        before, self._said = self._said, {condition.type: condition for condition in conditions_of(moment)}
+    def changes(self, snapshot: RunSnapshot) -> Iterator[tuple[str, str, bool]]:
+        """Reason, note and whether it is a warning, of every change since the last call that has an Event."""
+        before, self._said = self._said, {condition.type: condition for condition in conditions_of(snapshot)}
         for name, condition in self._said.items():
             known = before.get(name)
             if known is None:
@@ -63,31 +62,31 @@ class StatusReporter:
                         named[1],
                     )
 
-    def is_due(self, run: TrainingRun, moment: RunSnapshot, *, now_s: float) -> bool:
-        """Whether the status is to be written: at once when a condition or the spec changed, else not so soon again."""
-        if self._written_at_s is None or self._states(run, moment) != self._written:
+    def is_due(self, run: TrainingRun, snapshot: RunSnapshot, *, now_s: float) -> bool:
+        """Whether to write the status: immediately when a condition or the spec changed, else every ``status_s``."""
+        if self._written_at_s is None or self._states(run, snapshot) != self._written:
             return True
         return now_s - self._written_at_s >= self._status_s
 
-    async def write(self, run: TrainingRun, moment: RunSnapshot, *, now_s: float, wall_s: float) -> None:
+    async def write(self, run: TrainingRun, snapshot: RunSnapshot, *, now_s: float, wall_s: float) -> None:
         """Write the status.
 
         Raises:
-            TidegateError: the cluster did not take it; it is due again at the next round.
+            TidegateError: the API server rejected it or did not answer; it is due again at the next round.
         """
-        status = status_of(run, moment, conditions_of(moment), wall_s=wall_s)
+        status = status_of(run, snapshot, conditions_of(snapshot), wall_s=wall_s)
         await self._api.patch(f"{self.path}/status", {"status": status})
-        self._written, self._written_at_s = self._states(run, moment), now_s
+        self._written, self._written_at_s = self._states(run, snapshot), now_s
 
     def reference(self, run: TrainingRun) -> Regarding:
-        """As an Event names it."""
+        """The TrainingRun as an Event refers to it."""
         return Regarding(
             f"{GROUP}/{VERSION}", KIND, run.metadata.name, self._access.namespace, run.metadata.uid
         )
 
     @staticmethod
-    def _states(run: TrainingRun, moment: RunSnapshot) -> dict[str, str]:
+    def _states(run: TrainingRun, snapshot: RunSnapshot) -> dict[str, str]:
         states = {
-            condition.type: f"{condition.status} {condition.reason}" for condition in conditions_of(moment)
+            condition.type: f"{condition.status} {condition.reason}" for condition in conditions_of(snapshot)
         }
         return {**states, "generation": str(run.metadata.generation)}

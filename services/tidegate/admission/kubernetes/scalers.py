@@ -1,10 +1,10 @@
-"""Who scaled, and when: noticed by the number, named by what Kubernetes notes of it.
+"""Attributes a change of the scale: detected by the number of replicas, attributed by ``managedFields``.
 
 ``kubectl scale``, an autoscaler (``kube-controller-manager``) and admission itself all write the subresource ``scale``,
-and managedFields name who wrote the number of replicas last. Two things they do not do (API server 1.34): they keep the
-time of the first scale while the same manager scales again, as the set of its fields did not change; and they name
-nobody where the field never had an owner, which is so for whatever was applied server-side without replicas, as Helm 4
-installs ours. So a number that is neither what stood before nor what we wrote is somebody's, from when it is seen on.
+and managedFields name the last writer of the number of replicas. Two gaps (API server 1.34): they keep the time of the
+first scale while the same manager scales again, as its set of fields did not change; and they name no manager where the
+field never had an owner, as after a server-side apply without replicas, which is how Helm 4 installs our chart. So a
+number that is neither the previous one nor ours is attributed to an unknown manager, from when it is observed.
 """
 
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ from tidegate.admission.kubernetes.api import FIELD_MANAGER
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, ManagedFields
 
 SUBRESOURCE = "scale"
-SOMEBODY = "somebody"
+UNKNOWN_MANAGER = "an unknown manager"
 
 
 class Scaler(msgspec.Struct, frozen=True):
-    """Who last changed how many replicas there should be, and when (seconds since the epoch)."""
+    """The manager that changed the number of replicas last, and when (seconds since the epoch)."""
 
     manager: str
     at_s: float
@@ -33,9 +33,9 @@ class Scaler(msgspec.Struct, frozen=True):
 
 
 class KnownScale(msgspec.Struct, frozen=True):
-    """The scale as it was left: how many replicas, by whom ("" for nobody), when (seconds since the epoch).
+    """The last observed scale: replicas, its manager ("" for none), and when (seconds since the epoch).
 
-    ``writing``: a number that we were about to write; whether it was taken shows at the next look.
+    ``writing``: a number that we were about to write; the next observation shows whether it was accepted.
     """
 
     deployment: str = ""
@@ -46,12 +46,12 @@ class KnownScale(msgspec.Struct, frozen=True):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it was somebody else."""
+        """Whether another manager scaled."""
         return self.by not in ("", FIELD_MANAGER)
 
 
 def observe_scale(known: KnownScale, deployment: Deployment, *, wall_s: float) -> KnownScale:
-    """What is known after a look. At first sight what is noted counts, later the number, and who is noted with it."""
+    """The scale after an observation: the first time by managedFields, later by the number of replicas as well."""
     name, replicas = deployment.metadata.name, deployment.spec.replicas
     noted = last_scaler(deployment)
     if known.deployment != name:
@@ -62,15 +62,17 @@ def observe_scale(known: KnownScale, deployment: Deployment, *, wall_s: float) -
         )
     if replicas != known.replicas:
         ours = noted is None and replicas == known.writing
-        by = FIELD_MANAGER if ours else SOMEBODY if noted is None else noted.manager
+        by = FIELD_MANAGER if ours else UNKNOWN_MANAGER if noted is None else noted.manager
         return KnownScale(name, replicas, by, wall_s)
     if noted is not None and noted.manager != known.by and noted.at_s > known.at_s:
-        return KnownScale(name, replicas, noted.manager, noted.at_s)  # away and back between two looks
+        return KnownScale(
+            name, replicas, noted.manager, noted.at_s
+        )  # changed and restored between two observations
     return known
 
 
 def last_scaler(deployment: Deployment) -> Scaler | None:
-    """Who owns the number of replicas by having scaled, as Kubernetes notes it; None when it notes nobody."""
+    """The manager that owns the number of replicas by having scaled; None when managedFields name none."""
     scaled = [
         Scaler(fields.manager, seconds_of(fields.time))
         for fields in deployment.metadata.managed_fields
@@ -80,7 +82,7 @@ def last_scaler(deployment: Deployment) -> Scaler | None:
 
 
 def conflicting(autoscalers: Iterable[Autoscaler], deployments: Iterable[str]) -> list[str]:
-    """Names of autoscalers that scale one of these Deployments, too."""
+    """Names of autoscalers that also scale one of these Deployments."""
     ours = set(deployments)
     return sorted(
         autoscaler.metadata.name
@@ -91,7 +93,7 @@ def conflicting(autoscalers: Iterable[Autoscaler], deployments: Iterable[str]) -
 
 
 def seconds_of(time: str) -> float:
-    """RFC 3339 as seconds since the epoch; 0 for what is no time."""
+    """RFC 3339 as seconds since the epoch; 0 for an invalid time."""
     try:
         return datetime.fromisoformat(time).timestamp()
     except ValueError:

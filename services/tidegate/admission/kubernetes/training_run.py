@@ -1,7 +1,7 @@
-"""The TrainingRun: what its spec asks of this run, and what its status says. Objects in, objects out.
+"""The TrainingRun: the overrides of its spec, and its status and conditions. Pure functions.
 
-A spec narrows the run file and never widens it; what it does not say stays as the run file has it, and without a
-TrainingRun all of it does.
+A spec narrows the run file and never widens it; fields that it omits, and every field without a TrainingRun, keep the
+run file's values.
 """
 
 from datetime import UTC, datetime
@@ -28,13 +28,13 @@ class RunObjective(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ScalingSpec(msgspec.Struct, frozen=True):
-    """``mode``: in place of ``admission.scaling.mode``."""
+    """``mode`` replaces ``admission.scaling.mode``."""
 
     mode: Mode | None = None
 
 
 class ActorsSpec(msgspec.Struct, frozen=True):
-    """Bounds inside of the run file's; ``replicas`` declares the number instead of having it measured."""
+    """Bounds inside of the run file's; ``replicas`` declares the number instead of measuring it."""
 
     replicas: int | None = None
     min: int | None = None
@@ -43,13 +43,13 @@ class ActorsSpec(msgspec.Struct, frozen=True):
 
 
 class RunStop(msgspec.Struct, frozen=True, rename="camel"):
-    """``max_versions``: admission ends once the learner has published so many."""
+    """``max_versions``: admission pauses once the learner has published this many."""
 
     max_versions: int | None = None
 
 
 class RunSpec(msgspec.Struct, frozen=True):
-    """What is asked for."""
+    """The declared overrides."""
 
     suspend: bool = False
     objective: RunObjective = RunObjective()
@@ -69,7 +69,7 @@ class RunCondition(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """What is read back of a status: the conditions, to keep the times of those that did not change."""
+    """The conditions of the last written status, to keep the times of those that did not change."""
 
     conditions: list[RunCondition] = []
 
@@ -83,10 +83,10 @@ class TrainingRun(msgspec.Struct, frozen=True):
 
 
 class RunSnapshot(msgspec.Struct, frozen=True):
-    """The run as admission sees it now.
+    """The state of the run from which status and conditions are derived.
 
-    ``replicas`` asked for, None where no Deployment can be read; ``ready`` and ``draining`` pods. ``conflicts``:
-    autoscalers of the same Deployment. ``denied``: what the cluster refuses of scaling, "" while nothing.
+    ``replicas`` wanted, None while no Deployment can be read; ``ready`` and ``draining`` pods. ``conflicts``:
+    autoscalers of the same Deployment. ``denied``: why the API server denies scaling, "" while it does not.
     """
 
     signals: Signals
@@ -109,7 +109,7 @@ class RunSnapshot(msgspec.Struct, frozen=True):
 
 
 def overrides_of(run: TrainingRun | None, *, version_step: int) -> Overrides:
-    """What is declared. ``version_step``: of the learner's newest version."""
+    """The overrides of a spec. ``version_step``: of the learner's newest version."""
     if run is None:
         return NO_OVERRIDES
     spec, name = run.spec, run.metadata.name
@@ -129,13 +129,13 @@ def overrides_of(run: TrainingRun | None, *, version_step: int) -> Overrides:
 
 
 def is_completed(run: TrainingRun, *, version_step: int) -> bool:
-    """Whether the run made the versions that were asked for."""
+    """Whether the run made ``spec.stop.maxVersions`` versions."""
     return run.spec.stop.max_versions is not None and version_step >= run.spec.stop.max_versions
 
 
-def conditions_of(moment: RunSnapshot) -> list[RunCondition]:
-    """Every condition, always all of them and in this order."""
-    signals, limits = moment.signals, moment.limits
+def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
+    """All conditions, always in this order."""
+    signals, limits = snapshot.signals, snapshot.limits
     idle = signals.running <= 0.0
     learner = signals.num_learners > 0
     actors = signals.num_actors > 0
@@ -146,11 +146,11 @@ def conditions_of(moment: RunSnapshot) -> list[RunCondition]:
             is_true=working,
             reason="Working" if working else ("LearnerUnavailable" if not learner else "NoActors"),
         ),
-        _staleness(moment),
+        _staleness(snapshot),
         _condition(
             "Backpressured",
-            is_true=moment.bottleneck == "store" or (bool(limits.reason) and not limits.paused),
-            reason="StoreBehind" if moment.bottleneck == "store" or limits.reason else "Flowing",
+            is_true=snapshot.bottleneck == "store" or (bool(limits.reason) and not limits.paused),
+            reason="StoreBehind" if snapshot.bottleneck == "store" or limits.reason else "Flowing",
             message="" if limits.paused else limits.reason,
         ),
         RunCondition("WeightsCurrent", "Unknown", "NoActors")
@@ -167,10 +167,10 @@ def conditions_of(moment: RunSnapshot) -> list[RunCondition]:
         _condition(
             "ActorsAvailable",
             is_true=actors,
-            reason="Reporting" if actors else ("NoActors" if moment.replicas == 0 else "NotReporting"),
-            message="scaled to 0: a pause; scale to 1 or more to go on" if moment.replicas == 0 else "",
+            reason="Reporting" if actors else ("NoActors" if snapshot.replicas == 0 else "NotReporting"),
+            message="scaled to 0: a pause; scale to 1 or more to go on" if snapshot.replicas == 0 else "",
         ),
-        _scaling(moment),
+        _scaling(snapshot),
         _condition(
             "Suspending",
             is_true=limits.paused and not idle,
@@ -183,15 +183,15 @@ def conditions_of(moment: RunSnapshot) -> list[RunCondition]:
             message=limits.reason if limits.paused else "",
         ),
         _condition(
-            "Completed", is_true=moment.completed, reason="MaxVersions" if moment.completed else "Running"
+            "Completed", is_true=snapshot.completed, reason="MaxVersions" if snapshot.completed else "Running"
         ),
     ]
 
 
 def status_of(
-    run: TrainingRun, moment: RunSnapshot, conditions: list[RunCondition], *, wall_s: float
+    run: TrainingRun, snapshot: RunSnapshot, conditions: list[RunCondition], *, wall_s: float
 ) -> dict[str, object]:
-    """The whole status, as a merge patch of the subresource takes it."""
+    """The whole status, as a merge patch of the subresource."""
     known = {condition.type: condition for condition in run.status.conditions}
     now = datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     dated: list[object] = []
@@ -207,48 +207,48 @@ def status_of(
                 )
             )
         )
-    signals, made = moment.signals, moment.recommendation
-    budgets = [verdict.budget_left for verdict in moment.verdicts if verdict.slo.name in LAG_OBJECTIVES]
+    signals, made = snapshot.signals, snapshot.recommendation
+    budgets = [verdict.budget_left for verdict in snapshot.verdicts if verdict.slo.name in LAG_OBJECTIVES]
     return {
         "observedGeneration": run.metadata.generation,
-        "phase": phase_of(moment),
-        "policyVersion": moment.version,
+        "phase": phase_of(snapshot),
+        "policyVersion": snapshot.version,
         "staleness": {
             "mean": _short(signals.lag_mean),
-            "p95": _short(moment.lag_p95),
+            "p95": _short(snapshot.lag_p95),
             "max": round(signals.lag_max),
-            "budget": moment.limits.max_lag,
+            "budget": snapshot.limits.max_lag,
         },
         "errorBudgetRemaining": f"{max(0.0, min(budgets)):.0%}" if budgets else None,
         "queue": round(signals.available),
         "inFlight": round(signals.in_flight),
-        "bottleneck": moment.bottleneck,
+        "bottleneck": snapshot.bottleneck,
         "actors": {
-            "replicas": moment.replicas,
-            "ready": moment.ready,
+            "replicas": snapshot.replicas,
+            "ready": snapshot.ready,
             "reporting": signals.num_actors,
-            "draining": moment.draining,
-            "selector": moment.selector,
+            "draining": snapshot.draining,
+            "selector": snapshot.selector,
             "recommended": made.replicas if made is not None else None,
             "reason": made.reason if made is not None else None,
-            "scaleOwner": moment.scale_owner,
+            "scaleOwner": snapshot.scale_owner,
         },
-        "lastCheckpoint": moment.checkpoint,
+        "lastCheckpoint": snapshot.checkpoint,
         "conditions": dated,
     }
 
 
-def phase_of(moment: RunSnapshot) -> str:
-    """One word for a list of runs; the conditions say more."""
-    if moment.completed:
+def phase_of(snapshot: RunSnapshot) -> str:
+    """One word for a list of runs; the conditions have the details."""
+    if snapshot.completed:
         return "Completed"
-    if moment.limits.paused:
-        return "Suspended" if moment.signals.running <= 0.0 else "Suspending"
-    return "Running" if moment.version and moment.signals.num_learners else "Pending"
+    if snapshot.limits.paused:
+        return "Suspended" if snapshot.signals.running <= 0.0 else "Suspending"
+    return "Running" if snapshot.version and snapshot.signals.num_learners else "Pending"
 
 
-def _staleness(moment: RunSnapshot) -> RunCondition:
-    verdicts = [verdict for verdict in moment.verdicts if verdict.slo.name in LAG_OBJECTIVES]
+def _staleness(snapshot: RunSnapshot) -> RunCondition:
+    verdicts = [verdict for verdict in snapshot.verdicts if verdict.slo.name in LAG_OBJECTIVES]
     broken = [verdict for verdict in verdicts if verdict.condition in BROKEN]
     if broken:
         said = "; ".join(f"{verdict.slo.name} is {verdict.condition}" for verdict in broken)
@@ -258,19 +258,19 @@ def _staleness(moment: RunSnapshot) -> RunCondition:
     return RunCondition("StalenessWithinSLO", "True", "WithinObjective")
 
 
-def _scaling(moment: RunSnapshot) -> RunCondition:
-    if moment.mode == "observe":
+def _scaling(snapshot: RunSnapshot) -> RunCondition:
+    if snapshot.mode == "observe":
         return RunCondition("ScalingActive", "False", "Observing", "people and autoscalers scale")
-    if moment.conflicts and moment.mode == "controller":
-        others = ", ".join(moment.conflicts)
+    if snapshot.conflicts and snapshot.mode == "controller":
+        others = ", ".join(snapshot.conflicts)
         said = f"{others} scales the same Deployment: delete it, or set the mode to external or advise"
         return RunCondition("ScalingActive", "False", "ConflictingScaler", said)
-    if moment.denied and moment.mode == "controller":
-        return RunCondition("ScalingActive", "False", "AccessDenied", moment.denied)
+    if snapshot.denied and snapshot.mode == "controller":
+        return RunCondition("ScalingActive", "False", "AccessDenied", snapshot.denied)
     reasons = {"advise": "Advising", "external": "ExternalScaler", "controller": "Controlling"}
-    said = moment.recommendation.reason if moment.recommendation is not None else ""
+    said = snapshot.recommendation.reason if snapshot.recommendation is not None else ""
     return _condition(
-        "ScalingActive", is_true=moment.mode != "advise", reason=reasons[moment.mode], message=said
+        "ScalingActive", is_true=snapshot.mode != "advise", reason=reasons[snapshot.mode], message=said
     )
 
 
@@ -279,5 +279,5 @@ def _condition(type_: str, *, is_true: bool, reason: str, message: str = "") -> 
 
 
 def _short(number: float) -> str:
-    """Numbers of a status are text: the API server's types know no fractions that every client reads alike."""
+    """A number as text: Kubernetes' API conventions advise against floats in objects."""
     return f"{number:.2f}".rstrip("0").rstrip(".")

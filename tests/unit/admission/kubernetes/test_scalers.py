@@ -7,7 +7,7 @@ import msgspec
 from tidegate.admission.kubernetes.api import FIELD_MANAGER
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment
 from tidegate.admission.kubernetes.scalers import (
-    SOMEBODY,
+    UNKNOWN_MANAGER,
     KnownScale,
     conflicting,
     last_scaler,
@@ -84,7 +84,7 @@ def test_where_nothing_is_noted_a_number_that_is_not_ours_is_somebodys() -> None
     first = observe_scale(KnownScale(), unnoted(1), wall_s=10.0)
     assert first == KnownScale("t-actor", 1), "first sight says nothing"
     scaled = observe_scale(first, unnoted(4), wall_s=20.0)
-    assert scaled == KnownScale("t-actor", 4, SOMEBODY, 20.0)
+    assert scaled == KnownScale("t-actor", 4, UNKNOWN_MANAGER, 20.0)
     assert scaled.is_foreign
     assert observe_scale(scaled, unnoted(4), wall_s=30.0) == scaled
 
@@ -112,7 +112,9 @@ def test_a_scale_that_went_away_and_came_back_between_two_looks_has_a_new_owner(
 def test_what_is_known_survives_a_restart_and_a_torn_file_is_nothing_known(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "scale.json", KnownScale())
     assert file.read() == KnownScale()
-    file.write(KnownScale("t-actor", 3, SOMEBODY, 99.0))
-    assert StateFile(tmp_path / "scale.json", KnownScale()).read() == KnownScale("t-actor", 3, SOMEBODY, 99.0)
+    file.write(KnownScale("t-actor", 3, UNKNOWN_MANAGER, 99.0))
+    assert StateFile(tmp_path / "scale.json", KnownScale()).read() == KnownScale(
+        "t-actor", 3, UNKNOWN_MANAGER, 99.0
+    )
     (tmp_path / "scale.json").write_bytes(b"{\xff")
     assert file.read() == KnownScale()
