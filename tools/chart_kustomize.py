@@ -1,8 +1,9 @@
 """Write ``k8s/`` from renders of the chart, or check that it is what the chart renders.
 
 Usage: .venv/bin/python tools/chart_kustomize.py [--check]; needs helm on the PATH. The base is the chart with its
-defaults, its passwords in a Secret that an overlay makes. A component is what one option of the chart adds (objects)
-and changes (patches of the changed fields only, so that components go together); an overlay does that for a preset.
+defaults, with the passwords in a Secret that an overlay generates. A component contains what one option of the chart
+adds (objects) and changes (patches of the changed fields only, so that components combine); an overlay does so for a
+preset.
 """
 
 import argparse
@@ -23,7 +24,7 @@ SECRET = "tidegate-nats-auth"
 PASSWORDS = "nats-auth.env"
 APIS = ("monitoring.coreos.com/v1", "keda.sh/v1alpha1")
 NOTE = "# Rendered from helm/tidegate by `make k8s`; not edited by hand.\n"
-# Of Helm, and untrue here.
+# Helm's own labels, wrong without Helm.
 HELM_LABELS = ("helm.sh/chart", "app.kubernetes.io/managed-by")
 
 Manifest = dict[str, Any]
@@ -140,10 +141,10 @@ def _by_name(items: list[Any]) -> dict[str, Manifest] | None:
 
 
 def changes(old: dict[str, Manifest], new: dict[str, Manifest]) -> tuple[list[Manifest], list[Manifest]]:
-    """What is new, and patches for what is different.
+    """New objects, and patches for changed ones.
 
     Raises:
-        ValueError: something is gone, which neither a component nor an overlay could say.
+        ValueError: an object is missing, which neither a component nor an overlay can express.
     """
     gone = sorted(old.keys() - new.keys())
     if gone:
@@ -160,7 +161,7 @@ def changes(old: dict[str, Manifest], new: dict[str, Manifest]) -> tuple[list[Ma
 
 
 def values_of(overlay: Overlay) -> Values:
-    """What an overlay's components say, as values."""
+    """The values of an overlay's components."""
     values = dict(BASE)
     for component in overlay.components:
         values |= COMPONENTS.get(component, {})
@@ -190,7 +191,7 @@ def build() -> dict[str, str]:
             "resources": ["../../base"],
             "components": [f"../../components/{component}" for component in overlay.components],
             "secretGenerator": [{"name": SECRET, "envs": [PASSWORDS]}],
-            # Its name stands in the pods as it is; a new password is a restart of one's own choice.
+            # Pods refer to the Secret by this name; restart them yourself after a new password.
             "generatorOptions": {"disableNameSuffixHash": True},
         }
         files |= _layer(f"overlays/{name}", render(values), render(values, preset=overlay.preset), head)
@@ -219,7 +220,7 @@ def _layer(
 
 
 class _Blocks(yaml.CSafeDumper):
-    """Texts of several lines as blocks, which people can read."""
+    """Multi-line texts as readable blocks."""
 
 
 def _block(dumper: yaml.CSafeDumper, text: str) -> Any:
@@ -242,7 +243,7 @@ def _kustomization(content: Manifest, *, kind: str = "Kustomization") -> str:
 
 
 def main() -> int:
-    """Write the files, or with ``--check`` say which differ."""
+    """Write the files, or with ``--check`` report which differ."""
     parser = argparse.ArgumentParser(description="Write k8s/ from renders of the chart.")
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail when k8s/ is behind the chart"

@@ -1,4 +1,4 @@
-"""Write the table of values in ``helm/tidegate/README.md``, and the run files as values; or check that they are right.
+"""Write the table of values in ``helm/tidegate/README.md``, and the run files as values; or check them.
 
 Usage: .venv/bin/python tools/chart_readme.py [--check]. A row is a key of values.yaml with its default and the comment
 above it that begins with ``# --``.
@@ -43,14 +43,14 @@ def _rows(node: yaml.MappingNode, lines: list[str], prefix: str) -> Iterator[tup
 
 
 def _comment(lines: list[str], line: int) -> str:
-    said: list[str] = []
+    words: list[str] = []
     for index in range(line - 1, -1, -1):
         text = lines[index].strip()
         if not text.startswith("#"):
             break
-        said.insert(0, text.removeprefix("# "))
+        words.insert(0, text.removeprefix("# "))
         if text.startswith(MARK):
-            return " ".join(said).removeprefix("-- ")
+            return " ".join(words).removeprefix("-- ")
     return ""
 
 
@@ -60,7 +60,7 @@ def _default(node: yaml.Node) -> str:
 
 
 def readme() -> str:
-    """The README with the table as it must be."""
+    """The README with the current table."""
     head, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
     table = ["| key | default | meaning |", "| --- | --- | --- |"]
@@ -83,9 +83,11 @@ def build() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the files, or with ``--check`` say which are behind."""
-    parser = argparse.ArgumentParser(description="Write what of the chart's texts follows from its values.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is behind")
+    """Write the files, or with ``--check`` report which are outdated."""
+    parser = argparse.ArgumentParser(
+        description="Write the chart's texts that are generated from its values."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is outdated")
     check: bool = parser.parse_args().check
     behind = [
         (path, text)
@@ -94,7 +96,7 @@ def main() -> int:
     ]
     for path, text in behind:
         if check:
-            sys.stderr.write(f"{path.relative_to(ROOT)} is behind: run `make chart` and commit it.\n")
+            sys.stderr.write(f"{path.relative_to(ROOT)} is outdated: run `make chart` and commit it.\n")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
 """Write ``helm/tidegate/values.schema.json`` from the types of the run file and the chart's own schema; or check it.
 
 ``.Values.run`` is a run file, so its schema comes from the types that read it: the shared part and each service's
-section, as the command line's registry names them. ``schema/chart.json`` has what belongs to the chart alone.
+section, as the command line's registry names them. ``schema/chart.json`` has the chart's own values.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def build() -> Schema:
         if node.get("type") == "object" and "properties" in node and not is_open:
             node["additionalProperties"] = False
         if "$ref" in node:
-            # A default of a whole section says what its fields say already.
+            # A default of a whole section repeats those of its fields.
             node.pop("default", None)
         if isinstance(node.get("description"), str):
             node["description"] = inspect.cleandoc(node["description"]).replace("``", "`")
@@ -85,7 +85,7 @@ def _name(reference: Schema) -> str:
 
 
 def _objects(node: object) -> Iterator[Schema]:
-    """Every schema inside of a schema; what stands under ``default`` is data."""
+    """Every schema inside of a schema; values under ``default`` are data."""
     if isinstance(node, dict):
         schema = cast("Schema", node)
         yield schema
@@ -103,7 +103,7 @@ def text() -> str:
 
 
 def main() -> int:
-    """Write the file, or with ``--check`` say whether it is what the types say."""
+    """Write the file, or with ``--check`` report whether it matches the types."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the file is behind")
     wanted = text()

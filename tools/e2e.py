@@ -1,7 +1,7 @@
-"""Run the tests that need a cluster, or say in one line what is missing. Usage: e2e.py TAG [arguments of pytest].
+"""Run the tests that need a cluster, or print in one line what is missing. Usage: e2e.py TAG [arguments of pytest].
 
 TAG is that of the images in the cluster (TIDEGATE_E2E_NEXT_TAG: of those to upgrade to, else the same). Exits as pytest
-does, and 0 when there is no cluster: `.ci/run` on a machine without one passes, and says so.
+does, and 0 when there is no cluster: `.ci/run` on a machine without one passes, and prints that it skipped them.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 
 
 def main(arguments: list[str]) -> int:
-    """Look for what is needed, then hand over to pytest; returns the exit code."""
+    """Check the requirements, then run pytest; returns the exit code."""
     if not arguments:
         sys.stderr.write("Usage: e2e.py TAG [arguments of pytest]\n")
         return 2

@@ -1,9 +1,9 @@
 """Generate services/tidegate/v1 from protos/, or check that it is what protos/ generates.
 
 Usage: .venv/bin/python tools/generate.py [--check]. The pinned grpcio-tools and mypy-protobuf of locks/dev.txt
-write messages, gRPC stubs and their types; a file in v1 that no proto generates is removed. Interfaces of others keep
-their own package on the wire (protos/<package>/), and their code lies beside ours. With --check nothing
-is written and the exit code is 1 when a file is missing, differs or is left over.
+write messages, gRPC stubs and their types; a file in v1 that no proto generates is removed. Third-party
+interfaces keep their own package on the wire (protos/<package>/); their code is generated beside ours. With --check
+nothing is written and the exit code is 1 when a file is missing, differs or is left over.
 """
 
 import argparse
@@ -21,7 +21,7 @@ INIT = '"""Code generated from protos/tidegate/v1 by `make generate`; never edit
 
 
 def main() -> int:
-    """Generate or check, as the command line says; returns the exit code."""
+    """Generate or check; returns the exit code."""
     parser = argparse.ArgumentParser(description="Generate services/tidegate/v1 from protos/.")
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail when v1 is not what protos/ generates"
@@ -52,10 +52,10 @@ def generate() -> dict[str, bytes]:
     """Generate into a temporary folder; returns the content of each file by its name.
 
     Raises:
-        SystemExit: protoc refused a proto; it has said why and where.
+        SystemExit: protoc refused a proto and printed the reason.
     """
     paths = sorted(PROTOS.rglob("*.proto"))
-    # A proto's place decides where its code imports from: those of others are named as if they lay in tidegate/v1.
+    # A proto's path decides its code's imports: third-party protos are given paths in tidegate/v1.
     protos = [f"tidegate/v1/{path.name}" for path in paths]
     theirs = sorted({path.parent for path in paths if path.parent != OURS})
     plugins = Path(sysconfig.get_path("scripts"))

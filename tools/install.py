@@ -1,8 +1,8 @@
-"""Install the locked environment into the checkout's .venv, saying in plain lines what happens.
+"""Install the locked environment into the checkout's .venv and print each step.
 
 Usage: python3 tools/install.py runtime|dev. `dev` holds everything that `runtime` holds. Standard library only,
 and no syntax newer than Python 3.7's, because this file must still start on a Python that is too old in order
-to say so. Exits 0 when .venv matches the lock files; otherwise 1, after one sentence that says what to do.
+to report it. Exits 0 when .venv matches the lock files; otherwise 1, after one sentence with the fix.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCKS = ROOT / "locks"
-STAMP = VENV / ".tidegate-installed"  # written last: an environment without it is unfinished and is made anew
+STAMP = (
+    VENV / ".tidegate-installed"
+)  # written last: an environment without it is unfinished and is made again
 PYTHON_OLDEST = (3, 11)
 # Measured on Linux x86-64 with the locks of November 2026.
 LAYERS = {
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def find_obstacle() -> str:
-    """Say what this machine lacks for an install and how to get it, or nothing when it lacks nothing."""
+    """Return what this machine lacks for an install and how to get it; empty when it lacks nothing."""
     if sys.version_info[:2] < PYTHON_OLDEST:
         return (
             f"Tidegate needs Python 3.11 or newer and this one is {version_text()}: install a newer python3, "
@@ -77,7 +79,7 @@ def install(layer: str) -> int:
     started_s = time.monotonic()
     stamp = read_stamp()
     if stamp[:1] == ["dev"]:
-        layer = "dev"  # tools for the tests that are there already are brought up to date, not removed
+        layer = "dev"  # installed test tools are updated, not removed
     say(f"installing into .venv {LAYERS[layer]}.")
     say(
         "nearly all of that is torch with its CUDA libraries: a minute on a fast network, five at 100 Mbit/s;"
@@ -99,7 +101,7 @@ def install(layer: str) -> int:
 
 
 def plan_steps(layer: str, *, from_nothing: bool) -> list[tuple[str, list[str]]]:
-    """List the steps of an install in order, each with the words for it and its command."""
+    """List the steps of an install in order, each with its description and its command."""
     python, uv, lock = str(VENV / "bin" / "python"), str(VENV / "bin" / "uv"), LOCKS / f"{layer}.txt"
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
     sync = [uv, "pip", "sync", "--python", python, "--require-hashes", "--no-build"]
@@ -117,14 +119,16 @@ def plan_steps(layer: str, *, from_nothing: bool) -> list[tuple[str, list[str]]]
 
 
 def run_step(command: list[str]) -> int:
-    """Run one command of the install and pass on what it says; returns its exit code."""
-    # A slow network stalls single downloads for longer than uv waits by itself (30 s), as it makes many at once.
+    """Run one command of the install and forward its output; returns its exit code."""
+    # On a slow network single downloads stall for longer than uv's own timeout (30 s), because it runs many at once.
     environment = {"UV_HTTP_TIMEOUT": "120", **os.environ, "UV_NO_PROGRESS": "1"}
     with subprocess.Popen(
         command, cwd=str(ROOT), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         for line in process.stdout or ():
-            if not line.startswith((" + ", " - ", " ~ ")):  # a hundred names, which the lock file has too
+            if not line.startswith(
+                (" + ", " - ", " ~ ")
+            ):  # a hundred package names, which the lock file lists
                 sys.stderr.write(f"  {line}")
                 sys.stderr.flush()
     return process.returncode
@@ -137,9 +141,9 @@ def is_current(layer: str) -> bool:
 
 
 def fingerprint(layer: str) -> str:
-    """Digest what an environment is made from."""
+    """Digest of everything that determines an environment."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    # What is left out are the settings of ruff, pytest and the like, which install nothing.
+    # Without the settings of ruff, pytest and similar tools, which install nothing.
     sections = [
         part for part in project.split("\n[") if not part.startswith("tool.") or part.startswith("tool.hatch")
     ]
@@ -150,23 +154,23 @@ def fingerprint(layer: str) -> str:
 
 
 def read_stamp() -> list[str]:
-    """Read layer, fingerprint and place of the last finished install; empty when there is none that can be used."""
+    """Read layer, fingerprint and folder of the last finished install; empty when there is no usable one."""
     if not STAMP.is_file() or not (VENV / "bin" / "python").exists():
         return []
     words = STAMP.read_text(encoding="utf-8").rstrip("\n").split(" ", 2)
-    # The scripts of an environment name their interpreter by its place, so one that was moved is made anew.
+    # The scripts of an environment contain its path, so a moved environment is made again.
     return words if len(words) == 3 and words[0] in LAYERS and words[2] == str(ROOT) else []
 
 
 @contextmanager
 def one_install_at_a_time() -> Generator[None, None, None]:
-    """Lock the checkout's folder, so that `make run` typed beside `make test` waits for its install."""
+    """Lock the checkout's folder, so that `make run` started beside `make test` waits for its install."""
     folder = os.open(str(ROOT), os.O_RDONLY)
     try:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another install into this checkout is under way: waiting for it to end.")
+            say("another install into this checkout is running: waiting for it to end.")
             fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
@@ -179,13 +183,13 @@ def version_text() -> str:
 
 
 def say(line: str) -> None:
-    """Print one line of progress; standard output stays free for what runs afterwards."""
+    """Print one line of progress to standard error; standard output is for the command that runs afterwards."""
     sys.stderr.write(f"tidegate: {line}\n")
     sys.stderr.flush()
 
 
 def fail(sentence: str) -> int:
-    """Print why the install cannot go on and return the exit code for it."""
+    """Print why the install cannot continue; returns its exit code."""
     say(sentence)
     return 1
 
@@ -194,4 +198,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
-        sys.exit(fail("The install was interrupted: run make again to go on with it."))
+        sys.exit(fail("The install was interrupted: run make again to continue it."))
