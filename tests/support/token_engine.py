@@ -5,7 +5,7 @@ So a rollout that was stopped and resumed can be compared with one that was not.
 
 import asyncio
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import RecordError, UnavailableError
@@ -24,7 +24,7 @@ class ScriptedTokenEngine:
 
     def __init__(
         self,
-        steering: Steering,
+        steering: EngineSteering,
         *,
         slots: int = 64,
         context_length: int = 4096,

@@ -6,7 +6,7 @@ Counters, in trajectories unless they say otherwise: ``cut_total``, ``cut_length
 of them that were never made; ``failed_total`` and ``failed_bin.<bin>_total`` for episodes that could not be ended.
 """
 
-from tidegate.actor.rollouts.outcomes import GivenUp
+from tidegate.actor.rollouts.outcomes import DroppedTask
 from tidegate.core.ids import trajectory_id
 from tidegate.core.labels import Labels
 from tidegate.core.lengths import length_bucket
@@ -26,7 +26,7 @@ from tidegate.runtime.telemetry_names import (
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 
 
-class Settler:
+class DropReporter:
     """Tells the store what will never come. One for all publishing loops."""
 
     def __init__(self, context: ServiceContext, store: TrajectoryStoreClient) -> None:
@@ -35,7 +35,7 @@ class Settler:
         self._store = store
         self._labels = Labels()
 
-    async def settle(self, task: Task, given_up: GivenUp) -> bool:
+    async def report(self, task: Task, dropped_task: DroppedTask) -> bool:
         """Make all samples of a task terminal, however long the store is away; False when draining came first.
 
         All of them in one transaction, whatever became of an earlier attempt: the ledger keeps what it already knows,
@@ -43,49 +43,49 @@ class Settler:
         """
         context = self._context
         dropped = [
-            Dropped(trajectory_id(task.task_id, sample_index=index), given_up.reason, given_up.detail)
+            Dropped(trajectory_id(task.task_id, sample_index=index), dropped_task.reason, dropped_task.detail)
             for index in range(task.num_samples)
         ]
         if not await report_dropped(context, self._store, dropped, task_id=task.task_id):
             return False
-        self._count(task, given_up)
-        self._trace(task, given_up)
+        self._count(task, dropped_task)
+        self._trace(task, dropped_task)
         return True
 
-    def _count(self, task: Task, given_up: GivenUp) -> None:
+    def _count(self, task: Task, dropped_task: DroppedTask) -> None:
         stats, num = self._context.stats, task.num_samples
-        stats.add(f"{given_up.by}_total", num)
-        stats.add(f"{given_up.by}_bin.{self._labels.of(task.curriculum_bin)}_total", num)
-        if given_up.by == "cut":
-            stats.add(f"cut_length.{length_bucket(given_up.length)}_total", num)
-            stats.add("cut_s_total", given_up.elapsed_s)
-        elif given_up.by == "settled":
+        stats.add(f"{dropped_task.by}_total", num)
+        stats.add(f"{dropped_task.by}_bin.{self._labels.of(task.curriculum_bin)}_total", num)
+        if dropped_task.by == "cut":
+            stats.add(f"cut_length.{length_bucket(dropped_task.length)}_total", num)
+            stats.add("cut_s_total", dropped_task.elapsed_s)
+        elif dropped_task.by == "settled":
             stats.add("settled_groups_total")
-            stats.add("unsampled_total", num - given_up.num_made)
+            stats.add("unsampled_total", num - dropped_task.num_made)
 
-    def _trace(self, task: Task, given_up: GivenUp) -> None:
+    def _trace(self, task: Task, dropped_task: DroppedTask) -> None:
         context = self._context
         now_s = context.clock.now_s()
-        if given_up.by != "settled":
+        if dropped_task.by != "settled":
             context.log.info(
-                "task_cut" if given_up.by == "cut" else "task_failed",
+                "task_cut" if dropped_task.by == "cut" else "task_failed",
                 task_id=task.task_id,
-                length=given_up.length,
-                reason=given_up.reason,
-                why=given_up.detail,
+                length=dropped_task.length,
+                reason=dropped_task.reason,
+                why=dropped_task.detail,
             )
         context.telemetry.emit(
             SPAN_GENERATE,
             parent=task.trace_parent,
-            started_at_s=now_s - given_up.elapsed_s,
+            started_at_s=now_s - dropped_task.elapsed_s,
             finished_at_s=now_s,
             attributes={
                 ATTR_RUN: task.run_id,
                 ATTR_ENV: task.env_id,
                 ATTR_TASK: task.task_id,
                 ATTR_ATTEMPT: task.attempt,
-                ATTR_REASON: given_up.reason,
+                ATTR_REASON: dropped_task.reason,
                 ATTR_BIN: task.curriculum_bin,
-                ATTR_LENGTH: given_up.length,
+                ATTR_LENGTH: dropped_task.length,
             },
         )

@@ -9,12 +9,12 @@ import asyncio
 import msgspec
 
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.rollouts.outcomes import GivenUp
+from tidegate.actor.rollouts.outcomes import DroppedTask
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
 
 
-class Held(msgspec.Struct, frozen=True, eq=False):
+class LeasedTask(msgspec.Struct, frozen=True, eq=False):
     """A task with the delivery to answer, and when it was taken (seconds since the epoch)."""
 
     task: Task
@@ -25,21 +25,21 @@ class Held(msgspec.Struct, frozen=True, eq=False):
 class Finished(msgspec.Struct, frozen=True, eq=False):
     """A task with its rollouts, to be published, or with why it has none, to be settled; then acknowledged."""
 
-    held: Held
-    made: Rollouts | GivenUp
+    leased: LeasedTask
+    result: Rollouts | DroppedTask
 
 
-class Desk:
+class InFlightTasks:
     """Tasks by where they are: waiting, running, or finished and on their way out."""
 
     def __init__(self, *, capacity: int, finished_max: int) -> None:
         """``capacity`` tasks wait or run, ``finished_max`` are on their way out."""
-        self.bell = asyncio.Event()
-        self.waiting: list[Held] = []
-        self.running: list[Held] = []
+        self.wakeup = asyncio.Event()
+        self.waiting: list[LeasedTask] = []
+        self.running: list[LeasedTask] = []
         self.finished: asyncio.Queue[Finished | None] = asyncio.Queue(maxsize=finished_max)
         self._capacity = capacity
-        self._held: dict[int, Held] = {}
+        self._leased: dict[int, LeasedTask] = {}
         self._room = asyncio.Event()
 
     def room(self) -> int:
@@ -56,40 +56,40 @@ class Desk:
         except TimeoutError:
             return
 
-    def take(self, held: Held) -> bool:
+    def take(self, leased: LeasedTask) -> bool:
         """A task arrived; False, and nothing changes, when it is here already.
 
         Heartbeats that a broker did not hear while it was away let it offer a task again. An answer to the first
         delivery answers the second too, so the task is neither run twice nor left unanswered.
         """
-        if held.delivery.sequence in self._held:
+        if leased.delivery.sequence in self._leased:
             return False
-        self._held[held.delivery.sequence] = held
-        self.waiting.append(held)
-        self.bell.set()
+        self._leased[leased.delivery.sequence] = leased
+        self.waiting.append(leased)
+        self.wakeup.set()
         return True
 
-    def start(self, positions: list[int]) -> list[Held]:
+    def start(self, positions: list[int]) -> list[LeasedTask]:
         """Move waiting tasks to running, beside those that run."""
         started = [self.waiting[position] for position in positions]
         chosen = set(positions)
-        self.waiting = [held for position, held in enumerate(self.waiting) if position not in chosen]
+        self.waiting = [leased for position, leased in enumerate(self.waiting) if position not in chosen]
         self.running += started
         return started
 
-    def stop_running(self, held: Held) -> None:
+    def stop_running(self, leased: LeasedTask) -> None:
         """A task is done with: its place is free, it is still held until answered."""
-        if held in self.running:
-            self.running.remove(held)
+        if leased in self.running:
+            self.running.remove(leased)
         self._room.set()
 
-    def held(self) -> list[Held]:
+    def unanswered(self) -> list[LeasedTask]:
         """Everything not yet answered; each needs a heartbeat."""
-        return list(self._held.values())
+        return list(self._leased.values())
 
-    def answered(self, held: Held) -> None:
+    def answered(self, leased: LeasedTask) -> None:
         """A task was acknowledged or handed back."""
-        self._held.pop(held.delivery.sequence, None)
-        if held in self.waiting:
-            self.waiting.remove(held)
+        self._leased.pop(leased.delivery.sequence, None)
+        if leased in self.waiting:
+            self.waiting.remove(leased)
         self._room.set()

@@ -3,22 +3,22 @@
 Produces two statistics at the pace of the others; waits for time only. What ranks actors by it is admission.
 """
 
-from tidegate.actor.in_flight import Desk
+from tidegate.actor.in_flight import InFlightTasks
 from tidegate.runtime.service import ServiceContext
 
 
-async def report_investment(context: ServiceContext, desk: Desk) -> None:
+async def report_investment(context: ServiceContext, in_flight: InFlightTasks) -> None:
     """``busy_tasks``: tasks that were started and not answered; ``work_invested_s``: seconds since each, in sum."""
     while True:
-        busy, seconds = invested(desk, now_s=context.clock.now_s())
+        busy, seconds = invested(in_flight, now_s=context.clock.now_s())
         context.stats.set("busy_tasks", float(busy))
         context.stats.set("work_invested_s", seconds)
         if await context.drain.sleep(context.settings.telemetry.stats_period_s):
             return
 
 
-def invested(desk: Desk, *, now_s: float) -> tuple[int, float]:
+def invested(in_flight: InFlightTasks, *, now_s: float) -> tuple[int, float]:
     """Tasks that were started, and the seconds since they were taken, in sum; a clock set back counts as none."""
-    waiting = {id(held) for held in desk.waiting}
-    started = [held for held in desk.held() if id(held) not in waiting]
-    return len(started), sum(max(0.0, now_s - held.taken_at_s) for held in started)
+    waiting = {id(leased) for leased in in_flight.waiting}
+    started = [leased for leased in in_flight.unanswered() if id(leased) not in waiting]
+    return len(started), sum(max(0.0, now_s - leased.taken_at_s) for leased in started)

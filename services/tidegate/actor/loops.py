@@ -12,11 +12,11 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import Completed, Steering
+from tidegate.actor.engines.port import Completed, EngineSteering
 from tidegate.actor.evaluation import Evaluator
-from tidegate.actor.in_flight import Desk, Finished, Held
+from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
 from tidegate.actor.rollouts.heldout import HeldOutProblem
-from tidegate.actor.rollouts.outcomes import Made, Refused
+from tidegate.actor.rollouts.outcomes import RefusedTask, RolloutResult
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.state import split_startable
@@ -32,7 +32,7 @@ FETCH_WAIT_S = 0.5
 # Between two looks at whether the first policy is here; it comes once in an actor's life.
 READY_POLL_S = 0.05
 # Everything that ends a wait rings the bell; this is how often a long one is counted, below the period of statistics.
-BELL_WAIT_S = 0.25
+WAKEUP_WAIT_S = 0.25
 HEARTBEATS_PER_ACK_WAIT = 3
 
 
@@ -49,7 +49,7 @@ class Runner(Protocol):
         """Tasks of one call."""
         ...
 
-    def run(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+    def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
         """Run tasks together; each comes back as soon as it is done. Those that do not were stopped."""
         ...
 
@@ -78,9 +78,9 @@ class WorkLoops:
         context: ServiceContext,
         config: ActorConfig,
         *,
-        desk: Desk,
+        in_flight: InFlightTasks,
         runner: Runner,
-        steering: Steering,
+        steering: EngineSteering,
         predictions: Predictions,
         holder: PolicyHolder,
         evaluator: Evaluator,
@@ -88,7 +88,7 @@ class WorkLoops:
         """Nothing runs yet."""
         self._context = context
         self._config = config
-        self._desk = desk
+        self._in_flight = in_flight
         self._runner = runner
         self._steering = steering
         self._predictions = predictions
@@ -120,9 +120,9 @@ class WorkLoops:
                 if not self._can_start_any():
                     await context.drain.sleep(READY_POLL_S)
                     continue
-                room = self._desk.room()
+                room = self._in_flight.room()
                 if room == 0:
-                    await self._desk.wait_for_room(timeout_s=FETCH_WAIT_S)
+                    await self._in_flight.wait_for_room(timeout_s=FETCH_WAIT_S)
                     continue
                 for delivery in await consumer.fetch(room, wait_s=FETCH_WAIT_S):
                     if context.drain.requested:
@@ -131,7 +131,7 @@ class WorkLoops:
                         await self._take(delivery)
         finally:
             await consumer.close()
-            self._desk.bell.set()
+            self._in_flight.wakeup.set()
 
     def _can_start_any(self) -> bool:
         return self._holder.version is not None and not self._steering.away
@@ -153,7 +153,7 @@ class WorkLoops:
             return
         if delivery.num_delivered > 1:
             context.stats.add("tasks_redelivered_total")
-        if not self._desk.take(Held(task, delivery, context.clock.now_s())):
+        if not self._in_flight.take(LeasedTask(task, delivery, context.clock.now_s())):
             context.stats.add("tasks_here_already_total")
 
     def _decode(self, data: bytes) -> Task:
@@ -180,12 +180,12 @@ class WorkLoops:
             self._generating = False
             self._runner.stop()
             self._runner.close()
-            for held in list(self._desk.waiting):
-                await self._hand_back(held, delay_s=0.0)
+            for leased in list(self._in_flight.waiting):
+                await self._hand_back(leased, delay_s=0.0)
         for _ in range(self._config.max_unacked_publishes):
-            await self._desk.finished.put(None)
+            await self._in_flight.finished.put(None)
 
-    async def _flow(self, batch: list[Held]) -> None:
+    async def _flow(self, batch: list[LeasedTask]) -> None:
         """One call of the runner; its end makes place for the next."""
         try:
             if batch[0].task.kind == "evaluation":
@@ -194,31 +194,31 @@ class WorkLoops:
                 await self._generate(batch)
         finally:
             self._num_flows -= 1
-            self._desk.bell.set()
+            self._in_flight.wakeup.set()
 
-    async def _next_batch(self) -> list[Held] | None:
+    async def _next_batch(self) -> list[LeasedTask] | None:
         """Tasks to start together, as soon as there are any and a place for them; None once draining.
 
         Where nothing can be started, the wait counts for the places that stand empty, as a share of all.
         """
-        desk, stats, clock = self._desk, self._context.stats, self._context.clock
+        in_flight, stats, clock = self._in_flight, self._context.stats, self._context.clock
         while not self._context.drain.requested:
-            desk.bell.clear()
+            in_flight.wakeup.clear()
             num_free = self._runner.flows_max - self._num_flows
             chosen = self._startable() if num_free > 0 else []
             if chosen:
-                return desk.start(chosen)
+                return in_flight.start(chosen)
             started_at_s = clock.monotonic_s()
             waits_for = self._waits_for()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(desk.bell.wait(), timeout=BELL_WAIT_S)
+                await asyncio.wait_for(in_flight.wakeup.wait(), timeout=WAKEUP_WAIT_S)
             if num_free > 0:
                 stats.add(waits_for, (clock.monotonic_s() - started_at_s) * num_free / self._runner.flows_max)
         return None
 
     def _startable(self) -> list[int]:
         """Positions of waiting tasks to start together."""
-        tasks = [held.task for held in self._desk.waiting]
+        tasks = [leased.task for leased in self._in_flight.waiting]
         by_length = self._context.settings.long_tail.group_by_length
         return split_startable(
             tasks,
@@ -230,60 +230,60 @@ class WorkLoops:
 
     def _waits_for(self) -> str:
         """What the engine stands still for; an empty desk says nothing about TASKS while the broker is away."""
-        if self._desk.waiting or not self._can_start_any():
+        if self._in_flight.waiting or not self._can_start_any():
             return "wait_policy_s_total"
         return "wait_task_s_total" if self._context.bus.connected else "wait_broker_s_total"
 
-    async def _generate(self, batch: list[Held]) -> None:
+    async def _generate(self, batch: list[LeasedTask]) -> None:
         """Run a batch; each task goes on its way as soon as it is done, those that were stopped are handed back."""
-        desk, stats, clock = self._desk, self._context.stats, self._context.clock
-        left = {held.task.task_id: held for held in batch}
-        async with contextlib.aclosing(self._runner.run([held.task for held in batch])) as made_ones:
-            async for made in made_ones:
-                held = left.pop(made.task.task_id)
-                desk.stop_running(held)
-                if isinstance(made, Refused):
+        in_flight, stats, clock = self._in_flight, self._context.stats, self._context.clock
+        left = {leased.task.task_id: leased for leased in batch}
+        async with contextlib.aclosing(self._runner.run([leased.task for leased in batch])) as results:
+            async for result in results:
+                leased = left.pop(result.task.task_id)
+                in_flight.stop_running(leased)
+                if isinstance(result, RefusedTask):
                     stats.add("tasks_failed_total")
                     self._context.log.warning(
-                        "task_refused", task_id=held.task.task_id, error=str(made.error)
+                        "task_refused", task_id=leased.task.task_id, error=str(result.error)
                     )
-                    await self._hand_back(held, delay_s=self._config.retry_delay_s)
+                    await self._hand_back(leased, delay_s=self._config.retry_delay_s)
                     continue
                 made_at_s = clock.monotonic_s()
-                await desk.finished.put(Finished(held, made))
+                await in_flight.finished.put(Finished(leased, result))
                 waited_s = clock.monotonic_s() - made_at_s
                 stats.add("wait_publish_s_total", waited_s / self._runner.flows_max)
-        for held in left.values():
-            desk.stop_running(held)
-            await self._hand_back(held, delay_s=0.0)
+        for leased in left.values():
+            in_flight.stop_running(leased)
+            await self._hand_back(leased, delay_s=0.0)
 
-    async def _evaluate(self, held: Held) -> None:
+    async def _evaluate(self, leased: LeasedTask) -> None:
         stats, clock = self._context.stats, self._context.clock
         started_at_s = clock.monotonic_s()
         try:
             problems = self._evaluator.problems()
-            completed = await self._runner.complete(held.task, problems)
-            await self._evaluator.judge(problems, completed, sampler=held.task.sampler)
+            completed = await self._runner.complete(leased.task, problems)
+            await self._evaluator.judge(problems, completed, sampler=leased.task.sampler)
         except TidegateError as error:
             stats.add("evaluations_failed_total")
-            self._context.log.warning("evaluation_failed", task_id=held.task.task_id, error=str(error))
-            self._desk.stop_running(held)
-            await self._hand_back(held, delay_s=self._config.retry_delay_s)
+            self._context.log.warning("evaluation_failed", task_id=leased.task.task_id, error=str(error))
+            self._in_flight.stop_running(leased)
+            await self._hand_back(leased, delay_s=self._config.retry_delay_s)
             return
         stats.add("evaluation_s_total", clock.monotonic_s() - started_at_s)
-        self._desk.stop_running(held)
-        await held.delivery.ack()
-        self._desk.answered(held)
+        self._in_flight.stop_running(leased)
+        await leased.delivery.ack()
+        self._in_flight.answered(leased)
 
-    async def _hand_back(self, held: Held, *, delay_s: float) -> None:
+    async def _hand_back(self, leased: LeasedTask, *, delay_s: float) -> None:
         self._context.stats.add("tasks_handed_back_total")
-        await held.delivery.nak(delay_s)
-        self._desk.answered(held)
+        await leased.delivery.nak(delay_s)
+        self._in_flight.answered(leased)
 
     async def _ring_at_drain(self) -> None:
         drain = self._context.drain
         await drain.wait()
-        self._desk.bell.set()
+        self._in_flight.wakeup.set()
         # Half of the drain for the engine to end by itself, the other half for what it then leaves.
         await asyncio.sleep(self._context.settings.drain_timeout_s / 2)
         self._runner.stop()
@@ -294,10 +294,10 @@ class WorkLoops:
         """Keeps held deliveries from going to another actor; waits for time only."""
         period_s = self._config.ack_wait_s / HEARTBEATS_PER_ACK_WAIT
         drain = self._context.drain
-        while not (drain.requested and not self._generating and not self._desk.held()):
+        while not (drain.requested and not self._generating and not self._in_flight.unanswered()):
             if drain.requested:
                 await asyncio.sleep(min(period_s, FETCH_WAIT_S))
             elif await drain.sleep(period_s):
                 continue
-            for held in self._desk.held():
-                await held.delivery.in_progress()
+            for leased in self._in_flight.unanswered():
+                await leased.delivery.in_progress()

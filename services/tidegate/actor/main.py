@@ -4,25 +4,25 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import Engine, Steering
+from tidegate.actor.engines.port import Engine, EngineSteering
 from tidegate.actor.engines.registry import EngineSetting, find_engine, open_engine, open_token_engine
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.evaluation import Evaluator
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.in_flight import Desk
+from tidegate.actor.in_flight import InFlightTasks
 from tidegate.actor.invested_work import report_investment
 from tidegate.actor.loops import Runner, WorkLoops
 from tidegate.actor.policy import ChecksPolicy, PolicyLoop
 from tidegate.actor.publishing import Publisher
-from tidegate.actor.rollouts.batch_runner import RolloutRunner
-from tidegate.actor.rollouts.deadlines import TailWatch
+from tidegate.actor.rollouts.batch_runner import BatchRunner
+from tidegate.actor.rollouts.deadlines import DeadlineWatch
 from tidegate.actor.rollouts.environment_sessions import open_sessions
 from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.episode_runner import EpisodeRunner
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
-from tidegate.actor.rollouts.time_accounting import Clocks
+from tidegate.actor.rollouts.time_accounting import TimeAccounts
 from tidegate.actor.servicer import ActorServicer
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.memory import keep_freed_memory
@@ -40,7 +40,7 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
     """
     # Each policy takes the place of the one before the last.
     keep_freed_memory(FREED_BYTES_KEPT)
-    steering = Steering()
+    steering = EngineSteering()
     settings = context.settings
     setting = EngineSetting(
         workload=settings.workload,
@@ -69,52 +69,54 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
 
 
 def assemble(
-    context: ServiceContext, config: ActorConfig, *, engine: Engine, steering: Steering
+    context: ServiceContext, config: ActorConfig, *, engine: Engine, steering: EngineSteering
 ) -> ServiceParts:
     """The parts of an actor around an engine of batches that reads ``steering``."""
-    house = _House(context, config, engine, steering, num_running=config.slots)
-    runner = RolloutRunner(
+    actor = _ActorParts(context, config, engine, steering, num_running=config.slots)
+    runner = BatchRunner(
         context,
         engine=engine,
         steering=steering,
-        predictions=house.predictions,
-        tail=house.tail,
+        predictions=actor.predictions,
+        deadlines=actor.deadlines,
         slots=config.slots,
     )
 
     async def close() -> None:
         engine.close()
 
-    return house.parts(runner, loops={}, close=close)
+    return actor.with_runner(runner, loops={}, close=close)
 
 
 def assemble_tokens(
-    context: ServiceContext, config: ActorConfig, *, engine: TokenEngine, steering: Steering
+    context: ServiceContext, config: ActorConfig, *, engine: TokenEngine, steering: EngineSteering
 ) -> ServiceParts:
     """The parts of an actor around an engine that writes tokens and reads ``steering``."""
     workload = context.settings.workload
     num_running = max(1, config.slots // workload.num_samples)
-    house = _House(context, config, engine, steering, num_running=num_running)
+    actor = _ActorParts(context, config, engine, steering, num_running=num_running)
     sessions = open_sessions(context) if workload.turns_max > 1 else None
-    clocks = Clocks(context)
+    time_accounts = TimeAccounts(context)
     runner = EpisodeRunner(
         context,
         engine=engine,
-        player=EpisodePlayer(context, engine=engine, steering=steering, sessions=sessions, clocks=clocks),
-        clocks=clocks,
+        player=EpisodePlayer(
+            context, engine=engine, steering=steering, sessions=sessions, time_accounts=time_accounts
+        ),
+        time_accounts=time_accounts,
         steering=steering,
-        predictions=house.predictions,
-        tail=house.tail,
-        keeper=house.keeper,
-        holder=house.holder,
+        predictions=actor.predictions,
+        deadlines=actor.deadlines,
+        keeper=actor.keeper,
+        holder=actor.holder,
         slots=config.slots,
     )
     loops: dict[str, Loop] = {
         "engine": engine.run,
-        "progress": house.keeper.run,
+        "progress": actor.keeper.run,
         "account": runner.account,
     }
-    return house.parts(runner, loops=loops, close=engine.close)
+    return actor.with_runner(runner, loops=loops, close=engine.close)
 
 
 def assemble_agents(
@@ -123,7 +125,7 @@ def assemble_agents(
     gateway: GatewayConfig,
     *,
     engine: TokenEngine,
-    steering: Steering,
+    steering: EngineSteering,
 ) -> ServiceParts:
     """The parts of an actor whose episodes are held by agents.
 
@@ -134,13 +136,13 @@ def assemble_agents(
     from tidegate.actor.gateway.runner import AgentRunner, flows_of
 
     num_running = flows_of(gateway, num_samples=context.settings.workload.num_samples)
-    house = _House(context, config, engine, steering, num_running=num_running)
-    runner = AgentRunner(context, gateway, engine=engine, steering=steering, holder=house.holder)
+    actor = _ActorParts(context, config, engine, steering, num_running=num_running)
+    runner = AgentRunner(context, gateway, engine=engine, steering=steering, holder=actor.holder)
     loops: dict[str, Loop] = {"engine": engine.run, "gateway": runner.serve, "account": runner.account}
-    return house.parts(runner, loops=loops, close=engine.close)
+    return actor.with_runner(runner, loops=loops, close=engine.close)
 
 
-class _House:
+class _ActorParts:
     """What every actor has, whatever its engine."""
 
     def __init__(
@@ -148,7 +150,7 @@ class _House:
         context: ServiceContext,
         config: ActorConfig,
         engine: ChecksPolicy,
-        steering: Steering,
+        steering: EngineSteering,
         *,
         num_running: int,
     ) -> None:
@@ -157,24 +159,24 @@ class _House:
         self._config = config
         self._steering = steering
         self._num_running = num_running
-        self._desk = Desk(capacity=num_running + config.prefetch, finished_max=num_running)
-        self.holder = PolicyHolder(steering, self._desk.bell)
+        self._in_flight = InFlightTasks(capacity=num_running + config.prefetch, finished_max=num_running)
+        self.holder = PolicyHolder(steering, self._in_flight.wakeup)
         self._watch = PolicyWatch(context)
         self._policy = PolicyLoop(context, self._watch, self.holder, engine, attempts=config.pull_attempts)
         self.keeper = ProgressKeeper(context, period_s=config.keep_progress_s)
         self.predictions = Predictions(context.settings.long_tail)
-        self.tail = TailWatch(context, self._watch, steering, self.predictions)
+        self.deadlines = DeadlineWatch(context, self._watch, steering, self.predictions)
 
-    def parts(
+    def with_runner(
         self, runner: Runner, *, loops: dict[str, Loop], close: Callable[[], Awaitable[None]]
     ) -> ServiceParts:
         """All of it around ``runner``, with the loops of its engine."""
-        context, config, desk = self._context, self._config, self._desk
-        publisher = Publisher(context, desk, self.keeper, retry_delay_s=config.retry_delay_s)
+        context, config, in_flight = self._context, self._config, self._in_flight
+        publisher = Publisher(context, in_flight, self.keeper, retry_delay_s=config.retry_delay_s)
         work = WorkLoops(
             context,
             config,
-            desk=desk,
+            in_flight=in_flight,
             runner=runner,
             steering=self._steering,
             predictions=self.predictions,
@@ -187,14 +189,16 @@ class _House:
             "fetch": work.fetch,
             "generate": work.generate,
             "heartbeat": work.heartbeat,
-            "investment": partial(report_investment, context, desk),
+            "investment": partial(report_investment, context, in_flight),
             **loops,
         }
-        if self.tail.wanted:
-            loops["tail"] = self.tail.run
+        if self.deadlines.wanted:
+            loops["deadlines"] = self.deadlines.run
         for number in range(config.max_unacked_publishes):
             loops[f"publish-{number}"] = publisher.run
-        servicer = ActorServicer(context.instance, desk, self.holder, self._steering, slots=self._num_running)
+        servicer = ActorServicer(
+            context.instance, in_flight, self.holder, self._steering, slots=self._num_running
+        )
         return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 
 

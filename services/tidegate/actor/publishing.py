@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidegate.actor.drop_reporting import Settler
+from tidegate.actor.drop_reporting import DropReporter
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.in_flight import Desk, Finished, Held
-from tidegate.actor.rollouts.outcomes import GivenUp
+from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
+from tidegate.actor.rollouts.outcomes import DroppedTask
 from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
 from tidegate.core.errors import PayloadTooLargeError, TidegateError
@@ -44,60 +44,65 @@ class Publisher:
     """Takes finished rollouts off the desk. ``run`` is started as often as publishes may be unacknowledged."""
 
     def __init__(
-        self, context: ServiceContext, desk: Desk, keeper: ProgressKeeper, *, retry_delay_s: float
+        self,
+        context: ServiceContext,
+        in_flight: InFlightTasks,
+        keeper: ProgressKeeper,
+        *,
+        retry_delay_s: float,
     ) -> None:
         """The clients are used only for frames that no message can hold, and for tasks that end without a record.
 
         ``keeper`` forgets the progress of tasks that are done.
         """
         self._context = context
-        self._desk = desk
+        self._in_flight = in_flight
         self._keeper = keeper
         self._retry_delay_s = retry_delay_s
         store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._outbox = Outbox(context, store)
         self._environment = EnvironmentClient(context.channel("environment"))
-        self._settler = Settler(context, store)
+        self._reporter = DropReporter(context, store)
         settings = context.settings
         self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)
 
     async def run(self) -> None:
         """Publish until the desk says that nothing more will be finished."""
         context = self._context
-        while (finished := await self._desk.finished.get()) is not None:
-            held = finished.held
+        while (finished := await self._in_flight.finished.get()) is not None:
+            leased = finished.leased
             try:
                 done = await self._tell(finished)
             except TidegateError as error:  # nothing that waiting would change: this rollout cannot be told
                 context.stats.add("tasks_failed_total")
-                context.log.warning("rollout_not_published", task_id=held.task.task_id, error=str(error))
+                context.log.warning("rollout_not_published", task_id=leased.task.task_id, error=str(error))
                 done = False
             if done:
-                await held.delivery.ack()
-                await self._keeper.forget(held.task.task_id)
+                await leased.delivery.ack()
+                await self._keeper.forget(leased.task.task_id)
             else:
-                self._keeper.hands_on(held.task.task_id)
-                await held.delivery.nak(self._retry_delay_s)
-            self._desk.answered(held)
+                self._keeper.release(leased.task.task_id)
+                await leased.delivery.nak(self._retry_delay_s)
+            self._in_flight.answered(leased)
 
     async def _tell(self, finished: Finished) -> bool:
         """Publish rollouts, or settle a task that has none; False when another actor has to try."""
-        held, made, stats = finished.held, finished.made, self._context.stats
-        if isinstance(made, GivenUp):
-            return await self._settler.settle(held.task, made)
-        records = self._records(held, made)
+        leased, result, stats = finished.leased, finished.result, self._context.stats
+        if isinstance(result, DroppedTask):
+            return await self._reporter.report(leased.task, result)
+        records = self._records(leased, result)
         sent_at_s = self._context.clock.now_s()
-        await self._publish(held.task, records)
-        self._sent(held.task, records, sent_at_s=sent_at_s)
+        await self._publish(leased.task, records)
+        self._sent(leased.task, records, sent_at_s=sent_at_s)
         stats.add("steps_total", sum(record.num_steps for record in records))
         stats.add("trajectories_total", len(records))
         return True
 
-    def _records(self, held: Held, rollouts: Rollouts) -> list[Trajectory]:
+    def _records(self, leased: LeasedTask, rollouts: Rollouts) -> list[Trajectory]:
         """The records of a task, each with its own trace."""
-        task = held.task
-        provenance = Provenance(actor_id=self._context.instance, taken_at_s=held.taken_at_s)
-        traces = self._traces(held, num_samples=len(rollouts.samples))
+        task = leased.task
+        provenance = Provenance(actor_id=self._context.instance, taken_at_s=leased.taken_at_s)
+        traces = self._traces(leased, num_samples=len(rollouts.samples))
         records = records_of(rollouts, provenance, trace_parents=traces)
         if task.kind == "group" and _are_scored(task, records):
             records = self._with_penalty(records)
@@ -110,12 +115,13 @@ class Publisher:
             num_tokens = sum(record.num_steps for record in records)
             telemetry.count(METRIC_TOKENS, num_tokens, {ATTR_ENV: task.env_id})
         return [
-            self._generated(record, held) if is_sampled(record.trace_parent) else record for record in records
+            self._generated(record, leased) if is_sampled(record.trace_parent) else record
+            for record in records
         ]
 
-    def _generated(self, record: Trajectory, held: Held) -> Trajectory:
+    def _generated(self, record: Trajectory, leased: LeasedTask) -> Trajectory:
         """A sampled record, with its generation as the newest span of its trace."""
-        task = held.task
+        task = leased.task
         trace_parent = self._context.telemetry.emit(
             SPAN_GENERATE,
             parent=record.trace_parent,
@@ -127,7 +133,7 @@ class Publisher:
                 ATTR_TASK: task.task_id,
                 ATTR_TRAJECTORY: record.trajectory_id,
                 ATTR_ATTEMPT: task.attempt,
-                ATTR_DELIVERY_COUNT: held.delivery.num_delivered,
+                ATTR_DELIVERY_COUNT: leased.delivery.num_delivered,
                 ATTR_VERSION_START: str(record.spans[0].version),
                 ATTR_VERSION_END: str(record.spans[-1].version),
                 **(self._completion(record) if task.kind == "group" else {}),
@@ -161,9 +167,9 @@ class Publisher:
                     kind="producer",
                 )
 
-    def _traces(self, held: Held, *, num_samples: int) -> list[str]:
+    def _traces(self, leased: LeasedTask, *, num_samples: int) -> list[str]:
         """One trace a trajectory: the first sample goes on in its task's, the others open their own and link to it."""
-        task, telemetry = held.task, self._context.telemetry
+        task, telemetry = leased.task, self._context.telemetry
         traces = [task.trace_parent or telemetry.root()]
         for _ in range(1, num_samples):
             trace = telemetry.root()
@@ -171,7 +177,7 @@ class Publisher:
                 SPAN_TASK_LEASE,
                 parent=trace,
                 started_at_s=task.admitted_at_s,
-                finished_at_s=held.taken_at_s,
+                finished_at_s=leased.taken_at_s,
                 attributes={ATTR_RUN: task.run_id, ATTR_TASK: task.task_id},
                 links=[(task.trace_parent, {})],
                 as_root=True,

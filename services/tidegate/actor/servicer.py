@@ -4,8 +4,8 @@ from typing import Any
 
 from grpc.aio import ServicerContext
 
-from tidegate.actor.engines.port import Steering
-from tidegate.actor.in_flight import Desk
+from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.in_flight import InFlightTasks
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import actor_service_pb2 as pb
@@ -17,11 +17,17 @@ class ActorServicer(ActorServiceServicer):
     """Answers from what the loops hold; changes nothing."""
 
     def __init__(
-        self, actor_id: str, desk: Desk, holder: PolicyHolder, steering: Steering, *, slots: int
+        self,
+        actor_id: str,
+        in_flight: InFlightTasks,
+        holder: PolicyHolder,
+        steering: EngineSteering,
+        *,
+        slots: int,
     ) -> None:
         """``slots``: tasks that may run at once."""
         self._actor_id = actor_id
-        self._desk = desk
+        self._in_flight = in_flight
         self._holder = holder
         self._steering = steering
         self._slots = slots
@@ -35,7 +41,7 @@ class ActorServicer(ActorServiceServicer):
             version=None if serving is None else version_to_proto(serving.version),
             actor_id=self._actor_id,
             slots=self._slots,
-            busy_slots=len(self._desk.running),
+            busy_slots=len(self._in_flight.running),
             loaded_at_s=self._holder.loaded_at_s,
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
 from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, Trajectory
@@ -43,7 +43,7 @@ class PacedEngine:
     def __init__(
         self,
         pace: Pace,
-        steering: Steering,
+        steering: EngineSteering,
         clock: Clock,
         oracle: Oracle,
         rng: random.Random,

@@ -7,7 +7,7 @@ as well. So the versions that a trajectory records can be compared with the poli
 import asyncio
 from collections.abc import Sequence
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import UnavailableError
@@ -44,7 +44,7 @@ class SumTokenizer:
 class PacedTokenEngine:
     """Writes as many continuations as it is asked for; each takes as long as ``pace`` says now."""
 
-    def __init__(self, pace: Pace, steering: Steering, oracle: Oracle) -> None:
+    def __init__(self, pace: Pace, steering: EngineSteering, oracle: Oracle) -> None:
         self.tokenizer = SumTokenizer()
         self.context_length = 2 * POSITIONS
         self._pace = pace

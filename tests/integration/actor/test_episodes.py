@@ -27,7 +27,7 @@ from tests.support.service_harness import make_context, running, until
 from tests.support.token_engine import ScriptedTokenEngine
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.token_port import TokenRequest, Written
 from tidegate.actor.main import assemble_tokens
 from tidegate.core.ids import TaskId
@@ -71,7 +71,7 @@ class Actor:
         self.hold_at: int | None = None
 
     async def build(self, context: ServiceContext, config: ActorConfig) -> ServiceParts:
-        steering = Steering()
+        steering = EngineSteering()
         self.engine = ScriptedTokenEngine(steering, slots=config.slots, stop_share=0.0)
         self.engine.hold_at = self.hold_at
         return assemble_tokens(context, config, engine=self.engine, steering=steering)
@@ -122,7 +122,7 @@ async def kept_tokens(bus: Bus, topology: Topology, name: str) -> int:
 
 async def undisturbed(record: Trajectory) -> tuple[list[int], list[float]]:
     """The tokens and logprobs of a sample that nobody stops."""
-    steering = Steering()
+    steering = EngineSteering()
     steering.newest = PolicySnapshot(version(0), {})
     engine, written = ScriptedTokenEngine(steering, stop_share=0.0), Written()
     request = TokenRequest(

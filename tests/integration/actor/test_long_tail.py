@@ -184,10 +184,10 @@ async def test_group_is_cut_between_two_tokens_and_ends_whole(
     """The engine is held before its third token until the group is marked."""
     from threading import Event
 
-    from tidegate.actor.rollouts.deadlines import TailWatch
+    from tidegate.actor.rollouts.deadlines import DeadlineWatch
     from tidegate.models.sampling import Generation
 
-    step, look, written, marked = Generation.step, TailWatch.look, Event(), Event()
+    step, check, written, marked = Generation.step, DeadlineWatch.check, Event(), Event()
 
     def held(generation: Generation) -> None:
         if generation.num_steps == 2:
@@ -195,13 +195,13 @@ async def test_group_is_cut_between_two_tokens_and_ends_whole(
             assert marked.wait(HOLD_S)
         step(generation)
 
-    def looked(watch: TailWatch) -> None:
-        look(watch)
+    def looked(watch: DeadlineWatch) -> None:
+        check(watch)
         if watch.marks:
             marked.set()
 
     monkeypatch.setattr(Generation, "step", held)
-    monkeypatch.setattr(TailWatch, "look", looked)
+    monkeypatch.setattr(DeadlineWatch, "check", looked)
     text = msgspec.structs.replace(text, long_tail=CUT)
     await announce_policy(bus, topology, 0, char_lm_params(0))
     await give(bus, topology, [group("task-1", num_samples=16)])

@@ -13,16 +13,16 @@ import structlog
 from tests.support.settings import make_settings
 from tests.support.token_engine import ScriptedTokenEngine
 from tests.unit.actor.support import LINEAGE, group_task, snapshot
-from tidegate.actor.engines.port import Steering
-from tidegate.actor.rollouts.deadlines import TailWatch
+from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.rollouts.deadlines import DeadlineWatch
 from tidegate.actor.rollouts.environment_sessions import Sessions
 from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.episode_runner import EpisodeRunner
-from tidegate.actor.rollouts.outcomes import Made
+from tidegate.actor.rollouts.outcomes import RolloutResult
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
-from tidegate.actor.rollouts.time_accounting import Clocks
+from tidegate.actor.rollouts.time_accounting import TimeAccounts
 from tidegate.core.errors import BackpressureError, NotFoundError, TidegateError, UnavailableError
 from tidegate.core.records import Sampler, Task, ToolCall
 from tidegate.core.staleness import Lineage, LineageTree
@@ -121,7 +121,7 @@ class Echo:
             raise self.failing[kind].pop(0)
 
 
-class House:
+class Harness:
     """One actor. Several may share ``notes``, as actors share a broker."""
 
     def __init__(
@@ -163,28 +163,32 @@ class House:
                 ),
             ),
         )
-        self.steering = Steering()
+        self.steering = EngineSteering()
         self.engine = ScriptedTokenEngine(
             self.steering, token_s=token_s, stop_share=stop_share, context_length=context_length
         )
         self.predictions = Predictions(settings.long_tail)
         self.head = SimpleNamespace(head=None)
         watch = cast("PolicyWatch", cast("Any", self.head))
-        self.tail = TailWatch(self.context, watch, self.steering, self.predictions)
+        self.deadlines = DeadlineWatch(self.context, watch, self.steering, self.predictions)
         self.holder = PolicyHolder(self.steering, asyncio.Event())
         self.keeper = ProgressKeeper(self.context, period_s=0.05)
         sessions = Sessions(self.context, workers) if workers else None
-        clocks = Clocks(self.context)
+        time_accounts = TimeAccounts(self.context)
         self.runner = EpisodeRunner(
             self.context,
-            clocks=clocks,
+            time_accounts=time_accounts,
             engine=self.engine,
             player=EpisodePlayer(
-                self.context, engine=self.engine, steering=self.steering, sessions=sessions, clocks=clocks
+                self.context,
+                engine=self.engine,
+                steering=self.steering,
+                sessions=sessions,
+                time_accounts=time_accounts,
             ),
             steering=self.steering,
             predictions=self.predictions,
-            tail=self.tail,
+            deadlines=self.deadlines,
             keeper=self.keeper,
             holder=self.holder,
             slots=slots,
@@ -196,14 +200,14 @@ class House:
         self.head.head = SimpleNamespace(version=snapshot(step, {}).version, tree=TREE)
         self.holder.offer(snapshot(step, {}), TREE, now_s=0.0)
 
-    async def run(self, task: Task) -> Made | None:
+    async def run(self, task: Task) -> RolloutResult | None:
         """What comes of a task."""
         async with asyncio.timeout(60.0):
             made_ones = [made async for made in self.runner.run([task])]
         assert len(made_ones) <= 1
         return made_ones[0] if made_ones else None
 
-    async def run_until(self, task: Task, num_tokens: int) -> "asyncio.Task[Made | None]":
+    async def run_until(self, task: Task, num_tokens: int) -> "asyncio.Task[RolloutResult | None]":
         """Run a task until its samples have so many tokens each, where the engine holds them."""
         self.engine.hold_at = num_tokens
         running = asyncio.create_task(self.run(task))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tidegate.actor.engines.port import Engine, Steering
+from tidegate.actor.engines.port import Engine, EngineSteering
 from tidegate.actor.engines.registry import EngineSetting, open_engine
 from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId, TaskId
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
@@ -61,7 +61,11 @@ def evaluation_task(task_id: str = "evaluation-1") -> Task:
 
 
 def segment_engine(
-    steering: Steering, *, env_id: str = "CartPole-v1", num_envs: int = 4, hidden: tuple[int, ...] = (8,)
+    steering: EngineSteering,
+    *,
+    env_id: str = "CartPole-v1",
+    num_envs: int = 4,
+    hidden: tuple[int, ...] = (8,),
 ) -> Engine:
     workload = WorkloadConfig(kind="segments", env=env_id, num_envs=num_envs)
     policy = PolicyConfig(kind="mlp_actor_critic", hidden=hidden)
@@ -69,7 +73,9 @@ def segment_engine(
     return open_engine("auto", setting, steering, SystemClock())
 
 
-def text_engine(steering: Steering, *, evaluation_batch: int = 4, policy: PolicyConfig = CHAR_LM) -> Engine:
+def text_engine(
+    steering: EngineSteering, *, evaluation_batch: int = 4, policy: PolicyConfig = CHAR_LM
+) -> Engine:
     workload = WorkloadConfig(kind="text", env="arithmetic", num_samples=3, sampler=SAMPLER)
     setting = EngineSetting(
         workload=workload, policy=policy, seed=0, actor_index=0, evaluation_batch=evaluation_batch

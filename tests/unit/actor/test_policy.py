@@ -12,7 +12,7 @@ from tests.support.service_harness import make_context
 from tests.support.settings import make_settings
 from tests.unit.actor.support import snapshot
 from tests.unit.models.tiny_llama import make_folder
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.policy import PolicyLoop
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.core.ids import PolicyVersion
@@ -62,7 +62,7 @@ async def served_after(
     """What an actor of ``policy`` serves once one version of each base was announced, and how many it refused."""
     settings = msgspec.structs.replace(make_settings(folder, broker_url=""), policy=policy)
     context = make_context("actor", settings, bus=cast("Bus", None))
-    steering = Steering()
+    steering = EngineSteering()
     versions = [announced(step, base_digest=base) for step, base in enumerate(base_digests)]
     watch = cast("PolicyWatch", Announced(context, versions))
     await PolicyLoop(context, watch, PolicyHolder(steering, asyncio.Event()), AnyEngine(), attempts=1).run()

@@ -14,7 +14,7 @@ from tests.unit.actor.support import (
     text_engine,
     version,
 )
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
 from tidegate.models.char_lm import CharLm, CharLmSpec
@@ -51,7 +51,7 @@ def slow_logprobs(arrays: dict[str, Array], prompt: list[int], tokens: list[int]
 
 
 def swap_after(
-    num_tokens: int, steering: Steering, policy: PolicySnapshot, monkeypatch: pytest.MonkeyPatch
+    num_tokens: int, steering: EngineSteering, policy: PolicySnapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Offer a policy while the engine is at work: once it has written ``num_tokens`` tokens."""
     step = Generation.step
@@ -68,7 +68,7 @@ def swap_after(
 
 
 def test_groups_come_whole_with_texts_and_logprobs_of_their_tokens() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = text_engine(steering)
     steering.newest = snapshot(3, params(0))
     tasks = [group_task("a", prompt="47+38="), group_task("b", prompt="1+1=", num_samples=3)]
@@ -96,7 +96,7 @@ def test_policy_offered_between_two_tokens_makes_the_next_one_exactly(
     num_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = params(1), params(2)
-    steering = Steering()
+    steering = EngineSteering()
     engine = text_engine(steering)
     steering.newest = snapshot(0, old)
     swap_after(num_tokens, steering, snapshot(1, new), monkeypatch)
@@ -118,7 +118,7 @@ def test_policy_offered_between_two_tokens_makes_the_next_one_exactly(
 
 
 def test_tasks_with_other_samplers_share_no_batch() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = text_engine(steering)
     steering.newest = snapshot(0, params(0))
     short = group_task("short", num_samples=5, sampler=msgspec.structs.replace(SAMPLER, max_new_tokens=1))
@@ -145,14 +145,14 @@ def test_tasks_with_other_samplers_share_no_batch() -> None:
     ],
 )
 def test_task_that_cannot_be_sampled_is_refused_alone(task: Task, problem: str) -> None:
-    engine = text_engine(Steering())
+    engine = text_engine(EngineSteering())
     engine.check_task(group_task())
     with pytest.raises(RecordError, match=problem):
         engine.check_task(task)
 
 
 def test_policy_that_does_not_fit_is_named_and_the_old_one_stays() -> None:
-    engine = text_engine(Steering())
+    engine = text_engine(EngineSteering())
     engine.check_policy(snapshot(0, params(0)))
     smaller = CharLm(CharLmSpec(d_model=8, num_layers=2, num_heads=2, context_length=12)).to_arrays()
     with pytest.raises(RecordError, match="shape"):
@@ -163,13 +163,13 @@ def test_policy_that_does_not_fit_is_named_and_the_old_one_stays() -> None:
 
 
 def test_policy_with_a_critic_is_served() -> None:
-    engine = text_engine(Steering(), policy=msgspec.structs.replace(CHAR_LM, value_head=True))
+    engine = text_engine(EngineSteering(), policy=msgspec.structs.replace(CHAR_LM, value_head=True))
     critic = CharLm(msgspec.structs.replace(SPEC, value_head=True))
     engine.check_policy(snapshot(0, critic.to_arrays()))
 
 
 def test_greedy_evaluation_answers_each_prompt_with_the_likeliest_tokens() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = text_engine(steering, evaluation_batch=2)
     steering.newest = snapshot(7, params(4))
     prompts = ["10+20=", "1+1=", "99+99=", "47+38=", "5+5="]
@@ -185,7 +185,7 @@ def test_greedy_evaluation_answers_each_prompt_with_the_likeliest_tokens() -> No
 
 
 def test_evaluation_keeps_one_version_while_a_newer_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = text_engine(steering, evaluation_batch=1)
     steering.newest = snapshot(0, params(1))
     swap_after(1, steering, snapshot(1, params(2)), monkeypatch)
@@ -195,7 +195,7 @@ def test_evaluation_keeps_one_version_while_a_newer_one_waits(monkeypatch: pytes
 
 
 def test_stop_ends_generation_between_tokens() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = text_engine(steering)
     steering.newest = snapshot(0, params(0))
     steering.stop = True
@@ -208,7 +208,7 @@ def test_stop_ends_generation_between_tokens() -> None:
 def test_task_that_is_cut_leaves_the_batch_and_the_others_are_as_they_would_have_been(
     num_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = text_engine(steering)
     steering.newest = snapshot(0, params(0))
     tasks = [group_task("a", num_samples=4), group_task("b", prompt="1+1=", num_samples=4)]
@@ -232,7 +232,7 @@ def test_task_that_is_cut_leaves_the_batch_and_the_others_are_as_they_would_have
 
 
 def test_batch_that_is_cut_whole_ends_at_once_and_tells_nothing() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = text_engine(steering)
     steering.newest = snapshot(0, params(0))
     task = group_task(num_samples=4)
@@ -242,7 +242,7 @@ def test_batch_that_is_cut_whole_ends_at_once_and_tells_nothing() -> None:
 
 
 def test_engine_tells_what_it_runs_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = text_engine(steering)
     steering.newest = snapshot(0, params(0))
     task = group_task(num_samples=32)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.actor import toy_env
 from tests.unit.actor.support import group_task, segment_engine, segment_task, snapshot, version
-from tidegate.actor.engines.port import Engine, Sample, Steering
+from tidegate.actor.engines.port import Engine, EngineSteering, Sample
 from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
 from tidegate.core.records import Array, Sampler, VersionSpan
 from tidegate.models.mlp_actor_critic import MlpSpec, init_params, policy_logits
@@ -54,7 +54,7 @@ def log_softmax(logits: Array) -> Array:
 
 @pytest.mark.usefixtures("toy")
 def test_layout_is_next_step_autoreset_with_dummies_marked() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=2)
     steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
     sample = unroll(engine, env_id=toy_env.ENV_ID, num_steps=9)
@@ -83,7 +83,7 @@ def test_layout_is_next_step_autoreset_with_dummies_marked() -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_episodes_and_dummies_go_on_across_segments() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=2)
     steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
     samples = [unroll(engine, env_id=toy_env.ENV_ID, num_steps=num_steps) for num_steps in (2, 1, 1, 6)]
@@ -101,7 +101,7 @@ def test_episodes_and_dummies_go_on_across_segments() -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_policy_offered_between_two_steps_acts_from_the_next_one_on() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=1)
     old, new = params(1, env_id=toy_env.ENV_ID), params(2, env_id=toy_env.ENV_ID)
     steering.newest = snapshot(0, old)
@@ -129,7 +129,7 @@ def test_policy_offered_between_two_steps_acts_from_the_next_one_on() -> None:
 
 
 def test_cartpole_returns_equal_a_walk_over_every_step() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = segment_engine(steering, num_envs=5)
     steering.newest = snapshot(0, params(3, gain=1.0))
     samples = [unroll(engine, num_steps=13) for _ in range(12)]
@@ -155,7 +155,7 @@ def test_cartpole_returns_equal_a_walk_over_every_step() -> None:
 
 
 def test_segments_do_not_share_memory() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = segment_engine(steering)
     steering.newest = snapshot(0, params(0))
     first = unroll(engine)
@@ -175,14 +175,14 @@ def test_segments_do_not_share_memory() -> None:
     ],
 )
 def test_policy_that_does_not_fit_is_named(change: dict[str, Array], problem: str) -> None:
-    engine = segment_engine(Steering())
+    engine = segment_engine(EngineSteering())
     engine.check_policy(snapshot(0, params(0)))
     with pytest.raises(RecordError, match=problem):
         engine.check_policy(snapshot(0, params(0) | change))
 
 
 def test_task_that_is_no_segment_of_this_environment_is_refused() -> None:
-    engine = segment_engine(Steering())
+    engine = segment_engine(EngineSteering())
     for task, problem in (
         (group_task(), "is a group of 'arithmetic'"),
         (segment_task(env_id="Pendulum-v1"), "this actor steps 'CartPole-v1'"),
@@ -195,21 +195,21 @@ def test_task_that_is_no_segment_of_this_environment_is_refused() -> None:
 
 def test_environment_that_nobody_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MLP_SPECS, "Nope-v1", TOY_SPEC)
-    engine = segment_engine(Steering(), env_id="Nope-v1")
+    engine = segment_engine(EngineSteering(), env_id="Nope-v1")
     with pytest.raises(NotFoundError, match="Nope-v1"):
         engine.check_task(segment_task(env_id="Nope-v1"))
 
 
 def test_environment_with_other_spaces_than_its_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MLP_SPECS, "Acrobot-v1", TOY_SPEC)
-    engine = segment_engine(Steering(), env_id="Acrobot-v1")
+    engine = segment_engine(EngineSteering(), env_id="Acrobot-v1")
     with pytest.raises(ConfigError, match="reads 2 numbers and chooses among 3"):
         engine.check_task(segment_task(env_id="Acrobot-v1"))
 
 
 @pytest.mark.usefixtures("toy")
 def test_environment_that_fails_is_made_anew_for_the_next_task() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = segment_engine(steering, env_id=toy_env.ENV_ID)
     steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
 
@@ -224,7 +224,7 @@ def test_environment_that_fails_is_made_anew_for_the_next_task() -> None:
 
 
 def test_stop_leaves_the_remaining_tasks_to_others() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = segment_engine(steering)
     steering.newest = snapshot(0, params(0))
     engine.check_task(segment_task())
@@ -234,7 +234,7 @@ def test_stop_leaves_the_remaining_tasks_to_others() -> None:
 
 def test_evaluation_is_refused() -> None:
     with pytest.raises(ConfigError, match="answers no prompts"):
-        segment_engine(Steering()).complete(["1+1="], Sampler())
+        segment_engine(EngineSteering()).complete(["1+1="], Sampler())
 
 
 def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
@@ -242,8 +242,8 @@ def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
         "import sys\n"
         "from tests.unit.actor.test_vector_env import params, unroll\n"
         "from tests.unit.actor.support import segment_engine, snapshot\n"
-        "from tidegate.actor.engines.port import Steering\n"
-        "steering = Steering()\n"
+        "from tidegate.actor.engines.port import EngineSteering\n"
+        "steering = EngineSteering()\n"
         "engine = segment_engine(steering)\n"
         "steering.newest = snapshot(0, params(0))\n"
         "assert unroll(engine).num_steps\n"
@@ -256,7 +256,7 @@ def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
 @pytest.mark.usefixtures("toy")
 @pytest.mark.parametrize("cut_after", [0, 1, 4])
 def test_segment_that_is_cut_gives_nothing_and_the_next_one_goes_on_where_it_stopped(cut_after: int) -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=1)
     steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
     task = segment_task(env_id=toy_env.ENV_ID, unroll_length=9)

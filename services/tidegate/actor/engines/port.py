@@ -1,8 +1,8 @@
 """The port of all engines: tasks in, rollouts out, under a policy that may change between two steps or tokens.
 
 An engine is synchronous and computes; it knows nothing of streams. The actor's loops call ``generate`` in one worker
-thread and steer it through ``Steering``, whose attributes the engine reads between steps (an attribute read is atomic,
-so neither side ever waits for the other).
+thread and steer it through ``EngineSteering``. The engine reads its attributes between steps: an attribute read is
+atomic, so neither side waits for the other.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ class Running(msgspec.Struct, frozen=True):
     started_at_s: float
 
 
-class Steering:
+class EngineSteering:
     """What the loops tell a running engine, and what it tells them.
 
     ``newest``: the policy to serve; the engine swaps to it at its next boundary. ``stop``: finish what is nearly
@@ -136,7 +136,7 @@ class Engine(Protocol):
         ...
 
     def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
-        """Run checked tasks under ``Steering.newest``; those without an entry in the answer were stopped or cut."""
+        """Run checked tasks under ``EngineSteering.newest``. Tasks missing in the result were stopped or cut."""
         ...
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from tidegate.actor.engines.port import Engine, Steering
+from tidegate.actor.engines.port import Engine, EngineSteering
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.core.errors import ConfigError
@@ -113,7 +113,7 @@ def _told(name: EngineName, entry: EngineEntry) -> str:
 
 
 def open_engine(
-    name: EngineName | Literal["auto"], setting: EngineSetting, steering: Steering, clock: Clock
+    name: EngineName | Literal["auto"], setting: EngineSetting, steering: EngineSteering, clock: Clock
 ) -> Engine:
     """Open an engine of batches.
 
@@ -127,7 +127,7 @@ def open_engine(
 
 
 def open_token_engine(
-    name: EngineName | Literal["auto"], setting: EngineSetting, steering: Steering, clock: Clock
+    name: EngineName | Literal["auto"], setting: EngineSetting, steering: EngineSteering, clock: Clock
 ) -> TokenEngine:
     """Open an engine that writes tokens.
 
@@ -140,7 +140,7 @@ def open_token_engine(
     return _opener(entry)(setting, steering, clock)
 
 
-def _opener(entry: EngineEntry) -> Callable[[EngineSetting, Steering, Clock], Any]:
+def _opener(entry: EngineEntry) -> Callable[[EngineSetting, EngineSteering, Clock], Any]:
     module, _, function = entry.target.partition(":")
-    opener: Callable[[EngineSetting, Steering, Clock], Any] = getattr(import_module(module), function)
+    opener: Callable[[EngineSetting, EngineSteering, Clock], Any] = getattr(import_module(module), function)
     return opener

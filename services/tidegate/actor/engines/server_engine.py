@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_port import ServerDialect, ServerRefusalError, ServerRequest, label_of
 from tidegate.actor.engines.server_probe import TEMPERATURE, Expected, LocalProbe, probe_error
@@ -28,7 +28,7 @@ from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.threads import WorkerThread
 
-# Between two looks at Steering, which has no bell: what a new version waits for at most, far below a load's time.
+# Between two looks at EngineSteering, which wakes nobody: the longest delay of a new version, far below a load's time.
 POLL_S = 0.01
 # Between two questions whether the server is the one that was updated; a server takes longer than that to start.
 PING_PERIOD_S = 1.0
@@ -74,7 +74,7 @@ class ServerEngine:
         tokenizer: Tokenizer,
         context_length: int,
         slots: int,
-        steering: Steering,
+        steering: EngineSteering,
         clock: Clock,
         process: ServerProcess | None = None,
     ) -> None:
@@ -212,7 +212,7 @@ class ServerEngine:
     # -- the engine's own loop ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep the server on the newest policy until ``Steering.stop``.
+        """Keep the server on the newest policy until ``EngineSteering.stop``.
 
         Raises:
             TidegateError: no server within the deadline, too many failed updates in a row, or versions in doubt.

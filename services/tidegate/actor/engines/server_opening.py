@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.server_engine import ServerEngine
 from tidegate.actor.engines.server_port import ServerDialect
@@ -37,7 +37,7 @@ def open_weights(setting: EngineSetting) -> ServerWeights:
 def open_server_engine(
     dialect: ServerDialect,
     setting: EngineSetting,
-    steering: Steering,
+    steering: EngineSteering,
     clock: Clock,
     *,
     weights: ServerWeights,

@@ -49,7 +49,7 @@ class ServerProcess:
         if self._guard is not None and self._guard.returncode is not None:
             raise UnavailableError(
                 f"The inference server ended with exit code {self._guard.returncode}",
-                why=f"its last words: {self._tail()}",
+                why=f"its last words: {self._log_tail()}",
                 fix=f"read {self._log}",
             )
 
@@ -67,7 +67,7 @@ class ServerProcess:
             guard.kill()
             await guard.wait()
 
-    def _tail(self) -> str:
+    def _log_tail(self) -> str:
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - LOG_TAIL_BYTES))
             return log.read().decode(errors="replace").strip()

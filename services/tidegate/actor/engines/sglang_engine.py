@@ -1,6 +1,6 @@
 """The engine ``sglang``: an SGLang server that somebody else starts."""
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.server_engine import ServerEngine
 from tidegate.actor.engines.server_http import ServerHttp
@@ -10,7 +10,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.runtime.clock import Clock
 
 
-def open_engine(setting: EngineSetting, steering: Steering, clock: Clock) -> ServerEngine:
+def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> ServerEngine:
     """The engine.
 
     Raises:

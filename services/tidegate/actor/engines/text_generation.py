@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
 from tidegate.actor.engines.refusals import check_finite, check_sampler
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.version_marks import VersionMarks
@@ -30,7 +30,7 @@ NUM_SAMPLES_MAX = 4096
 class TextGenerationEngine:
     """Runs ``group`` tasks, and answers the prompts of evaluations."""
 
-    def __init__(self, setting: EngineSetting, steering: Steering, clock: Clock) -> None:
+    def __init__(self, setting: EngineSetting, steering: EngineSteering, clock: Clock) -> None:
         """The model stays without a policy until the first one is offered."""
         torch.set_num_threads(setting.threads)
         policy = setting.policy
@@ -196,6 +196,6 @@ def _sample(prompt: list[int], completion: SampledCompletion, marks: VersionMark
     )
 
 
-def open_engine(setting: EngineSetting, steering: Steering, clock: Clock) -> TextGenerationEngine:
+def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> TextGenerationEngine:
     """What the registry opens."""
     return TextGenerationEngine(setting, steering, clock)

@@ -5,8 +5,8 @@ what an environment answered) and appends to it; so a rollout that another actor
 episode, are nothing but longer contexts. It writes into ``Written``, which the caller owns: whatever ends a call early
 (a drain, a cut, an engine that died) has lost nothing that was written.
 
-The engine looks at ``Steering.newest`` between tokens and swaps without dropping what is under way. All of it lives in
-one event loop; an engine that computes does so in a thread of its own and appends from the loop.
+The engine reads ``EngineSteering.newest`` between tokens and swaps policies without dropping requests in flight. All of
+it lives in one event loop; an engine that computes does so in a thread of its own and appends from the loop.
 """
 
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ class TokenEngine(Protocol):
         ...
 
     async def run(self) -> None:
-        """The engine's own loop, a loop of the service: swaps policies and writes, until ``Steering.stop``.
+        """The engine's own loop, a loop of the service: swaps policies and writes, until ``EngineSteering.stop``.
 
         Raises:
             TidegateError: the engine is broken; the service drains.

@@ -1,8 +1,8 @@
 """Language models in process, written by continuous batching in a thread beside the event loop.
 
-The thread looks at ``Steering`` between two steps: a newer policy is loaded there, and every token carries the version
-that was in place when it was drawn (I5). Tokens reach their ``Written`` in the event loop, one callback a step for
-all rows. ``Steering.running`` stays with the callers, who know which task a request belongs to.
+The thread reads ``EngineSteering`` between two steps and loads a newer policy there; every token carries the version
+that drew it (I5). The event loop appends tokens to their ``Written``, in one callback a step for all rows. Callers set
+``EngineSteering.running``, because only they know the task of a request.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.refusals import check_finite, check_sampler
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
@@ -62,7 +62,7 @@ class TorchEngine:
         tokenizer: Tokenizer,
         *,
         slots: int,
-        steering: Steering,
+        steering: EngineSteering,
         clock: Clock,
         threads: int = 1,
         cache_on_swap: Literal["recompute", "keep"] = "recompute",
@@ -131,7 +131,7 @@ class TorchEngine:
             )
 
     async def run(self) -> None:
-        """Write in a thread until ``Steering.stop``; what is not done then ends with ``UnavailableError``.
+        """Write in a thread until ``EngineSteering.stop``; what is not done then ends with ``UnavailableError``.
 
         Raises:
             TidegateError: the thread failed.
@@ -273,7 +273,7 @@ def _stopped() -> UnavailableError:
     )
 
 
-def open_engine(setting: EngineSetting, steering: Steering, clock: Clock) -> TorchEngine:
+def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> TorchEngine:
     """What the registry opens: the run file's model, on a GPU if there is one.
 
     Raises:

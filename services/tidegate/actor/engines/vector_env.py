@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
@@ -56,7 +56,7 @@ class VectorEnv:
 class VectorEnvEngine:
     """Runs ``segment`` tasks, one after the other."""
 
-    def __init__(self, setting: EngineSetting, steering: Steering, clock: Clock) -> None:
+    def __init__(self, setting: EngineSetting, steering: EngineSteering, clock: Clock) -> None:
         """Environments are made at the first task, when Gymnasium is imported."""
         workload = setting.workload
         self._env_id = workload.env
@@ -286,6 +286,6 @@ def _check_spaces(env_id: str, envs: Any, spec: MlpSpec) -> None:
         )
 
 
-def open_engine(setting: EngineSetting, steering: Steering, clock: Clock) -> VectorEnvEngine:
+def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> VectorEnvEngine:
     """What the registry opens."""
     return VectorEnvEngine(setting, steering, clock)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine
@@ -51,7 +51,7 @@ def server_command(
     ]
 
 
-def open_engine(setting: EngineSetting, steering: Steering, clock: Clock) -> ServerEngine:
+def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> ServerEngine:
     """The engine; a server of its own is started by ``run``.
 
     Raises:

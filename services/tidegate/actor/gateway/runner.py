@@ -1,8 +1,9 @@
 """Tasks in, rollouts out, with agents in between: the runner that an actor's loops drive in place of its episodes.
 
-A task is a group of episodes, one a sample, each held by an agent of its own. The task leaves once all of them have
-ended and were judged; it is Refused when no agent did anything, so that another actor or a later try may, and given up
-where the run file drops what has no reward. An agent's state is its own: what is stopped is begun anew elsewhere.
+A task is a group of episodes, one a sample, each held by an agent of its own. The task is done once all of them have
+ended and were judged. It is refused when no agent called, so that another actor or a later attempt runs it; it is
+dropped where the run file drops episodes without a reward. An agent's state is its own: a stopped episode restarts
+from its beginning on another actor.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
@@ -24,7 +25,7 @@ from tidegate.actor.gateway.programs import arguments_of, environment_of, run_pr
 from tidegate.actor.gateway.server import GatewayServer, reward_url, task_of
 from tidegate.actor.rollouts.engine_stats import report_engine
 from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_under_one_version
-from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused
+from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
 from tidegate.core.records import Task
@@ -50,7 +51,7 @@ class AgentRunner:
         config: GatewayConfig,
         *,
         engine: TokenEngine,
-        steering: Steering,
+        steering: EngineSteering,
         holder: PolicyHolder,
     ) -> None:
         """``holder`` holds one policy while an evaluation runs. ``serve`` opens the gateway.
@@ -132,23 +133,23 @@ class AgentRunner:
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
-    async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+    async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
         """Run one task; nothing comes back of one that was stopped."""
         [task] = tasks
         try:
             self._engine.check_task(task)
         except TidegateError as error:
-            yield Refused(task, error)
+            yield RefusedTask(task, error)
             return
         self._num_tasks += 1
         try:
-            made = await run_until(self._stopping.wait(), self._made(task))
+            result = await run_until(self._stopping.wait(), self._result(task))
         finally:
             self._num_tasks -= 1
-        if made is not None:
-            yield made
+        if result is not None:
+            yield result
 
-    async def _made(self, task: Task) -> Made | None:
+    async def _result(self, task: Task) -> RolloutResult | None:
         """What becomes of a task; None when it was stopped."""
         clock = self._context.clock
         started_at_s = clock.now_s()
@@ -157,7 +158,7 @@ class AgentRunner:
                 [self._sample(task, sample_index=index) for index in range(task.num_samples)]
             )
         except NoRewardError as error:
-            return GivenUp(
+            return DroppedTask(
                 task=task,
                 by="failed",
                 reason="failed",
@@ -167,7 +168,7 @@ class AgentRunner:
                 num_made=task.num_samples,
             )
         except TidegateError as error:
-            return None if self._stopping.is_set() else Refused(task, error)
+            return None if self._stopping.is_set() else RefusedTask(task, error)
         return Rollouts(task, tuple(samples), started_at_s, clock.now_s())
 
     async def _together(self, works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -14,12 +14,12 @@ from typing import TypeVar
 
 import msgspec
 
-from tidegate.actor.engines.port import Completed, Engine, Rollouts, Steering
-from tidegate.actor.rollouts.deadlines import TailWatch
-from tidegate.actor.rollouts.early_stop import SettleCheck
+from tidegate.actor.engines.port import Completed, Engine, EngineSteering, Rollouts
+from tidegate.actor.rollouts.deadlines import DeadlineWatch
+from tidegate.actor.rollouts.early_stop import EarlyStopCheck
 from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.latency import rollout_time_s
-from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused, cut_short, settled_early
+from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult, cut_short, stopped_early
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TaskId
@@ -50,7 +50,7 @@ def run_batch(engine: Engine, tasks: Sequence[Task]) -> Outcome:
     return Outcome(engine.generate(good) if good else [], refused)
 
 
-class RolloutRunner:
+class BatchRunner:
     """Runs one batch at a time; the engine is called from the one thread made here.
 
     ``flows_max``: calls of ``run`` at once; ``batch_max``: tasks of one.
@@ -61,21 +61,21 @@ class RolloutRunner:
         context: ServiceContext,
         *,
         engine: Engine,
-        steering: Steering,
+        steering: EngineSteering,
         predictions: Predictions,
-        tail: TailWatch,
+        deadlines: DeadlineWatch,
         slots: int,
     ) -> None:
-        """``tail`` marks what is to be cut. ``slots``: tasks of one batch."""
+        """``deadlines`` marks what is to be cut. ``slots``: tasks of one batch."""
         self.flows_max = 1
         self.batch_max = slots
         self._context = context
         self._engine = engine
         self._steering = steering
         self._predictions = predictions
-        self._tail = tail
+        self._deadlines = deadlines
         self._latency = context.settings.workload.latency_by_bin()
-        self._settle_check = SettleCheck(context)
+        self._early_stop = EarlyStopCheck(context)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
@@ -84,28 +84,28 @@ class RolloutRunner:
     def stop(self) -> None:
         """End what is under way at its next boundary; its tasks are for other actors."""
         self._steering.stop = True
-        self._tail.changed.set()
+        self._deadlines.changed.set()
 
     def close(self) -> None:
         """Start nothing more."""
         self._thread.shutdown(wait=False)
 
-    async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+    async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
         """Run tasks together; each comes back as soon as it is done. Those that do not were stopped."""
-        self._tail.begin(tasks)
+        self._deadlines.track(tasks)
         tasks = [self._predictions.capped(task) for task in tasks]
-        in_rounds = all(self._settle_check.may_settle(task) for task in tasks)
+        in_rounds = all(self._early_stop.applies_to(task) for task in tasks)
         rounds = self._in_rounds(tasks) if in_rounds else self._round(tasks)
         try:
             async with aclosing(rounds):
-                async for made in rounds:
-                    self._tail.over(made.task.task_id)
-                    if isinstance(made, Rollouts):
-                        self._predictions.took(made)
-                    yield made
+                async for result in rounds:
+                    self._deadlines.untrack(result.task.task_id)
+                    if isinstance(result, Rollouts):
+                        self._predictions.record_duration(result)
+                    yield result
         finally:
             for task in tasks:
-                self._tail.over(task.task_id)
+                self._deadlines.untrack(task.task_id)
 
     async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
         """Answer held-out problems under one policy, as an evaluation asks.
@@ -118,7 +118,7 @@ class RolloutRunner:
 
     # -- one round -------------------------------------------------------------------------------------------------
 
-    async def _round(self, tasks: Sequence[Task], *, first_sample: int = 0) -> AsyncGenerator[Made]:
+    async def _round(self, tasks: Sequence[Task], *, first_sample: int = 0) -> AsyncGenerator[RolloutResult]:
         """The engine, then the wait: each task as soon as its time has passed or it was cut."""
         clock, stats = self._context.clock, self._context.stats
         started_at_s = clock.monotonic_s()
@@ -128,17 +128,17 @@ class RolloutRunner:
         stats.set("swaps_total", self._steering.num_swaps)
         stats.set("swap_ms_total", 1e3 * self._steering.swap_s)
         for task, error in outcome.refused:
-            yield Refused(task, error)
+            yield RefusedTask(task, error)
         due_at_s = {
             rollouts.task.task_id: now_s + self._time_left_s(rollouts, first_sample=first_sample)
             for rollouts in outcome.rollouts
         }
         for task in tasks:
-            if task.task_id not in due_at_s and task.task_id in self._tail.marks:
+            if task.task_id not in due_at_s and task.task_id in self._deadlines.marks:
                 yield self._cut(task, first_sample=first_sample)
         waiting = list(outcome.rollouts)
         for rollouts in waiting:
-            self._tail.made(rollouts)
+            self._deadlines.record_generated(rollouts)
         while waiting and not self._steering.stop:
             now_s = clock.monotonic_s()
             still: list[Rollouts] = []
@@ -146,7 +146,7 @@ class RolloutRunner:
                 task_id = rollouts.task.task_id
                 if due_at_s[task_id] <= now_s:
                     yield self._ended(rollouts)
-                elif task_id in self._tail.marks:
+                elif task_id in self._deadlines.marks:
                     yield self._cut(rollouts.task, first_sample=first_sample)
                 else:
                     still.append(rollouts)
@@ -161,7 +161,7 @@ class RolloutRunner:
 
     async def _wait(self, *, until_s: float) -> None:
         """Until the next rollout's time has passed, one is marked, or the engine is to stop; counted as work."""
-        clock, stats, changed = self._context.clock, self._context.stats, self._tail.changed
+        clock, stats, changed = self._context.clock, self._context.stats, self._deadlines.changed
         started_at_s = clock.monotonic_s()
         changed.clear()
         if not self._steering.stop:
@@ -173,43 +173,43 @@ class RolloutRunner:
 
     def _ended(self, rollouts: Rollouts) -> Rollouts:
         """Rollouts whose wait is over ended now, and not when the engine was done."""
-        self._predictions.wrote(rollouts)
+        self._predictions.record_lengths(rollouts)
         if not self._latency:
             return rollouts
         finished_at_s = max(rollouts.finished_at_s, self._context.clock.now_s())
         return msgspec.structs.replace(rollouts, finished_at_s=finished_at_s)
 
-    def _cut(self, task: Task, *, first_sample: int) -> GivenUp:
-        mark = self._tail.marks[task.task_id]
-        self._predictions.cut(task, elapsed_s=mark.elapsed_s, length=mark.length)
+    def _cut(self, task: Task, *, first_sample: int) -> DroppedTask:
+        mark = self._deadlines.marks[task.task_id]
+        self._predictions.record_cut(task, elapsed_s=mark.elapsed_s, length=mark.length)
         return cut_short(task, mark, num_made=first_sample + task.num_samples)
 
     # -- in rounds -------------------------------------------------------------------------------------------------
 
-    async def _in_rounds(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+    async def _in_rounds(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
         """The first samples of every group; then the rest of those that they did not settle."""
-        num_first = self._settle_check.num_first
+        num_first = self._early_stop.num_first
         opening = [msgspec.structs.replace(task, num_samples=num_first) for task in tasks]
         first: dict[TaskId, Rollouts] = {}
-        async with aclosing(self._round(opening)) as made_ones:
-            async for made in made_ones:
-                if isinstance(made, Rollouts):
-                    first[made.task.task_id] = made
+        async with aclosing(self._round(opening)) as results:
+            async for result in results:
+                if isinstance(result, Rollouts):
+                    first[result.task.task_id] = result
                 else:
-                    yield made
-        settled = await self._settle_check.settled(list(first.values()))
+                    yield result
+        settled = await self._early_stop.groups_to_stop(list(first.values()))
         rest: list[Task] = []
         for task in tasks:
             begun = first.get(task.task_id)
             if begun is not None and task.task_id in settled:
-                yield settled_early(task, begun)
+                yield stopped_early(task, begun)
             elif begun is not None:
                 rest.append(msgspec.structs.replace(task, num_samples=task.num_samples - num_first))
         if not rest or self._steering.stop:
             return
-        async with aclosing(self._round(rest, first_sample=num_first)) as made_ones:
-            async for made in made_ones:
-                yield _joined(first[made.task.task_id], made) if isinstance(made, Rollouts) else made
+        async with aclosing(self._round(rest, first_sample=num_first)) as results:
+            async for result in results:
+                yield _joined(first[result.task.task_id], result) if isinstance(result, Rollouts) else result
 
 
 def _joined(begun: Rollouts, rest: Rollouts) -> Rollouts:

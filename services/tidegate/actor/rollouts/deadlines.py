@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from tidegate.actor.engines.port import Rollouts, Steering
+from tidegate.actor.engines.port import EngineSteering, Rollouts
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.core.errors import UnknownVersionError
 from tidegate.core.ids import PolicyVersion, TaskId
@@ -21,10 +21,10 @@ from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 
 # A cut comes this late at most; a look costs some ten microseconds a task.
-LOOK_S = 0.05
+CHECK_S = 0.05
 
 
-class UnderWay(msgspec.Struct, frozen=True):
+class RolloutStatus(msgspec.Struct, frozen=True):
     """A task that was started: its oldest version, since when (seconds since the epoch), steps or tokens so far."""
 
     task_id: TaskId
@@ -33,7 +33,7 @@ class UnderWay(msgspec.Struct, frozen=True):
     length: int
 
 
-class Mark(msgspec.Struct, frozen=True):
+class CutMark(msgspec.Struct, frozen=True):
     """Why a task is cut, and how far it was: steps or tokens, and seconds."""
 
     decision: Cut
@@ -41,22 +41,22 @@ class Mark(msgspec.Struct, frozen=True):
     elapsed_s: float
 
 
-class Growing(Protocol):
+class ReportsStatus(Protocol):
     """A task whose samples are written one beside the other, each at its own pace."""
 
-    def under_way(self) -> UnderWay | None:
+    def status(self) -> RolloutStatus | None:
         """How far it is; None before its first token."""
         ...
 
 
-class TailWatch:
+class DeadlineWatch:
     """The rollouts that were started. ``changed`` is set for who waits while one of them may be marked."""
 
     def __init__(
         self,
         context: ServiceContext,
         watch: PolicyWatch,
-        steering: Steering,
+        steering: EngineSteering,
         predictions: Predictions,
     ) -> None:
         """Nothing is under way."""
@@ -69,9 +69,9 @@ class TailWatch:
         self._limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
         self._rate = PublishRate()
         self._tasks: dict[TaskId, Task] = {}
-        self._made: dict[TaskId, UnderWay] = {}
-        self._growing: dict[TaskId, Growing] = {}
-        self.marks: dict[TaskId, Mark] = {}
+        self._generated: dict[TaskId, RolloutStatus] = {}
+        self._groups: dict[TaskId, ReportsStatus] = {}
+        self.marks: dict[TaskId, CutMark] = {}
         self.changed = asyncio.Event()
 
     @property
@@ -79,40 +79,40 @@ class TailWatch:
         """Whether this run cuts anything."""
         return self._config.policy == "cut"
 
-    def begin(self, tasks: Sequence[Task]) -> None:
+    def track(self, tasks: Sequence[Task]) -> None:
         """These are about to start, beside what is under way; each until it is ``over``."""
         self._tasks |= {task.task_id: task for task in tasks}
 
-    def grows(self, task: Task, growing: Growing) -> None:
+    def track_group(self, task: Task, growing: ReportsStatus) -> None:
         """A task starts that says itself how far it is, until it is ``over``."""
         self._tasks[task.task_id] = task
-        self._growing[task.task_id] = growing
+        self._groups[task.task_id] = growing
 
-    def made(self, rollouts: Rollouts) -> None:
+    def record_generated(self, rollouts: Rollouts) -> None:
         """The engine is done with a task, and the task is not."""
         task_id = rollouts.task.task_id
-        if task_id not in self._made:
-            self._made[task_id] = UnderWay(
+        if task_id not in self._generated:
+            self._generated[task_id] = RolloutStatus(
                 task_id=task_id,
                 oldest=rollouts.samples[0].spans[0].version,
                 started_at_s=rollouts.started_at_s,
                 length=max(sample.num_steps for sample in rollouts.samples),
             )
 
-    def over(self, task_id: TaskId) -> None:
+    def untrack(self, task_id: TaskId) -> None:
         """A task has ended, one way or another."""
-        self._made.pop(task_id, None)
-        self._growing.pop(task_id, None)
+        self._generated.pop(task_id, None)
+        self._groups.pop(task_id, None)
         self._tasks.pop(task_id, None)
         if self.marks.pop(task_id, None) is not None:
             self._steering.cut = frozenset(self.marks)
 
     async def run(self) -> None:
         """Look until draining."""
-        while not await self._context.drain.sleep(LOOK_S):
-            self.look()
+        while not await self._context.drain.sleep(CHECK_S):
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """One look: gather, decide for each rollout under way, mark those to cut."""
         head, clock = self._watch.head, self._context.clock
         if head is None:
@@ -120,8 +120,8 @@ class TailWatch:
         monotonic_s, now_s = clock.monotonic_s(), clock.now_s()
         self._rate = self._rate.publish(head.version, now_s=monotonic_s)
         versions_per_s = self._rate.per_s(now_s=monotonic_s)
-        fresh: dict[TaskId, Mark] = {}
-        for rollout in self._under_way():
+        fresh: dict[TaskId, CutMark] = {}
+        for rollout in self._running():
             try:
                 lag = head.tree.distance(head.version, rollout.oldest)
             except UnknownVersionError:
@@ -135,22 +135,22 @@ class TailWatch:
                 finish_chance_min=self._config.finish_chance_min,
             )
             if isinstance(decision, Cut):
-                fresh[rollout.task_id] = Mark(decision, rollout.length, elapsed_s)
+                fresh[rollout.task_id] = CutMark(decision, rollout.length, elapsed_s)
         if fresh:
             self.marks |= fresh
             self._steering.cut = frozenset(self.marks)
             self.changed.set()
 
-    def _under_way(self) -> list[UnderWay]:
+    def _running(self) -> list[RolloutStatus]:
         running, position = self._steering.running, self._steering.position
-        rollouts = list(self._made.values())
-        grown = [growing.under_way() for growing in self._growing.values()]
+        rollouts = list(self._generated.values())
+        grown = [growing.status() for growing in self._groups.values()]
         rollouts += [rollout for rollout in grown if rollout is not None]
         if running is not None:
             rollouts += [
-                UnderWay(task_id, running.oldest, running.started_at_s, position)
+                RolloutStatus(task_id, running.oldest, running.started_at_s, position)
                 for task_id in running.task_ids
-                if task_id not in self._made
+                if task_id not in self._generated
             ]
         return [
             rollout

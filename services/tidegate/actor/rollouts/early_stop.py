@@ -12,7 +12,7 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
 
 
-class SettleCheck:
+class EarlyStopCheck:
     """``long_tail.early_stop_after`` samples of a group are made first; ``num_first`` says how many, 0 is off."""
 
     def __init__(self, context: ServiceContext) -> None:
@@ -21,11 +21,11 @@ class SettleCheck:
         self._environment = EnvironmentClient(context.channel("environment"))
         self.num_first = context.settings.long_tail.early_stop_after
 
-    def may_settle(self, task: Task) -> bool:
+    def applies_to(self, task: Task) -> bool:
         """Whether a task is made in two rounds."""
         return self.num_first > 0 and task.kind == "group" and task.num_samples > self.num_first
 
-    async def settled(self, first: Sequence[Rollouts], *, share: float = 1.0) -> set[TaskId]:
+    async def groups_to_stop(self, first: Sequence[Rollouts], *, share: float = 1.0) -> set[TaskId]:
         """The groups whose samples so far are rewarded alike; none when no environment worker can say.
 
         ``share`` of the actor waits for it, and the wait is counted accordingly.

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.runtime.service import ServiceContext
 
 # Statistics are published twice a second.
 PERIOD_S = 0.25
 
 
-async def report_engine(context: ServiceContext, steering: Steering, also: Callable[[], object]) -> None:
+async def report_engine(
+    context: ServiceContext, steering: EngineSteering, also: Callable[[], object]
+) -> None:
     """Update swaps and the engine's own figures, and what ``also`` updates, until draining."""
     stats = context.stats
     while True:

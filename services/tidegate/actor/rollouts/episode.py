@@ -12,7 +12,7 @@ import numpy as np
 
 from tidegate.actor.engines.port import Rollouts, Sample
 from tidegate.actor.engines.token_port import Written
-from tidegate.actor.rollouts.deadlines import UnderWay
+from tidegate.actor.rollouts.deadlines import RolloutStatus
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, Task, ToolCall
 from tidegate.wire.clients.environment import EnvironmentStep
@@ -90,17 +90,17 @@ class Episode:
 
     # -- how it grows ----------------------------------------------------------------------------------------------
 
-    def write(self) -> Written:
+    def begin_write(self) -> Written:
         """Where an engine appends; ``wrote`` takes it in."""
         self._writing = Written()
         return self._writing
 
-    def wrote(self) -> None:
+    def end_write(self) -> None:
         """What the engine appended belongs to the episode; it appends no more."""
         _append(self._written, self._writing)
         self._writing = Written()
 
-    def stepped(self, step: EnvironmentStep) -> None:
+    def record_step(self, step: EnvironmentStep) -> None:
         """The environment answered the present turn."""
         self.reward = (self.reward or 0.0) + step.reward
         self.components = {
@@ -110,7 +110,7 @@ class Episode:
         self.tool_calls += step.tool_calls
         self.log = "\n".join(filter(None, (self.log, step.log)))[:LOG_CHARACTERS_MAX]
 
-    def replied(self, text: str, tokens: Sequence[int]) -> None:
+    def record_reply(self, text: str, tokens: Sequence[int]) -> None:
         """What the policy reads before its next turn; it carries the version of the token before it."""
         start = len(self._written.tokens)
         assert start > 0, "a reply answers a turn"
@@ -230,17 +230,17 @@ class Group:
         """Tokens that the policy chose, of the longest sample."""
         return max(episode.num_chosen for episode in self.episodes)
 
-    def news(self) -> tuple[int, int]:
+    def revision(self) -> tuple[int, int]:
         """Changes with every token, and with every sample that ends."""
         return self.num_tokens, sum(bool(episode.finish_reason) for episode in self.episodes)
 
-    def under_way(self) -> UnderWay | None:
+    def status(self) -> RolloutStatus | None:
         """How far the task is; its oldest version is that of the sample that was begun first."""
         versions = [episode.oldest for episode in self.episodes]
         oldest = min((version for version in versions if version is not None), key=_step, default=None)
         if oldest is None:
             return None
-        return UnderWay(self.task.task_id, oldest, self.started_at_s, self.length)
+        return RolloutStatus(self.task.task_id, oldest, self.started_at_s, self.length)
 
     def rollouts(self, decode: Decode, *, num_samples: int, finished_at_s: float) -> Rollouts:
         """The first ``num_samples``, which are done."""

@@ -4,11 +4,11 @@ import itertools
 
 import msgspec
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.token_port import FinishReason, TokenEngine, TokenRequest
 from tidegate.actor.rollouts.environment_sessions import Session, Sessions
 from tidegate.actor.rollouts.episode import Episode
-from tidegate.actor.rollouts.time_accounting import Clocks
+from tidegate.actor.rollouts.time_accounting import TimeAccounts
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import trajectory_id
@@ -33,16 +33,16 @@ class EpisodePlayer:
         context: ServiceContext,
         *,
         engine: TokenEngine,
-        steering: Steering,
+        steering: EngineSteering,
         sessions: Sessions | None,
-        clocks: Clocks,
+        time_accounts: TimeAccounts,
     ) -> None:
         """``sessions``: None where an episode is one completion, scored by somebody else."""
         self._context = context
         self._engine = engine
         self._steering = steering
         self._sessions = sessions
-        self._clocks = clocks
+        self._time_accounts = time_accounts
         self._turns_max = context.settings.workload.turns_max
         self._requests = itertools.count()
 
@@ -78,16 +78,16 @@ class EpisodePlayer:
 
     async def _converse(self, task: Task, episode: Episode, session: Session) -> None:
         tokenizer = self._engine.tokenizer
-        with self._clocks.answering():
+        with self._time_accounts.answering():
             said = await session.open()
         if not episode.num_tokens:
             episode.opening = "" if said == task.prompt else said
         episode.prompt = tokenizer.encode_prompt(episode.opening or task.prompt)
         while not episode.finish_reason:
             reason = await self._write_turn(task, episode)
-            with self._clocks.answering():
+            with self._time_accounts.answering():
                 step = await session.step(tokenizer.decode(episode.turn))
-            episode.stepped(step)
+            episode.record_step(step)
             episode.finish_reason = self._ended(episode, reason, step)
             if episode.finish_reason:
                 return
@@ -95,7 +95,7 @@ class EpisodePlayer:
             if self._room(task, episode) <= len(reply):
                 episode.finish_reason = "length"
             else:
-                episode.replied(step.observation, reply)
+                episode.record_reply(step.observation, reply)
 
     def _ended(self, episode: Episode, reason: FinishReason, step: EnvironmentStep) -> str:
         """How the episode ended with this turn; empty when it goes on."""
@@ -153,10 +153,10 @@ class EpisodePlayer:
             seed=_seed(task, episode),
         )
         try:
-            with self._clocks.writing():
-                return await self._engine.generate(request, episode.write())
+            with self._time_accounts.writing():
+                return await self._engine.generate(request, episode.begin_write())
         finally:
-            episode.wrote()
+            episode.end_write()
 
 
 def _seed(task: Task, episode: Episode) -> int:

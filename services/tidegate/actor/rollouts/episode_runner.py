@@ -10,21 +10,21 @@ from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
-from tidegate.actor.engines.port import Completed, Rollouts, Sample, Steering
+from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
 from tidegate.actor.engines.token_port import TokenEngine
-from tidegate.actor.rollouts.deadlines import TailWatch
-from tidegate.actor.rollouts.early_stop import SettleCheck
+from tidegate.actor.rollouts.deadlines import DeadlineWatch
+from tidegate.actor.rollouts.early_stop import EarlyStopCheck
 from tidegate.actor.rollouts.engine_stats import report_engine
 from tidegate.actor.rollouts.episode import Episode, Group
 from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_under_one_version
 from tidegate.actor.rollouts.latency import rollout_time_s
-from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused, cut_short, settled_early
+from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult, cut_short, stopped_early
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
 from tidegate.actor.rollouts.resumption import fresh, resume
-from tidegate.actor.rollouts.time_accounting import Clocks
+from tidegate.actor.rollouts.time_accounting import TimeAccounts
 from tidegate.actor.rollouts.token_counts import TokenCounts
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TaskId
@@ -43,15 +43,15 @@ class EpisodeRunner:
         *,
         engine: TokenEngine,
         player: EpisodePlayer,
-        steering: Steering,
+        steering: EngineSteering,
         predictions: Predictions,
-        tail: TailWatch,
+        deadlines: DeadlineWatch,
         keeper: ProgressKeeper,
         holder: PolicyHolder,
-        clocks: Clocks,
+        time_accounts: TimeAccounts,
         slots: int,
     ) -> None:
-        """``slots``: continuations that the engine writes at once. ``tail`` marks what is to be cut."""
+        """``slots``: continuations that the engine writes at once. ``deadlines`` marks what is to be cut."""
         self.flows_max = max(1, slots // context.settings.workload.num_samples)
         self.batch_max = 1
         self._context = context
@@ -59,57 +59,57 @@ class EpisodeRunner:
         self._player = player
         self._steering = steering
         self._predictions = predictions
-        self._tail = tail
+        self._deadlines = deadlines
         self._keeper = keeper
         self._holder = holder
         self._slots = slots
         self._latency = context.settings.workload.latency_by_bin()
         staleness = context.settings.staleness
         self._limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
-        self._settle_check = SettleCheck(context)
-        self._clocks = clocks
+        self._early_stop = EarlyStopCheck(context)
+        self._time_accounts = time_accounts
         self._tokens = TokenCounts(context.stats)
 
     async def account(self) -> None:
         """Keep the statistics true while long rollouts run, until draining."""
 
         def also() -> None:
-            self._clocks.tell()
-            self._tokens.tell()
+            self._time_accounts.update()
+            self._tokens.update()
 
         await report_engine(self._context, self._steering, also)
 
     def stop(self) -> None:
         """End what is under way; it is kept for other actors."""
         self._steering.stop = True
-        self._tail.changed.set()
+        self._deadlines.changed.set()
 
     def close(self) -> None:
         """Nothing but memory is held."""
 
-    async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[Made]:
+    async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
         """Run one task; nothing comes back of one that was stopped."""
         [task] = tasks
         try:
             self._engine.check_task(task)
         except TidegateError as error:
-            yield Refused(task, error)
+            yield RefusedTask(task, error)
             return
         group = await self._begin(task)
-        self._tail.grows(task, group)
-        self._keeper.grows(group)
+        self._deadlines.track_group(task, group)
+        self._keeper.track(group)
         try:
             with self._tokens.writing(group):
-                made = await self._made(group)
-            self._tokens.ended(group, made)
-            if made is None or isinstance(made, Refused):
+                result = await self._result(group)
+            self._tokens.record_end(group, result)
+            if result is None or isinstance(result, RefusedTask):
                 await self._keeper.write(group)
-                self._keeper.hands_on(task.task_id)
+                self._keeper.release(task.task_id)
         finally:
-            self._keeper.leaves(task.task_id)
-            self._tail.over(task.task_id)
-        if made is not None:
-            yield made
+            self._keeper.untrack(task.task_id)
+            self._deadlines.untrack(task.task_id)
+        if result is not None:
+            yield result
 
     async def _begin(self, task: Task) -> Group:
         """The task's group: what another actor left of it, or a fresh one."""
@@ -133,41 +133,41 @@ class EpisodeRunner:
         )
         return resumed.group
 
-    async def _made(self, group: Group) -> Made | None:
+    async def _result(self, group: Group) -> RolloutResult | None:
         """What becomes of a group; None when it was stopped."""
         task = group.task
         try:
-            made = await run_until(self._stopped(task.task_id), self._make(group))
+            result = await run_until(self._stopped(task.task_id), self._make(group))
         except RecordError as error:
             self._context.stats.add("episodes_failed_total")
             return self._failed(group, error)
         except TidegateError as error:
-            return None if self._steering.stop else Refused(task, error)
-        if made is not None:
-            if isinstance(made, Rollouts):
-                self._predictions.took(made)
-            return made
-        mark = self._tail.marks.get(task.task_id)
+            return None if self._steering.stop else RefusedTask(task, error)
+        if result is not None:
+            if isinstance(result, Rollouts):
+                self._predictions.record_duration(result)
+            return result
+        mark = self._deadlines.marks.get(task.task_id)
         if mark is None:
             return None
-        self._predictions.cut(task, elapsed_s=mark.elapsed_s, length=mark.length)
+        self._predictions.record_cut(task, elapsed_s=mark.elapsed_s, length=mark.length)
         return cut_short(task, mark, num_made=group.num_begun)
 
     async def _stopped(self, task_id: TaskId | None = None) -> None:
         """Return as soon as the engine is to stop or the task is marked to be cut."""
-        changed = self._tail.changed
-        while not (self._steering.stop or task_id in self._tail.marks):
+        changed = self._deadlines.changed
+        while not (self._steering.stop or task_id in self._deadlines.marks):
             changed.clear()
             await changed.wait()
 
-    async def _make(self, group: Group) -> Rollouts | GivenUp:
+    async def _make(self, group: Group) -> Rollouts | DroppedTask:
         """All samples, or the first of them and then the rest; and the time that they have to take."""
-        task, check = group.task, self._settle_check
-        num_first = check.num_first if check.may_settle(task) else task.num_samples
+        task, check = group.task, self._early_stop
+        num_first = check.num_first if check.applies_to(task) else task.num_samples
         begun = await self._round(group, 0, num_first, since_s=group.started_at_s)
         if num_first < task.num_samples:
-            if task.task_id in await check.settled([begun], share=1.0 / self.flows_max):
-                return settled_early(task, begun)
+            if task.task_id in await check.groups_to_stop([begun], share=1.0 / self.flows_max):
+                return stopped_early(task, begun)
             begun = await self._round(group, num_first, task.num_samples, since_s=begun.finished_at_s)
         return begun
 
@@ -177,13 +177,13 @@ class EpisodeRunner:
         decode, clock = self._engine.tokenizer.decode, self._context.clock
         rollouts = group.rollouts(decode, num_samples=stop, finished_at_s=clock.now_s())
         if stop == group.task.num_samples:
-            self._predictions.wrote(rollouts)
+            self._predictions.record_lengths(rollouts)
         part = msgspec.structs.replace(group.task, num_samples=stop - start)
         wanted_s = rollout_time_s(self._latency, part, first_sample=start)
         left_s = wanted_s - (clock.now_s() - since_s)
         if left_s <= 0.0:
             return rollouts
-        with self._clocks.waiting():
+        with self._time_accounts.waiting():
             await asyncio.sleep(left_s)
         return msgspec.structs.replace(rollouts, finished_at_s=clock.now_s())
 
@@ -196,8 +196,8 @@ class EpisodeRunner:
         except ExceptionGroup as group:
             raise group.exceptions[0] from group
 
-    def _failed(self, group: Group, error: RecordError) -> GivenUp:
-        return GivenUp(
+    def _failed(self, group: Group, error: RecordError) -> DroppedTask:
+        return DroppedTask(
             task=group.task,
             by="failed",
             reason="failed",

@@ -5,21 +5,21 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.rollouts.deadlines import Mark
+from tidegate.actor.rollouts.deadlines import CutMark
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import DropReason, Task
 
 EndedBy = Literal["cut", "settled", "failed"]
 
 
-class Refused(msgspec.Struct, frozen=True, eq=False):
+class RefusedTask(msgspec.Struct, frozen=True, eq=False):
     """A task that this actor cannot run, or not now."""
 
     task: Task
     error: TidegateError
 
 
-class GivenUp(msgspec.Struct, frozen=True):
+class DroppedTask(msgspec.Struct, frozen=True):
     """A task that ends without a trajectory: cut, settled by rule, or failed.
 
     ``length``: steps or tokens of its longest sample when it ended. ``num_made``: samples that were begun.
@@ -34,12 +34,12 @@ class GivenUp(msgspec.Struct, frozen=True):
     num_made: int
 
 
-Made: TypeAlias = Rollouts | GivenUp | Refused
+RolloutResult: TypeAlias = Rollouts | DroppedTask | RefusedTask
 
 
-def cut_short(task: Task, mark: Mark, *, num_made: int) -> GivenUp:
+def cut_short(task: Task, mark: CutMark, *, num_made: int) -> DroppedTask:
     """A task that was ended because it would be too late."""
-    return GivenUp(
+    return DroppedTask(
         task=task,
         by="cut",
         reason=mark.decision.reason,
@@ -50,10 +50,10 @@ def cut_short(task: Task, mark: Mark, *, num_made: int) -> GivenUp:
     )
 
 
-def settled_early(task: Task, begun: Rollouts) -> GivenUp:
+def stopped_early(task: Task, begun: Rollouts) -> DroppedTask:
     """A group that needs no more samples: those of ``begun`` were rewarded alike."""
     num_made = len(begun.samples)
-    return GivenUp(
+    return DroppedTask(
         task=task,
         by="settled",
         reason="settled",

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import LineageTree
@@ -13,10 +13,10 @@ from tidegate.core.staleness import LineageTree
 class PolicyHolder:
     """The newest policy this actor may serve, and the lineage tree that came with it."""
 
-    def __init__(self, steering: Steering, bell: asyncio.Event) -> None:
-        """``steering`` shows the engine what was offered; ``bell`` is rung for who waits for a policy."""
+    def __init__(self, steering: EngineSteering, wakeup: asyncio.Event) -> None:
+        """``steering`` shows the engine what was offered; ``wakeup`` is rung for who waits for a policy."""
         self._steering = steering
-        self._bell = bell
+        self._wakeup = wakeup
         self.tree = LineageTree()
         self.loaded_at_s = 0.0
         self._num_holds = 0
@@ -36,7 +36,7 @@ class PolicyHolder:
             self._kept_back = snapshot
             return
         self._steering.newest = snapshot
-        self._bell.set()
+        self._wakeup.set()
 
     @contextmanager
     def hold(self) -> Generator[None]:
@@ -48,4 +48,4 @@ class PolicyHolder:
             self._num_holds -= 1
             if not self._num_holds and self._kept_back is not None:
                 self._steering.newest, self._kept_back = self._kept_back, None
-                self._bell.set()
+                self._wakeup.set()

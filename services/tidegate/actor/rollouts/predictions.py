@@ -31,7 +31,7 @@ class Predictions:
         self._wants_tokens = config.cap_quantile > 0.0 or config.group_by_length
         self._wants_seconds = config.policy == "cut"
 
-    def wrote(self, rollouts: Rollouts) -> None:
+    def record_lengths(self, rollouts: Rollouts) -> None:
         """Learn from completions how long they are; one that met its cap would have been longer."""
         task = rollouts.task
         if self._wants_tokens and task.kind == "group":
@@ -39,13 +39,13 @@ class Predictions:
                 ended = sample.finish_reason == ENDED
                 self._tokens.observe(task.curriculum_bin, sample.num_steps, ended=ended)
 
-    def took(self, rollouts: Rollouts) -> None:
+    def record_duration(self, rollouts: Rollouts) -> None:
         """Learn how long a whole task took."""
         if self._wants_seconds:
             took_s = rollouts.finished_at_s - rollouts.started_at_s
             self._seconds.observe(rollouts.task.curriculum_bin, took_s)
 
-    def cut(self, task: Task, *, elapsed_s: float, length: int) -> None:
+    def record_cut(self, task: Task, *, elapsed_s: float, length: int) -> None:
         """Learn from a task that was ended before its end: it would have taken longer.
 
         Its longest completion counts for its tokens; how many of the others had ended is not known.

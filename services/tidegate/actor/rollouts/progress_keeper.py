@@ -35,9 +35,9 @@ class ProgressKeeper:
         self._context = context
         self._period_s = period_s
         self._stream = context.topology.stream("PROGRESS")
-        # Running groups, with what was news when they were written last; freed when they leave.
-        self._growing: dict[TaskId, Group] = {}
-        self._told: dict[TaskId, tuple[int, int]] = {}
+        # Running groups, with what was revision when they were written last; freed when they leave.
+        self._groups: dict[TaskId, Group] = {}
+        self._written: dict[TaskId, tuple[int, int]] = {}
         # Tasks that have a message; freed when it is purged, or when they are for another actor.
         self._kept: set[TaskId] = set()
         self._writes = itertools.count()
@@ -48,30 +48,30 @@ class ProgressKeeper:
     async def run(self) -> None:
         """Write what is new of all that runs, until draining and nothing runs."""
         drain, pause_s = self._context.drain, self._period_s
-        while not drain.requested or self._growing:
+        while not drain.requested or self._groups:
             if drain.requested:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._idle.wait(), timeout=pause_s)
             else:
                 await drain.sleep(pause_s)
             num_bytes = 0
-            for group in list(self._growing.values()):
+            for group in list(self._groups.values()):
                 num_bytes += await self.write(group)
             pause_s = max(self._period_s, num_bytes / BYTES_PER_S)
 
-    def grows(self, group: Group) -> None:
+    def track(self, group: Group) -> None:
         """A group is about to be written, until it ``leaves``."""
-        self._growing[group.task.task_id] = group
+        self._groups[group.task.task_id] = group
         self._idle.clear()
 
-    def leaves(self, task_id: TaskId) -> None:
+    def untrack(self, task_id: TaskId) -> None:
         """A task runs here no longer; its message stays."""
-        self._growing.pop(task_id, None)
-        self._told.pop(task_id, None)
-        if not self._growing:
+        self._groups.pop(task_id, None)
+        self._written.pop(task_id, None)
+        if not self._groups:
             self._idle.set()
 
-    def hands_on(self, task_id: TaskId) -> None:
+    def release(self, task_id: TaskId) -> None:
         """A task is for another actor, and so is its message."""
         self._kept.discard(task_id)
 
@@ -81,9 +81,9 @@ class ProgressKeeper:
             return await self._write(group)
 
     async def _write(self, group: Group) -> int:
-        context, task, news = self._context, group.task, group.news()
-        left = task.task_id not in self._growing  # while others were written: it may be done, and forgotten
-        if left or not group.num_tokens or self._told.get(task.task_id) == news:
+        context, task, revision = self._context, group.task, group.revision()
+        left = task.task_id not in self._groups  # while others were written: it may be done, and forgotten
+        if left or not group.num_tokens or self._written.get(task.task_id) == revision:
             return 0
         data = encode_progress(group.progress())
         try:
@@ -98,8 +98,8 @@ class ProgressKeeper:
             context.log.warning("progress_not_kept", task_id=task.task_id, error=str(error))
             return 0
         self._kept.add(task.task_id)
-        if task.task_id in self._growing:
-            self._told[task.task_id] = news
+        if task.task_id in self._groups:
+            self._written[task.task_id] = revision
         context.stats.add("progress_kept_total")
         context.stats.add("progress_bytes_total", len(data))
         return len(data)

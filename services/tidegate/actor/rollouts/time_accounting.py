@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from tidegate.runtime.service import ServiceContext
 
 
-class Clocks:
+class TimeAccounts:
     """``busy_s_total``: the engine has work, or rollouts wait for their time (``wait_latency_s_total`` when only that).
 
     ``wait_session_s_total``: all that runs waits for its environment, and the engine has nothing to write.
@@ -20,7 +20,7 @@ class Clocks:
         self._num_waiting = 0
         self._since_s = context.clock.monotonic_s()
 
-    def tell(self) -> None:
+    def update(self) -> None:
         """Count what passed since the last time."""
         stats = self._context.stats
         now_s = self._context.clock.monotonic_s()
@@ -36,32 +36,32 @@ class Clocks:
     @contextmanager
     def writing(self) -> Generator[None]:
         """An episode is with the engine."""
-        self.tell()
+        self.update()
         self._num_writing += 1
         try:
             yield
         finally:
-            self.tell()
+            self.update()
             self._num_writing -= 1
 
     @contextmanager
     def answering(self) -> Generator[None]:
         """An episode is with its environment, or waits for one."""
-        self.tell()
+        self.update()
         self._num_answering += 1
         try:
             yield
         finally:
-            self.tell()
+            self.update()
             self._num_answering -= 1
 
     @contextmanager
     def waiting(self) -> Generator[None]:
         """A task waits for its time to pass; that counts as work."""
-        self.tell()
+        self.update()
         self._num_waiting += 1
         try:
             yield
         finally:
-            self.tell()
+            self.update()
             self._num_waiting -= 1

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tidegate.actor.rollouts.episode import Group
-from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused
+from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.runtime.stats_board import StatsBoard
 
 
@@ -24,7 +24,7 @@ class TokenCounts:
         # Running groups, each with its tokens that are on the board or came from elsewhere; freed when they end.
         self._counted: list[tuple[Group, int]] = []
 
-    def tell(self) -> None:
+    def update(self) -> None:
         """Bring the board up to date with what runs."""
         before = self._counted
         self._counted = [(group, group.num_chosen) for group, _ in before]
@@ -38,12 +38,12 @@ class TokenCounts:
         try:
             yield
         finally:
-            self.tell()
+            self.update()
             self._counted = [(each, counted) for each, counted in self._counted if each is not group]
 
-    def ended(self, group: Group, made: Made | None) -> None:
+    def record_end(self, group: Group, result: RolloutResult | None) -> None:
         """A group is written no more; what was made of it, None where it was stopped."""
-        if made is None or isinstance(made, Refused):
+        if result is None or isinstance(result, RefusedTask):
             self._stats.add("tokens_handed_on_total", group.num_chosen)
-        elif isinstance(made, GivenUp):
+        elif isinstance(result, DroppedTask):
             self._stats.add("tokens_given_up_total", group.num_chosen)

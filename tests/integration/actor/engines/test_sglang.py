@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.integration.actor.engines.sglang_server import SglangServer
-from tests.integration.actor.engines.vllm_harness import House, make_setting, opened, save_tokenizer
+from tests.integration.actor.engines.vllm_harness import Harness, make_setting, opened, save_tokenizer
 from tests.unit.models.tiny_llama import CONTEXT, make_folder, open_model
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.registry import open_token_engine
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.integration
 class World:
     """A contract server, an engine on it, and versions of its model."""
 
-    def __init__(self, server: SglangServer, house: House, arrays: dict[str, Array]) -> None:
+    def __init__(self, server: SglangServer, harness: Harness, arrays: dict[str, Array]) -> None:
         self.server = server
-        self.house = house
+        self.harness = harness
         self._arrays = arrays
 
     def snapshot(self, step: int) -> PolicySnapshot:
@@ -51,14 +51,14 @@ async def world(
     save_tokenizer(model)
     contract = SglangServer(model, **server)
     async with contract.served() as url:
-        steering = Steering()
+        steering = EngineSteering()
         policy = PolicyConfig(kind="transformers", path=str(model), context_length=CONTEXT)
         config = ServerConfig(url=url, retry_delay_s=0.02, drain_deadline_s=0.1)
         setting = make_setting(policy, folder, config, cache_on_swap=cache_on_swap)
         engine = open_token_engine("sglang", setting, steering, SystemClock())
         assert isinstance(engine, ServerEngine)
-        async with opened(engine, steering) as house:
-            yield World(contract, house, open_model(model).to_arrays())
+        async with opened(engine, steering) as harness:
+            yield World(contract, harness, open_model(model).to_arrays())
 
 
 def assert_each_token_is_its_versions(written: Written) -> None:
@@ -72,12 +72,12 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
     tmp_path: Path, incremental: bool, cache_on_swap: Literal["recompute", "keep"]
 ) -> None:
     async with world(tmp_path, cache_on_swap=cache_on_swap, incremental=incremental) as at:
-        await at.house.serve(at.snapshot(1))
+        await at.harness.serve(at.snapshot(1))
         written = [Written() for _ in range(4)]
-        writings = [at.house.write((3, 4, 5), one, num_tokens=40) for one in written]
+        writings = [at.harness.write((3, 4, 5), one, num_tokens=40) for one in written]
         for step in (2, 3):
-            await at.house.until(lambda step=step: all(step - 1 in one.tokens for one in written))
-            await at.house.serve(at.snapshot(step))
+            await at.harness.until(lambda step=step: all(step - 1 in one.tokens for one in written))
+            await at.harness.serve(at.snapshot(step))
         assert {await writing for writing in writings} == {"length"}
         for one in written:
             assert len(one.tokens) == 40
@@ -87,10 +87,10 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
 
 async def test_where_pieces_do_not_say_whose_they_are_requests_go_on_as_new_ones(tmp_path: Path) -> None:
     async with world(tmp_path, labels=False) as at:
-        await at.house.serve(at.snapshot(1))
-        writing = at.house.write((3, 4, 5), written := Written(), num_tokens=40)
-        await at.house.until(lambda: len(written.tokens) > 5)
-        await at.house.serve(at.snapshot(2))
+        await at.harness.serve(at.snapshot(1))
+        writing = at.harness.write((3, 4, 5), written := Written(), num_tokens=40)
+        await at.harness.until(lambda: len(written.tokens) > 5)
+        await at.harness.serve(at.snapshot(2))
         assert await writing == "length"
         assert len(written.tokens) == 40
         assert_each_token_is_its_versions(written)
@@ -99,25 +99,27 @@ async def test_where_pieces_do_not_say_whose_they_are_requests_go_on_as_new_ones
 
 async def test_a_stop_token_ends_a_continuation(tmp_path: Path) -> None:
     async with world(tmp_path) as at:
-        await at.house.serve(at.snapshot(7))
-        writing = at.house.write((3, 4), written := Written(), num_tokens=9, stops=frozenset({7}))
+        await at.harness.serve(at.snapshot(7))
+        writing = at.harness.write((3, 4), written := Written(), num_tokens=9, stops=frozenset({7}))
         assert await writing == "stop"
         assert written.tokens == [7]
 
 
 async def test_weights_that_cannot_be_loaded_leave_the_version_before_in_place(tmp_path: Path) -> None:
     async with world(tmp_path) as at:
-        await at.house.serve(at.snapshot(1))
+        await at.harness.serve(at.snapshot(1))
         refused = at.snapshot(2)
         # The disk the server sees lost what was written for it.
         emptied = tmp_path / "server-weights" / "actor-0" / str(refused.version)
         await asyncio.to_thread(emptied.mkdir)
-        at.house.steering.newest = refused
-        await at.house.until(lambda: at.house.steering.figures["server_updates_refused_total"] > 0)
+        at.harness.steering.newest = refused
+        await at.harness.until(lambda: at.harness.steering.figures["server_updates_refused_total"] > 0)
         written = Written()
-        assert await at.house.write((3, 4), written, num_tokens=3) == "length"
+        assert await at.harness.write((3, 4), written, num_tokens=3) == "length"
         assert_each_token_is_its_versions(written)
-        await at.house.until(lambda: at.house.steering.serving is refused)  # written anew, and tried again
+        await at.harness.until(
+            lambda: at.harness.steering.serving is refused
+        )  # written anew, and tried again
         assert at.server.paused is None
 
 
@@ -126,4 +128,4 @@ async def test_only_vllm_servers_are_started_by_an_actor(tmp_path: Path) -> None
     policy = PolicyConfig(kind="transformers", path=str(model), context_length=CONTEXT)
     setting = make_setting(policy, tmp_path, ServerConfig(python="python"))
     with pytest.raises(ConfigError):
-        open_token_engine("sglang", setting, Steering(), SystemClock())
+        open_token_engine("sglang", setting, EngineSteering(), SystemClock())

@@ -21,7 +21,7 @@ from tests.integration.actor.engines.vllm_harness import (
     vllm_python,
 )
 from tests.support.broker import free_port
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_port import Piece, ProbeAnswer, ServerDialect, ServerRequest
 from tidegate.actor.engines.server_process import ServerProcess
@@ -88,116 +88,116 @@ def start_server(policy: PolicyConfig, start: Path) -> tuple[ServerProcess, str]
 async def test_tokens_come_with_the_logprobs_of_the_sampler_that_drew_them(
     server: Server, tmp_path: Path
 ) -> None:
-    steering = Steering()
-    async with opened(engine_at(server.url, server.policy, tmp_path, steering), steering) as house:
-        await house.serve(server.versions.random(1))
+    steering = EngineSteering()
+    async with opened(engine_at(server.url, server.policy, tmp_path, steering), steering) as harness:
+        await harness.serve(server.versions.random(1))
         written = Written()
-        assert await house.write((3, 4, 5), written, num_tokens=20) == "length"
+        assert await harness.write((3, 4, 5), written, num_tokens=20) == "length"
         assert server.versions.error((3, 4, 5), written) < TOLERANCE
         hot = Written()
-        await house.write((3, 4, 5), hot, num_tokens=20, temperature=1.5)
+        await harness.write((3, 4, 5), hot, num_tokens=20, temperature=1.5)
         assert server.versions.error((3, 4, 5), hot, temperature=1.5) < TOLERANCE
         greedy, again = Written(), Written()
-        await house.write((3, 4, 5), greedy, num_tokens=20, temperature=0.0)
-        await house.write((3, 4, 5), again, num_tokens=20, temperature=0.0)
+        await harness.write((3, 4, 5), greedy, num_tokens=20, temperature=0.0)
+        await harness.write((3, 4, 5), again, num_tokens=20, temperature=0.0)
         assert greedy.tokens == again.tokens
         assert set(greedy.logprobs) == {0.0}
         stopped = Written()
         stops = frozenset({greedy.tokens[3]})
-        assert await house.write((3, 4, 5), stopped, num_tokens=20, temperature=0.0, stops=stops) == "stop"
+        assert await harness.write((3, 4, 5), stopped, num_tokens=20, temperature=0.0, stops=stops) == "stop"
         assert stopped.tokens == greedy.tokens[: greedy.tokens.index(greedy.tokens[3]) + 1]
 
 
 async def test_requests_under_way_are_kept_across_updates_and_each_token_is_its_versions(
     server: Server, tmp_path: Path
 ) -> None:
-    steering = Steering()
-    async with opened(engine_at(server.url, server.policy, tmp_path, steering), steering) as house:
-        await house.serve(server.versions.random(11))
+    steering = EngineSteering()
+    async with opened(engine_at(server.url, server.policy, tmp_path, steering), steering) as harness:
+        await harness.serve(server.versions.random(11))
         contexts = [(3, 4, 5 + index) for index in range(SLOTS)]
         written = [Written() for _ in contexts]
         writings = [
-            house.write(context, one, num_tokens=NUM_TOKENS)
+            harness.write(context, one, num_tokens=NUM_TOKENS)
             for context, one in zip(contexts, written, strict=True)
         ]
         for step in (12, 13, 14):
-            await house.until(lambda step=step: all(is_at(one, step - 1) for one in written))
-            await house.serve(server.versions.random(step))
+            await harness.until(lambda step=step: all(is_at(one, step - 1) for one in written))
+            await harness.serve(server.versions.random(step))
         assert {await writing for writing in writings} == {"length"}
         assert {len(one.tokens) for one in written} == {NUM_TOKENS}
         assert min(len(one.spans()) for one in written) >= 2
         # Read anew under each version, every token has the logprob of the version it is labelled with.
         errors = [server.versions.error(context, one) for context, one in zip(contexts, written, strict=True)]
         assert max(errors) < TOLERANCE
-        assert house.steering.figures["server_streams_cut_total"] == 0
-        assert house.steering.figures["server_probe_error"] < TOLERANCE
+        assert harness.steering.figures["server_streams_cut_total"] == 0
+        assert harness.steering.figures["server_probe_error"] < TOLERANCE
 
 
 async def test_no_token_of_kept_caches_is_labelled_with_the_version_after_or_before_it(
     server: Server, tmp_path: Path
 ) -> None:
-    steering = Steering()
+    steering = EngineSteering()
     engine = engine_at(server.url, server.policy, tmp_path, steering, cache_on_swap="keep")
-    async with opened(engine, steering) as house:
-        await house.serve(server.versions.writes_only(20, odd=False))
+    async with opened(engine, steering) as harness:
+        await harness.serve(server.versions.writes_only(20, odd=False))
         written = [Written() for _ in range(SLOTS)]
         writings = [
-            house.write((3, 4, 5 + index), one, num_tokens=NUM_TOKENS) for index, one in enumerate(written)
+            harness.write((3, 4, 5 + index), one, num_tokens=NUM_TOKENS) for index, one in enumerate(written)
         ]
         for step in (21, 22, 23):
-            await house.until(lambda step=step: all(is_at(one, step - 1) for one in written))
-            await house.serve(server.versions.writes_only(step, odd=step % 2 == 1))
+            await harness.until(lambda step=step: all(is_at(one, step - 1) for one in written))
+            await harness.serve(server.versions.writes_only(step, odd=step % 2 == 1))
         assert {await writing for writing in writings} == {"length"}
         for one in written:
             for span in one.spans():
                 assert {token % 2 for token in one.tokens[span.start : span.stop]} == {span.version.step % 2}
         assert min(len(one.spans()) for one in written) >= 2
-        assert house.steering.figures["server_streams_cut_total"] == 0
+        assert harness.steering.figures["server_streams_cut_total"] == 0
 
 
 async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way(
     server: Server, tmp_path: Path
 ) -> None:
-    steering, spoiling = Steering(), list[Spoiling]()
+    steering, spoiling = EngineSteering(), list[Spoiling]()
 
     def around(dialect: ServerDialect) -> ServerDialect:
         spoiling.append(Spoiling(dialect, folder=tmp_path / "spoiled", model=Path(server.policy.path)))
         return spoiling[0]
 
     engine = engine_at(server.url, server.policy, tmp_path, steering, around=around)
-    async with opened(engine, steering) as house:
+    async with opened(engine, steering) as harness:
         first = server.versions.random(31)
-        await house.serve(first)
+        await harness.serve(first)
         for number, way in enumerate(("old head", "shuffled"), start=1):
             written = Written()
-            writing = house.write((3, 4, 5), written, num_tokens=NUM_TOKENS)
-            await house.until(lambda written=written: len(written.tokens) > 20)
+            writing = harness.write((3, 4, 5), written, num_tokens=NUM_TOKENS)
+            await harness.until(lambda written=written: len(written.tokens) > 20)
             spoiling[0].way = way
             steering.newest = server.versions.random(31 + number)
-            await house.until(
-                lambda number=number: house.steering.figures["server_updates_refused_total"] == number
+            await harness.until(
+                lambda number=number: harness.steering.figures["server_updates_refused_total"] == number
             )
-            assert house.steering.figures["server_probe_error"] > 10 * TOLERANCE
+            assert harness.steering.figures["server_probe_error"] > 10 * TOLERANCE
             steering.newest = first
             assert await writing == "length"
             assert [span.version for span in written.spans()] == [first.version]
             assert server.versions.error((3, 4, 5), written) < TOLERANCE
-        await house.serve(server.versions.random(39))  # and the next good one is taken
-        assert house.steering.figures["server_updates_refused_total"] == 2
+        await harness.serve(server.versions.random(39))  # and the next good one is taken
+        assert harness.steering.figures["server_updates_refused_total"] == 2
 
 
 async def test_a_server_started_with_a_tied_head_serves_what_is_right_or_nothing(tmp_path: Path) -> None:
     vllm_python()
     policy = make_policy(tmp_path / "model")
     process, url = start_server(policy, tmp_path / "model")
-    versions, steering = Versions(policy), Steering()
+    versions, steering = Versions(policy), EngineSteering()
     figures = steering.figures
     await process.start()
     try:
-        async with opened(engine_at(url, policy, tmp_path, steering), steering) as house:
+        async with opened(engine_at(url, policy, tmp_path, steering), steering) as harness:
             for step in (1, 2):
                 wanted = steering.newest = versions.random(step)
-                await house.until(
+                await harness.until(
                     lambda wanted=wanted: (
                         steering.serving is wanted or figures["server_updates_refused_total"] > 0
                     )
@@ -206,7 +206,7 @@ async def test_a_server_started_with_a_tied_head_serves_what_is_right_or_nothing
                     assert figures["server_probe_error"] > 10 * TOLERANCE
                     return
                 written = Written()
-                await house.write((3, 4, 5), written, num_tokens=20)
+                await harness.write((3, 4, 5), written, num_tokens=20)
                 assert versions.error((3, 4, 5), written) < TOLERANCE
     finally:
         await process.stop()
@@ -217,14 +217,14 @@ async def test_a_server_killed_while_it_writes_loses_nothing_written_and_is_star
 ) -> None:
     python = vllm_python()
     policy = make_policy(tmp_path / "model")
-    versions, steering = Versions(policy), Steering()
+    versions, steering = Versions(policy), EngineSteering()
     config = ServerConfig(python=str(python), ready_deadline_s=READY_S)
     engine = open_engine(make_setting(policy, tmp_path, config), steering, SystemClock())
-    async with opened(engine, steering) as house:
-        await house.serve(versions.random(1))
+    async with opened(engine, steering) as harness:
+        await harness.serve(versions.random(1))
         written = Written()
-        writing = house.write((3, 4, 5), written, num_tokens=NUM_TOKENS)
-        await house.until(lambda: len(written.tokens) > 20)
+        writing = harness.write((3, 4, 5), written, num_tokens=NUM_TOKENS)
+        await harness.until(lambda: len(written.tokens) > 20)
         killed = server_processes()
         for process in killed:
             os.kill(process.pid, signal.SIGKILL)
@@ -232,14 +232,14 @@ async def test_a_server_killed_while_it_writes_loses_nothing_written_and_is_star
             await writing
         kept = list(written.tokens)
         assert len(kept) > 20
-        writing = house.write(
+        writing = harness.write(
             (3, 4, 5, *kept), written, num_tokens=10
         )  # waits for the server that is started
         assert await writing == "length"
         assert written.tokens[: len(kept)] == kept
         assert len(written.tokens) == len(kept) + 10
         assert versions.error((3, 4, 5), written) < TOLERANCE
-        assert house.steering.figures["server_losses_total"] >= 1
+        assert harness.steering.figures["server_losses_total"] >= 1
         last = server_processes()
     gone, alive = psutil.wait_procs(last, timeout=30)
     assert gone

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.unit.models.tiny_llama import make_folder
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine
@@ -117,10 +117,10 @@ class Versions:
         return worst
 
 
-class House:
+class Harness:
     """An engine on a server, and what steers it."""
 
-    def __init__(self, engine: ServerEngine, steering: Steering) -> None:
+    def __init__(self, engine: ServerEngine, steering: EngineSteering) -> None:
         self.engine = engine
         self.steering = steering
         self.running = asyncio.create_task(engine.run())
@@ -163,13 +163,13 @@ def make_setting(policy: PolicyConfig, folder: Path, server: ServerConfig, **cha
 
 
 @asynccontextmanager
-async def opened(engine: ServerEngine, steering: Steering) -> AsyncGenerator[House]:
-    house = House(engine, steering)
+async def opened(engine: ServerEngine, steering: EngineSteering) -> AsyncGenerator[Harness]:
+    harness = Harness(engine, steering)
     try:
-        yield house
+        yield harness
     finally:
         steering.stop = True
-        await asyncio.gather(house.running, return_exceptions=True)
+        await asyncio.gather(harness.running, return_exceptions=True)
         await engine.close()
 
 
@@ -177,7 +177,7 @@ def engine_at(
     url: str,
     policy: PolicyConfig,
     folder: Path,
-    steering: Steering,
+    steering: EngineSteering,
     *,
     around: Callable[[VllmDialect], ServerDialect] = lambda dialect: dialect,
     cache_on_swap: Any = "recompute",

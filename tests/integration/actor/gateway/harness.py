@@ -30,7 +30,7 @@ CALCULATOR: Any = {
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
 
-class House:
+class Harness:
     """The parts of a running gateway."""
 
     def __init__(self, engine: ScriptedEngine, config: GatewayConfig) -> None:
@@ -55,13 +55,13 @@ class House:
 @asynccontextmanager
 async def gateway(
     script: Callable[[str], str], *, config: GatewayConfig = CONFIG, engine: ScriptedEngine | None = None
-) -> AsyncGenerator[House]:
-    house = House(engine or ScriptedEngine(script), config)
-    await house.server.start(port=0)
+) -> AsyncGenerator[Harness]:
+    harness = Harness(engine or ScriptedEngine(script), config)
+    await harness.server.start(port=0)
     try:
-        yield house
+        yield harness
     finally:
-        await house.server.close()
+        await harness.server.close()
 
 
 def with_config(**fields: object) -> GatewayConfig:

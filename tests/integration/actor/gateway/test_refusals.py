@@ -39,10 +39,10 @@ pytestmark = pytest.mark.integration
 )
 async def test_what_cannot_be_given_is_refused_in_the_apis_words(fields: Any, param: str | None) -> None:
     arguments: Any = {"model": "m", "messages": HELLO, **fields}
-    async with gateway(lambda _: "hi") as house:
-        episode = house.episode()
+    async with gateway(lambda _: "hi") as harness:
+        episode = harness.episode()
         with pytest.raises(openai.BadRequestError) as caught:
-            await house.client(episode.api_key).chat.completions.create(**arguments)
+            await harness.client(episode.api_key).chat.completions.create(**arguments)
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
     assert caught.value.message
@@ -50,64 +50,64 @@ async def test_what_cannot_be_given_is_refused_in_the_apis_words(fields: Any, pa
 
 
 async def test_sampling_of_the_call_gives_way_where_the_run_says_so() -> None:
-    async with gateway(lambda _: "hi", config=with_config(sampling="override")) as house:
-        await house.client(house.episode().api_key).chat.completions.create(
+    async with gateway(lambda _: "hi", config=with_config(sampling="override")) as harness:
+        await harness.client(harness.episode().api_key).chat.completions.create(
             model="m", messages=HELLO, temperature=0.0
         )
-    assert house.engine.seen[0][0].sampler.temperature == 1.0
+    assert harness.engine.seen[0][0].sampler.temperature == 1.0
 
 
 async def test_conversation_longer_than_the_context_is_refused() -> None:
     engine = ScriptedEngine(lambda _: "hi", context_length=20)
-    async with gateway(engine.script, engine=engine) as house:
+    async with gateway(engine.script, engine=engine) as harness:
         with pytest.raises(openai.BadRequestError) as caught:
-            await house.client(house.episode().api_key).chat.completions.create(model="m", messages=HELLO)
+            await harness.client(harness.episode().api_key).chat.completions.create(model="m", messages=HELLO)
     assert caught.value.code == "context_length_exceeded"
 
 
 async def test_wrong_key_is_unauthorised_and_opens_nothing() -> None:
-    async with gateway(lambda _: "hi") as house:
-        one, other = house.episode(), house.episode(sample_index=1)
+    async with gateway(lambda _: "hi") as harness:
+        one, other = harness.episode(), harness.episode(sample_index=1)
         forged = f"tg-{one.episode_id}-{other.api_key.rpartition('-')[2]}"
         for key in ("nonsense", forged, one.reward_key, f"tg-{one.episode_id}-", "tg-x", OPERATOR_KEY):
             with pytest.raises(openai.AuthenticationError) as caught:
-                await house.client(key).chat.completions.create(model="m", messages=HELLO)
+                await harness.client(key).chat.completions.create(model="m", messages=HELLO)
             assert caught.value.code == "invalid_api_key"
-        house.table.close(other)
+        harness.table.close(other)
         with pytest.raises(openai.AuthenticationError):
-            await house.client(other.api_key).models.list()
+            await harness.client(other.api_key).models.list()
     assert one.recorder.num_turns == other.recorder.num_turns == 0
 
 
 async def test_one_episode_never_goes_on_from_anothers_conversation() -> None:
-    async with gateway(lambda _: "secret") as house:
-        one, other = house.episode(), house.episode(sample_index=1)
-        first = await house.client(one.api_key).chat.completions.create(model="m", messages=HELLO)
+    async with gateway(lambda _: "secret") as harness:
+        one, other = harness.episode(), harness.episode(sample_index=1)
+        first = await harness.client(one.api_key).chat.completions.create(model="m", messages=HELLO)
         messages: Any = [*HELLO, first.choices[0].message, {"role": "user", "content": "more"}]
-        await house.client(other.api_key).chat.completions.create(model="m", messages=messages)
+        await harness.client(other.api_key).chat.completions.create(model="m", messages=messages)
     [leaf] = other.recorder.leaves()
     assert leaf.parent is None
 
 
 async def test_calls_past_those_an_episode_may_have_under_way_are_told_to_come_again() -> None:
-    async with gateway(lambda _: "hi", config=with_config(calls_max=1)) as house:
-        house.engine.hold = asyncio.Event()
-        episode = house.episode()
-        client = house.client(episode.api_key)
+    async with gateway(lambda _: "hi", config=with_config(calls_max=1)) as harness:
+        harness.engine.hold = asyncio.Event()
+        episode = harness.episode()
+        client = harness.client(episode.api_key)
         first = asyncio.create_task(client.chat.completions.create(model="m", messages=HELLO))
-        await until(lambda: house.engine.under_way == 1)
+        await until(lambda: harness.engine.under_way == 1)
         with pytest.raises(openai.RateLimitError) as caught:
             await client.chat.completions.create(model="m", messages=HELLO)
         assert caught.value.response.headers["Retry-After"] == "1"
-        house.engine.hold.set()
+        harness.engine.hold.set()
         await first
         await client.chat.completions.create(model="m", messages=HELLO)
-    assert house.stats.value("gateway_refused_429_total") == 1
+    assert harness.stats.value("gateway_refused_429_total") == 1
 
 
 async def test_turns_of_an_episode_are_bounded() -> None:
-    async with gateway(lambda _: "hi", config=with_config(turns_max=1)) as house:
-        client = house.client(house.episode().api_key)
+    async with gateway(lambda _: "hi", config=with_config(turns_max=1)) as harness:
+        client = harness.client(harness.episode().api_key)
         await client.chat.completions.create(model="m", messages=HELLO)
         with pytest.raises(openai.BadRequestError) as caught:
             await client.chat.completions.create(model="m", messages=HELLO)
@@ -115,9 +115,9 @@ async def test_turns_of_an_episode_are_bounded() -> None:
 
 
 async def test_body_larger_than_the_bound_is_refused() -> None:
-    async with gateway(lambda _: "hi", config=with_config(request_bytes_max=1024)) as house:
+    async with gateway(lambda _: "hi", config=with_config(request_bytes_max=1024)) as harness:
         with pytest.raises(openai.APIStatusError) as caught:
-            await house.client(house.episode().api_key).chat.completions.create(
+            await harness.client(harness.episode().api_key).chat.completions.create(
                 model="m", messages=[{"role": "user", "content": "x" * 4096}]
             )
     assert caught.value.status_code == 413
@@ -127,10 +127,10 @@ async def test_body_larger_than_the_bound_is_refused() -> None:
 async def test_engine_that_is_away_is_unavailable_and_records_nothing(*, stream: bool) -> None:
     engine = ScriptedEngine(lambda _: "hi")
     engine.error = UnavailableError("The server is away")
-    async with gateway(engine.script, engine=engine) as house:
-        episode = house.episode()
+    async with gateway(engine.script, engine=engine) as harness:
+        episode = harness.episode()
         with pytest.raises(openai.InternalServerError) as caught:
-            await house.client(episode.api_key).chat.completions.create(
+            await harness.client(episode.api_key).chat.completions.create(
                 model="m", messages=HELLO, stream=stream
             )
     assert caught.value.status_code == 503
@@ -139,38 +139,38 @@ async def test_engine_that_is_away_is_unavailable_and_records_nothing(*, stream:
 
 
 async def test_agent_that_hangs_up_frees_the_engine_and_leaves_no_record() -> None:
-    async with gateway(lambda _: "hi there") as house:
-        house.engine.hold = asyncio.Event()
-        episode = house.episode()
-        stream = await house.client(episode.api_key).chat.completions.create(
+    async with gateway(lambda _: "hi there") as harness:
+        harness.engine.hold = asyncio.Event()
+        episode = harness.episode()
+        stream = await harness.client(episode.api_key).chat.completions.create(
             model="m", messages=HELLO, stream=True
         )
         await stream.close()
-        await until(lambda: house.engine.under_way == 0)
+        await until(lambda: harness.engine.under_way == 0)
     assert episode.recorder.num_turns == 0
 
 
 async def test_calls_of_an_episode_that_ends_are_cut_off() -> None:
-    async with gateway(lambda _: "hi there") as house:
-        house.engine.hold = asyncio.Event()
-        episode = house.episode()
+    async with gateway(lambda _: "hi there") as harness:
+        harness.engine.hold = asyncio.Event()
+        episode = harness.episode()
         call = asyncio.create_task(
-            house.client(episode.api_key).chat.completions.create(model="m", messages=HELLO)
+            harness.client(episode.api_key).chat.completions.create(model="m", messages=HELLO)
         )
-        await until(lambda: house.engine.under_way == 1)
-        house.table.close(episode)
-        await until(lambda: house.engine.under_way == 0)
+        await until(lambda: harness.engine.under_way == 1)
+        harness.table.close(episode)
+        await until(lambda: harness.engine.under_way == 0)
         with pytest.raises(openai.APIConnectionError):
             await call
-        assert house.table.num_open == 0
+        assert harness.table.num_open == 0
     assert episode.recorder.num_turns == 0
 
 
 async def test_unknown_paths_answer_in_the_apis_shape() -> None:
     async with (
-        gateway(lambda _: "hi") as house,
+        gateway(lambda _: "hi") as harness,
         ClientSession() as session,
-        session.get(f"{house.base}/v1/embeddings") as response,
+        session.get(f"{harness.base}/v1/embeddings") as response,
     ):
         body = await response.json()
     assert response.status == 404
@@ -178,9 +178,9 @@ async def test_unknown_paths_answer_in_the_apis_shape() -> None:
 
 
 async def test_reward_ends_an_episode_once_and_only_with_the_rewards_key() -> None:
-    async with gateway(lambda _: "hi") as house, ClientSession() as session:
-        episode = house.episode()
-        url = f"{house.base}/tidegate/episodes/{episode.episode_id}/reward"
+    async with gateway(lambda _: "hi") as harness, ClientSession() as session:
+        episode = harness.episode()
+        url = f"{harness.base}/tidegate/episodes/{episode.episode_id}/reward"
 
         async def post(key: str, body: Any) -> int:
             headers = {"Authorization": f"Bearer {key}"}
@@ -192,21 +192,21 @@ async def test_reward_ends_an_episode_once_and_only_with_the_rewards_key() -> No
         assert await post(episode.reward_key, {"reward": 1.0, "components": {"format": 0.5}}) == 200
         assert await post(episode.reward_key, {"reward": 0.0}) == 401, "its keys open nothing any more"
         with pytest.raises(openai.AuthenticationError):
-            await house.client(episode.api_key).chat.completions.create(model="m", messages=HELLO)
+            await harness.client(episode.api_key).chat.completions.create(model="m", messages=HELLO)
     assert episode.reward is not None
     assert (episode.reward.reward, episode.reward.components) == (1.0, {"format": 0.5})
 
 
 async def test_agents_of_http_are_given_what_waits_for_them() -> None:
-    async with gateway(lambda _: "hi") as house, ClientSession() as session:
+    async with gateway(lambda _: "hi") as harness, ClientSession() as session:
         operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
-        url = f"{house.base}/tidegate/episodes"
+        url = f"{harness.base}/tidegate/episodes"
         async with session.post(url, headers={"Authorization": "Bearer guess"}) as response:
             assert response.status == 401
         async with session.post(url, headers=operator) as response:
             assert (response.status, response.headers["Retry-After"]) == (503, "1")
-        episode = house.episode()
-        house.table.offer(episode)
+        episode = harness.episode()
+        harness.table.offer(episode)
         async with session.post(url, headers=operator) as response:
             given = await response.json()
         assert given["task"]["prompt"] == "What is 12*(3+1)?"

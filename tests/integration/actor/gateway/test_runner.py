@@ -20,12 +20,12 @@ from tests.support.broker import free_port
 from tests.support.service_harness import make_context, until
 from tests.support.settings import make_settings
 from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task, version
-from tidegate.actor.engines.port import Rollouts, Sample, Steering
+from tidegate.actor.engines.port import EngineSteering, Rollouts, Sample
 from tidegate.actor.engines.token_port import Written
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.runner import HOST_VARIABLE, OPERATOR_KEY_VARIABLE, AgentRunner
 from tidegate.actor.rollouts.heldout import HeldOutProblem
-from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused
+from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Task
@@ -83,7 +83,7 @@ async def agents(
         workload=WorkloadConfig(kind="text", env="calculator", num_samples=num_samples),
         listen=listen,
     )
-    steering = Steering()
+    steering = EngineSteering()
     context = make_context("actor", settings, bus=cast("Bus", None), index=index)
     runner = AgentRunner(
         context if stats is None else dataclasses.replace(context, stats=stats),
@@ -101,11 +101,11 @@ async def agents(
         await serving
 
 
-async def made_of(runner: AgentRunner, task: Task) -> list[Made]:
+async def made_of(runner: AgentRunner, task: Task) -> list[RolloutResult]:
     return [made async for made in runner.run([task])]
 
 
-def samples_of(made: list[Made]) -> tuple[Sample, ...]:
+def samples_of(made: list[RolloutResult]) -> tuple[Sample, ...]:
     [rollouts] = made
     assert isinstance(rollouts, Rollouts), rollouts
     return rollouts.samples
@@ -252,7 +252,7 @@ async def test_group_with_an_episode_without_reward_is_dropped_where_the_run_say
     config = with_config(command=python(f"{CALL_ONCE}\nraise SystemExit('gave up')"), without_reward="drop")
     async with agents(engine, config, tmp_path, num_samples=2) as runner:
         [made] = await made_of(runner, question(num_samples=2))
-    assert isinstance(made, GivenUp)
+    assert isinstance(made, DroppedTask)
     assert (made.by, made.reason) == ("failed", "failed")
     assert "gave up" in made.detail
     assert made.length > 0
@@ -267,7 +267,7 @@ async def test_task_whose_program_never_calls_is_refused_after_its_attempts(
     )
     async with agents(engine, config, tmp_path) as runner:
         [made] = await made_of(runner, question())
-    assert isinstance(made, Refused)
+    assert isinstance(made, RefusedTask)
     assert "no idea" in str(made.error)
     assert marks.read_text() == "xxx"
 
@@ -276,14 +276,14 @@ async def test_task_that_the_engine_refuses_starts_no_program(engine: ScriptedEn
     engine.error = RecordError("too long")
     async with agents(engine, with_config(command=("/does/not/exist",)), tmp_path) as runner:
         [made] = await made_of(runner, question())
-    assert isinstance(made, Refused)
+    assert isinstance(made, RefusedTask)
     assert made.error is engine.error
 
 
 async def test_program_that_is_not_there_is_told_of(engine: ScriptedEngine, tmp_path: Path) -> None:
     async with agents(engine, with_config(command=("/does/not/exist",)), tmp_path) as runner:
         [made] = await made_of(runner, question())
-    assert isinstance(made, Refused)
+    assert isinstance(made, RefusedTask)
     assert "actor.gateway.command" in str(made.error)
 
 
@@ -385,7 +385,7 @@ async def test_task_that_no_agent_comes_for_is_refused(engine: ScriptedEngine, t
     config = with_config(command=(), port=free_port(), claim_deadline_s=0.05)
     async with agents(engine, config, tmp_path) as runner:
         [made] = await made_of(runner, question())
-    assert isinstance(made, Refused)
+    assert isinstance(made, RefusedTask)
     assert "No agent came" in str(made.error)
     assert runner.num_open == 0
 

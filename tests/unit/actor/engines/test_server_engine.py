@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.actor.engines.toy_server import ToyServer
 from tests.unit.models.tiny_llama import CONTEXT, make_folder, open_model
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine, UpdateRefusedError
 from tidegate.actor.engines.server_probe import LocalProbe
@@ -27,12 +27,12 @@ NO_STOP: frozenset[int] = frozenset()
 CONFIG = ServerConfig(retry_delay_s=0.02, drain_deadline_s=0.2, ready_deadline_s=1.0)
 
 
-class House:
+class Harness:
     """An engine, its server, and what steers it."""
 
     def __init__(self, folder: Path, server: ToyServer, config: ServerConfig = CONFIG) -> None:
         self.server = server
-        self.steering = Steering()
+        self.steering = EngineSteering()
         self.model_folder = make_folder(folder / "model", tied=True)
         self.weights = ServerWeights(
             self.model_folder, folder / "weights", lora=LoraConfig(), dtype="float32"
@@ -86,10 +86,10 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    house = House(tmp_path, ToyServer())
-    yield house
-    await house.close()
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    harness = Harness(tmp_path, ToyServer())
+    yield harness
+    await harness.close()
 
 
 def assert_each_token_is_its_versions(written: Written) -> None:
@@ -97,22 +97,22 @@ def assert_each_token_is_its_versions(written: Written) -> None:
     assert labels == written.tokens
 
 
-async def test_nothing_is_sent_before_a_version_was_found_good(house: House) -> None:
-    writing = house.write(written := Written(), num_tokens=3)
+async def test_nothing_is_sent_before_a_version_was_found_good(harness: Harness) -> None:
+    writing = harness.write(written := Written(), num_tokens=3)
     await asyncio.sleep(0.05)
-    assert house.server.num_requests == 0
-    assert house.steering.away, "a task would only grow old"
-    await house.serve(1)
-    await house.until(lambda: not house.steering.away)
+    assert harness.server.num_requests == 0
+    assert harness.steering.away, "a task would only grow old"
+    await harness.serve(1)
+    await harness.until(lambda: not harness.steering.away)
     assert await writing == "length"
     assert written.tokens == [1, 1, 1]
-    assert house.server.calls.index("probe") < house.server.calls.index("stream")
+    assert harness.server.calls.index("probe") < harness.server.calls.index("stream")
 
 
-async def test_a_stop_token_ends_a_continuation(house: House) -> None:
-    await house.serve(7)
+async def test_a_stop_token_ends_a_continuation(harness: Harness) -> None:
+    await harness.serve(7)
     written = Written()
-    assert await house.write(written, num_tokens=9, stop_ids=frozenset({7})) == "stop"
+    assert await harness.write(written, num_tokens=9, stop_ids=frozenset({7})) == "stop"
     assert written.tokens == [7]
 
 
@@ -120,190 +120,192 @@ async def test_a_stop_token_ends_a_continuation(house: House) -> None:
 async def test_requests_under_way_are_kept_across_updates_with_each_token_its_versions(
     tmp_path: Path, labels_pieces: bool
 ) -> None:
-    house = House(tmp_path, ToyServer(labels_pieces=labels_pieces))
-    house.server.wire_s = 0.02
-    await house.serve(1)
+    harness = Harness(tmp_path, ToyServer(labels_pieces=labels_pieces))
+    harness.server.wire_s = 0.02
+    await harness.serve(1)
     written = [Written() for _ in range(6)]
-    writings = [house.write(one, num_tokens=45) for one in written]
+    writings = [harness.write(one, num_tokens=45) for one in written]
     for step in (2, 3):
-        await house.until(lambda step=step: all(step - 1 in one.tokens for one in written))
-        await house.serve(step)
+        await harness.until(lambda step=step: all(step - 1 in one.tokens for one in written))
+        await harness.serve(step)
     assert {await writing for writing in writings} == {"length"}
     for one in written:
         assert len(one.tokens) == 45
         assert_each_token_is_its_versions(one)
-    assert house.server.num_requests == 6
-    assert house.steering.figures["server_streams_cut_total"] == 0
-    await house.close()
+    assert harness.server.num_requests == 6
+    assert harness.steering.figures["server_streams_cut_total"] == 0
+    await harness.close()
 
 
 async def test_tokens_that_never_prove_to_have_arrived_are_given_up_and_requests_go_on(
     tmp_path: Path,
 ) -> None:
-    house = House(tmp_path, ToyServer(counts=False))
-    house.server.wire_s = 0.03
-    await house.serve(1)
-    writing = house.write(written := Written(), num_tokens=40)
-    await house.until(lambda: len(written.tokens) > 3)
-    await house.serve(2)
+    harness = Harness(tmp_path, ToyServer(counts=False))
+    harness.server.wire_s = 0.03
+    await harness.serve(1)
+    writing = harness.write(written := Written(), num_tokens=40)
+    await harness.until(lambda: len(written.tokens) > 3)
+    await harness.serve(2)
     assert await writing == "length"
     assert len(written.tokens) == 40
     assert_each_token_is_its_versions(written)
-    assert house.server.num_requests == 2
-    await house.close()
+    assert harness.server.num_requests == 2
+    await harness.close()
 
 
-async def test_a_caller_that_leaves_costs_no_later_token_its_label(house: House) -> None:
-    house.server.wire_s = 0.02
-    await house.serve(1)
-    gone = house.write(Written(), num_tokens=40)
+async def test_a_caller_that_leaves_costs_no_later_token_its_label(harness: Harness) -> None:
+    harness.server.wire_s = 0.02
+    await harness.serve(1)
+    gone = harness.write(Written(), num_tokens=40)
     await asyncio.sleep(0.03)
     gone.cancel()
-    writing = house.write(written := Written(), num_tokens=40)
-    await house.until(lambda: len(written.tokens) > 3)
-    await house.serve(2)
+    writing = harness.write(written := Written(), num_tokens=40)
+    await harness.until(lambda: len(written.tokens) > 3)
+    await harness.serve(2)
     await writing
     assert_each_token_is_its_versions(written)
-    writing = house.write(written := Written(), num_tokens=40)
-    await house.until(lambda: len(written.tokens) > 3)
-    num_cut = house.steering.figures["server_streams_cut_total"]
-    await house.serve(3)
+    writing = harness.write(written := Written(), num_tokens=40)
+    await harness.until(lambda: len(written.tokens) > 3)
+    num_cut = harness.steering.figures["server_streams_cut_total"]
+    await harness.serve(3)
     await writing
     assert_each_token_is_its_versions(written)
-    assert house.steering.figures["server_streams_cut_total"] == num_cut
+    assert harness.steering.figures["server_streams_cut_total"] == num_cut
 
 
-async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(house: House, tmp_path: Path) -> None:
-    await house.serve(1)
+async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(
+    harness: Harness, tmp_path: Path
+) -> None:
+    await harness.serve(1)
     # What vLLM did with a tied head: the body is the new one, the head the old.
-    old = read_untied(house.model_folder)
-    wrong = house.weights.merge(house.snapshot(2).tensors) | {"lm_head.weight": old["lm_head.weight"]}
-    write_folder(tmp_path / "wrong", wrong, model=house.model_folder, dtype="float32")
-    writing = house.write(written := Written(), num_tokens=45)
-    await house.until(lambda: len(written.tokens) > 3)
-    house.server.loads_instead = tmp_path / "wrong"
-    house.steering.newest = house.snapshot(2)
-    await house.until(lambda: house.steering.figures["server_updates_refused_total"] > 0)
-    house.steering.newest = newer = house.snapshot(3)
+    old = read_untied(harness.model_folder)
+    wrong = harness.weights.merge(harness.snapshot(2).tensors) | {"lm_head.weight": old["lm_head.weight"]}
+    write_folder(tmp_path / "wrong", wrong, model=harness.model_folder, dtype="float32")
+    writing = harness.write(written := Written(), num_tokens=45)
+    await harness.until(lambda: len(written.tokens) > 3)
+    harness.server.loads_instead = tmp_path / "wrong"
+    harness.steering.newest = harness.snapshot(2)
+    await harness.until(lambda: harness.steering.figures["server_updates_refused_total"] > 0)
+    harness.steering.newest = newer = harness.snapshot(3)
     assert await writing == "length"
     assert 2 not in written.tokens
     assert_each_token_is_its_versions(written)
-    await house.until(lambda: house.steering.serving is newer)
-    assert house.steering.figures["server_updates_refused_total"] == 1
-    assert not house.server.paused
+    await harness.until(lambda: harness.steering.serving is newer)
+    assert harness.steering.figures["server_updates_refused_total"] == 1
+    assert not harness.server.paused
 
 
-async def test_a_shuffled_tensor_is_refused(house: House, tmp_path: Path) -> None:
-    await house.serve(1)
-    wrong = house.weights.merge(house.snapshot(2).tensors)
+async def test_a_shuffled_tensor_is_refused(harness: Harness, tmp_path: Path) -> None:
+    await harness.serve(1)
+    wrong = harness.weights.merge(harness.snapshot(2).tensors)
     name = "model.layers.1.self_attn.v_proj.weight"
     wrong[name] = wrong[name].flip(0)
-    write_folder(tmp_path / "wrong", wrong, model=house.model_folder, dtype="float32")
-    house.server.loads_instead = tmp_path / "wrong"
-    house.steering.newest = house.snapshot(2)
-    await house.until(lambda: house.steering.figures["server_updates_refused_total"] > 0)
-    assert house.steering.serving is not None
-    assert house.steering.serving.version.step == 1
+    write_folder(tmp_path / "wrong", wrong, model=harness.model_folder, dtype="float32")
+    harness.server.loads_instead = tmp_path / "wrong"
+    harness.steering.newest = harness.snapshot(2)
+    await harness.until(lambda: harness.steering.figures["server_updates_refused_total"] > 0)
+    assert harness.steering.serving is not None
+    assert harness.steering.serving.version.step == 1
 
 
 @pytest.mark.parametrize("call", ["pause", "load", "resume", "probe"])
 async def test_a_call_that_fails_leaves_the_version_before_in_place_and_nothing_paused(
-    house: House, call: str
+    harness: Harness, call: str
 ) -> None:
-    await house.serve(1)
-    house.server.refusals.append(call)
-    house.steering.newest = second = house.snapshot(2)
-    await house.until(lambda: house.steering.figures["server_updates_refused_total"] > 0)
+    await harness.serve(1)
+    harness.server.refusals.append(call)
+    harness.steering.newest = second = harness.snapshot(2)
+    await harness.until(lambda: harness.steering.figures["server_updates_refused_total"] > 0)
     written = Written()
-    assert await house.write(written, num_tokens=2) == "length"
-    await house.until(lambda: house.steering.serving is second)  # it was tried again
-    assert not house.server.paused
+    assert await harness.write(written, num_tokens=2) == "length"
+    await harness.until(lambda: harness.steering.serving is second)  # it was tried again
+    assert not harness.server.paused
     assert_each_token_is_its_versions(written)
 
 
 async def test_the_engine_fails_after_updates_that_fail_in_a_row(tmp_path: Path) -> None:
-    house = House(tmp_path, ToyServer())
-    await house.serve(1)
-    house.server.refuses = "0-a@2"
-    house.steering.newest = house.snapshot(2)
+    harness = Harness(tmp_path, ToyServer())
+    await harness.serve(1)
+    harness.server.refuses = "0-a@2"
+    harness.steering.newest = harness.snapshot(2)
     with pytest.raises(UpdateRefusedError):
-        await house.running
-    assert house.steering.figures["server_updates_refused_total"] == CONFIG.failures_max
-    assert not house.server.paused
-    assert house.server.weights == "0-a@1"
+        await harness.running
+    assert harness.steering.figures["server_updates_refused_total"] == CONFIG.failures_max
+    assert not harness.server.paused
+    assert harness.server.weights == "0-a@1"
     with pytest.raises(UnavailableError):
-        await house.write(Written(), num_tokens=1)
-    await house.close()
+        await harness.write(Written(), num_tokens=1)
+    await harness.close()
 
 
-async def test_a_lost_server_fails_its_requests_and_gets_its_weights_anew(house: House) -> None:
-    await house.serve(1)
-    writing = house.write(written := Written(), num_tokens=45)
-    await house.until(lambda: len(written.tokens) > 3)
-    house.server.die()
+async def test_a_lost_server_fails_its_requests_and_gets_its_weights_anew(harness: Harness) -> None:
+    await harness.serve(1)
+    writing = harness.write(written := Written(), num_tokens=45)
+    await harness.until(lambda: len(written.tokens) > 3)
+    harness.server.die()
     with pytest.raises(UnavailableError):
         await writing
     kept = list(written.tokens)
     assert len(kept) > 3
-    await house.until(lambda: house.steering.away)
-    house.server.up = True
-    await house.until(lambda: not house.steering.away)
-    writing = house.write(written, num_tokens=5)
+    await harness.until(lambda: harness.steering.away)
+    harness.server.up = True
+    await harness.until(lambda: not harness.steering.away)
+    writing = harness.write(written, num_tokens=5)
     assert await writing == "length"
     assert written.tokens == [*kept, 1, 1, 1, 1, 1]
-    assert house.server.weights == "0-a@1"
-    assert house.steering.figures["server_losses_total"] >= 1
+    assert harness.server.weights == "0-a@1"
+    assert harness.steering.figures["server_losses_total"] >= 1
 
 
-async def test_all_that_is_measured_is_shown_as_a_metric(house: House) -> None:
-    await house.serve(1)
+async def test_all_that_is_measured_is_shown_as_a_metric(harness: Harness) -> None:
+    await harness.serve(1)
     shown = {name for name in BOARDS["actor"] if name.startswith("server_")}
-    assert house.steering.figures.keys() == shown
+    assert harness.steering.figures.keys() == shown
 
 
-async def test_requests_that_updates_find_under_way_are_counted(house: House) -> None:
-    await house.serve(1)
+async def test_requests_that_updates_find_under_way_are_counted(harness: Harness) -> None:
+    await harness.serve(1)
     written = [Written(), Written()]
-    writings = [house.write(one, num_tokens=45) for one in written]
+    writings = [harness.write(one, num_tokens=45) for one in written]
     for step in (2, 3):
-        await house.until(lambda step=step: min(len(one.tokens) for one in written) > 3 * step)
-        await house.serve(step)
+        await harness.until(lambda step=step: min(len(one.tokens) for one in written) > 3 * step)
+        await harness.serve(step)
     assert {await writing for writing in writings} == {"length"}
-    assert house.steering.figures["server_requests_kept_total"] == 4
+    assert harness.steering.figures["server_requests_kept_total"] == 4
 
 
 async def test_a_server_that_does_not_come_back_ends_the_engine(tmp_path: Path) -> None:
-    house = House(tmp_path, ToyServer(), ServerConfig(ready_deadline_s=0.05))
-    await house.serve(1)
-    house.server.die()
+    harness = Harness(tmp_path, ToyServer(), ServerConfig(ready_deadline_s=0.05))
+    await harness.serve(1)
+    harness.server.die()
     with pytest.raises(UnavailableError):
-        await house.running
-    await house.close()
+        await harness.running
+    await harness.close()
 
 
-async def test_somebody_else_updating_the_server_is_found_out(house: House) -> None:
-    await house.serve(5)
-    writing = house.write(written := Written(), num_tokens=30)
-    await house.until(lambda: len(written.tokens) > 3)
-    house.server.weights = "0-a@6"
+async def test_somebody_else_updating_the_server_is_found_out(harness: Harness) -> None:
+    await harness.serve(5)
+    writing = harness.write(written := Written(), num_tokens=30)
+    await harness.until(lambda: len(written.tokens) > 3)
+    harness.server.weights = "0-a@6"
     with pytest.raises(CorruptionError):
         await writing
     with pytest.raises(CorruptionError):
-        await house.running
+        await harness.running
 
 
-async def test_stopping_ends_what_is_written_with_what_it_has(house: House) -> None:
-    await house.serve(1)
-    writing = house.write(written := Written(), num_tokens=45)
-    await house.until(lambda: len(written.tokens) > 3)
-    house.steering.stop = True
+async def test_stopping_ends_what_is_written_with_what_it_has(harness: Harness) -> None:
+    await harness.serve(1)
+    writing = harness.write(written := Written(), num_tokens=45)
+    await harness.until(lambda: len(written.tokens) > 3)
+    harness.steering.stop = True
     with pytest.raises(UnavailableError):
         await writing
-    await house.running
+    await harness.running
     assert_each_token_is_its_versions(written)
 
 
-async def test_a_context_that_does_not_fit_is_refused(house: House) -> None:
+async def test_a_context_that_does_not_fit_is_refused(harness: Harness) -> None:
     request = TokenRequest("r", tuple([3] * CONTEXT), Sampler(max_new_tokens=1), NO_STOP)
     with pytest.raises(RecordError):
-        await house.engine.generate(request, Written())
+        await harness.engine.generate(request, Written())

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.unit.actor.support import CHAR_LM, SAMPLER, group_task, snapshot, version
-from tidegate.actor.engines.port import Steering
+from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.token_port import TokenRequest, Written
 from tidegate.actor.engines.torch_engine import TorchEngine, open_engine
@@ -42,7 +42,7 @@ def request(
 
 @asynccontextmanager
 async def running(
-    steering: Steering, *, slots: int = 4, model: CharLm | None = None
+    steering: EngineSteering, *, slots: int = 4, model: CharLm | None = None
 ) -> AsyncGenerator[TorchEngine]:
     engine = TorchEngine(
         model or CharLm(SPEC), CharTokenizer(), slots=slots, steering=steering, clock=SystemClock()
@@ -72,7 +72,7 @@ def slow_logprobs(arrays: dict[str, Array], tokens: list[int]) -> list[float]:
 
 
 async def test_requests_wait_for_the_first_policy_and_are_written_under_it() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     async with running(steering, slots=2) as engine:
         texts = [Written() for _ in range(5)]
         calls = [
@@ -94,7 +94,7 @@ async def test_requests_wait_for_the_first_policy_and_are_written_under_it() -> 
 
 
 async def test_a_stop_token_ends_a_text_and_belongs_to_it() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     steering.newest = snapshot(0, params(0))
     async with running(steering) as engine:
         free, stopped = Written(), Written()
@@ -108,21 +108,21 @@ async def test_a_stop_token_ends_a_text_and_belongs_to_it() -> None:
 class Swapping(CharLm):
     """Offers another policy while its tenth pass is under way."""
 
-    def __init__(self, steering: Steering, policy: PolicySnapshot) -> None:
+    def __init__(self, steering: EngineSteering, policy: PolicySnapshot) -> None:
         super().__init__(SPEC)
         self.steering = steering
         self.policy = policy
         self.num_passes = 0
 
-    def read(self, tokens_BT: torch.Tensor, reading: AttentionContext) -> torch.Tensor:
+    def read(self, tokens_BT: torch.Tensor, attention: AttentionContext) -> torch.Tensor:
         self.num_passes += 1
         if self.num_passes == 10:
             self.steering.newest = self.policy
-        return super().read(tokens_BT, reading)
+        return super().read(tokens_BT, attention)
 
 
 async def test_a_policy_offered_while_texts_are_written_makes_their_next_tokens_exactly() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     steering.newest = snapshot(0, params(0))
     texts = [Written() for _ in range(6)]
     async with running(steering, model=Swapping(steering, snapshot(1, params(1)))) as engine:
@@ -145,7 +145,7 @@ async def test_a_policy_offered_while_texts_are_written_makes_their_next_tokens_
 
 
 async def test_a_cancelled_request_frees_its_slot_and_is_written_no_more() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     steering.newest = snapshot(0, params(0))
     async with running(steering, slots=1) as engine:
         first, second = Written(), Written()
@@ -164,7 +164,7 @@ async def test_a_cancelled_request_frees_its_slot_and_is_written_no_more() -> No
 
 
 async def test_a_text_is_gone_on_from_what_a_stopped_engine_left() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     steering.newest = snapshot(0, params(0))
     async with running(steering) as engine:
         text = Written()
@@ -176,7 +176,7 @@ async def test_a_text_is_gone_on_from_what_a_stopped_engine_left() -> None:
         with pytest.raises(UnavailableError):
             await engine.generate(request("late"), Written())
     begun = text.tokens[:]
-    other = Steering()
+    other = EngineSteering()
     other.newest = snapshot(0, params(0))
     async with running(other) as engine:
         rest = Written()
@@ -188,7 +188,7 @@ async def test_a_text_is_gone_on_from_what_a_stopped_engine_left() -> None:
 
 
 async def test_an_engine_that_breaks_says_so_and_leaves_nobody_waiting() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     steering.newest = snapshot(0, params(0))
     engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, steering=steering, clock=SystemClock())
     run = asyncio.create_task(engine.run())
@@ -213,7 +213,7 @@ async def test_what_the_library_raises_becomes_an_error_of_the_service() -> None
         ) -> torch.Tensor:
             raise RuntimeError("out of memory")
 
-    steering = Steering()
+    steering = EngineSteering()
     steering.newest = snapshot(0, params(0))
     engine = TorchEngine(Broken(SPEC), CharTokenizer(), slots=1, steering=steering, clock=SystemClock())
     run = asyncio.create_task(engine.run())
@@ -224,7 +224,7 @@ async def test_what_the_library_raises_becomes_an_error_of_the_service() -> None
 
 
 async def test_cancelling_the_loop_ends_its_thread_and_its_requests() -> None:
-    steering = Steering()
+    steering = EngineSteering()
     steering.newest = snapshot(0, params(0))
     engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, steering=steering, clock=SystemClock())
     run = asyncio.create_task(engine.run())
@@ -239,7 +239,9 @@ async def test_cancelling_the_loop_ends_its_thread_and_its_requests() -> None:
 
 
 async def test_what_does_not_fit_is_refused_before_it_waits() -> None:
-    engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, steering=Steering(), clock=SystemClock())
+    engine = TorchEngine(
+        CharLm(SPEC), CharTokenizer(), slots=1, steering=EngineSteering(), clock=SystemClock()
+    )
     with pytest.raises(RecordError, match="context"):
         await engine.generate(request("long", max_new_tokens=SPEC.context_length), Written())
     cut_off = TokenRequest("cut-off", CONTEXT, Sampler(top_k=5), frozenset({EOS}))
@@ -255,7 +257,7 @@ def test_policies_and_tasks_are_checked_before_they_are_served() -> None:
         actor_index=0,
         slots=2,
     )
-    engine = open_engine(setting, Steering(), SystemClock())
+    engine = open_engine(setting, EngineSteering(), SystemClock())
     assert engine.context_length == CHAR_LM.context_length
     spec = CharLmSpec(
         d_model=CHAR_LM.d_model,

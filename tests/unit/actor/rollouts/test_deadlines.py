@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.unit.actor.support import LINEAGE, group_task, version
-from tidegate.actor.engines.port import Rollouts, Sample, Steering
-from tidegate.actor.rollouts.deadlines import TailWatch, UnderWay
+from tidegate.actor.engines.port import EngineSteering, Rollouts, Sample
+from tidegate.actor.rollouts.deadlines import DeadlineWatch, RolloutStatus
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import Task, VersionSpan
@@ -34,17 +34,17 @@ class Clock:
         return self.at_s
 
 
-class House:
+class Harness:
     """A watch over one actor's rollouts, with a head and a clock to move."""
 
     def __init__(self, *, max_lag: int = 2, config: LongTailConfig = CUT) -> None:
         self.clock = Clock()
-        self.steering = Steering()
+        self.steering = EngineSteering()
         self.predictions = Predictions(config)
         self.head = SimpleNamespace(head=None)
         settings = SimpleNamespace(long_tail=config, staleness=StalenessConfig(max_lag=max_lag))
         context = SimpleNamespace(settings=settings, clock=self.clock)
-        self.watch = TailWatch(
+        self.watch = DeadlineWatch(
             cast("ServiceContext", cast("Any", context)),
             cast("PolicyWatch", cast("Any", self.head)),
             self.steering,
@@ -56,7 +56,7 @@ class House:
 
     def marked(self, *, after_s: float = 0.0) -> dict[str, str]:
         self.clock.at_s += after_s
-        self.watch.look()
+        self.watch.check()
         return {str(task_id): mark.decision.reason for task_id, mark in self.watch.marks.items()}
 
 
@@ -68,116 +68,116 @@ def made(task: Task, *, oldest: int, started_at_s: float, length: int = 7) -> Ro
 
 
 def test_rollout_beyond_the_budget_is_marked_with_how_far_it_was() -> None:
-    house, task = House(max_lag=2), group_task("t-1")
-    house.watch.begin([task])
-    house.steering.begins([task], version(5), now_s=house.clock.at_s)
-    house.steering.position = 11
-    house.publish(7)
-    assert house.marked(after_s=1.0) == {}
-    house.publish(8)
-    assert house.marked(after_s=1.0) == {"t-1": "stale"}
-    mark = house.watch.marks[task.task_id]
+    harness, task = Harness(max_lag=2), group_task("t-1")
+    harness.watch.track([task])
+    harness.steering.begins([task], version(5), now_s=harness.clock.at_s)
+    harness.steering.position = 11
+    harness.publish(7)
+    assert harness.marked(after_s=1.0) == {}
+    harness.publish(8)
+    assert harness.marked(after_s=1.0) == {"t-1": "stale"}
+    mark = harness.watch.marks[task.task_id]
     assert (mark.length, mark.elapsed_s) == (11, pytest.approx(2.0))
-    assert house.steering.cut == {"t-1"}
-    assert house.watch.changed.is_set()
+    assert harness.steering.cut == {"t-1"}
+    assert harness.watch.changed.is_set()
 
 
 def test_oldest_version_counts_however_new_the_one_that_is_served() -> None:
     """Going on under newer weights does not lower the lag: it counts from the first token."""
-    house, task = House(max_lag=2), group_task("t-1")
-    house.watch.begin([task])
-    house.watch.made(made(task, oldest=5, started_at_s=house.clock.at_s))
-    house.publish(8)
-    assert house.marked(after_s=1.0) == {"t-1": "stale"}
-    assert house.watch.marks[task.task_id].length == 7
+    harness, task = Harness(max_lag=2), group_task("t-1")
+    harness.watch.track([task])
+    harness.watch.record_generated(made(task, oldest=5, started_at_s=harness.clock.at_s))
+    harness.publish(8)
+    assert harness.marked(after_s=1.0) == {"t-1": "stale"}
+    assert harness.watch.marks[task.task_id].length == 7
 
 
 def test_rollout_that_will_hardly_make_it_is_marked_before_it_is_late() -> None:
-    house = House(max_lag=4)
+    harness = Harness(max_lag=4)
     for _ in range(50):
-        house.predictions.took(made(group_task(), oldest=0, started_at_s=0.0))  # all take 1 s
+        harness.predictions.record_duration(made(group_task(), oldest=0, started_at_s=0.0))  # all take 1 s
     for seconds in range(100, 200):
         slow = made(group_task(), oldest=0, started_at_s=0.0)
-        house.predictions.took(msgspec.structs.replace(slow, finished_at_s=float(seconds)))
+        harness.predictions.record_duration(msgspec.structs.replace(slow, finished_at_s=float(seconds)))
     for step in range(5):
-        house.publish(step)
-        assert house.marked(after_s=1.0) == {}
+        harness.publish(step)
+        assert harness.marked(after_s=1.0) == {}
     task = group_task("t-1")
-    house.watch.begin([task])
-    house.steering.begins([task], version(4), now_s=house.clock.at_s)
-    assert house.marked(after_s=0.5) == {}, "a third of them end within a second"
-    assert house.marked(after_s=2.0) == {"t-1": "stale"}, (
+    harness.watch.track([task])
+    harness.steering.begins([task], version(4), now_s=harness.clock.at_s)
+    assert harness.marked(after_s=0.5) == {}, "a third of them end within a second"
+    assert harness.marked(after_s=2.0) == {"t-1": "stale"}, (
         "who took 2.5 s takes 100 s: at a version a second, too late"
     )
-    assert "end within" in house.watch.marks[task.task_id].decision.detail
+    assert "end within" in harness.watch.marks[task.task_id].decision.detail
 
 
 def test_rollout_that_is_over_is_marked_no_more_whatever_runs_beside_it() -> None:
-    house = House(max_lag=1)
+    harness = Harness(max_lag=1)
     one, two = group_task("t-1"), group_task("t-2")
-    house.watch.begin([one, two])
-    house.watch.made(made(one, oldest=0, started_at_s=house.clock.at_s))
-    house.watch.made(made(two, oldest=0, started_at_s=house.clock.at_s))
-    house.watch.over(one.task_id)
-    house.publish(9)
-    assert house.marked() == {"t-2": "stale"}
-    house.watch.begin([group_task("t-3")])
-    assert house.marked() == {"t-2": "stale"}, "who begins beside it changes nothing"
-    house.watch.over(two.task_id)
-    assert house.marked() == {}
-    assert house.steering.cut == frozenset()
+    harness.watch.track([one, two])
+    harness.watch.record_generated(made(one, oldest=0, started_at_s=harness.clock.at_s))
+    harness.watch.record_generated(made(two, oldest=0, started_at_s=harness.clock.at_s))
+    harness.watch.untrack(one.task_id)
+    harness.publish(9)
+    assert harness.marked() == {"t-2": "stale"}
+    harness.watch.track([group_task("t-3")])
+    assert harness.marked() == {"t-2": "stale"}, "who begins beside it changes nothing"
+    harness.watch.untrack(two.task_id)
+    assert harness.marked() == {}
+    assert harness.steering.cut == frozenset()
 
 
 class Pages:
     """A task that says itself how far it is."""
 
     def __init__(self) -> None:
-        self.written: UnderWay | None = None
+        self.written: RolloutStatus | None = None
 
-    def under_way(self) -> UnderWay | None:
+    def status(self) -> RolloutStatus | None:
         return self.written
 
 
 def test_tasks_that_grow_side_by_side_are_marked_each_by_its_own_oldest_version() -> None:
-    house = House(max_lag=2)
+    harness = Harness(max_lag=2)
     old, new, unbegun = (group_task(name) for name in ("t-old", "t-new", "t-unbegun"))
     for task, oldest in ((old, 5), (new, 8), (unbegun, None)):
         pages = Pages()
         if oldest is not None:
-            pages.written = UnderWay(task.task_id, version(oldest), house.clock.at_s, length=oldest)
-        house.watch.grows(task, pages)
-    house.publish(8)
-    assert house.marked(after_s=1.0) == {"t-old": "stale"}
-    assert house.watch.marks[old.task_id].length == 5
-    house.watch.over(old.task_id)
-    house.publish(11)
-    assert house.marked() == {"t-new": "stale"}
+            pages.written = RolloutStatus(task.task_id, version(oldest), harness.clock.at_s, length=oldest)
+        harness.watch.track_group(task, pages)
+    harness.publish(8)
+    assert harness.marked(after_s=1.0) == {"t-old": "stale"}
+    assert harness.watch.marks[old.task_id].length == 5
+    harness.watch.untrack(old.task_id)
+    harness.publish(11)
+    assert harness.marked() == {"t-new": "stale"}
 
 
 def test_second_round_of_a_group_counts_from_the_first() -> None:
-    house, task = House(max_lag=2), group_task("t-1")
-    house.watch.begin([task])
-    house.watch.made(made(task, oldest=5, started_at_s=house.clock.at_s))
-    house.steering.begins([task], version(8), now_s=house.clock.at_s)
-    house.publish(8)
-    assert house.marked() == {"t-1": "stale"}
+    harness, task = Harness(max_lag=2), group_task("t-1")
+    harness.watch.track([task])
+    harness.watch.record_generated(made(task, oldest=5, started_at_s=harness.clock.at_s))
+    harness.steering.begins([task], version(8), now_s=harness.clock.at_s)
+    harness.publish(8)
+    assert harness.marked() == {"t-1": "stale"}
 
 
 def test_what_the_engine_holds_of_an_earlier_batch_is_not_looked_at() -> None:
-    house = House(max_lag=0)
-    house.steering.begins([group_task("gone")], version(0), now_s=0.0)
-    house.watch.begin([group_task("t-1")])
-    house.publish(9)
-    assert house.marked() == {}
+    harness = Harness(max_lag=0)
+    harness.steering.begins([group_task("gone")], version(0), now_s=0.0)
+    harness.watch.track([group_task("t-1")])
+    harness.publish(9)
+    assert harness.marked() == {}
 
 
 def test_branch_that_the_head_does_not_know_yet_is_left_for_the_next_look() -> None:
-    house, task = House(), group_task("t-1")
-    house.watch.begin([task])
-    house.steering.begins([task], PolicyVersion(LineageName("1-new"), 3), now_s=house.clock.at_s)
-    assert house.marked() == {}, "before the first policy there is no head"
-    house.publish(9)
-    assert house.marked() == {}
+    harness, task = Harness(), group_task("t-1")
+    harness.watch.track([task])
+    harness.steering.begins([task], PolicyVersion(LineageName("1-new"), 3), now_s=harness.clock.at_s)
+    assert harness.marked() == {}, "before the first policy there is no head"
+    harness.publish(9)
+    assert harness.marked() == {}
     tree = TREE.add(Lineage(LineageName("1-new"), parent=LINEAGE, fork_step=2))
-    house.publish(9, tree=tree)
-    assert house.marked() == {"t-1": "stale"}
+    harness.publish(9, tree=tree)
+    assert harness.marked() == {"t-1": "stale"}

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.support.clocks import wall_clock_s
-from tests.unit.actor.episodes_harness import Echo, House, Notes, task_of
+from tests.unit.actor.episodes_harness import Echo, Harness, Notes, task_of
 from tests.unit.actor.support import evaluation_task, version
 from tidegate.actor.engines.port import Rollouts, Sample
 from tidegate.actor.rollouts.heldout import HeldOutProblem
-from tidegate.actor.rollouts.outcomes import GivenUp, Made, Refused
+from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.state import Provenance, records_of
 from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
 from tidegate.core.ids import RunId
@@ -22,12 +22,12 @@ from tidegate.wire.progress import decode_progress
 from tidegate.wire.validate import validate_trajectory
 
 
-def rollouts_of(made: Made | None) -> Rollouts:
+def rollouts_of(made: RolloutResult | None) -> Rollouts:
     assert isinstance(made, Rollouts), made
     return made
 
 
-def records(made: Made | None) -> list[Trajectory]:
+def records(made: RolloutResult | None) -> list[Trajectory]:
     """What would be published, which is what everybody else would call valid."""
     rollouts = rollouts_of(made)
     traces = [""] * len(rollouts.samples)
@@ -51,8 +51,8 @@ def assert_same(ours: Sample, theirs: Sample, *, but: tuple[str, ...] = ()) -> N
 
 
 async def test_group_of_completions_ends_by_itself_or_at_its_cap() -> None:
-    house = House(stop_share=0.02)
-    made = [rollouts_of(await house.run(task_of(f"t-{number}", max_new_tokens=40))) for number in range(8)]
+    harness = Harness(stop_share=0.02)
+    made = [rollouts_of(await harness.run(task_of(f"t-{number}", max_new_tokens=40))) for number in range(8)]
     reasons = set[str]()
     for rollouts in made:
         assert len(records(rollouts)) == 3
@@ -61,41 +61,41 @@ async def test_group_of_completions_ends_by_itself_or_at_its_cap() -> None:
             assert sample.finish_reason == ("length" if sample.num_steps == 40 else "stop")
             assert sample.reward is None
             assert "chosen" not in sample.tensors
-            assert house.engine.tokenizer.decode(sample.tensors["tokens"].tolist()) == sample.completion
+            assert harness.engine.tokenizer.decode(sample.tensors["tokens"].tolist()) == sample.completion
     assert reasons == {"stop", "length"}
-    assert house.notes.num_published == 0, "what ends before it is kept is never written"
+    assert harness.notes.num_published == 0, "what ends before it is kept is never written"
 
 
 async def test_tasks_run_side_by_side_and_each_leaves_as_soon_as_it_is_done() -> None:
-    house = House(stop_share=0.0)
-    house.engine.hold_at = 20
-    slow = asyncio.create_task(house.run(task_of("t-slow", max_new_tokens=30)))
-    quick = await house.run(task_of("t-quick", max_new_tokens=10))
+    harness = Harness(stop_share=0.0)
+    harness.engine.hold_at = 20
+    slow = asyncio.create_task(harness.run(task_of("t-slow", max_new_tokens=30)))
+    quick = await harness.run(task_of("t-quick", max_new_tokens=10))
     assert rollouts_of(quick).samples[0].num_steps == 10
     assert not slow.done()
-    house.engine.hold_at = None
+    harness.engine.hold_at = None
     assert rollouts_of(await slow).samples[0].num_steps == 30
 
 
 async def test_what_only_its_engine_measures_is_on_the_actors_board() -> None:
-    house = House()
-    house.steering.figures["server_probe_error"] = 0.07
-    house.drain.request()
-    await house.runner.account()
-    assert house.value("server_probe_error") == 0.07
+    harness = Harness()
+    harness.steering.figures["server_probe_error"] = 0.07
+    harness.drain.request()
+    await harness.runner.account()
+    assert harness.value("server_probe_error") == 0.07
 
 
 async def test_as_many_tasks_run_as_fit_with_all_of_their_samples() -> None:
-    assert House(num_samples=3, slots=16).runner.flows_max == 5
-    assert House(num_samples=16, slots=4).runner.flows_max == 1, "the engine lets the others wait"
-    assert House().runner.batch_max == 1
+    assert Harness(num_samples=3, slots=16).runner.flows_max == 5
+    assert Harness(num_samples=16, slots=4).runner.flows_max == 1, "the engine lets the others wait"
+    assert Harness().runner.batch_max == 1
 
 
 async def test_versions_of_tokens_are_those_that_were_served_when_they_were_written() -> None:
-    house = House(stop_share=0.0)
-    running = await house.run_until(task_of(max_new_tokens=30), 12)
-    house.publish(4)
-    house.engine.hold_at = None
+    harness = Harness(stop_share=0.0)
+    running = await harness.run_until(task_of(max_new_tokens=30), 12)
+    harness.publish(4)
+    harness.engine.hold_at = None
     for record in records(await running):
         assert [(span.version, span.start, span.stop) for span in record.spans] == [
             (version(0), 0, 12),
@@ -104,60 +104,60 @@ async def test_versions_of_tokens_are_those_that_were_served_when_they_were_writ
 
 
 async def test_task_that_the_engine_cannot_write_is_refused() -> None:
-    house = House()
-    made = await house.run(task_of(max_new_tokens=0))
-    assert isinstance(made, Refused)
+    harness = Harness()
+    made = await harness.run(task_of(max_new_tokens=0))
+    assert isinstance(made, RefusedTask)
 
 
 async def test_engine_that_lost_its_server_goes_on_from_what_was_written() -> None:
-    house, calm = House(stop_share=0.0), House(stop_share=0.0)
-    running = await house.run_until(task_of(num_samples=1), 7)
-    house.engine.failures = 1
-    house.engine.hold_at = None
+    harness, calm = Harness(stop_share=0.0), Harness(stop_share=0.0)
+    running = await harness.run_until(task_of(num_samples=1), 7)
+    harness.engine.failures = 1
+    harness.engine.hold_at = None
     [sample] = rollouts_of(await running).samples
     assert_same(sample, rollouts_of(await calm.run(task_of(num_samples=1))).samples[0])
-    first, second = house.engine.requests
+    first, second = harness.engine.requests
     assert second.context[: len(first.context)] == first.context
     assert len(second.context) == len(first.context) + 7
     assert second.sampler.max_new_tokens == 53
     assert second.seed != first.seed, "a place to go on from is drawn anew"
-    assert house.value("engine_retries_total") == 1
+    assert harness.value("engine_retries_total") == 1
 
 
 # -- cut, cap, settle, latency -----------------------------------------------------------------------------------------
 
 
 async def test_task_that_falls_out_of_the_budget_is_cut_and_the_others_go_on() -> None:
-    house = House(stop_share=0.0, long_tail=LongTailConfig(policy="cut"))  # max_lag 1
-    old = await house.run_until(task_of("t-old"), 9)
-    house.publish(1)
-    house.engine.hold_at = None
-    house.engine.token_s = 0.001
-    new = asyncio.create_task(house.run(task_of("t-new")))
+    harness = Harness(stop_share=0.0, long_tail=LongTailConfig(policy="cut"))  # max_lag 1
+    old = await harness.run_until(task_of("t-old"), 9)
+    harness.publish(1)
+    harness.engine.hold_at = None
+    harness.engine.token_s = 0.001
+    new = asyncio.create_task(harness.run(task_of("t-new")))
     await asyncio.sleep(0)
-    house.engine.hold_at = 30
-    house.publish(2)
-    while not house.tail.marks:
+    harness.engine.hold_at = 30
+    harness.publish(2)
+    while not harness.deadlines.marks:
         await asyncio.sleep(0.005)
-        house.tail.look()
+        harness.deadlines.check()
     made = await old
-    assert isinstance(made, GivenUp)
+    assert isinstance(made, DroppedTask)
     assert (made.by, made.reason, made.num_made) == ("cut", "stale", 3)
     assert made.length >= 9
-    house.engine.hold_at = None
+    harness.engine.hold_at = None
     assert rollouts_of(await new)
-    assert not house.tail.marks
-    assert not house.steering.cut
+    assert not harness.deadlines.marks
+    assert not harness.steering.cut
 
 
 async def test_first_samples_settle_a_group_whose_rewards_are_alike_and_the_rest_is_never_written() -> None:
     worker = Echo(num_turns=1)
     long_tail = LongTailConfig(early_stop_after=2)
-    house = House(workers=[worker], turns_max=2, num_samples=6, long_tail=long_tail)
-    made = await house.run(task_of(num_samples=6))
-    assert isinstance(made, GivenUp)
+    harness = Harness(workers=[worker], turns_max=2, num_samples=6, long_tail=long_tail)
+    made = await harness.run(task_of(num_samples=6))
+    assert isinstance(made, DroppedTask)
     assert (made.by, made.reason, made.num_made) == ("settled", "settled", 2)
-    assert len({request.request_id.partition("/")[0] for request in house.engine.requests}) == 2
+    assert len({request.request_id.partition("/")[0] for request in harness.engine.requests}) == 2
 
 
 async def test_group_whose_first_rewards_differ_is_made_whole() -> None:
@@ -166,56 +166,56 @@ async def test_group_whose_first_rewards_differ_is_made_whole() -> None:
             step = await super().step(session_id, action=action)
             return msgspec.structs.replace(step, reward=float(len(self.steps)))
 
-    house = House(
+    harness = Harness(
         workers=[Moody(num_turns=1)], turns_max=2, num_samples=5, long_tail=LongTailConfig(early_stop_after=2)
     )
-    rollouts = rollouts_of(await house.run(task_of(num_samples=5)))
+    rollouts = rollouts_of(await harness.run(task_of(num_samples=5)))
     assert len(records(rollouts)) == 5
     assert rollouts.task.num_samples == 5
 
 
 async def test_cap_of_a_bin_is_what_is_written_under_and_recorded() -> None:
-    house = House(long_tail=LongTailConfig(cap_quantile=0.5), stop_share=0.1)
+    harness = Harness(long_tail=LongTailConfig(cap_quantile=0.5), stop_share=0.1)
     for number in range(12):
-        await house.run(task_of(f"t-{number}"))
-    rollouts = rollouts_of(await house.run(task_of("t-last")))
+        await harness.run(task_of(f"t-{number}"))
+    rollouts = rollouts_of(await harness.run(task_of("t-last")))
     assert rollouts.task.sampler.max_new_tokens < 60
     assert max(sample.num_steps for sample in rollouts.samples) <= rollouts.task.sampler.max_new_tokens
 
 
 async def test_rollout_takes_the_time_that_its_workload_says() -> None:
-    house = House(latency="fixed:0.3")
-    rollouts = rollouts_of(await house.run(task_of()))
+    harness = Harness(latency="fixed:0.3")
+    rollouts = rollouts_of(await harness.run(task_of()))
     assert rollouts.finished_at_s - rollouts.started_at_s >= wall_clock_s(0.3)
-    assert house.value("busy_s_total") >= 0.25
-    assert house.value("wait_latency_s_total") >= 0.2
+    assert harness.value("busy_s_total") >= 0.25
+    assert harness.value("wait_latency_s_total") >= 0.2
 
 
 async def test_work_of_several_tasks_at_once_is_counted_once() -> None:
-    house = House(latency="fixed:0.3")
+    harness = Harness(latency="fixed:0.3")
     started_s = time.monotonic()
-    await asyncio.gather(*(house.run(task_of(f"t-{number}")) for number in range(6)))
-    assert 0.25 <= house.value("busy_s_total") <= time.monotonic() - started_s
+    await asyncio.gather(*(harness.run(task_of(f"t-{number}")) for number in range(6)))
+    assert 0.25 <= harness.value("busy_s_total") <= time.monotonic() - started_s
 
 
 # -- stopped and resumed -----------------------------------------------------------------------------------------------
 
 
-async def stopped(house: House, running: "asyncio.Task[Made | None]") -> None:
+async def stopped(harness: Harness, running: "asyncio.Task[RolloutResult | None]") -> None:
     """The actor drains: nothing comes of what runs."""
-    house.runner.stop()
+    harness.runner.stop()
     assert await running is None
 
 
 @pytest.mark.parametrize("num_tokens", [1, 13, 59])
 async def test_drained_rollout_goes_on_elsewhere_and_equals_the_one_that_was_not(num_tokens: int) -> None:
     notes, task = Notes(), task_of()
-    first = House(notes=notes, stop_share=0.0)
+    first = Harness(notes=notes, stop_share=0.0)
     await stopped(first, await first.run_until(task, num_tokens))
     assert notes.num_published == 1
-    second = House(notes=notes, stop_share=0.0)
+    second = Harness(notes=notes, stop_share=0.0)
     made = rollouts_of(await second.run(task))
-    undisturbed = rollouts_of(await House(stop_share=0.0).run(task))
+    undisturbed = rollouts_of(await Harness(stop_share=0.0).run(task))
     for ours, theirs in zip(made.samples, undisturbed.samples, strict=True):
         assert_same(ours, theirs)
     records(made)
@@ -227,7 +227,7 @@ async def test_drained_rollout_goes_on_elsewhere_and_equals_the_one_that_was_not
 
 async def test_resumed_tokens_keep_their_versions_and_the_age_of_the_first() -> None:
     notes, task = Notes(), task_of()
-    first = House(notes=notes, stop_share=0.0)
+    first = Harness(notes=notes, stop_share=0.0)
     running = await first.run_until(task, 5)
     first.publish(1)
     first.engine.hold_at = 8
@@ -236,7 +236,7 @@ async def test_resumed_tokens_keep_their_versions_and_the_age_of_the_first() -> 
         await asyncio.sleep(0.001)
     await stopped(first, running)
     began_at_s = decode_progress(next(iter(notes.last_of.values())).data).started_at_s
-    second = House(notes=notes, stop_share=0.0, policy_step=1)
+    second = Harness(notes=notes, stop_share=0.0, policy_step=1)
     made = rollouts_of(await second.run(task))
     for record in records(made):
         edges = [(span.version.step, span.start, span.stop) for span in record.spans]
@@ -246,7 +246,7 @@ async def test_resumed_tokens_keep_their_versions_and_the_age_of_the_first() -> 
 
 async def test_samples_that_were_done_are_not_written_again() -> None:
     notes, task = Notes(), task_of(num_samples=8)
-    first = House(notes=notes, num_samples=8, stop_share=0.1)
+    first = Harness(notes=notes, num_samples=8, stop_share=0.1)
     first.engine.hold_at = 12
     running = asyncio.create_task(first.run(task))
     while len(first.engine.held) + len(first.engine.ended) < 8:
@@ -254,9 +254,9 @@ async def test_samples_that_were_done_are_not_written_again() -> None:
     ended = len(first.engine.ended)
     assert 0 < ended < 8
     await stopped(first, running)
-    second = House(notes=notes, num_samples=8, stop_share=0.1)
+    second = Harness(notes=notes, num_samples=8, stop_share=0.1)
     made = rollouts_of(await second.run(task))
-    undisturbed = rollouts_of(await House(num_samples=8, stop_share=0.1).run(task))
+    undisturbed = rollouts_of(await Harness(num_samples=8, stop_share=0.1).run(task))
     for ours, theirs in zip(made.samples, undisturbed.samples, strict=True):
         assert_same(ours, theirs)
     assert len(second.engine.requests) == 8 - ended
@@ -264,9 +264,9 @@ async def test_samples_that_were_done_are_not_written_again() -> None:
 
 async def test_progress_beyond_the_budget_begins_anew_and_is_counted() -> None:
     notes, task = Notes(), task_of()
-    first = House(notes=notes, stop_share=0.0)
+    first = Harness(notes=notes, stop_share=0.0)
     await stopped(first, await first.run_until(task, 10))
-    second = House(notes=notes, stop_share=0.0, policy_step=2)  # max_lag 1
+    second = Harness(notes=notes, stop_share=0.0, policy_step=2)  # max_lag 1
     made = rollouts_of(await second.run(task))
     assert {span.version for sample in made.samples for span in sample.spans} == {version(2)}
     assert second.value("tokens_resumed_total") == 0
@@ -276,9 +276,9 @@ async def test_progress_beyond_the_budget_begins_anew_and_is_counted() -> None:
 
 async def test_progress_of_another_attempt_or_in_pieces_is_refused_and_counted() -> None:
     notes, task = Notes(), task_of()
-    first = House(notes=notes, stop_share=0.0)
+    first = Harness(notes=notes, stop_share=0.0)
     await stopped(first, await first.run_until(task, 10))
-    second = House(notes=notes, stop_share=0.0)
+    second = Harness(notes=notes, stop_share=0.0)
     rollouts_of(await second.run(msgspec.structs.replace(task, attempt=2)))
     assert second.value("progress_refused_total") == 1
     assert second.value("tokens_resumed_total") == 0
@@ -287,30 +287,30 @@ async def test_progress_of_another_attempt_or_in_pieces_is_refused_and_counted()
 async def test_broker_that_is_away_costs_tokens_and_no_rollout() -> None:
     notes = Notes()
     notes.away = True
-    house = House(notes=notes, stop_share=0.0)
-    rollouts_of(await house.run(task_of()))
-    assert house.value("progress_unread_total") == 1
-    running = await house.run_until(task_of("t-2"), 4)
-    await stopped(house, running)
-    assert house.value("progress_not_kept_total") == 1
+    harness = Harness(notes=notes, stop_share=0.0)
+    rollouts_of(await harness.run(task_of()))
+    assert harness.value("progress_unread_total") == 1
+    running = await harness.run_until(task_of("t-2"), 4)
+    await stopped(harness, running)
+    assert harness.value("progress_not_kept_total") == 1
 
 
 async def test_what_runs_is_kept_while_it_runs_and_forgotten_when_it_is_done() -> None:
-    house = House(stop_share=0.0)
-    keeping = asyncio.create_task(house.keeper.run())
+    harness = Harness(stop_share=0.0)
+    keeping = asyncio.create_task(harness.keeper.run())
     task = task_of()
-    running = await house.run_until(task, 10)
-    while not house.notes.last_of:
+    running = await harness.run_until(task, 10)
+    while not harness.notes.last_of:
         await asyncio.sleep(0.01)
-    num_published = house.notes.num_published
+    num_published = harness.notes.num_published
     await asyncio.sleep(0.2)
-    assert house.notes.num_published == num_published, "nothing new, nothing written"
-    house.engine.hold_at = None
+    assert harness.notes.num_published == num_published, "nothing new, nothing written"
+    harness.engine.hold_at = None
     rollouts_of(await running)
-    assert house.notes.last_of
-    await house.keeper.forget(task.task_id)
-    assert not house.notes.last_of
-    house.drain.request()
+    assert harness.notes.last_of
+    await harness.keeper.forget(task.task_id)
+    assert not harness.notes.last_of
+    harness.drain.request()
     async with asyncio.timeout(60.0):
         await keeping
 
@@ -320,9 +320,9 @@ async def test_what_runs_is_kept_while_it_runs_and_forgotten_when_it_is_done() -
 
 async def test_episode_is_turns_and_replies_with_the_reward_of_its_session() -> None:
     worker = Echo(num_turns=3)
-    house = House(workers=[worker], turns_max=5)
-    made = rollouts_of(await house.run(task_of(num_samples=3, max_new_tokens=1000)))
-    tokenizer = house.engine.tokenizer
+    harness = Harness(workers=[worker], turns_max=5)
+    made = rollouts_of(await harness.run(task_of(num_samples=3, max_new_tokens=1000)))
+    tokenizer = harness.engine.tokenizer
     for record, sample in zip(records(made), made.samples, strict=True):
         assert record.finish_reason == "stop"
         assert record.reward == 1.5
@@ -337,22 +337,22 @@ async def test_episode_is_turns_and_replies_with_the_reward_of_its_session() -> 
         assert replies == "you said 1 timesyou said 2 times"
         assert "you said 2 times" in record.completion
     assert not worker.sessions, "each session was ended"
-    assert house.value("sessions_opened_total") == 3
+    assert harness.value("sessions_opened_total") == 3
 
 
 async def test_each_turn_reads_all_that_came_before() -> None:
-    house = House(workers=[Echo(num_turns=2)], turns_max=5, num_samples=1)
-    [sample] = rollouts_of(await house.run(task_of(num_samples=1, max_new_tokens=1000))).samples
-    _, second = house.engine.requests
+    harness = Harness(workers=[Echo(num_turns=2)], turns_max=5, num_samples=1)
+    [sample] = rollouts_of(await harness.run(task_of(num_samples=1, max_new_tokens=1000))).samples
+    _, second = harness.engine.requests
     stop = int(np.flatnonzero(~sample.tensors["chosen"])[-1]) + 1
     everything = [*sample.tensors["prompt_tokens"], *sample.tensors["tokens"][:stop]]
     assert list(second.context) == everything
 
 
 async def test_opening_of_the_session_is_what_the_policy_reads_first() -> None:
-    house = House(workers=[Echo(opening="a door.")], turns_max=5, num_samples=1)
-    [sample] = rollouts_of(await house.run(task_of(num_samples=1, max_new_tokens=500))).samples
-    assert sample.tensors["prompt_tokens"].tolist() == house.engine.tokenizer.encode_prompt("a door.")
+    harness = Harness(workers=[Echo(opening="a door.")], turns_max=5, num_samples=1)
+    [sample] = rollouts_of(await harness.run(task_of(num_samples=1, max_new_tokens=500))).samples
+    assert sample.tensors["prompt_tokens"].tolist() == harness.engine.tokenizer.encode_prompt("a door.")
 
 
 @pytest.mark.parametrize(
@@ -362,14 +362,14 @@ async def test_opening_of_the_session_is_what_the_policy_reads_first() -> None:
 async def test_episode_that_is_truncated_says_by_what(
     turns_max: int, max_new_tokens: int, context_length: int, reason: str
 ) -> None:
-    house = House(
+    harness = Harness(
         workers=[Echo(num_turns=100)],
         turns_max=turns_max,
         num_samples=2,
         stop_share=0.3,
         context_length=context_length,
     )
-    made = rollouts_of(await house.run(task_of(num_samples=2, max_new_tokens=max_new_tokens)))
+    made = rollouts_of(await harness.run(task_of(num_samples=2, max_new_tokens=max_new_tokens)))
     for record in records(made):
         assert record.finish_reason == reason
         assert record.reward is not None
@@ -379,33 +379,33 @@ async def test_episode_that_is_truncated_says_by_what(
 
 async def test_session_that_is_lost_is_opened_elsewhere_with_its_turns_replayed() -> None:
     first, second = Echo(), Echo()
-    house = House(workers=[first, second], turns_max=5, num_samples=1)
+    harness = Harness(workers=[first, second], turns_max=5, num_samples=1)
     undisturbed = rollouts_of(
-        await House(workers=[Echo()], turns_max=5, num_samples=1).run(task_of(num_samples=1))
+        await Harness(workers=[Echo()], turns_max=5, num_samples=1).run(task_of(num_samples=1))
     )
     first.failing["step"] = [NotFoundError("gone")]
     second.failing["step"] = [UnavailableError("away")]
-    made = rollouts_of(await house.run(task_of(num_samples=1)))
+    made = rollouts_of(await harness.run(task_of(num_samples=1)))
     assert_same(made.samples[0], undisturbed.samples[0])
-    assert house.value("sessions_lost_total") == 2
+    assert harness.value("sessions_lost_total") == 2
     assert len(first.resets) + len(second.resets) == 3
 
 
 async def test_worker_that_is_full_is_waited_for() -> None:
     full = Echo()
     full.slots = 0
-    house = House(workers=[full], turns_max=5, num_samples=1)
-    running = asyncio.create_task(house.run(task_of(num_samples=1)))
-    while house.value("session_backpressure_total") < 2:
+    harness = Harness(workers=[full], turns_max=5, num_samples=1)
+    running = asyncio.create_task(harness.run(task_of(num_samples=1)))
+    while harness.value("session_backpressure_total") < 2:
         await asyncio.sleep(0.01)
     full.slots = 1
     rollouts_of(await running)
-    assert house.value("wait_session_s_total") > 0
+    assert harness.value("wait_session_s_total") > 0
 
 
 async def test_environment_that_says_something_else_in_the_replay_fails_the_task_and_is_counted() -> None:
     worker = Echo()
-    house = House(workers=[worker], turns_max=5, num_samples=1)
+    harness = Harness(workers=[worker], turns_max=5, num_samples=1)
 
     async def moody_step(session_id: str, *, action: str):  # type: ignore[no-untyped-def]  # as the one it replaces
         if len(worker.steps) == 1 and not worker.failing["step"] and worker.voice == "you said ":
@@ -414,25 +414,27 @@ async def test_environment_that_says_something_else_in_the_replay_fails_the_task
         return await Echo.step(worker, session_id, action=action)
 
     worker.step = moody_step  # type: ignore[method-assign]  # this one worker only
-    made = await house.run(task_of(num_samples=1))
-    assert isinstance(made, GivenUp)
+    made = await harness.run(task_of(num_samples=1))
+    assert isinstance(made, DroppedTask)
     assert (made.by, made.reason) == ("failed", "failed")
     assert "said" in made.detail
-    assert house.value("episodes_failed_total") == 1
+    assert harness.value("episodes_failed_total") == 1
 
 
 async def test_drained_episode_goes_on_elsewhere_with_its_session() -> None:
     notes, task = Notes(), task_of(num_samples=2, max_new_tokens=400)
     workers = [Echo(num_turns=4)]
-    undisturbed = rollouts_of(await House(workers=[Echo(num_turns=4)], turns_max=9, num_samples=2).run(task))
-    house = House(notes=notes, workers=workers, turns_max=9, num_samples=2, token_s=0.001)
-    running = asyncio.create_task(house.run(task))
+    undisturbed = rollouts_of(
+        await Harness(workers=[Echo(num_turns=4)], turns_max=9, num_samples=2).run(task)
+    )
+    harness = Harness(notes=notes, workers=workers, turns_max=9, num_samples=2, token_s=0.001)
+    running = asyncio.create_task(harness.run(task))
     while len(workers[0].steps) < 5:
         await asyncio.sleep(0.001)
     assert not running.done()
-    await stopped(house, running)
+    await stopped(harness, running)
     assert not workers[0].sessions, "its sessions are free for others"
-    second = House(notes=notes, workers=workers, turns_max=9, num_samples=2)
+    second = Harness(notes=notes, workers=workers, turns_max=9, num_samples=2)
     made = rollouts_of(await second.run(task))
     for ours, theirs in zip(made.samples, undisturbed.samples, strict=True):
         assert_same(ours, theirs)
@@ -444,11 +446,11 @@ async def test_drained_episode_goes_on_elsewhere_with_its_session() -> None:
 async def test_rollout_that_waits_for_a_session_is_stopped_like_any_other() -> None:
     full = Echo()
     full.failing["reset"] = [BackpressureError("full")] * 1000
-    house = House(workers=[full], turns_max=5)
-    running = asyncio.create_task(house.run(task_of()))
-    while house.value("session_backpressure_total") < 2:
+    harness = Harness(workers=[full], turns_max=5)
+    running = asyncio.create_task(harness.run(task_of()))
+    while harness.value("session_backpressure_total") < 2:
         await asyncio.sleep(0.01)
-    await stopped(house, running)
+    await stopped(harness, running)
 
 
 # -- evaluation --------------------------------------------------------------------------------------------------------
@@ -458,31 +460,31 @@ PROBLEMS = [HeldOutProblem(f"p-{number}", f"{number}+1=", str(number + 1)) for n
 
 
 async def test_evaluation_is_of_one_version_however_many_are_announced_meanwhile() -> None:
-    house = House(slots=4, token_s=0.0005)
-    answering = asyncio.create_task(house.runner.complete(evaluation_task(), PROBLEMS))
-    while len(house.engine.requests) < 6:
+    harness = Harness(slots=4, token_s=0.0005)
+    answering = asyncio.create_task(harness.runner.complete(evaluation_task(), PROBLEMS))
+    while len(harness.engine.requests) < 6:
         await asyncio.sleep(0.001)
-    house.publish(3)
-    assert house.holder.version == version(0)
+    harness.publish(3)
+    assert harness.holder.version == version(0)
     completed = await answering
     assert completed.version == version(0)
     assert len(completed.completions) == 20
     assert completed.rewards is None
-    assert house.holder.version == version(3), "served as soon as the evaluation is over"
+    assert harness.holder.version == version(3), "served as soon as the evaluation is over"
 
 
 async def test_evaluation_of_episodes_brings_its_rewards() -> None:
-    house = House(workers=[Echo(num_turns=2)], turns_max=3)
+    harness = Harness(workers=[Echo(num_turns=2)], turns_max=3)
     task = msgspec.structs.replace(evaluation_task(), sampler=task_of(max_new_tokens=500).sampler)
-    completed = await house.runner.complete(task, PROBLEMS[:5])
+    completed = await harness.runner.complete(task, PROBLEMS[:5])
     assert completed.rewards == [1.25] * 5
 
 
 async def test_evaluation_of_an_actor_that_drains_is_for_another() -> None:
-    house = House()
-    house.engine.hold_at = 1
-    answering = asyncio.create_task(house.runner.complete(evaluation_task(), PROBLEMS))
+    harness = Harness()
+    harness.engine.hold_at = 1
+    answering = asyncio.create_task(harness.runner.complete(evaluation_task(), PROBLEMS))
     await asyncio.sleep(0.02)
-    house.runner.stop()
+    harness.runner.stop()
     with pytest.raises(UnavailableError):
         await answering

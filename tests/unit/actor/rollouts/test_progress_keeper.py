@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.actor.episodes_harness import House, Notes, task_of
+from tests.unit.actor.episodes_harness import Harness, Notes, task_of
 from tidegate.actor.rollouts import progress_keeper
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.streams import Stored
@@ -31,12 +31,12 @@ async def test_tokens_are_lost_only_to_a_broker_that_stays_away(
 ) -> None:
     monkeypatch.setattr(progress_keeper, "READ_PAUSE_S", 0.0)
     notes, task = Returning(num_unanswered=0), task_of()
-    first = House(notes=notes, stop_share=0.0)
+    first = Harness(notes=notes, stop_share=0.0)
     running = await first.run_until(task, 13)
     first.runner.stop()
     assert await running is None
     notes.num_unanswered = num_unanswered
-    second = House(notes=notes, stop_share=0.0)
+    second = Harness(notes=notes, stop_share=0.0)
     assert await second.run(task) is not None
     assert second.value("tokens_resumed_total") == num_resumed
     assert second.value("progress_unread_total") == (0 if num_resumed else 1)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidegate.actor.rollouts.time_accounting import Clocks
+from tidegate.actor.rollouts.time_accounting import TimeAccounts
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_board import StatsBoard
 
@@ -33,15 +33,17 @@ class Time:
 )
 def test_time_is_counted_by_what_holds_everything_up(kinds: list[str], counted: dict[str, float]) -> None:
     time, stats = Time(), StatsBoard(service="actor", instance="actor-0", started_at_s=0.0)
-    clocks = Clocks(cast("ServiceContext", cast("Any", SimpleNamespace(stats=stats, clock=time))))
+    time_accounts = TimeAccounts(
+        cast("ServiceContext", cast("Any", SimpleNamespace(stats=stats, clock=time)))
+    )
     time.at_s += 7.0
     with ExitStack() as stack:
         for kind in kinds:
-            stack.enter_context(getattr(clocks, kind)())
+            stack.enter_context(getattr(time_accounts, kind)())
         time.at_s += 1.0
-        clocks.tell()
+        time_accounts.update()
         time.at_s += 2.0
     time.at_s += 11.0
-    clocks.tell()
+    time_accounts.update()
     names = ("busy_s_total", "wait_session_s_total", "wait_latency_s_total")
     assert {name: stats.value(name) for name in names if stats.value(name)} == counted

@@ -4,43 +4,43 @@ import asyncio
 
 import pytest
 
-from tests.unit.actor.episodes_harness import Echo, House, Notes, task_of
+from tests.unit.actor.episodes_harness import Echo, Harness, Notes, task_of
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.rollouts.outcomes import GivenUp
+from tidegate.actor.rollouts.outcomes import DroppedTask
 from tidegate.core.errors import NotFoundError
 
 
 async def test_tokens_of_what_is_done_are_published_and_counted_once() -> None:
-    house = House()
-    made = await house.run(task_of())
+    harness = Harness()
+    made = await harness.run(task_of())
     assert isinstance(made, Rollouts)
-    assert house.value("tokens_written_total") == sum(sample.num_steps for sample in made.samples) > 0
-    assert house.value("tokens_handed_on_total") == house.value("tokens_given_up_total") == 0
+    assert harness.value("tokens_written_total") == sum(sample.num_steps for sample in made.samples) > 0
+    assert harness.value("tokens_handed_on_total") == harness.value("tokens_given_up_total") == 0
 
 
 async def test_tokens_are_on_the_board_while_they_are_written() -> None:
-    house = House(stop_share=0.0)
-    running = await house.run_until(task_of(), 13)
-    accounting = asyncio.create_task(house.runner.account())
+    harness = Harness(stop_share=0.0)
+    running = await harness.run_until(task_of(), 13)
+    accounting = asyncio.create_task(harness.runner.account())
     async with asyncio.timeout(60.0):
-        while house.value("tokens_written_total") < 3 * 13:
+        while harness.value("tokens_written_total") < 3 * 13:
             await asyncio.sleep(0.001)
     assert not running.done()
-    assert house.value("tokens_written_total") == 3 * 13
-    house.drain.request()
-    house.runner.stop()
+    assert harness.value("tokens_written_total") == 3 * 13
+    harness.drain.request()
+    harness.runner.stop()
     await asyncio.gather(running, accounting)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 40])
 async def test_tokens_handed_on_are_those_resumed_and_nobody_writes_them_again(num_tokens: int) -> None:
     notes, task = Notes(), task_of()
-    first = House(notes=notes, stop_share=0.0)
+    first = Harness(notes=notes, stop_share=0.0)
     running = await first.run_until(task, num_tokens)
     first.runner.stop()
     assert await running is None
     assert first.value("tokens_handed_on_total") == first.value("tokens_written_total") == 3 * num_tokens
-    second = House(notes=notes, stop_share=0.0)
+    second = Harness(notes=notes, stop_share=0.0)
     made = await second.run(task)
     assert isinstance(made, Rollouts)
     assert second.value("tokens_resumed_total") == 3 * num_tokens
@@ -51,13 +51,13 @@ async def test_tokens_handed_on_are_those_resumed_and_nobody_writes_them_again(n
 async def test_replies_are_no_tokens_of_the_policy_wherever_an_episode_goes_on() -> None:
     notes, task = Notes(), task_of(num_samples=2, max_new_tokens=400)
     workers = [Echo(num_turns=4)]
-    first = House(notes=notes, workers=workers, turns_max=9, num_samples=2, token_s=0.001)
+    first = Harness(notes=notes, workers=workers, turns_max=9, num_samples=2, token_s=0.001)
     running = asyncio.create_task(first.run(task))
     while len(workers[0].steps) < 5:
         await asyncio.sleep(0.001)
     first.runner.stop()
     assert await running is None
-    second = House(notes=notes, workers=workers, turns_max=9, num_samples=2)
+    second = Harness(notes=notes, workers=workers, turns_max=9, num_samples=2)
     made = await second.run(task)
     assert isinstance(made, Rollouts)
     assert any("chosen" in sample.tensors for sample in made.samples)
@@ -76,6 +76,6 @@ async def test_tokens_of_an_episode_that_cannot_be_ended_are_given_up() -> None:
         return await Echo.step(worker, session_id, action=action)
 
     worker.step = moody_step  # type: ignore[method-assign]  # this one worker only
-    house = House(workers=[worker], turns_max=5, num_samples=1)
-    assert isinstance(await house.run(task_of(num_samples=1)), GivenUp)
-    assert house.value("tokens_given_up_total") == house.value("tokens_written_total") > 0
+    harness = Harness(workers=[worker], turns_max=5, num_samples=1)
+    assert isinstance(await harness.run(task_of(num_samples=1)), DroppedTask)
+    assert harness.value("tokens_given_up_total") == harness.value("tokens_written_total") > 0
