@@ -62,7 +62,7 @@ class AdmissionServiceServicer:
     """
 
     def GetLimits(self, request, context):
-        """The limits in force and what is under way.
+        """The limits in force and the work in flight.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,14 +76,14 @@ class AdmissionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Diagnose(self, request, context):
-        """Who is the bottleneck, from which signals, and the one fix.
+        """The bottleneck, the signals it was derived from, and its fix.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSlos(self, request, context):
-        """How each objective of the run stands: budget, burn rates, and its last breach with the cause.
+        """The state of each objective of the run: budget, burn rates, and its last breach with the cause.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -159,7 +159,7 @@ class ResetRequest(_message.Message):
     curriculum_bin: _builtins.str
     @_builtins.property
     def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What was done before, in order: an episode is a function of environment, problem, seed and actions."""
+        """The actions so far, in order: an episode is a function of environment, problem, seed and actions."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class ResetResponse(_message.Message):
     OBSERVATION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     observation: _builtins.str
-    """What the last replayed action was answered, or the opening: text of a text environment, else JSON."""
+    """The reply to the last replayed action, or the opening: text of a text environment, else JSON."""
     def __init__(
         self,
         *,
@@ -264,11 +264,11 @@ class StepResponse(_message.Message):
     log: _builtins.str
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_trajectory_pb2.ToolCall]:
-        """Calls of tools that this step made."""
+        """Tool calls of this step."""
 
     @_builtins.property
     def components(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """With the last step: what the episode's reward is made of, and what its verifiers say."""
+        """With the last step: the components of the episode's reward, and the verifiers' log."""
 
     def __init__(
         self,

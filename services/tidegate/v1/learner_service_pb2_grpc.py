@@ -52,7 +52,7 @@ class LearnerServiceServicer:
     """
 
     def GetProgress(self, request, context):
-        """The version, what was consumed and how well it goes.
+        """The version, the consumed trajectories and the newest training metrics.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

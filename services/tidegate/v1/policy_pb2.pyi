@@ -161,7 +161,7 @@ class PolicyAnnouncement(_message.Message):
     trace_parent: _builtins.str
     """W3C traceparent of the publish, so that loads join its trace."""
     base_digest: _builtins.str
-    """What tells the model that the tensors are adapters of; empty when they are all weights."""
+    """Digest of the base model of adapters; empty when the tensors are all weights."""
     @_builtins.property
     def version(self) -> Global___PolicyVersion: ...
     @_builtins.property

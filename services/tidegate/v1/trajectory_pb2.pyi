@@ -140,7 +140,7 @@ Global___Task: _TypeAlias = Task  # noqa: Y015
 
 @_typing.final
 class StageTiming(_message.Message):
-    """One hop of a trajectory's life."""
+    """One stage of a trajectory's life."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -230,8 +230,8 @@ Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
 
 @_typing.final
 class TrajectoryEnvelope(_message.Message):
-    """Everything of a trajectory but its tensors, as queries answer it. Over the streams it travels in frames, whose head
-    holds the same as columns (wire/columns.py).
+    """A trajectory without its tensors, as queries return it. Over the streams it travels in frames, whose head contains the
+    same fields as columns (wire/columns.py).
     """
 
     DESCRIPTOR: _descriptor.Descriptor

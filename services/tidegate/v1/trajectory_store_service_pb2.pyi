@@ -72,7 +72,7 @@ class LeaseBatchResponse(_message.Message):
 
     @_builtins.property
     def trajectory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Which trajectories of the frames are leased: a frame may hold some that are not."""
+        """The leased trajectories of the frames: a frame may contain others."""
 
     def __init__(
         self,
@@ -386,8 +386,8 @@ class Outcome(_message.Message):
     length_tokens: _builtins.int
     @_builtins.property
     def trained_at(self) -> _policy_pb2.PolicyVersion:
-        """Set when trained: the version the gradient was applied to, so that the queue can tell an update that is committed
-        from one that is announced.
+        """Set when trained: the version the gradient was applied to, so that the queue can distinguish a committed update
+        from an announced one.
         """
 
     def __init__(

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TrajectoryStoreServiceStub:
-    """Owns the truth about every trajectory.
+    """Owns the ledger: the state of every trajectory.
     """
 
     def __init__(self, channel):
@@ -93,7 +93,7 @@ class TrajectoryStoreServiceStub:
 
 
 class TrajectoryStoreServiceServicer:
-    """Owns the truth about every trajectory.
+    """Owns the ledger: the state of every trajectory.
     """
 
     def LeaseBatch(self, request, context):
@@ -111,7 +111,7 @@ class TrajectoryStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseBatch(self, request, context):
-        """Gives a batch back; the named trajectories are dropped, the others become available again.
+        """Releases a batch: drops the named trajectories and makes the others available again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,7 +125,7 @@ class TrajectoryStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MarkCheckpointed(self, request, context):
-        """Rows trained up to this step are safe in a checkpoint: their payload may go.
+        """Rows trained up to this step are in a checkpoint: their payload may be deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -240,7 +240,7 @@ def add_TrajectoryStoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrajectoryStoreService:
-    """Owns the truth about every trajectory.
+    """Owns the ledger: the state of every trajectory.
     """
 
     @staticmethod

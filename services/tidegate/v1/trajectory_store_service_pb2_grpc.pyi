@@ -13,7 +13,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TrajectoryStoreServiceStub:
-    """Owns the truth about every trajectory."""
+    """Owns the ledger: the state of every trajectory."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     LeaseBatch: _aio.UnaryStreamMultiCallable[_trajectory_store_service_pb2.LeaseBatchRequest, _trajectory_store_service_pb2.LeaseBatchResponse]
@@ -21,11 +21,11 @@ class TrajectoryStoreServiceStub:
     CommitBatch: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.CommitBatchRequest, _trajectory_store_service_pb2.CommitBatchResponse]
     """Records that a batch was trained at a version. Idempotent."""
     ReleaseBatch: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.ReleaseBatchRequest, _trajectory_store_service_pb2.ReleaseBatchResponse]
-    """Gives a batch back; the named trajectories are dropped, the others become available again."""
+    """Releases a batch: drops the named trajectories and makes the others available again."""
     OpenLineage: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.OpenLineageRequest, _trajectory_store_service_pb2.OpenLineageResponse]
     """A learner started or was restored: opens its lineage, ends leases, revives rows trained after the fork."""
     MarkCheckpointed: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.MarkCheckpointedRequest, _trajectory_store_service_pb2.MarkCheckpointedResponse]
-    """Rows trained up to this step are safe in a checkpoint: their payload may go."""
+    """Rows trained up to this step are in a checkpoint: their payload may be deleted."""
     WatchOutcomes: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.WatchOutcomesRequest, _trajectory_store_service_pb2.WatchOutcomesResponse]
     """Long poll: outcomes after a cursor, at most max_wait_s later."""
     DropUnarrived: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.DropUnarrivedRequest, _trajectory_store_service_pb2.DropUnarrivedResponse]
@@ -40,7 +40,7 @@ class TrajectoryStoreServiceStub:
     """Uploads a frame too large for a message, in raw chunks; the first carries the reference."""
 
 class TrajectoryStoreServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Owns the truth about every trajectory."""
+    """Owns the ledger: the state of every trajectory."""
 
     @_abc_1.abstractmethod
     def LeaseBatch(
@@ -64,7 +64,7 @@ class TrajectoryStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trajectory_store_service_pb2.ReleaseBatchRequest,
         context: _aio.ServicerContext[_trajectory_store_service_pb2.ReleaseBatchRequest, _abc.Awaitable[_trajectory_store_service_pb2.ReleaseBatchResponse]],
     ) -> _abc.Awaitable[_trajectory_store_service_pb2.ReleaseBatchResponse]:
-        """Gives a batch back; the named trajectories are dropped, the others become available again."""
+        """Releases a batch: drops the named trajectories and makes the others available again."""
 
     @_abc_1.abstractmethod
     def OpenLineage(
@@ -80,7 +80,7 @@ class TrajectoryStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trajectory_store_service_pb2.MarkCheckpointedRequest,
         context: _aio.ServicerContext[_trajectory_store_service_pb2.MarkCheckpointedRequest, _abc.Awaitable[_trajectory_store_service_pb2.MarkCheckpointedResponse]],
     ) -> _abc.Awaitable[_trajectory_store_service_pb2.MarkCheckpointedResponse]:
-        """Rows trained up to this step are safe in a checkpoint: their payload may go."""
+        """Rows trained up to this step are in a checkpoint: their payload may be deleted."""
 
     @_abc_1.abstractmethod
     def WatchOutcomes(

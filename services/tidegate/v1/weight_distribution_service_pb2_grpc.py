@@ -57,7 +57,7 @@ class WeightDistributionServiceServicer:
     """
 
     def PublishPolicy(self, request_iterator, context):
-        """The first message carries the announcement, and a small payload with it; the rest bring raw chunks. Publishing the
+        """The first message carries the announcement, and a small payload with it; the others carry raw chunks. Publishing the
         same version with the same digest again is a success; with another digest it is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
