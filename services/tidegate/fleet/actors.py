@@ -6,12 +6,12 @@ from collections.abc import Callable
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import LineageTree
-from tidegate.fleet.agenda import Agenda
 from tidegate.fleet.draws import Draws
+from tidegate.fleet.event_queue import EventQueue
 from tidegate.fleet.meters import Meters
 from tidegate.fleet.plan import FleetPlan, depths
 from tidegate.fleet.rollout import Rollout
-from tidegate.fleet.weights import Weights
+from tidegate.fleet.weights import FleetWeights
 
 
 class Actor:
@@ -25,8 +25,8 @@ class Actor:
         "alive",
         "attempt",
         "depth",
+        "held_tasks",
         "is_waiting",
-        "line",
         "num_free",
         "rollout",
         "serving",
@@ -37,7 +37,7 @@ class Actor:
         """There, with nothing to do."""
         self.depth = depth
         self.rollout: Rollout | None = None
-        self.line: deque[Rollout] = deque()
+        self.held_tasks: deque[Rollout] = deque()
         self.num_free = 0
         self.attempt = 0
         self.serving = 0
@@ -46,7 +46,7 @@ class Actor:
         self.skew_s = 0.0
 
 
-class Actors:
+class FleetActors:
     """All of them, and ``tasks``, the stream they take from.
 
     ``requests`` are the actors that ask for tasks, in turns, as a broker serves them: whoever has a place gets one and
@@ -56,16 +56,16 @@ class Actors:
     def __init__(
         self,
         plan: FleetPlan,
-        agenda: Agenda,
+        events: EventQueue,
         meters: Meters,
         *,
         draws: Draws,
-        weights: Weights,
+        weights: FleetWeights,
         began: Callable[[Rollout], None],
         finished: Callable[[Rollout], None],
     ) -> None:
         """``began`` hears of rollouts that start, ``finished`` takes what ends. Nobody is there before ``join``."""
-        self._agenda = agenda
+        self._events = events
         self._meters = meters
         self._draws = draws
         self._weights = weights
@@ -86,7 +86,7 @@ class Actors:
         # Tasks of actors that left: the broker gives them to others once their acknowledgement is overdue.
         self.overdue: list[Rollout] = []
         self.waiting: list[Actor] = []
-        self.slowed = 1.0
+        self.slowdown = 1.0
 
     # -- who is there ----------------------------------------------------------------------------------------------
 
@@ -121,12 +121,12 @@ class Actors:
         elif actor.rollout is not None:
             self._meters.busy -= 1
         if actor.rollout is not None:
-            actor.line.appendleft(actor.rollout)
+            actor.held_tasks.appendleft(actor.rollout)
             actor.rollout = None
-        while actor.line:
-            rollout = actor.line.pop()
+        while actor.held_tasks:
+            rollout = actor.held_tasks.pop()
             self.overdue.append(rollout)
-            self._agenda.after(self._redelivery_s, self._redeliver, rollout)
+            self._events.after(self._redelivery_s, self._redeliver, rollout)
 
     def _redeliver(self, rollout: Rollout) -> None:
         self.overdue.remove(rollout)
@@ -139,7 +139,7 @@ class Actors:
         requests, tasks = self.requests, self.tasks
         while requests and tasks:
             actor = requests.popleft()
-            actor.line.append(tasks.popleft())
+            actor.held_tasks.append(tasks.popleft())
             self._ready.append(actor)
             actor.num_free -= 1
             self.num_free -= 1
@@ -147,8 +147,8 @@ class Actors:
                 requests.append(actor)
         ready, self._ready = self._ready, []
         for actor in ready:
-            if actor.rollout is None and actor.line:
-                actor.rollout = actor.line.popleft()
+            if actor.rollout is None and actor.held_tasks:
+                actor.rollout = actor.held_tasks.popleft()
                 self._begin(actor, actor.rollout)
 
     @property
@@ -156,16 +156,16 @@ class Actors:
         """Whether ``dispatch`` would do anything."""
         return bool(self.tasks or self._ready)
 
-    def hear_version(self, _version: PolicyVersion, tree: LineageTree) -> None:
+    def receive_version(self, _version: PolicyVersion, tree: LineageTree) -> None:
         """A version was announced: those that wait for one look again."""
         self._tree = tree
-        self.look_again()
+        self.recheck_waiting()
 
-    def look_again(self) -> None:
+    def recheck_waiting(self) -> None:
         """Those that wait for a version nobody had published look whether it is there."""
         waiting, self.waiting = self.waiting, []
         for actor in waiting:
-            self._look((actor, actor.attempt))
+            self._recheck((actor, actor.attempt))
 
     def _begin(self, actor: Actor, rollout: Rollout) -> None:
         number = self._weights.newest_at(actor.depth, at_least=actor.serving)
@@ -181,12 +181,12 @@ class Actors:
         if self._spans[0] != number:
             self._spans = (number, (VersionSpan(self._weights.version(number), 0, self._num_steps),))
         rollout.spans = self._spans[1]
-        rollout.began_s = self._agenda.now_s
-        rollout.started_at_s = self._agenda.now_s + actor.skew_s
+        rollout.began_s = self._events.now_s
+        rollout.started_at_s = self._events.now_s + actor.skew_s
         self._began(rollout)
         actor.attempt += 1
-        seconds = next(self._draws) * self.slowed + self._hop_s
-        self._agenda.after(seconds, self._end, (actor, actor.attempt))
+        seconds = next(self._draws) * self.slowdown + self._hop_s
+        self._events.after(seconds, self._end, (actor, actor.attempt))
 
     def _wait(self, actor: Actor, rollout: Rollout) -> None:
         """Until the first version that may start the task arrives; if nobody has published it, until somebody does."""
@@ -201,19 +201,19 @@ class Actors:
         while number > actor.serving and self._may_start(number - 1, rollout):
             number -= 1
         arrival_s = self._weights.arrival_s(number, actor.depth)
-        self._agenda.at(arrival_s, self._look, (actor, actor.attempt))
+        self._events.at(arrival_s, self._recheck, (actor, actor.attempt))
 
     def _may_start(self, number: int, rollout: Rollout) -> bool:
         version = self._weights.version(number)
         return version.lineage in self._tree.lineages and self._tree.satisfies(version, rollout.required)
 
-    def _look(self, about: tuple[Actor, int]) -> None:
-        actor, attempt = about
+    def _recheck(self, argument: tuple[Actor, int]) -> None:
+        actor, attempt = argument
         if actor.attempt == attempt and actor.rollout is not None and actor.is_waiting:
             self._begin(actor, actor.rollout)
 
-    def _end(self, about: tuple[Actor, int]) -> None:
-        actor, attempt = about
+    def _end(self, argument: tuple[Actor, int]) -> None:
+        actor, attempt = argument
         rollout = actor.rollout
         if actor.attempt != attempt or rollout is None:  # it died meanwhile
             return
@@ -224,6 +224,6 @@ class Actors:
             self.requests.append(actor)
         actor.num_free += 1
         self.num_free += 1
-        if actor.line:
+        if actor.held_tasks:
             self._ready.append(actor)
         self._finished(rollout)

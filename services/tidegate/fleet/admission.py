@@ -7,7 +7,7 @@ from tidegate.admission.staleness_controller import StalenessController
 from tidegate.admission.state import Pause, decide, flow_of
 from tidegate.core.admission import Limits, capacity
 from tidegate.core.errors import RecordError
-from tidegate.fleet.agenda import Agenda
+from tidegate.fleet.event_queue import EventQueue
 from tidegate.fleet.plan import FleetPlan
 from tidegate.wire.stats import ServiceStats, check_stats
 
@@ -15,22 +15,22 @@ from tidegate.wire.stats import ServiceStats, check_stats
 WINDOW_S = 10.0
 
 
-class Admission:
+class FleetAdmission:
     """Level-triggered: each tick decides anew from what was reported, and asks the task queue for it."""
 
     def __init__(
         self,
         plan: FleetPlan,
-        agenda: Agenda,
+        events: EventQueue,
         *,
         report: Callable[[], list[ServiceStats]],
-        ask: Callable[[Limits], None],
+        request: Callable[[Limits], None],
     ) -> None:
         """``report`` gathers what the services say of themselves; ``ask`` takes new limits."""
         self._plan = plan
-        self._agenda = agenda
+        self._events = events
         self._report = report
-        self._ask = ask
+        self._request = request
         self._run_file = plan.limits()
         self.alive = True
         self.skew_s = 0.0
@@ -42,11 +42,11 @@ class Admission:
         self.num_refused = 0
         self.capacity = 0
 
-    def die(self) -> None:
+    def stop(self) -> None:
         """The last limits hold."""
         self.alive = False
 
-    def revive(self) -> None:
+    def restart(self) -> None:
         """A new life has seen nothing yet."""
         self.alive = True
         self._seen, self.steering = self._begin()
@@ -56,7 +56,7 @@ class Admission:
             self._plan.response,
             max_lag=self._run_file.max_lag,
             batch_size=self._plan.batch_size,
-            now_s=self._agenda.now_s + self.skew_s,
+            now_s=self._events.now_s + self.skew_s,
         )
         return Observations(window_s=WINDOW_S), steering
 
@@ -64,7 +64,7 @@ class Admission:
         """Look, decide, ask. Limits that did not change are asked for again, which changes nothing."""
         if not self.alive:
             return
-        now_s = self._agenda.now_s + self.skew_s
+        now_s = self._events.now_s + self.skew_s
         for stats in self._report():
             try:
                 check_stats(stats)
@@ -91,7 +91,7 @@ class Admission:
         if self.asked is None or not _same(decision.limits, self.asked):
             self.num_changes += 1
         self.asked = decision.limits
-        self._ask(decision.limits)
+        self._request(decision.limits)
         self.capacity = capacity(decision.limits, flow)
 
 

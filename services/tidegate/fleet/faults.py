@@ -53,10 +53,10 @@ FAULTS: Mapping[Fault, int] = {
     "lies": 3,
 }
 
-Lie: TypeAlias = Literal[
+WrongStats: TypeAlias = Literal[
     "missing", "stale", "zero", "negative", "nan", "infinite", "tenfold", "wrong_lineage"
 ]
-LIES: tuple[Lie, ...] = (
+WRONG_STATS: tuple[WrongStats, ...] = (
     "missing",
     "stale",
     "zero",
@@ -74,7 +74,7 @@ SLOWER = (2.0, 3.0, 5.0)
 TICKS_MAX = 40
 
 
-class Running(msgspec.Struct):
+class ActiveFault(msgspec.Struct):
     """A fault that goes on; ``end`` makes everything as it was."""
 
     fault: Fault
@@ -82,7 +82,7 @@ class Running(msgspec.Struct):
     end: Callable[[], None]
 
 
-class Troublemaker:
+class FleetFaultInjector:
     """Draws faults, one of a kind at a time, and ends each in its time."""
 
     def __init__(
@@ -94,13 +94,13 @@ class Troublemaker:
         self._every_ticks = every_ticks
         self._faults = list(faults)
         self._weights = list(faults.values())
-        self._lies: dict[str, Lie] = {}
-        self._remembered: dict[str, ServiceStats] = {}
+        self._wrong_stats: dict[str, WrongStats] = {}
+        self._last_true: dict[str, ServiceStats] = {}
         self._next_tick = 0.0
-        self.running: list[Running] = []
+        self.running: list[ActiveFault] = []
         self.num_faults = 0
-        self.story: list[str] = []
-        loop.filter_stats = self._tell
+        self.events: list[str] = []
+        loop.filter_stats = self._distort_reports
 
     def begin(self, tick: int) -> None:
         """Faults may come from now on."""
@@ -125,10 +125,10 @@ class Troublemaker:
         self._join(self._loop.actors.members[: self._loop.present])
         self._leave(self._loop.actors.members[self._loop.present :])
 
-    def _end(self, running: Running, tick: int) -> None:
+    def _end(self, running: ActiveFault, tick: int) -> None:
         self.running.remove(running)
         running.end()
-        self.story.append(f"tick {tick}: {running.fault} ends")
+        self.events.append(f"tick {tick}: {running.fault} ends")
 
     def _start(self, tick: int) -> bool:
         fault = self._rng.choices(self._faults, self._weights)[0]
@@ -136,9 +136,9 @@ class Troublemaker:
         if any(running.fault == fault for running in self.running):
             return False
         end, detail = self._break(fault)
-        self.running.append(Running(fault, tick + lasts, end))
+        self.running.append(ActiveFault(fault, tick + lasts, end))
         self.num_faults += 1
-        self.story.append(f"tick {tick}: {fault} {detail} for {lasts} ticks")
+        self.events.append(f"tick {tick}: {fault} {detail} for {lasts} ticks")
         return True
 
     def _break(self, fault: Fault) -> tuple[Callable[[], None], str]:
@@ -149,37 +149,37 @@ class Troublemaker:
             case "actors_join":
                 return self._actors_join()
             case "learner_dead" | "learner_restored":
-                return self._learner_dies(back=rng.randint(0, 2) if fault == "learner_restored" else 0)
+                return self._stop_learner(back=rng.randint(0, 2) if fault == "learner_restored" else 0)
             case "store_dead":
-                loop.store.die()
-                return self._store_returns, ""
+                loop.store.stop()
+                return self._restart_store, ""
             case "environment_dead":
-                loop.environments.die()
-                return loop.environments.revive, ""
+                loop.environments.stop()
+                return loop.environments.restart, ""
             case "weights_dead":
-                loop.weights.die()
-                return self._weights_return, ""
+                loop.weights.stop()
+                return self._restart_weights, ""
             case "queue_dead":
-                loop.queue.die()
-                return loop.queue.revive, ""
+                loop.queue.stop()
+                return loop.queue.restart, ""
             case "admission_dead":
-                loop.admission.die()
-                return loop.admission.revive, ""
+                loop.admission.stop()
+                return loop.admission.restart, ""
             case "actors_slow" | "learner_slow" | "environment_slow" | "weights_slow":
                 return self._slow(fault)
             case "clock_of_store" | "clock_of_learner" | "clock_of_actors" | "clock_of_admission":
                 return self._jump(fault)
             case "lies":
-                return self._lie()
+                return self._report_wrong_stats()
 
     # -- each of them ----------------------------------------------------------------------------------------------
 
     def _actors_leave(self) -> tuple[Callable[[], None], str]:
-        there = [actor for actor in self._loop.actors.members if actor.alive]
-        leaving = self._rng.sample(there, self._rng.randint(1, len(there))) if there else []
+        present = [actor for actor in self._loop.actors.members if actor.alive]
+        leaving = self._rng.sample(present, self._rng.randint(1, len(present))) if present else []
         for actor in leaving:
             self._loop.actors.leave(actor)
-        return lambda: self._join(leaving), f"{len(leaving)} of {len(there)}"
+        return lambda: self._join(leaving), f"{len(leaving)} of {len(present)}"
 
     def _actors_join(self) -> tuple[Callable[[], None], str]:
         absent = [actor for actor in self._loop.actors.members[self._loop.present :] if not actor.alive]
@@ -195,20 +195,20 @@ class Troublemaker:
         for actor in actors:
             self._loop.actors.leave(actor)
 
-    def _learner_dies(self, *, back: int) -> tuple[Callable[[], None], str]:
+    def _stop_learner(self, *, back: int) -> tuple[Callable[[], None], str]:
         learner = self._loop.learner
         if not learner.alive:
             return _nothing, "is dead already"
-        learner.die()
+        learner.stop()
         return lambda: learner.start(checkpoints_back=back), f"restored {back} checkpoints back"
 
-    def _store_returns(self) -> None:
-        self._loop.store.revive()
+    def _restart_store(self) -> None:
+        self._loop.store.restart()
         self._loop.learner.dirty = True
 
-    def _weights_return(self) -> None:
-        self._loop.weights.revive()
-        self._loop.actors.look_again()
+    def _restart_weights(self) -> None:
+        self._loop.weights.restart()
+        self._loop.actors.recheck_waiting()
 
     def _slow(self, fault: Fault) -> tuple[Callable[[], None], str]:
         part = {
@@ -217,12 +217,12 @@ class Troublemaker:
             "environment_slow": self._loop.environments,
             "weights_slow": self._loop.weights,
         }[fault]
-        part.slowed = self._rng.choice(SLOWER)
+        part.slowdown = self._rng.choice(SLOWER)
 
         def end() -> None:
-            part.slowed = 1.0
+            part.slowdown = 1.0
 
-        return end, f"{part.slowed:g} times"
+        return end, f"{part.slowdown:g} times"
 
     def _jump(self, fault: Fault) -> tuple[Callable[[], None], str]:
         actors = self._loop.actors.members
@@ -242,27 +242,27 @@ class Troublemaker:
 
         return end, f"of {len(parts)} by {jump_s:g} s"
 
-    def _lie(self) -> tuple[Callable[[], None], str]:
-        service, lie = self._rng.choice(REPORTING), self._rng.choice(LIES)
-        self._lies[service] = lie
-        return self._lies.clear, f"of {service}: {lie}"
+    def _report_wrong_stats(self) -> tuple[Callable[[], None], str]:
+        service, wrong = self._rng.choice(REPORTING), self._rng.choice(WRONG_STATS)
+        self._wrong_stats[service] = wrong
+        return self._wrong_stats.clear, f"of {service}: {wrong}"
 
-    def _tell(self, reports: list[ServiceStats]) -> list[ServiceStats]:
+    def _distort_reports(self, reports: list[ServiceStats]) -> list[ServiceStats]:
         """Statistics as they arrive; each service's last true ones are remembered for the stale lie."""
-        told: list[ServiceStats] = []
+        received: list[ServiceStats] = []
         for stats in reports:
-            lie = self._lies.get(stats.service)
-            if lie is None:
-                self._remembered[stats.service] = stats
-                told.append(stats)
-            elif lie == "stale":
-                told.append(self._remembered.get(stats.service, stats))
-            elif lie != "missing":
-                told.append(distort(stats, lie))
-        return told
+            wrong = self._wrong_stats.get(stats.service)
+            if wrong is None:
+                self._last_true[stats.service] = stats
+                received.append(stats)
+            elif wrong == "stale":
+                received.append(self._last_true.get(stats.service, stats))
+            elif wrong != "missing":
+                received.append(distort(stats, wrong))
+        return received
 
 
-_FACTORS: dict[Lie, float] = {
+_FACTORS: dict[WrongStats, float] = {
     "zero": 0.0,
     "negative": -1.0,
     "nan": float("nan"),
@@ -271,13 +271,13 @@ _FACTORS: dict[Lie, float] = {
 }
 
 
-def distort(stats: ServiceStats, lie: Lie) -> ServiceStats:
+def distort(stats: ServiceStats, wrong: WrongStats) -> ServiceStats:
     """What a service would say that lies so; 1 is added, so that a zero is distorted too."""
-    if lie == "wrong_lineage":
+    if wrong == "wrong_lineage":
         # As a learner that was given up would go on to say: far ahead, on a branch that nobody follows.
         values = {**stats.values, "version_step": 1e6}
         return msgspec.structs.replace(stats, values=values, labels={"lineage": "9-nobody"})
-    factor = _FACTORS[lie]
+    factor = _FACTORS[wrong]
     return msgspec.structs.replace(
         stats, values={name: (value + 1) * factor for name, value in stats.values.items()}
     )

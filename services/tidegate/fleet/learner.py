@@ -7,13 +7,13 @@ from tidegate.core.batching import Candidate
 from tidegate.core.ids import PolicyVersion, task_of
 from tidegate.core.records import Trajectory
 from tidegate.core.staleness import LineageTree
-from tidegate.fleet.agenda import Agenda
 from tidegate.fleet.draws import Draws
+from tidegate.fleet.event_queue import EventQueue
 from tidegate.fleet.meters import Meters
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.queue import RUN
-from tidegate.fleet.store import Store
-from tidegate.fleet.weights import Weights
+from tidegate.fleet.store import FleetStore
+from tidegate.fleet.weights import FleetWeights
 from tidegate.learner.state import JudgedTrajectory, OutdatedBatch, lineage_to_open, next_version, recheck
 
 CHECKPOINTS_KEPT = 3
@@ -22,24 +22,24 @@ CHECKPOINTS_KEPT = 3
 Gradient: TypeAlias = Callable[[PolicyVersion, tuple[Candidate, ...]], None]
 
 
-class Learner:
+class FleetLearner:
     """Leases, checks, trains for a while, commits, publishes. Holds one batch at most."""
 
     def __init__(
         self,
         plan: FleetPlan,
-        agenda: Agenda,
+        events: EventQueue,
         meters: Meters,
         *,
         draws: Draws,
-        store: Store,
-        weights: Weights,
+        store: FleetStore,
+        weights: FleetWeights,
         on_gradient: Gradient,
     ) -> None:
         """Nothing is trained before ``start``; ``on_gradient`` hears of every loss."""
         self._plan = plan
         self._limits = plan.staleness()
-        self._agenda = agenda
+        self._events = events
         self._meters = meters
         self._draws = draws
         self._store = store
@@ -58,7 +58,7 @@ class Learner:
         self.alive = False
         self.dirty = False
         self.skew_s = 0.0
-        self.slowed = 1.0
+        self.slowdown = 1.0
         self.lag_mean = 0.0
         self._on_gradient = on_gradient
 
@@ -69,7 +69,7 @@ class Learner:
             del self.checkpoints[max(1, len(self.checkpoints) - checkpoints_back) :]
             self._opens_from = self.checkpoints[-1]
 
-    def die(self) -> None:
+    def stop(self) -> None:
         """What it was training is lost; the lease stays until the next lineage opens."""
         self.alive = False
         self._life += 1
@@ -126,7 +126,7 @@ class Learner:
             version=self.head,
             tree=self.tree,
             limits=self._limits,
-            now_s=self._agenda.now_s + self.skew_s,
+            now_s=self._events.now_s + self.skew_s,
         )
         if isinstance(checked, OutdatedBatch):
             self._store.release(checked.outdated)
@@ -134,8 +134,8 @@ class Learner:
         self._on_gradient(self.head, batch)
         self._judged = checked.judged
         self._set_training(is_training=True)
-        seconds = (next(self._draws) + self._each_s) * self.slowed / self._speed
-        self._agenda.after(seconds, self._trained, self._life)
+        seconds = (next(self._draws) + self._each_s) * self.slowdown / self._speed
+        self._events.after(seconds, self._trained, self._life)
         return True
 
     def _trained(self, life: int) -> None:

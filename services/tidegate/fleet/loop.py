@@ -11,18 +11,18 @@ from tidegate.core.batching import Candidate
 from tidegate.core.distributions import Durations
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.staleness import LineageTree
-from tidegate.fleet.actors import Actors
-from tidegate.fleet.admission import Admission
-from tidegate.fleet.agenda import Agenda
+from tidegate.fleet.actors import FleetActors
+from tidegate.fleet.admission import FleetAdmission
 from tidegate.fleet.draws import Draws, draws
-from tidegate.fleet.environments import Environments
-from tidegate.fleet.learner import Learner
+from tidegate.fleet.environments import FleetEnvironments
+from tidegate.fleet.event_queue import EventQueue
+from tidegate.fleet.learner import FleetLearner
 from tidegate.fleet.meters import Meters
 from tidegate.fleet.plan import FleetPlan, check_plan
-from tidegate.fleet.queue import Outcome, Queue
+from tidegate.fleet.queue import FleetQueue, Outcome
 from tidegate.fleet.rollout import Rollout
-from tidegate.fleet.store import Store
-from tidegate.fleet.weights import Weights
+from tidegate.fleet.store import FleetStore
+from tidegate.fleet.weights import FleetWeights
 from tidegate.wire.stats import ServiceStats
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -47,12 +47,12 @@ class Observer(Protocol):
         """A loss is computed, on top of ``version``."""
         ...
 
-    def settled(self, outcomes: list[Outcome]) -> None:
+    def outcomes(self, outcomes: list[Outcome]) -> None:
         """The ledger changed."""
         ...
 
 
-class Nobody:
+class NoObserver:
     """An observer who does not look."""
 
     def admitted(self, rollout: Rollout) -> None:
@@ -64,7 +64,7 @@ class Nobody:
     def gradient(self, version: PolicyVersion, batch: tuple[Candidate, ...]) -> None:
         """Nothing."""
 
-    def settled(self, outcomes: list[Outcome]) -> None:
+    def outcomes(self, outcomes: list[Outcome]) -> None:
         """Nothing."""
 
 
@@ -90,28 +90,28 @@ class FleetLoop:
             ConfigError: such a fleet could not go on.
         """
         self.plan = check_plan(plan)
-        self.agenda = agenda = Agenda()
-        self.meters = meters = Meters(agenda)
+        self.events = events = EventQueue()
+        self.meters = meters = Meters(events)
         self._make_draws = make_draws or self._seeded_draws
-        self._observer = observer = observer or Nobody()
-        self.weights = Weights(plan, agenda, announce=self._announced)
-        self.environments = Environments(
-            plan.environments, self._make_draws(plan.score, "score"), agenda, meters, scored=self._scored
+        self._observer = observer = observer or NoObserver()
+        self.weights = FleetWeights(plan, events, announce=self._announced)
+        self.environments = FleetEnvironments(
+            plan.environments, self._make_draws(plan.score, "score"), events, meters, scored=self._scored
         )
-        self.actors = Actors(
+        self.actors = FleetActors(
             plan,
-            agenda,
+            events,
             meters,
             draws=self._make_draws(plan.rollout, "rollout"),
             weights=self.weights,
             began=observer.began,
             finished=self._finished,
         )
-        self.queue = Queue(plan, agenda, meters, publish=self._admitted)
-        self.store = Store(plan, agenda, meters, settled=self._settled)
-        self.learner = Learner(
+        self.queue = FleetQueue(plan, events, meters, publish=self._admitted)
+        self.store = FleetStore(plan, events, meters, report_outcomes=self._report_outcomes)
+        self.learner = FleetLearner(
             plan,
-            agenda,
+            events,
             meters,
             draws=self._make_draws(plan.learn, "learn"),
             store=self.store,
@@ -119,17 +119,17 @@ class FleetLoop:
             on_gradient=observer.gradient,
         )
         self.filter_stats: StatsFilter = _as_reported
-        self.admission = Admission(plan, agenda, report=self._report, ask=self._ask)
+        self.admission = FleetAdmission(plan, events, report=self._report, request=self._request)
         self.present = plan.actors if present is None else present
         for actor in self.actors.members[: self.present]:
             self.actors.join(actor)
         self.learner.start()
-        self._settle()
-        agenda.after(plan.tick_s, self._tick)
+        self._start_work()
+        events.after(plan.tick_s, self._tick)
 
     def run(self, until_s: float) -> None:
         """Go on until ``until_s``."""
-        self.agenda.run(until_s, settle=self._settle)
+        self.events.run(until_s, on_moment_end=self._start_work)
         self.meters.advance()
 
     # -- what flows where ------------------------------------------------------------------------------------------
@@ -148,26 +148,26 @@ class FleetLoop:
         self.store.arrive(rollout)
         self.learner.dirty = True
 
-    def _settled(self, outcomes: list[Outcome]) -> None:
-        self._observer.settled(outcomes)
+    def _report_outcomes(self, outcomes: list[Outcome]) -> None:
+        self._observer.outcomes(outcomes)
         if self.plan.hop_s:
-            self.agenda.after(self.plan.hop_s, self.queue.hear_outcomes, outcomes)
+            self.events.after(self.plan.hop_s, self.queue.receive_outcomes, outcomes)
         else:
-            self.queue.hear_outcomes(outcomes)
+            self.queue.receive_outcomes(outcomes)
 
     def _announced(self, version: PolicyVersion, tree: LineageTree) -> None:
-        self.queue.hear_version(version, tree)
-        self.actors.hear_version(version, tree)
+        self.queue.receive_version(version, tree)
+        self.actors.receive_version(version, tree)
 
-    def _ask(self, limits: Limits) -> None:
-        self.queue.hear_limits(limits)
+    def _request(self, limits: Limits) -> None:
+        self.queue.receive_limits(limits)
 
-    def _settle(self) -> None:
+    def _start_work(self) -> None:
         """Nothing more ends at this moment: whoever has something to do begins."""
-        learner, queue, actors, agenda = self.learner, self.queue, self.actors, self.agenda
+        learner, queue, actors, events = self.learner, self.queue, self.actors, self.events
         if learner.dirty:
             learner.turn()
-            if agenda.has_more_now():  # an update that takes no time ends before anything else begins
+            if events.has_more_now():  # an update that takes no time ends before anything else begins
                 return
         if queue.alive and (queue.dirty or not self.plan.admission):
             queue.turn(places=actors.num_free - len(actors.tasks))
@@ -178,7 +178,7 @@ class FleetLoop:
         self.store.expire()
         self.learner.dirty = True
         self.admission.tick()
-        self.agenda.after(self.plan.tick_s, self._tick)
+        self.events.after(self.plan.tick_s, self._tick)
 
     def _report(self) -> list[ServiceStats]:
         """What the services say of themselves."""
@@ -231,7 +231,7 @@ class FleetLoop:
             service=service,
             instance=f"{service}-{index}",
             state="ready",
-            at_s=self.agenda.now_s,
+            at_s=self.events.now_s,
             started_at_s=0.0,
             values=values,
             labels=dict(labels),

@@ -70,7 +70,7 @@ class Shares(msgspec.Struct, frozen=True):
     scored_per_s: float = 0.0
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredRun(msgspec.Struct, frozen=True):
     """The plan of a run, and what it came to: trajectories a second, environment steps or tokens a second, mean lag."""
 
     plan: FleetPlan
@@ -102,7 +102,7 @@ def measure(
     rollouts: Iterable[RolloutTimes],
     shares: Shares,
     seed: int = 0,
-) -> Measured:
+) -> MeasuredRun:
     """Read rates off the books of a run.
 
     Raises:
@@ -143,7 +143,7 @@ def measure(
         hop_s=hop_s,
         seed=seed,
     )
-    return Measured(
+    return MeasuredRun(
         plan=plan,
         rollout_s=plan.rollout.mean_s,
         learn_s=plan.learn.mean_s,
@@ -154,7 +154,7 @@ def measure(
     )
 
 
-def predict(measured: Measured, *, horizon_s: float) -> Prediction:
+def predict(measured: MeasuredRun, *, horizon_s: float) -> Prediction:
     """Simulate what was measured, and hold the one against the other."""
     report = simulate_fleet(measured.plan, horizon_s=horizon_s)
     return Prediction(

@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from tidegate.fleet.agenda import Agenda
+from tidegate.fleet.event_queue import EventQueue
 
 
 class Meters:
     """What a report is made of. Integrals are in actor-seconds (learner-seconds, trajectory-seconds) since 0 s."""
 
     __slots__ = (
-        "_agenda",
+        "_events",
         "_since_s",
         "actors",
         "admitted",
@@ -34,9 +34,9 @@ class Meters:
         "updates",
     )
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, events: EventQueue) -> None:
         """Nobody does anything yet."""
-        self._agenda = agenda
+        self._events = events
         self._since_s = 0.0
         # Who does what now: actors that are there, that roll out and that wait for weights; rollouts being scored.
         self.actors = self.busy = self.pulling = self.scoring = self.queue = 0
@@ -53,10 +53,10 @@ class Meters:
 
         An actor with nothing to do waits for stragglers while any rollout is under way, else for the learner.
         """
-        elapsed_s = self._agenda.now_s - self._since_s
+        elapsed_s = self._events.now_s - self._since_s
         if elapsed_s <= 0.0:
             return
-        self._since_s = self._agenda.now_s
+        self._since_s = self._events.now_s
         self.busy_area += self.busy * elapsed_s
         self.pull_area += self.pulling * elapsed_s
         idle = self.actors - self.busy - self.pulling

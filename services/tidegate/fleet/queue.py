@@ -8,7 +8,7 @@ from tidegate.core.admission import Delay, Limits
 from tidegate.core.ids import PolicyVersion, RunId, TrajectoryId
 from tidegate.core.records import Sampler
 from tidegate.core.staleness import LineageTree
-from tidegate.fleet.agenda import Agenda
+from tidegate.fleet.event_queue import EventQueue
 from tidegate.fleet.meters import Meters
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.rollout import Rollout
@@ -36,18 +36,18 @@ BUDGET_FILLED = "staleness budget filled"
 Outcome: TypeAlias = tuple[TrajectoryId, str, PolicyVersion | None]
 
 
-class Queue:
+class FleetQueue:
     """Follows outcomes and versions, and admits what the law allows.
 
     ``log`` is the store's outcome log as far as this queue has not read it; reading it frees it.
     """
 
     def __init__(
-        self, plan: FleetPlan, agenda: Agenda, meters: Meters, *, publish: Callable[[Rollout], None]
+        self, plan: FleetPlan, events: EventQueue, meters: Meters, *, publish: Callable[[Rollout], None]
     ) -> None:
         """``publish`` puts a task on TASKS."""
         self._plan = plan
-        self._agenda = agenda
+        self._events = events
         self._meters = meters
         self._publish = publish
         self._ceiling = plan.limits()
@@ -82,26 +82,26 @@ class Queue:
 
     # -- what it hears ---------------------------------------------------------------------------------------------
 
-    def hear_outcomes(self, outcomes: list[Outcome]) -> None:
+    def receive_outcomes(self, outcomes: list[Outcome]) -> None:
         """The store's log grew."""
         self.log.extend(outcomes)
         self.dirty = True
 
-    def hear_version(self, version: PolicyVersion, tree: LineageTree) -> None:
+    def receive_version(self, version: PolicyVersion, tree: LineageTree) -> None:
         """A version was announced; the newest stands on the stream until it is read."""
         self._announced = (version, tree)
         self.dirty = True
 
-    def hear_limits(self, limits: Limits) -> None:
+    def receive_limits(self, limits: Limits) -> None:
         """Admission asked for other limits; the last ones stand on the stream until they are read."""
         self._asked_for = limits
         self.dirty = True
 
-    def die(self) -> None:
+    def stop(self) -> None:
         """Nothing is read or admitted until it returns; its journal remembers the rest."""
         self.alive = False
 
-    def revive(self) -> None:
+    def restart(self) -> None:
         """Go on where the journal ends."""
         self.alive = True
         self.dirty = True
@@ -159,7 +159,7 @@ class Queue:
             first_seq=self._next_seq,
             prompts=[SEGMENT] * count,
             trace_parents=[""] * count,
-            now_s=self._agenda.now_s,
+            now_s=self._events.now_s,
         )
         if snapshot.limits.paced and snapshot.head is not None:
             self._admitted_under = self._admitted_under.note(self._next_seq, step=snapshot.head.step)

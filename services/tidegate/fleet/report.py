@@ -74,7 +74,7 @@ def simulate_fleet(plan: FleetPlan, *, horizon_s: float) -> FleetReport:
 
 def report_of(loop: FleetLoop) -> FleetReport:
     """What a loop came to so far."""
-    plan, meters, horizon_s = loop.plan, loop.meters, loop.agenda.now_s
+    plan, meters, horizon_s = loop.plan, loop.meters, loop.events.now_s
     size = plan.samples_per_trajectory
     dropped = sum(meters.dropped.values())
     ended = meters.trained + dropped
@@ -108,7 +108,7 @@ def report_of(loop: FleetLoop) -> FleetReport:
         propagation_s_p95=loop.weights.delay_s(depths[int(0.95 * (len(depths) - 1))]),
         admitted=meters.admitted,
         in_flight=loop.queue.counts.in_flight,
-        events=loop.agenda.num_events,
+        events=loop.events.num_events,
     )
 
 

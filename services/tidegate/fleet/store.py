@@ -8,7 +8,7 @@ from tidegate.core.ids import GroupId, PolicyVersion, TrajectoryId
 from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.core.waiting import WholeGroups
-from tidegate.fleet.agenda import Agenda
+from tidegate.fleet.event_queue import EventQueue
 from tidegate.fleet.meters import Meters
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.queue import Outcome
@@ -28,18 +28,23 @@ class Trained:
         self.resident = True
 
 
-class Store:
+class FleetStore:
     """Consumes rollouts, produces batches and outcomes. ``stream`` holds what arrives while it is away."""
 
     def __init__(
-        self, plan: FleetPlan, agenda: Agenda, meters: Meters, *, settled: Callable[[list[Outcome]], None]
+        self,
+        plan: FleetPlan,
+        events: EventQueue,
+        meters: Meters,
+        *,
+        report_outcomes: Callable[[list[Outcome]], None],
     ) -> None:
-        """``settled`` takes what is new in the outcome log."""
+        """``report_outcomes`` takes what is new in the outcome log."""
         self._plan = plan
         self._limits = plan.staleness()
-        self._agenda = agenda
+        self._events = events
         self._meters = meters
-        self._settled = settled
+        self._report_outcomes = report_outcomes
         self._seq = 0
         self._tree = LineageTree()
         self.pool = WholeGroups()
@@ -75,13 +80,13 @@ class Store:
         )
         self._meters.queued(len(group))
         self.pool.add(group)
-        self._settled([(trajectory, "accepted", None) for trajectory in rollout.ids])
+        self._report_outcomes([(trajectory, "accepted", None) for trajectory in rollout.ids])
 
-    def die(self) -> None:
+    def stop(self) -> None:
         """Nothing is taken or given until it returns; the ledger remembers."""
         self.alive = False
 
-    def revive(self) -> None:
+    def restart(self) -> None:
         """Take what waited."""
         self.alive = True
         waiting, self.stream = self.stream, deque()
@@ -119,15 +124,15 @@ class Store:
         """The leased batch was trained at ``version``."""
         batch, self.leased = self.leased, ()
         self.recent.append(Trained(version, batch))
-        self._settled([(candidate.trajectory_id, "trained", version) for candidate in batch])
+        self._report_outcomes([(candidate.trajectory_id, "trained", version) for candidate in batch])
 
     def release(self, outdated: tuple[OutdatedTrajectory, ...]) -> None:
         """The leased batch comes back, without what left the budget meanwhile."""
         reasons = {item.trajectory_id: item.reason for item in outdated}
         batch, self.leased = self.leased, ()
-        self._give_back([candidate for candidate in batch if candidate.trajectory_id not in reasons])
+        self._make_available([candidate for candidate in batch if candidate.trajectory_id not in reasons])
         self._meters.dropped.update(reasons.values())
-        self._settled([(trajectory, "dropped", None) for trajectory in reasons])
+        self._report_outcomes([(trajectory, "dropped", None) for trajectory in reasons])
 
     # -- restores --------------------------------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class Store:
     def open_lineage(self, lineage: Lineage, tree: LineageTree) -> None:
         """A learner starts: the lease of the one before ends, and what its branch trained beyond the fork is free."""
         batch, self.leased = self.leased, ()
-        self._give_back(batch)
+        self._make_available(batch)
         surviving = surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree)
         kept: deque[Trained] = deque()
         for update in self.recent:
@@ -158,14 +163,14 @@ class Store:
 
     def _revive(self, candidates: tuple[Candidate, ...]) -> None:
         self._meters.revived += len(candidates)
-        self._give_back(candidates)
-        self._settled([(candidate.trajectory_id, "available", None) for candidate in candidates])
+        self._make_available(candidates)
+        self._report_outcomes([(candidate.trajectory_id, "available", None) for candidate in candidates])
 
     def _supersede(self, candidates: tuple[Candidate, ...]) -> None:
         self._meters.dropped["superseded"] += len(candidates)
-        self._settled([(candidate.trajectory_id, "dropped", None) for candidate in candidates])
+        self._report_outcomes([(candidate.trajectory_id, "dropped", None) for candidate in candidates])
 
-    def _give_back(self, candidates: tuple[Candidate, ...] | list[Candidate]) -> None:
+    def _make_available(self, candidates: tuple[Candidate, ...] | list[Candidate]) -> None:
         self._meters.queued(len(candidates))
         groups: dict[GroupId, list[Candidate]] = {}
         for candidate in candidates:
@@ -179,7 +184,7 @@ class Store:
         self._take_out([drop.candidate for drop in drops])
         self._meters.queued(-len(drops))
         self._meters.dropped.update(drop.reason for drop in drops)
-        self._settled([(drop.candidate.trajectory_id, "dropped", None) for drop in drops])
+        self._report_outcomes([(drop.candidate.trajectory_id, "dropped", None) for drop in drops])
 
     def _take_out(self, candidates: Sequence[Candidate]) -> None:
         """Groups leave whole, their members one after the other."""
@@ -188,7 +193,7 @@ class Store:
             position += len(self.pool.remove(candidates[position].seq))
 
     def _now_s(self) -> float:
-        return self._agenda.now_s + self.skew_s
+        return self._events.now_s + self.skew_s
 
     def ids(self) -> list[TrajectoryId]:
         """Everything that is here and not terminal, each as often as it is here."""

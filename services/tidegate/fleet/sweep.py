@@ -40,7 +40,7 @@ class Point(msgspec.Struct, frozen=True):
     asynchronous: FleetReport
 
 
-class Sweep(msgspec.Struct, frozen=True):
+class FleetSweep(msgspec.Struct, frozen=True):
     """All points, and the crossovers; None where a curve does not cross inside of the sweep."""
 
     setting: Setting
@@ -110,7 +110,7 @@ def with_setting(
     return in_mode(msgspec.structs.replace(plan, **changes), mode, batch_size=batch_size, max_lag=max_lag)
 
 
-def run_sweep(axis: Axis, make_plan: PlanMaker, *, horizon_s: float, lag_bound: float | None) -> Sweep:
+def run_sweep(axis: Axis, make_plan: PlanMaker, *, horizon_s: float, lag_bound: float | None) -> FleetSweep:
     """Simulate every point in both modes.
 
     Raises:
@@ -125,7 +125,7 @@ def run_sweep(axis: Axis, make_plan: PlanMaker, *, horizon_s: float, lag_bound: 
         for value in axis.values
     )
     is_actors = axis.setting == "actors"
-    return Sweep(
+    return FleetSweep(
         setting=axis.setting,
         points=points,
         lag_bound=lag_bound,
@@ -150,7 +150,7 @@ def stops_helping(points: Sequence[tuple[int, FleetReport]]) -> int | None:
     return None
 
 
-def crossovers(sweep: Sweep) -> list[str]:
+def crossovers(sweep: FleetSweep) -> list[str]:
     """What the sweep found, a sentence each."""
     sentences: list[str] = []
     if sweep.setting == "actors":

@@ -6,28 +6,28 @@ from math import inf
 
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.staleness import LineageTree
-from tidegate.fleet.agenda import Agenda
+from tidegate.fleet.event_queue import EventQueue
 from tidegate.fleet.plan import FleetPlan
 
 
-class Weights:
+class FleetWeights:
     """What was published. A pull overlaps rollouts, and pulls of following versions each other.
 
     Versions grow by one an update and are kept, as times and names, for the length of a run.
     """
 
     def __init__(
-        self, plan: FleetPlan, agenda: Agenda, *, announce: Callable[[PolicyVersion, LineageTree], None]
+        self, plan: FleetPlan, events: EventQueue, *, announce: Callable[[PolicyVersion, LineageTree], None]
     ) -> None:
         """``announce`` is called when the task queue and the actors hear of a version."""
         self._plan = plan
-        self._agenda = agenda
+        self._events = events
         self._announce = announce
         self._times_s: list[float] = []
         self._versions: list[PolicyVersion] = []
         self._waiting: list[tuple[PolicyVersion, LineageTree]] = []
         self._died_at_s = inf
-        self.slowed = 1.0
+        self.slowdown = 1.0
 
     @property
     def alive(self) -> bool:
@@ -41,7 +41,7 @@ class Weights:
 
     def delay_s(self, depth: int) -> float:
         """From a publish until a node at ``depth`` serves it."""
-        return (self._plan.announce_s + depth * self._plan.pull_s) * self.slowed
+        return (self._plan.announce_s + depth * self._plan.pull_s) * self.slowdown
 
     def publish(self, version: PolicyVersion, tree: LineageTree) -> None:
         """Take a version from the learner; while it is away only the newest is remembered, for the return."""
@@ -54,17 +54,17 @@ class Weights:
             self._versions.append(version)
             self._announce(version, tree)
             return
-        self._times_s.append(self._agenda.now_s)
+        self._times_s.append(self._events.now_s)
         self._versions.append(version)
-        delay_s = self._plan.announce_s * self.slowed
+        delay_s = self._plan.announce_s * self.slowdown
         if delay_s > 0:
-            self._agenda.after(delay_s, self._announced, (version, tree))
+            self._events.after(delay_s, self._announced, (version, tree))
         else:
             self._announce(version, tree)
 
     def newest_at(self, depth: int, *, at_least: int = 0) -> int:
         """Number of the newest version that a node at ``depth`` can serve now; never older than it served before."""
-        now_s = min(self._agenda.now_s, self._died_at_s)
+        now_s = min(self._events.now_s, self._died_at_s)
         # Behind what arrives in this very moment, in spite of rounding.
         found = bisect_right(self._times_s, now_s - self.delay_s(depth) + 1e-9) - 1
         return max(found, at_least)
@@ -81,20 +81,20 @@ class Weights:
         """When a node at ``depth`` serves the ``number``-th version, if nothing goes wrong meanwhile."""
         return self._times_s[number] + self.delay_s(depth)
 
-    def die(self) -> None:
+    def stop(self) -> None:
         """Nothing is announced or pulled until it returns."""
-        self._died_at_s = min(self._died_at_s, self._agenda.now_s)
+        self._died_at_s = min(self._died_at_s, self._events.now_s)
 
-    def revive(self) -> None:
+    def restart(self) -> None:
         """Publish what waited; pulls that were under way begin anew."""
         if self.alive:
             return
         begun = bisect_right(self._times_s, self._died_at_s - self.delay_s(1))
-        self._times_s[begun:] = [self._agenda.now_s] * (len(self._times_s) - begun)
+        self._times_s[begun:] = [self._events.now_s] * (len(self._times_s) - begun)
         self._died_at_s = inf
         waiting, self._waiting = self._waiting, []
         for version, tree in waiting:
             self.publish(version, tree)
 
-    def _announced(self, about: tuple[PolicyVersion, LineageTree]) -> None:
-        self._announce(*about)
+    def _announced(self, argument: tuple[PolicyVersion, LineageTree]) -> None:
+        self._announce(*argument)

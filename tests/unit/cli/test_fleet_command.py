@@ -71,12 +71,12 @@ def test_many_storms_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_broken_promise_is_an_exit_code_and_a_line_to_replay(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidegate.fleet.actors import Actors
+    from tidegate.fleet.actors import FleetActors
 
-    def forget(actors: Actors, rollout: object) -> None:
+    def forget(actors: FleetActors, rollout: object) -> None:
         actors.overdue.clear()
 
-    monkeypatch.setattr(Actors, "_redeliver", forget)
+    monkeypatch.setattr(FleetActors, "_redeliver", forget)
     assert run(["sim", "--chaos", "--seeds", "0..9", "--ticks", "400"]) == 1
     out = capsys.readouterr().out
     assert "FAILED" in out

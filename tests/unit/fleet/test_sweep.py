@@ -5,7 +5,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.fleet.modes import in_mode
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.report import Mode
-from tidegate.fleet.sweep import Axis, Sweep, crossovers, parse_axis, run_sweep, with_setting
+from tidegate.fleet.sweep import Axis, FleetSweep, crossovers, parse_axis, run_sweep, with_setting
 
 PLAN = FleetPlan(actors=8, rollout=parse_distribution("exp:0.040"))
 
@@ -17,7 +17,7 @@ def sweep(
     max_lag: int | None = None,
     horizon_s: float = 10,
     lag_bound: float | None = None,
-) -> Sweep:
+) -> FleetSweep:
     axis = parse_axis(text)
 
     def make_plan(value: int, mode: Mode) -> FleetPlan:

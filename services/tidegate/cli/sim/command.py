@@ -109,12 +109,12 @@ def _run_sweep(run: SimOptions, options: FleetOptions, sweep: SweepOptions, *, a
 
 def _run_chaos(run: SimOptions, *, seed: int, seeds: str | None) -> None:
     from tidegate.cli.sim.tables import chaos_table, print_failure
-    from tidegate.fleet.storm import TICKS_MAX, draw_storm, simulate_storm
+    from tidegate.fleet.chaos import TICKS_MAX, draw_chaos_run, simulate_chaos
 
     if seeds is not None:
         _run_many(run, seeds=seeds)
         return
-    report = simulate_storm(draw_storm(seed, ticks_max=run.ticks or TICKS_MAX))
+    report = simulate_chaos(draw_chaos_run(seed, ticks_max=run.ticks or TICKS_MAX))
     if run.json:
         write_json(report)
     else:
@@ -127,12 +127,12 @@ def _run_chaos(run: SimOptions, *, seed: int, seeds: str | None) -> None:
 
 def _run_many(run: SimOptions, *, seeds: str) -> None:
     from tidegate.cli.sim.tables import parse_seeds, summarise, summary_line
-    from tidegate.fleet.storm import TICKS_MAX, StormReport, draw_storm, simulate_storm
+    from tidegate.fleet.chaos import TICKS_MAX, ChaosReport, draw_chaos_run, simulate_chaos
 
     console = Console(stderr=run.json)
-    reports: list[StormReport] = []
+    reports: list[ChaosReport] = []
     for seed in parse_seeds(seeds):
-        report = simulate_storm(draw_storm(seed, ticks_max=run.ticks or TICKS_MAX))
+        report = simulate_chaos(draw_chaos_run(seed, ticks_max=run.ticks or TICKS_MAX))
         reports.append(report)
         if not report.passed:
             console.print(f"seed {report.seed}: {report.violations[0]}", style="bold red", markup=False)

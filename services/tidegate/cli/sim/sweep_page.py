@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from tidegate.cli.report.figures import line_chart
 from tidegate.cli.report.page import plain_page
 from tidegate.fleet.report import FleetReport
-from tidegate.fleet.sweep import Sweep, crossovers
+from tidegate.fleet.sweep import FleetSweep, crossovers
 
 Curves = Mapping[str, Callable[[FleetReport], float]]
 LAG: Curves = {"mean": lambda report: report.lag_mean, "95th percentile": lambda report: report.lag_p95}
@@ -17,7 +17,7 @@ ROUND: Curves = {
 }
 
 
-def render_sweep(sweep: Sweep, *, title: str) -> str:
+def render_sweep(sweep: FleetSweep, *, title: str) -> str:
     """The whole page as HTML."""
 
     def both_modes(number: Callable[[FleetReport], float]) -> dict[str, list[tuple[float, float]]]:
@@ -51,7 +51,7 @@ def render_sweep(sweep: Sweep, *, title: str) -> str:
     return plain_page(title, " ".join(crossovers(sweep)), charts, table=_numbers(sweep))
 
 
-def _numbers(sweep: Sweep) -> list[tuple[str, ...]]:
+def _numbers(sweep: FleetSweep) -> list[tuple[str, ...]]:
     head = (sweep.setting, "sync /s", "async /s", "lag mean", "lag p95", "lag max", "waste", "queue")
     return [
         head,

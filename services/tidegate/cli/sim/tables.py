@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.core.errors import ConfigError
+from tidegate.fleet.chaos import ChaosReport
 from tidegate.fleet.report import FleetReport
-from tidegate.fleet.storm import StormReport
-from tidegate.fleet.sweep import Sweep, crossovers
+from tidegate.fleet.sweep import FleetSweep, crossovers
 from tidegate.sim.simulation import Report
 
 
@@ -41,7 +41,7 @@ def parse_seeds(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-def summarise(reports: Iterable[StormReport]) -> ChaosSummary:
+def summarise(reports: Iterable[ChaosReport]) -> ChaosSummary:
     """The worst of everything."""
     seen = list(reports)
     ratios = [report.recovery_ratio for report in seen if report.recovery_ratio is not None]
@@ -72,7 +72,7 @@ def summary_line(summary: ChaosSummary) -> str:
     )
 
 
-def chaos_table(report: StormReport) -> Table:
+def chaos_table(report: ChaosReport) -> Table:
     """One chaos run in a few lines."""
     table = _table(f"chaos run of seed {report.seed}")
     drops = ", ".join(f"{reason} {count:,}" for reason, count in report.dropped.items())
@@ -92,9 +92,9 @@ def chaos_table(report: StormReport) -> Table:
     return table
 
 
-def print_failure(console: Console, report: StormReport) -> None:
+def print_failure(console: Console, report: ChaosReport) -> None:
     """The events before a violation, the violation, and the command that replays it."""
-    console.print("\n".join(report.story), highlight=False, markup=False)
+    console.print("\n".join(report.events), highlight=False, markup=False)
     console.print("\n".join(report.violations), style="bold red", highlight=False, markup=False)
     console.print(f"replay with: {report.replay}", highlight=False, markup=False)
 
@@ -132,7 +132,7 @@ def fleet_table(report: FleetReport, *, cpu_s: float) -> Table:
     return table
 
 
-def sweep_table(sweep: Sweep) -> Table:
+def sweep_table(sweep: FleetSweep) -> Table:
     """A line for each point, and the crossovers below."""
     table = Table(title=f"sweep of {sweep.setting}", title_justify="left", box=None, padding=(0, 1))
     for name in (sweep.setting, "sync/s", "straggle s", "stall s", "async/s", "lag", "p95", "max", "waste"):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tidegate.fleet.chaos import TICKS_MAX, ChaosReport, draw_chaos_run, replay_command, simulate_chaos
 from tidegate.fleet.faults import FAULTS, Fault
-from tidegate.fleet.storm import TICKS_MAX, StormReport, draw_storm, replay_command, simulate_storm
 
 pytestmark = pytest.mark.simulation
 
@@ -12,13 +12,13 @@ SHORT_SEEDS, SHORT_TICKS = range(100), 400
 LONG_SEEDS = range(1000, 1015)
 
 
-def broken(reports: list[StormReport]) -> list[str]:
+def failures(reports: list[ChaosReport]) -> list[str]:
     return [f"{report.replay}: {report.violations[0]}" for report in reports if not report.passed]
 
 
 def test_every_promise_holds_in_short_storms() -> None:
-    reports = [simulate_storm(draw_storm(seed, ticks_max=SHORT_TICKS)) for seed in SHORT_SEEDS]
-    assert not broken(reports)
+    reports = [simulate_chaos(draw_chaos_run(seed, ticks_max=SHORT_TICKS)) for seed in SHORT_SEEDS]
+    assert not failures(reports)
     assert sum(report.faults for report in reports) > 500
     assert sum(report.revived for report in reports) > 100
     # What is checked was there to be checked.
@@ -28,36 +28,37 @@ def test_every_promise_holds_in_short_storms() -> None:
 
 
 def test_throughput_comes_back_in_long_storms() -> None:
-    storms = [draw_storm(seed) for seed in LONG_SEEDS]
-    reports = [simulate_storm(storm) for storm in storms]
-    assert not broken(reports)
+    runs = [draw_chaos_run(seed) for seed in LONG_SEEDS]
+    reports = [simulate_chaos(run) for run in runs]
+    assert not failures(reports)
     ratios = [report.recovery_ratio for report in reports if report.recovery_ratio is not None]
     # A budget that is steered moves the rate: those storms are not judged by it.
-    assert len(ratios) >= 0.8 * sum(not storm.plan.is_steered() for storm in storms)
+    assert len(ratios) >= 0.8 * sum(not run.plan.is_steered() for run in runs)
     assert min(ratios) > 0.9
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_kind_of_fault_alone_breaks_no_promise(fault: Fault) -> None:
     reports = [
-        simulate_storm(draw_storm(seed, ticks_max=SHORT_TICKS), faults={fault: 1}) for seed in range(200, 204)
+        simulate_chaos(draw_chaos_run(seed, ticks_max=SHORT_TICKS), faults={fault: 1})
+        for seed in range(200, 204)
     ]
-    assert not broken(reports)
+    assert not failures(reports)
     assert sum(report.faults for report in reports) > 0
 
 
 def test_storm_without_faults_is_calm_throughout() -> None:
-    storm = draw_storm(5)
-    report = simulate_storm(storm, faults={"admission_dead": 1})
+    run = draw_chaos_run(5)
+    report = simulate_chaos(run, faults={"admission_dead": 1})
     assert report.passed
     assert report.recovery_ratio == pytest.approx(1, abs=0.05)
     assert report.revived == 0
 
 
 def test_same_seed_is_the_same_storm_and_another_another() -> None:
-    first, second = (simulate_storm(draw_storm(11, ticks_max=SHORT_TICKS)) for _ in range(2))
+    first, second = (simulate_chaos(draw_chaos_run(11, ticks_max=SHORT_TICKS)) for _ in range(2))
     assert first == second
-    other = simulate_storm(draw_storm(12, ticks_max=SHORT_TICKS))
+    other = simulate_chaos(draw_chaos_run(12, ticks_max=SHORT_TICKS))
     assert (other.admitted, other.updates) != (first.admitted, first.updates)
 
 

@@ -16,10 +16,10 @@ from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Fresh, LineageTree, StalenessLimits, Verdict, judge
 from tidegate.fleet import admission as fleet_admission
 from tidegate.fleet import queue as fleet_queue
-from tidegate.fleet.actors import Actors
+from tidegate.fleet.actors import FleetActors
+from tidegate.fleet.chaos import ChaosReport, draw_chaos_run, simulate_chaos
 from tidegate.fleet.rollout import Rollout
-from tidegate.fleet.storm import StormReport, draw_storm, simulate_storm
-from tidegate.fleet.weights import Weights
+from tidegate.fleet.weights import FleetWeights
 from tidegate.learner import state as learner_state
 from tidegate.task_queue.state import Snapshot
 
@@ -33,9 +33,9 @@ def first_failure(*, ticks_max: int = 500) -> str:
     return failing_storm(ticks_max=ticks_max).violations[0]
 
 
-def failing_storm(*, ticks_max: int) -> StormReport:
+def failing_storm(*, ticks_max: int) -> ChaosReport:
     for seed in range(SEEDS_TRIED):
-        report = simulate_storm(draw_storm(seed, ticks_max=ticks_max))
+        report = simulate_chaos(draw_chaos_run(seed, ticks_max=ticks_max))
         if not report.passed:
             return report
     pytest.fail("the planted defect was not found")
@@ -93,27 +93,27 @@ def test_finds_a_distance_that_ignores_branches(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_finds_tasks_that_are_lost_with_their_actor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(actors: Actors, rollout: Rollout) -> None:
+    def forget(actors: FleetActors, rollout: Rollout) -> None:
         actors.overdue.remove(rollout)
 
-    monkeypatch.setattr(Actors, "_redeliver", forget)
+    monkeypatch.setattr(FleetActors, "_redeliver", forget)
     assert first_failure().startswith("I2")
 
 
 def test_finds_tasks_that_come_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deliver_twice(actors: Actors, rollout: Rollout) -> None:
+    def deliver_twice(actors: FleetActors, rollout: Rollout) -> None:
         actors.overdue.remove(rollout)
         actors.tasks.extend((rollout, rollout))
 
-    monkeypatch.setattr(Actors, "_redeliver", deliver_twice)
+    monkeypatch.setattr(FleetActors, "_redeliver", deliver_twice)
     assert first_failure().startswith("I2")
 
 
 def test_finds_a_version_that_never_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget_what_waited(weights: Weights) -> None:
+    def forget_what_waited(weights: FleetWeights) -> None:
         weights._died_at_s = float("inf")  # pyright: ignore[reportPrivateUsage] -- the defect
 
-    monkeypatch.setattr(Weights, "revive", forget_what_waited)
+    monkeypatch.setattr(FleetWeights, "revive", forget_what_waited)
     assert first_failure().startswith("I9")
 
 
@@ -168,7 +168,7 @@ def test_finds_limits_that_stay_low_once_they_were(monkeypatch: pytest.MonkeyPat
     failures: list[str] = []
     for seed in range(2 * SEEDS_TRIED):
         lowest.clear()
-        failures += simulate_storm(draw_storm(seed)).violations
+        failures += simulate_chaos(draw_chaos_run(seed)).violations
         if failures:
             break
     assert failures, "the planted defect was not found"

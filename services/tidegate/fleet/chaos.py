@@ -17,10 +17,10 @@ from tidegate.core.distributions import Durations, Exponential, Fixed
 from tidegate.core.goodput import GoodputConfig
 from tidegate.core.hard_sync import HardSyncConfig
 from tidegate.fleet.draws import Draws
-from tidegate.fleet.faults import FAULTS, SLOWER, Fault, Troublemaker
+from tidegate.fleet.faults import FAULTS, SLOWER, Fault, FleetFaultInjector
+from tidegate.fleet.invariants import VIOLATIONS_SHOWN, Bounds, FleetInvariantChecker, FleetOracle, bounds_of
 from tidegate.fleet.loop import FleetLoop
 from tidegate.fleet.plan import FleetPlan
-from tidegate.fleet.watch import STORY_MAX, Bounds, Truth, Watch, bounds_of
 from tidegate.runtime.config import ResponseConfig
 
 TICKS_MAX = 2000
@@ -39,7 +39,7 @@ PACED_SHARE = 0.25
 STEERED_SHARE = 0.25
 
 
-class Storm(msgspec.Struct, frozen=True):
+class ChaosRun(msgspec.Struct, frozen=True):
     """One seed's fleet; from ``faults_from_tick`` to ``calm_from_tick`` a fault begins every ``fault_every_ticks``."""
 
     seed: int
@@ -49,10 +49,10 @@ class Storm(msgspec.Struct, frozen=True):
     present: int
     fault_every_ticks: float
     faults_from_tick: int
-    calm_from_tick: int
+    healthy_from_tick: int
 
 
-class StormReport(msgspec.Struct, frozen=True):
+class ChaosReport(msgspec.Struct, frozen=True):
     """What came of one storm. Rates in trajectories a second; ``longest_gap_s`` was seen, ``progress_s`` promised.
 
     ``recovery_ratio`` is None where too few updates lie on one side to speak of a rate; ``recovery_chance`` is how much
@@ -80,7 +80,7 @@ class StormReport(msgspec.Struct, frozen=True):
     recovery_ratio: float | None
     recovery_chance: float
     violations: list[str]
-    story: list[str]
+    events: list[str]
     replay: str
 
     @property
@@ -89,7 +89,7 @@ class StormReport(msgspec.Struct, frozen=True):
         return not self.violations
 
 
-def draw_storm(seed: int, *, ticks_max: int = TICKS_MAX) -> Storm:
+def draw_chaos_run(seed: int, *, ticks_max: int = TICKS_MAX) -> ChaosRun:
     """The fleet and the length of a seed: a quarter, a half or all of ``ticks_max``."""
     rng = random.Random(f"{seed}/storm")
     present = rng.randint(2, 12)
@@ -137,14 +137,14 @@ def draw_storm(seed: int, *, ticks_max: int = TICKS_MAX) -> Storm:
     bounds = bounds_of(plan, longest=LONGEST, slowest=max(SLOWER))
     tasks = max(TASKS_MEASURED, UPDATES_MEASURED * batch_size / group_size)
     measured_s = tasks / slowest_rate(plan, bounds, actors=present)
-    before = math.ceil((bounds.settle_s(present) + measured_s) / TICK_S)
+    before = math.ceil((bounds.drain_s(present) + measured_s) / TICK_S)
     after = math.ceil((bounds.progress_s(present) + measured_s) / TICK_S)
     # A quarter or a half of the ticks where that leaves room for faults, else all; then the calms may be short.
     lengths = [ticks_max // part for part in (4, 2, 1)]
     enough = [ticks for ticks in lengths if before + FAULT_TICKS_MIN + after <= ticks] or [ticks_max]
     ticks = rng.choice(enough)
     spare = max(0, before + FAULT_TICKS_MIN + after - ticks)
-    return Storm(
+    return ChaosRun(
         seed=seed,
         ticks_max=ticks_max,
         ticks=ticks,
@@ -152,7 +152,7 @@ def draw_storm(seed: int, *, ticks_max: int = TICKS_MAX) -> Storm:
         present=present,
         fault_every_ticks=rng.choice((5.0, 15.0, 40.0)),
         faults_from_tick=max(0, before - spare // 2),
-        calm_from_tick=ticks - max(0, after - (spare - spare // 2)),
+        healthy_from_tick=ticks - max(0, after - (spare - spare // 2)),
     )
 
 
@@ -176,59 +176,59 @@ def slowest_rate(plan: FleetPlan, bounds: Bounds, *, actors: int) -> float:
     return min(rates)
 
 
-def simulate_storm(storm: Storm, *, faults: Mapping[Fault, int] = FAULTS) -> StormReport:
+def simulate_chaos(run: ChaosRun, *, faults: Mapping[Fault, int] = FAULTS) -> ChaosReport:
     """Run one storm to its end, or to its first violation."""
-    truth = Truth()
-    chance = random.Random(f"{storm.seed}/durations")
+    oracle = FleetOracle()
+    rng = random.Random(f"{run.seed}/durations")
     loop = FleetLoop(
-        storm.plan,
-        make_draws=lambda duration, _stream: strata(duration, chance),
-        observer=truth,
-        present=storm.present,
+        run.plan,
+        make_draws=lambda duration, _stream: strata(duration, rng),
+        observer=oracle,
+        present=run.present,
     )
-    bounds = bounds_of(storm.plan, longest=LONGEST, slowest=max(SLOWER))
-    watch = Watch(loop, truth, bounds)
-    trouble = Troublemaker(
-        loop, random.Random(f"{storm.seed}/faults"), every_ticks=storm.fault_every_ticks, faults=faults
+    bounds = bounds_of(run.plan, longest=LONGEST, slowest=max(SLOWER))
+    checker = FleetInvariantChecker(loop, oracle, bounds)
+    injector = FleetFaultInjector(
+        loop, random.Random(f"{run.seed}/faults"), every_ticks=run.fault_every_ticks, faults=faults
     )
     updates = _Updates()
     tick = 0
-    while tick < storm.ticks and not truth.violations:
-        if tick == storm.faults_from_tick:
-            trouble.begin(tick)
-        if tick == storm.calm_from_tick:
-            trouble.stop(tick)
-            watch.disturbed()
-        elif storm.faults_from_tick <= tick < storm.calm_from_tick and trouble.step(tick):
-            watch.disturbed()
+    while tick < run.ticks and not oracle.violations:
+        if tick == run.faults_from_tick:
+            injector.begin(tick)
+        if tick == run.healthy_from_tick:
+            injector.stop(tick)
+            checker.note_disturbance()
+        elif run.faults_from_tick <= tick < run.healthy_from_tick and injector.step(tick):
+            checker.note_disturbance()
         # Half a tick beside those of admission, so that what a tick asked for has been answered.
         loop.run((tick + 0.5) * TICK_S)
         tick += 1
-        watch.look(calm=not trouble.running)
-        updates.note(loop.meters.updates, now_s=loop.agenda.now_s)
-    before, after = _rates(storm, bounds, updates)
+        checker.look(healthy=not injector.running)
+        updates.note(loop.meters.updates, now_s=loop.events.now_s)
+    before, after = _rates(run, bounds, updates)
     # Syncs stop everything now and then, and a budget that moves moves the rate: there is no one rate to return to.
-    ratio, luck = (None, 0.0) if storm.plan.is_steered() else _recovery(before, after)
-    if not truth.violations and ratio is not None and ratio < RECOVERED_RATIO - luck:
-        truth.violate(
+    ratio, tolerance = (None, 0.0) if run.plan.is_steered() else _recovery(before, after)
+    if not oracle.violations and ratio is not None and ratio < RECOVERED_RATIO - tolerance:
+        oracle.violate(
             "recovery",
-            f"{ratio:.3f} of the rate before the first fault, {bounds.progress_s(storm.present):.0f} s after the last"
-            f" ({RECOVERED_RATIO} less {luck:.3f} of chance would do)",
+            f"{ratio:.3f} of the rate before the first fault, {bounds.progress_s(run.present):.0f} s after the last"
+            f" ({RECOVERED_RATIO} less {tolerance:.3f} of chance would do)",
         )
     return _report(
-        storm,
+        run,
         loop,
-        watch,
-        truth,
-        trouble,
+        checker,
+        oracle,
+        injector,
         rates=(before.per_s if before else 0.0, after.per_s if after else 0.0),
-        recovery=(ratio, luck),
-        progress_s=bounds.progress_s(storm.present),
+        recovery=(ratio, tolerance),
+        progress_s=bounds.progress_s(run.present),
         tick=tick,
     )
 
 
-def strata(duration: Durations, chance: random.Random) -> Draws:
+def strata(duration: Durations, rng: random.Random) -> Draws:
     """Durations between ``SHORTEST`` and ``LONGEST`` means, evenly spread and shuffled, again and again.
 
     Shuffled anew each time: the same order over and over makes a fleet fall into step with it, into one step before
@@ -237,18 +237,16 @@ def strata(duration: Durations, chance: random.Random) -> Draws:
     if isinstance(duration, Fixed):
         return repeat(duration.value_s)
     width = (LONGEST - SHORTEST) / STRATA
-    return _shuffled(
-        [duration.mean_s * (SHORTEST + (index + 0.5) * width) for index in range(STRATA)], chance
-    )
+    return _shuffled([duration.mean_s * (SHORTEST + (index + 0.5) * width) for index in range(STRATA)], rng)
 
 
-def _shuffled(values: list[float], chance: random.Random) -> Draws:
+def _shuffled(values: list[float], rng: random.Random) -> Draws:
     while True:
-        chance.shuffle(values)
+        rng.shuffle(values)
         yield from values
 
 
-class Rate(msgspec.Struct, frozen=True):
+class UpdateRate(msgspec.Struct, frozen=True):
     """Updates a second between the first and the last update of a stretch, with its standard error."""
 
     per_s: float
@@ -267,7 +265,7 @@ class _Updates:
             self._times_s.append(now_s)
             self._counts.append(count)
 
-    def rate(self, from_s: float, to_s: float, *, at_least: float) -> Rate | None:
+    def rate(self, from_s: float, to_s: float, *, at_least: float) -> UpdateRate | None:
         """Of a stretch of time; None where there are less than ``at_least`` updates in it."""
         times_s, counts = self._times_s, self._counts
         first, last = bisect_left(times_s, from_s), bisect_right(times_s, to_s) - 1
@@ -280,17 +278,17 @@ class _Updates:
             (counts[index] - counts[index - 1] - per_s * (times_s[index] - times_s[index - 1])) ** 2
             for index in range(first + 1, last + 1)
         )
-        return Rate(per_s, math.sqrt(squares) / elapsed_s)
+        return UpdateRate(per_s, math.sqrt(squares) / elapsed_s)
 
 
-def _rates(storm: Storm, bounds: Bounds, updates: _Updates) -> tuple[Rate | None, Rate | None]:
+def _rates(run: ChaosRun, bounds: Bounds, updates: _Updates) -> tuple[UpdateRate | None, UpdateRate | None]:
     """Before the first fault, and from the time to recover after the last."""
-    at_least = _updates_measured(storm.plan)
-    settled_s = bounds.settle_s(storm.present)
-    recovered_s = storm.calm_from_tick * TICK_S + bounds.progress_s(storm.present)
+    at_least = _updates_measured(run.plan)
+    steady_from_s = bounds.drain_s(run.present)
+    recovered_s = run.healthy_from_tick * TICK_S + bounds.progress_s(run.present)
     return (
-        updates.rate(settled_s, storm.faults_from_tick * TICK_S, at_least=at_least),
-        updates.rate(recovered_s, storm.ticks * TICK_S, at_least=at_least),
+        updates.rate(steady_from_s, run.faults_from_tick * TICK_S, at_least=at_least),
+        updates.rate(recovered_s, run.ticks * TICK_S, at_least=at_least),
     )
 
 
@@ -299,53 +297,53 @@ def _updates_measured(plan: FleetPlan) -> float:
     return max(UPDATES_MEASURED, TASKS_MEASURED * plan.group_size / plan.batch_size)
 
 
-def _recovery(before: Rate | None, after: Rate | None) -> tuple[float | None, float]:
+def _recovery(before: UpdateRate | None, after: UpdateRate | None) -> tuple[float | None, float]:
     """The rate after, as a share of the rate before; and how much less than 0.95 could be chance."""
     if before is None or after is None:
         return None, 0.0
     ratio = after.per_s / before.per_s
-    chance = math.hypot(before.error / before.per_s, after.error / after.per_s)
-    return ratio, STANDARD_ERRORS * chance
+    rng = math.hypot(before.error / before.per_s, after.error / after.per_s)
+    return ratio, STANDARD_ERRORS * rng
 
 
 def _report(
-    storm: Storm,
+    run: ChaosRun,
     loop: FleetLoop,
-    watch: Watch,
-    truth: Truth,
-    trouble: Troublemaker,
+    checker: FleetInvariantChecker,
+    oracle: FleetOracle,
+    injector: FleetFaultInjector,
     *,
     rates: tuple[float, float],
     recovery: tuple[float | None, float],
     progress_s: float,
     tick: int,
-) -> StormReport:
-    plan, meters = storm.plan, loop.meters
+) -> ChaosReport:
+    plan, meters = run.plan, loop.meters
     before, after = (rate * plan.batch_size for rate in rates)
-    return StormReport(
-        seed=storm.seed,
+    return ChaosReport(
+        seed=run.seed,
         ticks=tick,
-        actors=storm.present,
+        actors=run.present,
         max_lag=plan.max_lag or 0,
         batch_size=plan.batch_size,
-        faults=trouble.num_faults,
+        faults=injector.num_faults,
         updates=meters.updates,
         admitted=meters.admitted,
         trained=meters.trained,
         dropped=dict(sorted(meters.dropped.items())),
         revived=meters.revived,
         lag_max=max(meters.lags, default=0),
-        openings_per_tick_max=watch.num_openings_max,
+        openings_per_tick_max=checker.num_openings_max,
         reports_refused=loop.admission.num_refused,
         progress_s=progress_s,
-        longest_gap_s=watch.longest_gap_s,
+        longest_gap_s=checker.longest_gap_s,
         rate_before=before,
         rate_after=after,
         recovery_ratio=recovery[0],
         recovery_chance=recovery[1],
-        violations=truth.violations[:STORY_MAX],
-        story=trouble.story if truth.violations else [],
-        replay=replay_command(storm.seed, ticks_max=storm.ticks_max),
+        violations=oracle.violations[:VIOLATIONS_SHOWN],
+        events=injector.events if oracle.violations else [],
+        replay=replay_command(run.seed, ticks_max=run.ticks_max),
     )
 
 

@@ -27,13 +27,13 @@ from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.queue import Outcome
 from tidegate.fleet.rollout import Rollout
 
-STORY_MAX = 8
+VIOLATIONS_SHOWN = 8
 
 
 class Bounds(msgspec.Struct, frozen=True):
     """The longest times of one plan, in seconds, and the most trajectories in flight.
 
-    ``rollout_s``, ``score_s``, ``learn_s``: longest of each. Whatever is in flight has ended after ``settle_s``: tasks
+    ``rollout_s``, ``score_s``, ``learn_s``: longest of each. Whatever is in flight has ended after ``drain_s``: tasks
     of the dead come back, those that wait are rolled out and scored one after another by those who are there, and each
     version is made and travels. In the worst case all of it is beyond the budget by then, and its replacement takes as
     long again; and before, whatever began while its maker was slow ends ``slowest`` times as late: ``progress_s``. A
@@ -54,7 +54,7 @@ class Bounds(msgspec.Struct, frozen=True):
     prefetch: int
     held_s: float
 
-    def settle_s(self, actors: int) -> float:
+    def drain_s(self, actors: int) -> float:
         """How long what is in flight can stay so, with ``actors`` there."""
         tasks = ceil(self.in_flight / self.group_size)
         rollouts_s = (ceil(tasks / max(1, actors)) + 1 + self.prefetch) * (self.rollout_s + self.travel_s)
@@ -65,7 +65,7 @@ class Bounds(msgspec.Struct, frozen=True):
     def progress_s(self, actors: int) -> float:
         """The longest time between two updates while nothing goes wrong."""
         begun_slow_s = self.slowest * (self.rollout_s + self.score_s + self.learn_s + self.travel_s)
-        return 2 * self.settle_s(actors) + begun_slow_s + self.held_s
+        return 2 * self.drain_s(actors) + begun_slow_s + self.held_s
 
 
 def bounds_of(plan: FleetPlan, *, longest: float, slowest: float) -> Bounds:
@@ -91,7 +91,7 @@ def bounds_of(plan: FleetPlan, *, longest: float, slowest: float) -> Bounds:
     )
 
 
-class Truth:
+class FleetOracle:
     """What was really served, started and trained; an observer of the loop."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Truth:
         for trajectory in rollout.ids:
             self._started[trajectory] = (rollout.spans[0].version, rollout.began_s, skew_s)
 
-    def settled(self, outcomes: list[Outcome]) -> None:
+    def outcomes(self, outcomes: list[Outcome]) -> None:
         """The ledger changed."""
         for trajectory, outcome, _ in outcomes:
             if outcome in ("trained", "dropped"):
@@ -142,13 +142,13 @@ class Truth:
             )
             if lag > limits.max_lag:
                 self.violate("I1", f"{candidate.trajectory_id} is trained at a lag above {limits.max_lag}")
-            age_s = loop.agenda.now_s - began_s
+            age_s = loop.events.now_s - began_s
             if age_s > limits.max_age_s + max(0.0, skew_s - loop.learner.skew_s) + 1e-6:
                 self.violate("I1", f"{candidate.trajectory_id} is trained {age_s:.1f} s old")
 
     def violate(self, invariant: str, what: str) -> None:
         """Note a violation, with the moment."""
-        now_s = 0.0 if self.loop is None else self.loop.agenda.now_s
+        now_s = 0.0 if self.loop is None else self.loop.events.now_s
         self.violations.append(f"{invariant} at {now_s:.3f} s: {what}")
 
 
@@ -171,14 +171,14 @@ def _ancestors(
     return found
 
 
-class Watch:
+class FleetInvariantChecker:
     """Checks everything after each tick."""
 
-    def __init__(self, loop: FleetLoop, truth: Truth, bounds: Bounds) -> None:
+    def __init__(self, loop: FleetLoop, oracle: FleetOracle, bounds: Bounds) -> None:
         """``truth`` observes ``loop`` from its first event on."""
         self._loop = loop
-        self._truth = truth
-        truth.loop = loop
+        self._truth = oracle
+        oracle.loop = loop
         self._bounds = bounds
         self._whole_since_s = 0.0
         self._updates: int = 0
@@ -190,27 +190,27 @@ class Watch:
         self.longest_gap_s = 0.0
         self.num_openings_max = 0
 
-    def disturbed(self) -> None:
+    def note_disturbance(self) -> None:
         """Something went wrong, or ended: from here on it counts anew how long nothing does."""
-        self._whole_since_s = self._loop.agenda.now_s
+        self._whole_since_s = self._loop.events.now_s
 
-    def look(self, *, calm: bool) -> None:
+    def look(self, *, healthy: bool) -> None:
         """Check what can be checked at a tick; ``calm`` while no fault is active."""
         self._check_conservation()
         self._check_bounds()
-        self._check_progress(calm=calm)
+        self._check_progress(healthy=healthy)
         self._check_oscillation()
 
     def _check_conservation(self) -> None:
         loop, actors, environments = self._loop, self._loop.actors, self._loop.environments
         held = [actor.rollout for actor in actors.members if actor.rollout is not None]
         rollouts = [
-            *(rollout for actor in actors.members for rollout in actor.line),
+            *(rollout for actor in actors.members for rollout in actor.held_tasks),
             *actors.tasks,
             *actors.overdue,
             *held,
-            *environments.line,
-            *environments.at_work.values(),
+            *environments.queued,
+            *environments.being_scored.values(),
         ]
         found = [trajectory for rollout in rollouts for trajectory in rollout.ids]
         found += loop.store.ids()
@@ -274,12 +274,12 @@ class Watch:
         in_flight_then, restored_then = self._read_at
         return in_flight_then + restored - restored_then
 
-    def _check_progress(self, *, calm: bool) -> None:
-        loop, now_s = self._loop, self._loop.agenda.now_s
+    def _check_progress(self, *, healthy: bool) -> None:
+        loop, now_s = self._loop, self._loop.events.now_s
         if loop.meters.updates != self._updates:
             self._updates, self._updated_at_s = loop.meters.updates, now_s
         present = loop.meters.actors
-        if not calm or present == 0:
+        if not healthy or present == 0:
             self._whole_since_s = now_s
             return
         gap_s = now_s - max(self._updated_at_s, self._whole_since_s)
@@ -317,7 +317,7 @@ class Watch:
         if sync.completed + sync.given_up > most:
             self._truth.violate("steering", f"{sync.completed + sync.given_up} hard syncs, {most} were due")
         pair_s = 2 * (response.goodput.window_s + response.goodput.settle_s)
-        if goodput.moves > loop.agenda.now_s / pair_s:
+        if goodput.moves > loop.events.now_s / pair_s:
             self._truth.violate(
-                "steering", f"the budget moved {goodput.moves} times in {loop.agenda.now_s:.0f} s"
+                "steering", f"the budget moved {goodput.moves} times in {loop.events.now_s:.0f} s"
             )
