@@ -19,6 +19,13 @@ from benchmarks.training_run import remove_folder
 from tidegate.admission import indicators
 from tidegate.admission.observations import Observations
 from tidegate.admission.state import Pause, StreamBacklog, decide, flow_of, signals_of
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import environment as environment_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import process as process_stats
+from tidegate.catalogue import publishing as publishing_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.cli.samples import last_working_sample
 from tidegate.core import slo
 from tidegate.core.admission import Limits, capacity
@@ -42,32 +49,32 @@ WINDOW_S = 10.0
 
 # As an actor's board has them: half of these move with every report.
 MOVING = (
-    "busy_s_total",
-    "wait_task_s_total",
-    "wait_policy_s_total",
-    "wait_publish_s_total",
-    "steps_total",
-    "trajectories_total",
-    "swaps_total",
-    "swap_ms_total",
-    "cpu_s_total",
-    "weight_pull_ms",
-    "serving_step",
-    "rss_mb",
+    actor_stats.BUSY_S,
+    actor_stats.WAIT_TASK_S,
+    actor_stats.WAIT_POLICY_S,
+    actor_stats.WAIT_PUBLISH_S,
+    actor_stats.STEPS,
+    actor_stats.TRAJECTORIES,
+    actor_stats.SWAPS,
+    actor_stats.SWAP_MS,
+    process_stats.CPU_S,
+    actor_stats.WEIGHT_PULL_MS,
+    actor_stats.SERVING_STEP,
+    process_stats.RSS_MB,
 )
 STANDING = (
-    "tasks_failed_total",
-    "tasks_handed_back_total",
-    "tasks_redelivered_total",
-    "quarantined_total",
-    "publish_retries_total",
-    "publish_backpressure_total",
-    "uploads_total",
-    "policies_refused_total",
-    "pull_retries_total",
-    "broker_reconnects_total",
-    "backpressure_total",
-    "wait_broker_s_total",
+    actor_stats.TASKS_FAILED,
+    actor_stats.TASKS_RELEASED,
+    actor_stats.TASKS_REDELIVERED,
+    actor_stats.QUARANTINED,
+    publishing_stats.PUBLISH_RETRIES,
+    publishing_stats.PUBLISH_BACKPRESSURE,
+    publishing_stats.UPLOADS,
+    actor_stats.POLICIES_REFUSED,
+    actor_stats.PULL_RETRIES,
+    process_stats.BROKER_RECONNECTS,
+    process_stats.BACKPRESSURE,
+    actor_stats.WAIT_BROKER_S,
 )
 
 
@@ -117,9 +124,9 @@ def run(setting: BenchSetting) -> BenchResult:
 def _reports(index: int) -> Iterator[ServiceStats]:
     """What one actor says, report after report."""
     for number in count():
-        values = {name: float(number * (index % 7 + 1)) for name in MOVING}
+        values: dict[str, float] = {name: float(number * (index % 7 + 1)) for name in MOVING}
         values |= dict.fromkeys(STANDING, 0.0)
-        values["serving_step"] = step = float(number // 4)
+        values[actor_stats.SERVING_STEP] = step = float(number // 4)
         yield ServiceStats(
             service="actor",
             instance=f"actor-{index}",
@@ -127,7 +134,7 @@ def _reports(index: int) -> Iterator[ServiceStats]:
             at_s=REPORT_PERIOD_S * number,
             started_at_s=0.0,
             values=values,
-            labels={"serving_version": f"0-a@{step:.0f}"},
+            labels={actor_stats.SERVING_VERSION: f"0-a@{step:.0f}"},
         )
 
 
@@ -135,15 +142,28 @@ def _others(number: int) -> list[ServiceStats]:
     """What the services say of which there is one."""
     now_s = REPORT_PERIOD_S * number
     bins = {
-        f"{kind}_bin.{name}_total": 10.0 * number
-        for kind in ("admitted", "decided", "trained")
+        family.member(str(name)): 10.0 * number
+        for family in (queue_stats.ADMITTED_IN_BIN, queue_stats.DECIDED_IN_BIN, queue_stats.TRAINED_IN_BIN)
         for name in range(16)
     }
-    said = {
-        "learner": {"version_step": number, "busy_s_total": now_s, "wait_batch_s_total": now_s, "ess": 0.9},
-        "trajectory_store": {"trained_total": 9.0 * number, "dropped_total": number, "resident_bytes": 1e6},
-        "task_queue": {"running_trajectories": 99.0, "in_flight_trajectories": 200.0, **bins},
-        "environment": {"busy_s_total": now_s, "scored_total": 9.0 * number},
+    said: dict[str, dict[str, float]] = {
+        "learner": {
+            learner_stats.VERSION_STEP: number,
+            learner_stats.BUSY_S: now_s,
+            learner_stats.WAIT_BATCH_S: now_s,
+            learner_stats.ESS: 0.9,
+        },
+        "trajectory_store": {
+            store_stats.TRAINED: 9.0 * number,
+            store_stats.DROPPED: number,
+            store_stats.RESIDENT_BYTES: 1e6,
+        },
+        "task_queue": {
+            queue_stats.RUNNING_TRAJECTORIES: 99.0,
+            queue_stats.IN_FLIGHT_TRAJECTORIES: 200.0,
+            **bins,
+        },
+        "environment": {environment_stats.BUSY_S: now_s, environment_stats.SCORED: 9.0 * number},
     }
     return [
         ServiceStats(
@@ -182,7 +202,7 @@ def _time_decisions(seen: Observations) -> float:
         decided = decide(
             run_file,
             Pause(),
-            resident_bytes=sum(stats.values["resident_bytes"] for stats in resident),
+            resident_bytes=sum(stats.values[store_stats.RESIDENT_BYTES] for stats in resident),
             resident_bytes_high=1e9,
             group_size=8,
         )

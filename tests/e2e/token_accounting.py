@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from tidegate.catalogue import actor as statistics
+from tidegate.catalogue.kinds import Counter
 from tidegate.cli.accounting import ledger_path
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
@@ -77,25 +79,27 @@ class TokenAccounting:
 
     def held(self, instance: str) -> float:
         """Tokens that an actor has written or resumed, and neither published, dropped nor released."""
-        came = self.value(instance, "tokens_written_total") + self.value(instance, "tokens_resumed_total")
-        went = ("steps_total", "tokens_given_up_total", "tokens_handed_on_total")
+        came = self.value(instance, statistics.TOKENS_WRITTEN) + self.value(
+            instance, statistics.TOKENS_RESUMED
+        )
+        went = (statistics.STEPS, statistics.TOKENS_DROPPED, statistics.TOKENS_RELEASED)
         return came - sum(self.value(instance, name) for name in went)
 
     def totals(self) -> Totals:
         """By the newest snapshots."""
 
-        def total(name: str) -> float:
+        def total(name: Counter) -> float:
             return self._board.total_over_lives("actor", name)
 
         living = self._board.of("actor")
         return Totals(
-            written=total("tokens_written_total"),
-            published=total("steps_total"),
-            dropped=total("tokens_given_up_total"),
-            resumed=total("tokens_resumed_total"),
+            written=total(statistics.TOKENS_WRITTEN),
+            published=total(statistics.STEPS),
+            dropped=total(statistics.TOKENS_DROPPED),
+            resumed=total(statistics.TOKENS_RESUMED),
             held=sum(self.held(stats.instance) for stats in living),
-            rollouts_resumed=total("rollouts_resumed_total"),
-            rollouts_restarted=total("rollouts_begun_anew_total"),
+            rollouts_resumed=total(statistics.ROLLOUTS_RESUMED),
+            rollouts_restarted=total(statistics.ROLLOUTS_RESTARTED),
             at_s=sum(stats.at_s for stats in living) / max(1, len(living)),
         )
 

@@ -5,17 +5,20 @@ import sys
 
 import msgspec
 
+from tidegate.catalogue.kinds import Counter
 from tidegate.core.errors import ConflictError
 from tidegate.runtime.config import Settings
 from tidegate.runtime.process import run_service
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+
+TURNS = Counter("turns_total", "{turn}", "Times that the loop began.", exported=False)
 
 
 async def build(context: ServiceContext, mode: str) -> ServiceParts:
     """Loops that behave, crash, end early or never end, as ``mode`` says."""
 
     async def loop() -> None:
-        context.stats.add("turns_total")
+        context.stats.add(TURNS)
         match mode:
             case "crash":
                 raise ConflictError("Another learner took over")

@@ -2,12 +2,15 @@
 
 import msgspec
 
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import admission as admission_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import telemetry as names
 from tidegate.core.slo_catalogue import REMEDIES
-from tidegate.runtime import telemetry_names as names
 from tools.monitoring.prometheus_names import label, metric
 from tools.monitoring.slo_rules import RUN, SLO_NAMES, Period, alert_expressions, alert_name
 
-PAUSED = f"max by ({RUN}) ({metric(names.METRIC_ADMISSION_PAUSED)}) > 0"
+PAUSED = f"max by ({RUN}) ({metric(admission_stats.PAUSED.metric)}) > 0"
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -100,8 +103,8 @@ def other_alerts(period: Period) -> list[Alert]:
     """What is wrong without an objective, and what would hide all of them."""
     long = period.window(1 / 72)
     bad = f'{label(names.ATTR_SLO)}="lag_max",{label(names.ATTR_SLO_RESULT)}="bad"'
-    version = f"max by ({RUN}) ({metric(names.METRIC_LEARNER_VERSION)})"
-    serving = f"min by ({RUN}) ({metric(names.METRIC_ACTOR_VERSION)})"
+    version = f"max by ({RUN}) ({metric(learner_stats.VERSION_STEP.metric)})"
+    serving = f"min by ({RUN}) ({metric(actor_stats.SERVING_STEP.metric)})"
     wait = metric(names.METRIC_LEARNER_WAIT)
     draining = metric(names.METRIC_DRAINING) + '{job="tidegate/tidegate-admission"}'
     work = f'{label(names.ATTR_STREAM)}=~"TASKS|ROLLOUTS|TRAJECTORIES"'
@@ -178,7 +181,7 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateWeightsStuck",
             severity="page",
-            expr=f"(({version} - {serving}) > max by ({RUN}) ({metric(names.METRIC_ADMISSION_MAX_LAG)}))",
+            expr=f"(({version} - {serving}) > max by ({RUN}) ({metric(admission_stats.MAX_LAG.metric)}))",
             summary=f"Run {{{{ $labels.{RUN} }}}}: an actor serves a version beyond the staleness budget",
             meaning="What that actor makes is dropped before it is trained. One actor that hangs or cannot pull is"
             " enough; an actor that is being started is not meant, hence the wait.",

@@ -1,6 +1,11 @@
 """Dashboards of what holds a run together: versions, weights, admission."""
 
-from tidegate.runtime import telemetry_names as names
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import admission as admission_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import telemetry as names
+from tidegate.catalogue import weight_distribution as weights_stats
 from tools.monitoring.panels import Board, Panel, Query, Row
 from tools.monitoring.prometheus_names import label
 from tools.monitoring.queries import (
@@ -22,17 +27,17 @@ VERSIONS = Board(
                 Panel(
                     "Learner and actors",
                     (
-                        Query(f"max by ({RUN}) ({one(names.METRIC_LEARNER_VERSION)})", "learner"),
-                        Query(f"max by ({RUN}) ({one(names.METRIC_ACTOR_VERSION)})", "newest actor"),
-                        Query(f"min by ({RUN}) ({one(names.METRIC_ACTOR_VERSION)})", "oldest actor"),
+                        Query(f"max by ({RUN}) ({one(learner_stats.VERSION_STEP.metric)})", "learner"),
+                        Query(f"max by ({RUN}) ({one(actor_stats.SERVING_STEP.metric)})", "newest actor"),
+                        Query(f"min by ({RUN}) ({one(actor_stats.SERVING_STEP.metric)})", "oldest actor"),
                     ),
                 ),
                 Panel(
                     "Learner ahead of the oldest actor",
                     (
                         Query(
-                            f"max by ({RUN}) ({one(names.METRIC_LEARNER_VERSION)})"
-                            f" - min by ({RUN}) ({one(names.METRIC_ACTOR_VERSION)})",
+                            f"max by ({RUN}) ({one(learner_stats.VERSION_STEP.metric)})"
+                            f" - min by ({RUN}) ({one(actor_stats.SERVING_STEP.metric)})",
                             "versions",
                         ),
                     ),
@@ -61,10 +66,12 @@ VERSIONS = Board(
                 ),
                 Panel(
                     "Versions published a second",
-                    (Query(f"sum({rate(names.METRIC_WEIGHTS_PUBLISHED)})", "published"),),
+                    (Query(f"sum({rate(weights_stats.PUBLISHED.metric)})", "published"),),
                 ),
                 Panel(
-                    "Versions kept", (Query(f"sum({one(names.METRIC_WEIGHTS_KEPT)})", "kept"),), kind="stat"
+                    "Versions kept",
+                    (Query(f"sum({one(weights_stats.KEPT_VERSIONS.metric)})", "kept"),),
+                    kind="stat",
                 ),
             ),
         ),
@@ -92,13 +99,13 @@ ADMISSION = Board(
                 Panel(
                     "Capacity",
                     (
-                        Query(f"sum({one(names.METRIC_ADMISSION_CAPACITY)})", "may be admitted now"),
-                        Query(f"sum({one(names.METRIC_ADMISSION_LIMIT)})", "limit on running"),
+                        Query(f"sum({one(admission_stats.CAPACITY.metric)})", "may be admitted now"),
+                        Query(f"sum({one(admission_stats.MAX_RUNNING.metric)})", "limit on running"),
                     ),
                 ),
-                Panel("Staleness budget", (Query(f"max({one(names.METRIC_ADMISSION_MAX_LAG)})", "max_lag"),)),
+                Panel("Staleness budget", (Query(f"max({one(admission_stats.MAX_LAG.metric)})", "max_lag"),)),
                 Panel(
-                    "Paused", (Query(f"max({one(names.METRIC_ADMISSION_PAUSED)})", "paused"),), kind="stat"
+                    "Paused", (Query(f"max({one(admission_stats.PAUSED.metric)})", "paused"),), kind="stat"
                 ),
             ),
         ),
@@ -109,18 +116,20 @@ ADMISSION = Board(
                     "Mode",
                     (
                         Query(
-                            f"max by ({label(names.ATTR_MODE)}) ({one(names.METRIC_ADMISSION_MODE)})",
+                            f"max by ({label(names.ATTR_MODE)}) ({one(admission_stats.SCALING_MODE.metric)})",
                             f"{{{{{label(names.ATTR_MODE)}}}}}",
                         ),
                     ),
                     kind="timeline",
                 ),
-                Panel("Actors that report", (Query(f"count({one(names.METRIC_ACTOR_VERSION)})", "actors"),)),
                 Panel(
-                    "Unpublished and running",
+                    "Actors that report", (Query(f"count({one(actor_stats.SERVING_STEP.metric)})", "actors"),)
+                ),
+                Panel(
+                    "Running, and trained but not announced",
                     (
-                        Query(f"sum({one(names.METRIC_UNPUBLISHED)})", "unpublished"),
-                        Query(f"sum({one(names.METRIC_RUNNING)})", "running"),
+                        Query(f"sum({one(queue_stats.UNANNOUNCED_TRAJECTORIES.metric)})", "unannounced"),
+                        Query(f"sum({one(queue_stats.RUNNING_TRAJECTORIES.metric)})", "running"),
                     ),
                 ),
             ),

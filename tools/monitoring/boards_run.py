@@ -1,6 +1,10 @@
 """Dashboards of a run as a whole: its objectives, and the way of its trajectories."""
 
-from tidegate.runtime import telemetry_names as names
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import admission as admission_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import telemetry as names
+from tidegate.catalogue import trajectory_store as store_stats
 from tools.monitoring.panels import Board, Panel, Query, Row
 from tools.monitoring.prometheus_names import label, metric
 from tools.monitoring.queries import (
@@ -51,7 +55,7 @@ OVERVIEW = Board(
                     "Objectives by condition",
                     (
                         Query(
-                            f"sum by ({label(names.ATTR_CONDITION)}) ({one(names.METRIC_SLO_CONDITIONS)})",
+                            f"sum by ({label(names.ATTR_CONDITION)}) ({one(admission_stats.SLOS_IN.metric)})",
                             f"{{{{{label(names.ATTR_CONDITION)}}}}}",
                         ),
                     ),
@@ -90,7 +94,7 @@ OVERVIEW = Board(
                     (
                         *quantiles(names.METRIC_LAG, exemplars=True),
                         Query(f"max({one(names.METRIC_LAG_WINDOW_MAX)})", "max"),
-                        Query(f"max({one(names.METRIC_ADMISSION_MAX_LAG)})", "max_lag"),
+                        Query(f"max({one(admission_stats.MAX_LAG.metric)})", "max_lag"),
                     ),
                     says="Quantiles interpolate between whole versions; the objective counts trajectories instead.",
                 ),
@@ -103,15 +107,19 @@ OVERVIEW = Board(
             (
                 Panel(
                     "Bottleneck",
-                    (Query(f"max by ({CAUSE}) ({one(names.METRIC_BOTTLENECK)})", f"{{{{{CAUSE}}}}}"),),
+                    (
+                        Query(
+                            f"max by ({CAUSE}) ({one(admission_stats.BOTTLENECK.metric)})", f"{{{{{CAUSE}}}}}"
+                        ),
+                    ),
                     kind="timeline",
                 ),
                 Panel(
                     "Limit and what is in flight",
                     (
-                        Query(f"sum({one(names.METRIC_ADMISSION_LIMIT)})", "limit"),
-                        Query(f"sum({one(names.METRIC_INFLIGHT)})", "in flight"),
-                        Query(f"sum({one(names.METRIC_RUNNING)})", "running"),
+                        Query(f"sum({one(admission_stats.MAX_RUNNING.metric)})", "limit"),
+                        Query(f"sum({one(queue_stats.IN_FLIGHT_TRAJECTORIES.metric)})", "in flight"),
+                        Query(f"sum({one(queue_stats.RUNNING_TRAJECTORIES.metric)})", "running"),
                     ),
                 ),
                 Panel(
@@ -134,26 +142,31 @@ FLOW = Board(
                 Panel(
                     "Trajectories a second",
                     (
-                        Query(f"sum({rate(names.METRIC_TASKS_ADMITTED)})", "admitted"),
-                        Query(f"sum({rate(names.METRIC_GENERATED)})", "generated"),
-                        Query(f"sum({rate(names.METRIC_APPENDED)})", "appended"),
+                        Query(f"sum({rate(queue_stats.ADMITTED.metric)})", "admitted"),
+                        Query(f"sum({rate(actor_stats.TRAJECTORIES.metric)})", "generated"),
+                        Query(f"sum({rate(store_stats.ACCEPTED.metric)})", "appended"),
                         Query(f"sum({rate(names.METRIC_CONSUMED)})", "consumed"),
                     ),
                 ),
                 Panel(
                     "Dropped a second, by reason",
-                    (Query(f"sum by ({REASON}) ({rate(names.METRIC_DROPPED)})", f"{{{{{REASON}}}}}"),),
+                    (
+                        Query(
+                            f"sum by ({REASON}) ({rate(store_stats.DROPPED_BECAUSE.metric)})",
+                            f"{{{{{REASON}}}}}",
+                        ),
+                    ),
                     stacked=True,
                 ),
                 Panel(
                     "Admitted and not terminal",
                     (
                         Query(
-                            f"sum({one(names.METRIC_TASKS_ADMITTED)}) - sum({one(names.METRIC_CONSUMED)})"
-                            f" - sum({one(names.METRIC_DROPPED)})",
+                            f"sum({one(queue_stats.ADMITTED.metric)}) - sum({one(names.METRIC_CONSUMED)})"
+                            f" - sum({one(store_stats.DROPPED_BECAUSE.metric)})",
                             "admitted - consumed - dropped",
                         ),
-                        Query(f"sum({one(names.METRIC_INFLIGHT)})", "in flight"),
+                        Query(f"sum({one(queue_stats.IN_FLIGHT_TRAJECTORIES.metric)})", "in flight"),
                     ),
                     says="Both lines are the same number, told by different services; a restart of one parts them.",
                 ),
@@ -227,15 +240,20 @@ FLOW = Board(
                     (Query(f"max({one(names.METRIC_QUEUE_OLDEST_AGE)})", "age"),),
                     unit="s",
                 ),
-                Panel("Leased to learners", (Query(f"sum({one(names.METRIC_LEASE_ACTIVE)})", "leased"),)),
                 Panel(
-                    "Payload held", (Query(f"sum({one(names.METRIC_STORE_BYTES)})", "bytes"),), unit="bytes"
+                    "Leased to learners",
+                    (Query(f"sum({one(store_stats.LEASED_TRAJECTORIES.metric)})", "leased"),),
+                ),
+                Panel(
+                    "Payload held",
+                    (Query(f"sum({one(store_stats.RESIDENT_BYTES.metric)})", "bytes"),),
+                    unit="bytes",
                 ),
                 Panel(
                     "Duplicates and revivals",
                     (
-                        Query(f"sum({rate(names.METRIC_DUPLICATES)})", "duplicates"),
-                        Query(f"sum({rate(names.METRIC_REVIVED)})", "revived"),
+                        Query(f"sum({rate(store_stats.DUPLICATES.metric)})", "duplicates"),
+                        Query(f"sum({rate(store_stats.REVIVED.metric)})", "revived"),
                     ),
                 ),
                 Panel(

@@ -1,6 +1,9 @@
 """Dashboards of who does the work: actors, the learner, the broker."""
 
-from tidegate.runtime import telemetry_names as names
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import process as process_stats
+from tidegate.catalogue import telemetry as names
 from tools.monitoring.panels import Board, Panel, Query, Row
 from tools.monitoring.queries import (
     CAUSE,
@@ -29,7 +32,7 @@ ACTORS = Board(
             (
                 Panel(
                     "Actors that report",
-                    (Query(f"count by ({RUN}) ({one(names.METRIC_ACTOR_VERSION)})", f"{{{{{RUN}}}}}"),),
+                    (Query(f"count by ({RUN}) ({one(actor_stats.SERVING_STEP.metric)})", f"{{{{{RUN}}}}}"),),
                     kind="stat",
                 ),
                 Panel(
@@ -46,11 +49,11 @@ ACTORS = Board(
                 ),
                 Panel(
                     "Steps a second, each",
-                    (Query(f"sum by (instance) ({rate(names.METRIC_STEPS)})", "{{instance}}"),),
+                    (Query(f"sum by (instance) ({rate(actor_stats.STEPS.metric)})", "{{instance}}"),),
                 ),
                 Panel(
                     "Trajectories a second, each",
-                    (Query(f"sum by (instance) ({rate(names.METRIC_GENERATED)})", "{{instance}}"),),
+                    (Query(f"sum by (instance) ({rate(actor_stats.TRAJECTORIES.metric)})", "{{instance}}"),),
                 ),
                 Panel(
                     "Tasks handed back, redelivered, failed",
@@ -66,7 +69,8 @@ ACTORS = Board(
                     "Behind the learner, each",
                     (
                         Query(
-                            f"scalar(max({one(names.METRIC_LEARNER_VERSION)})) - {one(names.METRIC_ACTOR_VERSION)}",
+                            f"scalar(max({one(learner_stats.VERSION_STEP.metric)}))"
+                            f" - {one(actor_stats.SERVING_STEP.metric)}",
                             "{{instance}}",
                         ),
                     ),
@@ -78,13 +82,13 @@ ACTORS = Board(
             (
                 Panel(
                     "CPU",
-                    (Query(f"sum by (job) ({rate(names.METRIC_PROCESS_CPU)})", "{{job}}"),),
+                    (Query(f"sum by (job) ({rate(process_stats.CPU_S.metric)})", "{{job}}"),),
                     stacked=True,
                     width=12,
                 ),
                 Panel(
                     "Memory",
-                    (Query(f"sum by (job) ({one(names.METRIC_PROCESS_MEMORY)})", "{{job}}"),),
+                    (Query(f"sum by (job) ({one(process_stats.RSS_MB.metric)})", "{{job}}"),),
                     unit="bytes",
                     stacked=True,
                     width=12,
@@ -104,29 +108,30 @@ LEARNER = Board(
             (
                 Panel(
                     "Mean return",
-                    (Query(f"max by ({RUN}) ({one(names.METRIC_LEARNER_RETURN)})", f"{{{{{RUN}}}}}"),),
+                    (Query(f"max by ({RUN}) ({one(learner_stats.MEAN_RETURN.metric)})", f"{{{{{RUN}}}}}"),),
                 ),
                 Panel(
-                    "Loss", (Query(f"max by ({RUN}) ({one(names.METRIC_LEARNER_LOSS)})", f"{{{{{RUN}}}}}"),)
+                    "Loss", (Query(f"max by ({RUN}) ({one(learner_stats.LOSS.metric)})", f"{{{{{RUN}}}}}"),)
                 ),
                 Panel(
                     "Effective sample size and clipped",
                     (
-                        Query(f"max({one(names.METRIC_LEARNER_ESS)})", "effective sample size"),
-                        Query(f"max({one(names.METRIC_LEARNER_CLIPPED)})", "clipped"),
+                        Query(f"max({one(learner_stats.ESS.metric)})", "effective sample size"),
+                        Query(f"max({one(learner_stats.CLIPPED_FRACTION.metric)})", "clipped"),
                     ),
                     unit="percentunit",
                 ),
                 Panel(
-                    "Steps trained a second", (Query(f"sum({rate(names.METRIC_LEARNER_STEPS)})", "steps"),)
+                    "Steps trained a second",
+                    (Query(f"sum({rate(learner_stats.TRAINED_STEPS.metric)})", "steps"),),
                 ),
                 Panel(
                     "Versions a second",
-                    (Query(f"sum(rate({one(names.METRIC_LEARNER_VERSION)}[{RATE}]))", "versions"),),
+                    (Query(f"sum(rate({one(learner_stats.VERSION_STEP.metric)}[{RATE}]))", "versions"),),
                 ),
                 Panel(
                     "Graded response",
-                    (Query(f"max({one(names.METRIC_RESPONSE_TIER)})", "tier"),),
+                    (Query(f"max({one(learner_stats.RESPONSE_TIER.metric)})", "tier"),),
                     kind="stat",
                 ),
             ),
@@ -159,8 +164,8 @@ LEARNER = Board(
                 Panel(
                     "Batches given back, checkpoints",
                     (
-                        Query(f"sum({rate(names.METRIC_LEARNER_OUTDATED)})", "outdated batches"),
-                        Query(f"sum({rate(names.METRIC_CHECKPOINTS)})", "checkpoints"),
+                        Query(f"sum({rate(learner_stats.OUTDATED_BATCHES.metric)})", "outdated batches"),
+                        Query(f"sum({rate(learner_stats.CHECKPOINTS.metric)})", "checkpoints"),
                     ),
                 ),
                 Panel(
@@ -237,11 +242,17 @@ BROKER = Board(
             "Trouble",
             (
                 Panel(
-                    "Backpressure", (Query(f"sum by (job) ({rate(names.METRIC_BACKPRESSURE)})", "{{job}}"),)
+                    "Backpressure",
+                    (Query(f"sum by (job) ({rate(process_stats.BACKPRESSURE.metric)})", "{{job}}"),),
                 ),
                 Panel(
                     "Reconnects",
-                    (Query(f"sum by (job) (increase({one(names.METRIC_RECONNECTS)}[{RATE}]))", "{{job}}"),),
+                    (
+                        Query(
+                            f"sum by (job) (increase({one(process_stats.BROKER_RECONNECTS.metric)}[{RATE}]))",
+                            "{{job}}",
+                        ),
+                    ),
                 ),
                 Panel("Quarantined", (Query(f"sum by (job) ({one(names.METRIC_QUARANTINED)})", "{{job}}"),)),
             ),

@@ -19,7 +19,8 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models import prometheus as prometheus_models
 
-from tidegate.runtime import telemetry_names as names
+from tidegate.catalogue import admission as admission_stats
+from tidegate.catalogue import telemetry as names
 from tools.monitoring.boards import BOARDS
 from tools.monitoring.panels import Board, Panel, Query
 from tools.monitoring.prometheus_names import metric
@@ -64,7 +65,7 @@ def rendered(board: Board) -> str:
             .datasource(SOURCE)
             .enable(True)
             .icon_color("purple")
-            .expr(f'changes({metric(names.METRIC_ADMISSION_MODE)}{{{RUN}=~"$run"}}[1m]) > 0')
+            .expr(f'changes({metric(admission_stats.SCALING_MODE.metric)}{{{RUN}=~"$run"}}[1m]) > 0')
         )
     )
     for row in board.rows:

@@ -1,6 +1,7 @@
 """The page that lists every metric and span: what it is, and how it reads in Prometheus."""
 
-from tidegate.runtime import telemetry_names as names
+from tidegate.catalogue import telemetry as names
+from tidegate.catalogue.services import INSTRUMENTS
 from tools.monitoring.prometheus_names import metric
 
 PREFACE = """\
@@ -17,7 +18,7 @@ def metric_pages() -> dict[str, str]:
     metrics = [
         f"| `{name}` | {instrument.kind.replace('_', ' ')} | {instrument.unit or '–'} | `{metric(name)}` |"
         f" {instrument.meaning} |"
-        for name, instrument in names.INSTRUMENTS.items()
+        for name, instrument in INSTRUMENTS.items()
     ]
     spans = sorted(value for key, value in vars(names).items() if key.startswith("SPAN_"))
     lines = [

@@ -1,6 +1,7 @@
 """How OpenTelemetry's names read in Prometheus, by the collector's translation."""
 
-from tidegate.runtime.telemetry_names import INSTRUMENTS, Instrument
+from tidegate.catalogue.kinds import Instrument
+from tidegate.catalogue.services import INSTRUMENTS
 
 _UNITS = {"s": "seconds", "By": "bytes"}
 _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")

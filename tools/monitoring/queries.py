@@ -1,6 +1,6 @@
 """How panels ask: PromQL from the catalogue's names, always of the chosen runs. ``$`` words are Grafana's."""
 
-from tidegate.runtime import telemetry_names as names
+from tidegate.catalogue import telemetry as names
 from tools.monitoring.panels import Query
 from tools.monitoring.prometheus_names import label, metric
 from tools.monitoring.slo_rules import RUN

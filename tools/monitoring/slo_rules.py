@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from tidegate.catalogue import telemetry as names
 from tidegate.core.slo import ALERT_BAD_MIN, BURN_MAX
 from tidegate.core.slo_catalogue import SlosConfig
-from tidegate.runtime import telemetry_names as names
 from tools.monitoring.prometheus_names import label, metric
 
 Rule = dict[str, Any]

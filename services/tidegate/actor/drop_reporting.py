@@ -1,19 +1,9 @@
-"""Ending tasks that give no trajectory: their samples become terminal in the ledger at once, and are counted.
+"""Ending tasks that give no trajectory: their samples become terminal in the ledger at once, and are counted."""
 
-Counters, in trajectories unless they say otherwise: ``cut_total``, ``cut_length.<bucket>_total`` and
-``cut_bin.<bin>_total`` for what was cut, with ``cut_s_total`` seconds of work; ``settled_total``,
-``settled_bin.<bin>_total`` and ``settled_groups_total`` for groups settled by rule, ``unsampled_total`` for the samples
-of them that were never made; ``failed_total`` and ``failed_bin.<bin>_total`` for episodes that could not be ended.
-"""
-
-from tidegate.actor.rollouts.outcomes import DroppedTask
-from tidegate.core.ids import trajectory_id
-from tidegate.core.labels import Labels
-from tidegate.core.lengths import length_bucket
-from tidegate.core.records import Task
-from tidegate.runtime.drop_reports import report_dropped
-from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry_names import (
+from tidegate.actor.rollouts.outcomes import DroppedTask, EndedBy
+from tidegate.catalogue import actor as statistics
+from tidegate.catalogue.kinds import Counter, Family
+from tidegate.catalogue.telemetry import (
     ATTR_ATTEMPT,
     ATTR_BIN,
     ATTR_ENV,
@@ -23,7 +13,20 @@ from tidegate.runtime.telemetry_names import (
     ATTR_TASK,
     SPAN_GENERATE,
 )
+from tidegate.core.ids import trajectory_id
+from tidegate.core.labels import Labels
+from tidegate.core.lengths import length_bucket
+from tidegate.core.records import Task
+from tidegate.runtime.drop_reports import report_dropped
+from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
+
+# The counters of each way in which a task ends without a trajectory: all, and by curriculum bin.
+ENDED: dict[EndedBy, tuple[Counter, Family[Counter]]] = {
+    "cut": (statistics.CUT, statistics.CUT_IN_BIN),
+    "settled": (statistics.EARLY_STOPPED, statistics.EARLY_STOPPED_IN_BIN),
+    "failed": (statistics.FAILED, statistics.FAILED_IN_BIN),
+}
 
 
 class DropReporter:
@@ -54,14 +57,15 @@ class DropReporter:
 
     def _count(self, task: Task, dropped_task: DroppedTask) -> None:
         stats, num = self._context.stats, task.num_samples
-        stats.add(f"{dropped_task.by}_total", num)
-        stats.add(f"{dropped_task.by}_bin.{self._labels.of(task.curriculum_bin)}_total", num)
+        ended, ended_in_bin = ENDED[dropped_task.by]
+        stats.add(ended, num)
+        stats.add(ended_in_bin.member(self._labels.of(task.curriculum_bin)), num)
         if dropped_task.by == "cut":
-            stats.add(f"cut_length.{length_bucket(dropped_task.length)}_total", num)
-            stats.add("cut_s_total", dropped_task.elapsed_s)
+            stats.add(statistics.CUT_AT_LENGTH.member(length_bucket(dropped_task.length)), num)
+            stats.add(statistics.CUT_S, dropped_task.elapsed_s)
         elif dropped_task.by == "settled":
-            stats.add("settled_groups_total")
-            stats.add("unsampled_total", num - dropped_task.num_made)
+            stats.add(statistics.EARLY_STOPPED_GROUPS)
+            stats.add(statistics.UNSAMPLED, num - dropped_task.num_made)
 
     def _trace(self, task: Task, dropped_task: DroppedTask) -> None:
         context = self._context

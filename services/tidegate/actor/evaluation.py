@@ -8,6 +8,7 @@ from pathlib import Path
 from tidegate.actor.engines.port import Completed
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.actor.rollouts.scoring import score_all
+from tidegate.catalogue import actor as statistics
 from tidegate.core.records import Sampler
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
@@ -54,10 +55,10 @@ class Evaluator:
             scored = await score_all(self._environment, context.settings.workload.env, completions)
             rewards = [item.reward for item in scored]
         solved_share = sum(reward >= SOLVED_REWARD for reward in rewards) / len(rewards)
-        context.stats.set("evaluation_solved_share", solved_share)
-        context.stats.set("evaluation_mean_reward", sum(rewards) / len(rewards))
-        context.stats.label("evaluation_version", str(completed.version))
-        context.stats.add("evaluations_total")
+        context.stats.set(statistics.EVALUATION_SOLVED_SHARE, solved_share)
+        context.stats.set(statistics.EVALUATION_MEAN_REWARD, sum(rewards) / len(rewards))
+        context.stats.label(statistics.EVALUATION_VERSION, str(completed.version))
+        context.stats.add(statistics.EVALUATIONS)
         context.log.info("evaluated", version=str(completed.version), solved_share=solved_share)
         await context.bus.event(
             EVENT_KIND,

@@ -4,6 +4,7 @@ Produces two statistics at the pace of the others; waits for time only. What ran
 """
 
 from tidegate.actor.in_flight import InFlightTasks
+from tidegate.catalogue import actor as statistics
 from tidegate.runtime.service import ServiceContext
 
 
@@ -11,8 +12,8 @@ async def report_investment(context: ServiceContext, in_flight: InFlightTasks) -
     """``busy_tasks``: tasks that were started and not answered; ``work_invested_s``: seconds since each, in sum."""
     while True:
         busy, seconds = invested(in_flight, now_s=context.clock.now_s())
-        context.stats.set("busy_tasks", float(busy))
-        context.stats.set("work_invested_s", seconds)
+        context.stats.set(statistics.BUSY_TASKS, float(busy))
+        context.stats.set(statistics.WORK_INVESTED_S, seconds)
         if await context.drain.sleep(context.settings.telemetry.stats_period_s):
             return
 

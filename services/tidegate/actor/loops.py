@@ -20,6 +20,8 @@ from tidegate.actor.rollouts.outcomes import RefusedTask, RolloutResult
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.state import split_startable
+from tidegate.catalogue import actor as statistics
+from tidegate.catalogue.kinds import Counter
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
@@ -141,7 +143,7 @@ class WorkLoops:
         try:
             task = self._decode(delivery.data)
         except RecordError as error:
-            context.stats.add("quarantined_total")
+            context.stats.add(statistics.QUARANTINED)
             context.log.warning("task_quarantined", error=str(error))
             kept = {key: value for key, value in delivery.headers.items() if key == HEADER_TRAJECTORY_IDS}
             try:
@@ -152,9 +154,9 @@ class WorkLoops:
                 await delivery.term()
             return
         if delivery.num_delivered > 1:
-            context.stats.add("tasks_redelivered_total")
+            context.stats.add(statistics.TASKS_REDELIVERED)
         if not self._in_flight.take(LeasedTask(task, delivery, context.clock.now_s())):
-            context.stats.add("tasks_here_already_total")
+            context.stats.add(statistics.TASKS_DUPLICATE)
 
     def _decode(self, data: bytes) -> Task:
         task = task_from_bytes(data)
@@ -228,11 +230,11 @@ class WorkLoops:
             lengths=[self._predictions.expected_tokens(task) for task in tasks] if by_length else None,
         )
 
-    def _waits_for(self) -> str:
+    def _waits_for(self) -> Counter:
         """What the engine stands still for; an empty desk says nothing about TASKS while the broker is away."""
         if self._in_flight.waiting or not self._can_start_any():
-            return "wait_policy_s_total"
-        return "wait_task_s_total" if self._context.bus.connected else "wait_broker_s_total"
+            return statistics.WAIT_POLICY_S
+        return statistics.WAIT_TASK_S if self._context.bus.connected else statistics.WAIT_BROKER_S
 
     async def _generate(self, batch: list[LeasedTask]) -> None:
         """Run a batch; each task goes on its way as soon as it is done, those that were stopped are handed back."""
@@ -243,7 +245,7 @@ class WorkLoops:
                 leased = left.pop(result.task.task_id)
                 in_flight.stop_running(leased)
                 if isinstance(result, RefusedTask):
-                    stats.add("tasks_failed_total")
+                    stats.add(statistics.TASKS_FAILED)
                     self._context.log.warning(
                         "task_refused", task_id=leased.task.task_id, error=str(result.error)
                     )
@@ -252,7 +254,7 @@ class WorkLoops:
                 made_at_s = clock.monotonic_s()
                 await in_flight.finished.put(Finished(leased, result))
                 waited_s = clock.monotonic_s() - made_at_s
-                stats.add("wait_publish_s_total", waited_s / self._runner.flows_max)
+                stats.add(statistics.WAIT_PUBLISH_S, waited_s / self._runner.flows_max)
         for leased in left.values():
             in_flight.stop_running(leased)
             await self._hand_back(leased, delay_s=0.0)
@@ -265,18 +267,18 @@ class WorkLoops:
             completed = await self._runner.complete(leased.task, problems)
             await self._evaluator.judge(problems, completed, sampler=leased.task.sampler)
         except TidegateError as error:
-            stats.add("evaluations_failed_total")
+            stats.add(statistics.EVALUATIONS_FAILED)
             self._context.log.warning("evaluation_failed", task_id=leased.task.task_id, error=str(error))
             self._in_flight.stop_running(leased)
             await self._hand_back(leased, delay_s=self._config.retry_delay_s)
             return
-        stats.add("evaluation_s_total", clock.monotonic_s() - started_at_s)
+        stats.add(statistics.EVALUATION_S, clock.monotonic_s() - started_at_s)
         self._in_flight.stop_running(leased)
         await leased.delivery.ack()
         self._in_flight.answered(leased)
 
     async def _hand_back(self, leased: LeasedTask, *, delay_s: float) -> None:
-        self._context.stats.add("tasks_handed_back_total")
+        self._context.stats.add(statistics.TASKS_RELEASED)
         await leased.delivery.nak(delay_s)
         self._in_flight.answered(leased)
 

@@ -10,6 +10,13 @@ from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.catalogue import actor as statistics
+from tidegate.catalogue.telemetry import (
+    ATTR_VERSION,
+    METRIC_WEIGHTS_LOAD,
+    METRIC_WEIGHTS_PROPAGATION,
+    SPAN_WEIGHTS_LOAD,
+)
 from tidegate.core.errors import CorruptionError, NotFoundError, RecordError, TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
@@ -17,12 +24,6 @@ from tidegate.models.model_folder import base_digest
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.retrying import Backoff, DrainingError, FailedAttempt, StopWhenDraining, retry
 from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry_names import (
-    ATTR_VERSION,
-    METRIC_WEIGHTS_LOAD,
-    METRIC_WEIGHTS_PROPAGATION,
-    SPAN_WEIGHTS_LOAD,
-)
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 
@@ -84,7 +85,7 @@ class PolicyLoop:
                 snapshot = await self._bring(announcement)
             except TidegateError as error:
                 # The policy served before stays. Whatever is retryable was retried: look at the head again.
-                context.stats.add("policies_refused_total")
+                context.stats.add(statistics.POLICIES_REFUSED)
                 context.log.warning("policy_refused", version=str(announcement.version), error=str(error))
                 if _may_pass(error):
                     await context.drain.sleep(BACKOFF.max_s)
@@ -100,9 +101,9 @@ class PolicyLoop:
         self._seen = snapshot.version
         self._known = {content: snapshot.tensors[name] for name, content in _contents(announcement).items()}
         self._holder.offer(snapshot, announcement.tree, now_s=now_s)
-        context.stats.set("weight_pull_ms", 1e3 * (now_s - started_at_s))
-        context.stats.set("serving_step", snapshot.version.step)
-        context.stats.label("serving_version", str(snapshot.version))
+        context.stats.set(statistics.WEIGHT_PULL_MS, 1e3 * (now_s - started_at_s))
+        context.stats.set(statistics.SERVING_STEP, snapshot.version.step)
+        context.stats.label(statistics.SERVING_VERSION, str(snapshot.version))
         telemetry = context.telemetry
         if telemetry.enabled:
             telemetry.observe(METRIC_WEIGHTS_LOAD, now_s - started_at_s)
@@ -189,7 +190,7 @@ class PolicyLoop:
                 for name, tensor in (await self._client.pull(announcement, names)).items():
                     self._known[contents[name]] = tensor
         except TidegateError:
-            self._context.stats.add("pull_retries_total")
+            self._context.stats.add(statistics.PULL_RETRIES)
             raise
         return announcement.snapshot({name: self._known[content] for name, content in contents.items()})
 

@@ -14,12 +14,8 @@ from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
 from tidegate.actor.rollouts.outcomes import DroppedTask
 from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
-from tidegate.core.errors import PayloadTooLargeError, TidegateError
-from tidegate.core.records import StageTiming, Task, Trajectory
-from tidegate.runtime.outbox import Outbox
-from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry import is_sampled, messaging
-from tidegate.runtime.telemetry_names import (
+from tidegate.catalogue import actor as statistics
+from tidegate.catalogue.telemetry import (
     ATTR_ATTEMPT,
     ATTR_DELIVERY_COUNT,
     ATTR_ENV,
@@ -36,6 +32,11 @@ from tidegate.runtime.telemetry_names import (
     SPAN_SEND_TRAJECTORIES,
     SPAN_TASK_LEASE,
 )
+from tidegate.core.errors import PayloadTooLargeError, TidegateError
+from tidegate.core.records import StageTiming, Task, Trajectory
+from tidegate.runtime.outbox import Outbox
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
@@ -74,7 +75,7 @@ class Publisher:
             try:
                 done = await self._tell(finished)
             except TidegateError as error:  # nothing that waiting would change: this rollout cannot be told
-                context.stats.add("tasks_failed_total")
+                context.stats.add(statistics.TASKS_FAILED)
                 context.log.warning("rollout_not_published", task_id=leased.task.task_id, error=str(error))
                 done = False
             if done:
@@ -94,8 +95,8 @@ class Publisher:
         sent_at_s = self._context.clock.now_s()
         await self._publish(leased.task, records)
         self._sent(leased.task, records, sent_at_s=sent_at_s)
-        stats.add("steps_total", sum(record.num_steps for record in records))
-        stats.add("trajectories_total", len(records))
+        stats.add(statistics.STEPS, sum(record.num_steps for record in records))
+        stats.add(statistics.TRAJECTORIES, len(records))
         return True
 
     def _records(self, leased: LeasedTask, rollouts: Rollouts) -> list[Trajectory]:

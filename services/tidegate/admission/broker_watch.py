@@ -4,8 +4,8 @@
 it because it samples the streams anyway and runs as a single instance.
 """
 
+from tidegate.catalogue import telemetry as names
 from tidegate.core.errors import UnavailableError
-from tidegate.runtime import telemetry_names as names
 from tidegate.runtime.service import ServiceContext, max_tasks
 from tidegate.runtime.streams import ConsumerState, StreamState
 from tidegate.wire.subjects import StreamSpec

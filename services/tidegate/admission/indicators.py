@@ -11,14 +11,29 @@ from typing import TypeAlias
 import msgspec
 
 from tidegate.admission.observations import Observations
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.catalogue.kinds import Counter, Family
 from tidegate.core.drift import Mix, MixWindow, drift, most_lost
 from tidegate.core.slo import Slo
 
 # The statistic that is reported beside the good and bad trajectories of an objective.
-COUNTED = {"lag_p95": "lag_p95", "lag_max": "lag_last_max", "age_p95": "age_last_p95_s"}
+COUNTED = {
+    "lag_p95": learner_stats.LAG_P95,
+    "lag_max": learner_stats.LAG_LAST_MAX,
+    "age_p95": learner_stats.AGE_LAST_P95_S,
+}
 # Measured by an update, so observed once per update.
-OF_AN_UPDATE = {"clipped_fraction": "clipped_fraction", "effective_sample_size": "ess"}
-OF_THE_MIX = {"bin_drift": "bin", "length_drift": "length"}
+OF_AN_UPDATE = {
+    "clipped_fraction": learner_stats.CLIPPED_FRACTION,
+    "effective_sample_size": learner_stats.ESS,
+}
+OF_THE_MIX = {
+    "bin_drift": (queue_stats.DECIDED_IN_BIN, queue_stats.TRAINED_IN_BIN),
+    "length_drift": (queue_stats.DECIDED_AT_LENGTH, queue_stats.TRAINED_AT_LENGTH),
+}
 # Drift is taken over this share of its objective's window: a mix needs samples, a trend needs several mixes.
 MIX_WINDOW_SHARE = 0.25
 
@@ -61,18 +76,18 @@ def observe_indicators(
     """Each objective's observation, and the state for the next one; ``propagation`` observes propagation."""
     learner = seen.latest("learner", now_s=now_s)
     values = learner[0].values if learner else {}
-    step = values.get("version_step")
+    step = values.get(learner_stats.VERSION_STEP)
     updated = step is not None and memory.step is not None and step != memory.step
     # Before the first update every service waits for another, and in a pause they idle on purpose.
-    works = bool(learner) and not paused and (seen.total("learner", "busy_s_total") or 0.0) > 0
+    works = bool(learner) and not paused and (seen.total("learner", learner_stats.BUSY_S) or 0.0) > 0
     counted = dict(memory.counted)
     mixes: dict[str, MixWindow] = {}
     found: dict[str, Observation] = {}
     for name, slo in slos.items():
         if name in COUNTED:
             found[name] = Counted(
-                good=_since(seen, f"slo_good.{name}_total", counted),
-                bad=_since(seen, f"slo_bad.{name}_total", counted),
+                good=_since(seen, learner_stats.SLO_GOOD.member(name), counted),
+                bad=_since(seen, learner_stats.SLO_BAD.member(name), counted),
                 value=values.get(COUNTED[name]),
             )
         elif name in OF_AN_UPDATE:
@@ -80,35 +95,31 @@ def observe_indicators(
         elif name in OF_THE_MIX:
             window_s = MIX_WINDOW_SHARE * slo.window_s
             mixes[name] = memory.mixes.get(name, MixWindow()).note(
-                mix_of(seen.totals("task_queue"), OF_THE_MIX[name]), at_s=now_s, window_s=window_s
+                mix_of(seen.totals("task_queue"), *OF_THE_MIX[name]), at_s=now_s, window_s=window_s
             )
             mix = mixes[name].increase()
             found[name] = Valued(drift(mix, group_size=group_size), most_lost(mix))
         elif name == "waste_ratio":
             found[name] = Valued(_waste(seen, now_s=now_s))
         elif name == "learner_idle_ratio":
-            idle = seen.ratio("learner", "wait_batch_s_total", now_s=now_s)
+            idle = seen.ratio("learner", learner_stats.WAIT_BATCH_S, now_s=now_s)
             found[name] = Valued(idle if works else None)
         elif name == "actor_idle_ratio":
-            idle = seen.ratio("actor", "wait_task_s_total", now_s=now_s)
+            idle = seen.ratio("actor", actor_stats.WAIT_TASK_S, now_s=now_s)
             found[name] = Valued(idle if works and seen.num_alive("actor", now_s=now_s) else None)
     return found, IndicatorState(counted, memory.step if step is None else step, mixes)
 
 
-def mix_of(totals: Mapping[str, float], kind: str) -> Mix:
-    """The task queue's counters of one kind (``bin`` or ``length``) by label."""
-    return Mix(decided=_labelled(totals, f"decided_{kind}."), trained=_labelled(totals, f"trained_{kind}."))
+def mix_of(totals: Mapping[str, float], decided: Family[Counter], trained: Family[Counter]) -> Mix:
+    """Two families of the task queue's counters, by label."""
+    return Mix(decided=_labelled(totals, decided), trained=_labelled(totals, trained))
 
 
-def _labelled(totals: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {
-        name.removeprefix(prefix).removesuffix("_total"): number
-        for name, number in totals.items()
-        if name.startswith(prefix)
-    }
+def _labelled(totals: Mapping[str, float], family: Family[Counter]) -> dict[str, float]:
+    return {label: number for name, number in totals.items() if (label := family.value_in(name)) is not None}
 
 
-def _since(seen: Observations, name: str, counted: dict[str, float]) -> float:
+def _since(seen: Observations, name: Counter, counted: dict[str, float]) -> float:
     """Increase of a learner's counter since the last observation; 0 at the first one."""
     total = seen.total("learner", name)
     if total is None:
@@ -121,8 +132,8 @@ def _since(seen: Observations, name: str, counted: dict[str, float]) -> float:
 def _waste(seen: Observations, *, now_s: float) -> float | None:
     """Dropped share of the trajectories that ended in the window, except drops by design (retired, early stop)."""
     store = "trajectory_store"
-    dropped = seen.increase(store, "dropped_total", now_s=now_s)
+    dropped = seen.increase(store, store_stats.DROPPED, now_s=now_s)
     for reason in ("retired", "settled"):
-        dropped -= seen.increase(store, f"dropped_{reason}_total", now_s=now_s)
-    ended = dropped + seen.increase(store, "trained_total", now_s=now_s)
+        dropped -= seen.increase(store, store_stats.DROPPED_BECAUSE.member(reason), now_s=now_s)
+    ended = dropped + seen.increase(store, store_stats.TRAINED, now_s=now_s)
     return max(0.0, dropped) / ended if ended > 0 else None

@@ -20,6 +20,8 @@ from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.staleness_controller import StalenessController
 from tidegate.admission.state import Decision, Pause, StreamBacklog, decide, flow_of, mean_backlog, signals_of
 from tidegate.admission.state_file import StateFile
+from tidegate.catalogue import admission as statistics
+from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.core.admission import Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
 from tidegate.core.errors import RecordError, TidegateError
@@ -88,7 +90,7 @@ class Admission:
             except TidegateError as error:
                 if not error.retryable:
                     raise
-                self.context.stats.add("publish_failures_total")
+                self.context.stats.add(statistics.PUBLISH_FAILURES)
                 self.context.log.warning("limits_not_published", error=str(error))
             await self._record(decision.limits, flow)
             with suppress(TimeoutError):
@@ -103,7 +105,7 @@ class Admission:
         return decide(
             self._run_file,
             self._pause,
-            resident_bytes=sum(stats.values.get("resident_bytes", 0.0) for stats in resident),
+            resident_bytes=sum(stats.values.get(store_stats.RESIDENT_BYTES, 0.0) for stats in resident),
             resident_bytes_high=self._config.resident_bytes_high,
             group_size=self._group_size,
             budget=action.max_lag if overrides.max_lag is None else min(action.max_lag, overrides.max_lag),
@@ -176,7 +178,7 @@ class Admission:
             except TidegateError as error:
                 if not error.retryable:
                     raise
-                context.stats.add("events_lost_total")
+                context.stats.add(statistics.EVENTS_LOST)
 
     async def _bound_rollouts(self, max_ack_pending: int) -> None:
         context = self.context
@@ -188,7 +190,7 @@ class Admission:
             if not error.retryable:
                 raise
             # No actor has started yet, so there is no consumer to bound: the next tick retries.
-            context.stats.add("bounds_not_set_total")
+            context.stats.add(statistics.BOUNDS_NOT_SET)
             return
         self._max_ack_pending = max_ack_pending
 
@@ -210,19 +212,19 @@ class Admission:
         context = self.context
         diagnosis, signals = self._diagnose(limits)
         stats = context.stats
-        stats.add("decisions_total")
-        stats.set("max_running", limits.max_running)
-        stats.set("max_lag", limits.max_lag)
-        stats.set("capacity", capacity(limits, flow))
-        stats.set("paused", float(limits.paused))
-        for name, value in self._staleness.statistics().items():
-            stats.set(name, value)
+        stats.add(statistics.DECISIONS)
+        stats.set(statistics.MAX_RUNNING, limits.max_running)
+        stats.set(statistics.MAX_LAG, limits.max_lag)
+        stats.set(statistics.CAPACITY, capacity(limits, flow))
+        stats.set(statistics.PAUSED, float(limits.paused))
+        for statistic, value in self._staleness.statistics().items():
+            stats.set(statistic, value)
         backlog = self._backlogs[-1] if self._backlogs else StreamBacklog()
-        stats.set("tasks_waiting", backlog.tasks)
+        stats.set(statistics.TASKS_WAITING, backlog.tasks)
         self._scale(signals, diagnosis)
-        stats.label("bottleneck", diagnosis.bottleneck)
-        stats.label("bottleneck_sentence", diagnosis.sentence)
-        stats.label("bottleneck_fix", diagnosis.fix)
+        stats.label(statistics.BOTTLENECK, diagnosis.bottleneck)
+        stats.label(statistics.BOTTLENECK_SENTENCE, diagnosis.sentence)
+        stats.label(statistics.BOTTLENECK_FIX, diagnosis.fix)
         await self._slos.tick(self._seen, diagnosis, paused=limits.paused, now_s=self._now_s())
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
@@ -238,16 +240,16 @@ class Admission:
             now_s=self._now_s(),
             wall_s=self.context.clock.now_s(),
         )
-        for name, value in scaling.statistics().items():
-            stats.set(name, value)
-        for name, text in scaling.labels().items():
-            stats.label(name, text)
+        for statistic, value in scaling.statistics().items():
+            stats.set(statistic, value)
+        for text, value in scaling.labels().items():
+            stats.label(text, value)
 
     async def _receive(self, data: bytes, _headers: dict[str, str]) -> None:
         try:
             stats = decode_stats(data)
         except RecordError:
-            self.context.stats.add("stats_refused_total")
+            self.context.stats.add(statistics.STATS_REFUSED)
             return
         now_s = self._now_s()
         self._seen.put(stats, now_s=now_s)

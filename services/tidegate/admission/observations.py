@@ -9,10 +9,16 @@ Counters (``*_total``) belong to one life of a process. A restarted process coun
 disk; either way its first report is no increase, and the counts of its previous life stay in the totals.
 """
 
-from collections import Counter, deque
+import collections
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.wire.stats import ServiceStats
 
@@ -27,11 +33,15 @@ SLOTS = 20
 
 # Gauges that are summed over instances; other gauges are averaged, and this one takes the minimum.
 _SUMMED = ("_mb", "_bytes", "_trajectories", "_per_s")
-_SLOWEST = "serving_step"
+_SLOWEST = actor_stats.SERVING_STEP
 # Counts up like a counter, and is a gauge by name.
-_COUNTED = "version_step"
+_COUNTED = learner_stats.VERSION_STEP
 # Gauges that are averaged over the window: they fill and drain with every batch.
-AVERAGED = ("available_trajectories", "running_trajectories", "in_flight_trajectories")
+AVERAGED = (
+    store_stats.AVAILABLE_TRAJECTORIES,
+    queue_stats.RUNNING_TRAJECTORIES,
+    queue_stats.IN_FLIGHT_TRAJECTORIES,
+)
 
 
 @dataclass(slots=True)
@@ -64,7 +74,7 @@ class _Service:
     counts: dict[str, int] = field(default_factory=dict[str, int])
     # Counters over all instances and all of their lives.
     totals: dict[str, float] = field(default_factory=dict[str, float])
-    serving: Counter[PolicyVersion] = field(default_factory=Counter[PolicyVersion])
+    serving: collections.Counter[PolicyVersion] = field(default_factory=collections.Counter[PolicyVersion])
     slots: deque[_Slot] = field(default_factory=lambda: deque[_Slot](maxlen=SLOTS + 1))
     reports_since_rebuild: int = 0
 
@@ -121,34 +131,34 @@ class Observations:
         """Every service that ever reported."""
         return sorted(self._services)
 
-    def rate(self, service: str, name: str, *, now_s: float) -> float:
+    def rate(self, service: str, name: Counter | Gauge, *, now_s: float) -> float:
         """Increase a second of a counter over the window, summed over living instances."""
         return self._share(service, name, now_s=now_s) * self.num_alive(service, now_s=now_s)
 
-    def ratio(self, service: str, name: str, *, now_s: float) -> float:
+    def ratio(self, service: str, name: Counter, *, now_s: float) -> float:
         """Share of the living instances' wall time that a counter of seconds took, at most all of it."""
         return (
             min(1.0, self._share(service, name, now_s=now_s)) if self.num_alive(service, now_s=now_s) else 0.0
         )
 
-    def increase(self, service: str, name: str, *, now_s: float) -> float:
+    def increase(self, service: str, name: Counter, *, now_s: float) -> float:
         """Increase of a counter over the window, of all instances."""
         return sum(slot.increases.get(name, 0.0) for slot in self._recent(service, now_s=now_s))
 
-    def gauge(self, service: str, name: str, *, now_s: float) -> float:
+    def gauge(self, service: str, name: Gauge, *, now_s: float) -> float:
         """Mean over the window of one of the ``AVERAGED`` gauges, summed over living instances."""
         samples = [slot.averaged.get(name, (0.0, 0)) for slot in self._recent(service, now_s=now_s)]
         number = sum(count for _, count in samples)
         mean_of_one = sum(total for total, _ in samples) / number if number else 0.0
         return mean_of_one * self.num_alive(service, now_s=now_s)
 
-    def mean_of(self, service: str, name: str, *, now_s: float) -> float:
+    def mean_of(self, service: str, name: Gauge, *, now_s: float) -> float:
         """Mean of a gauge over the living instances that have it, 0 without any."""
         known = self._living(service, now_s=now_s)
         count = known.counts.get(name, 0)
         return known.sums[name] / count if count else 0.0
 
-    def total(self, service: str, name: str) -> float | None:
+    def total(self, service: str, name: Counter) -> float | None:
         """A counter over all instances and lives; None before its first report."""
         known = self._services.get(service)
         return known.totals.get(name) if known is not None else None
@@ -158,7 +168,7 @@ class Observations:
         known = self._services.get(service)
         return dict(known.totals) if known is not None else {}
 
-    def serving(self, *, now_s: float) -> Counter[PolicyVersion]:
+    def serving(self, *, now_s: float) -> collections.Counter[PolicyVersion]:
         """How many living actors serve each version."""
         return self._living("actor", now_s=now_s).serving
 
@@ -183,7 +193,7 @@ class Observations:
                 numbers[f"{service}.{name}"] = total
         return numbers
 
-    def _share(self, service: str, name: str, *, now_s: float) -> float:
+    def _share(self, service: str, name: Counter | Gauge, *, now_s: float) -> float:
         """Increase of a counter a second of one instance."""
         slots = self._recent(service, now_s=now_s)
         elapsed_s = sum(slot.elapsed_s for slot in slots)
@@ -297,8 +307,8 @@ def _serving(stats: ServiceStats, before: _InstanceReport | None) -> PolicyVersi
     step = stats.values.get(_SLOWEST)
     if step is None:
         return None
-    label = stats.labels.get("serving_version", "")
-    same_label = before is not None and before.stats.labels.get("serving_version", "") == label
+    label = stats.labels.get(actor_stats.SERVING_VERSION, "")
+    same_label = before is not None and before.stats.labels.get(actor_stats.SERVING_VERSION, "") == label
     if before is not None and same_label and before.serving is not None and before.serving.step == step:
         return before.serving  # the common case
     return PolicyVersion(lineage=LineageName(label.rpartition("@")[0]), step=int(step))

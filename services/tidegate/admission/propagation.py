@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tidegate.catalogue import learner as learner_stats
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.wire.stats import ServiceStats
 
@@ -34,8 +35,8 @@ class Propagation(msgspec.Struct, frozen=True):
 
 def publication_of(stats: ServiceStats, *, received_at_s: float) -> Publication | None:
     """The newest publication in a learner's report; None when the report has none."""
-    lineage, separator, step = stats.labels.get("published_version", "").rpartition("@")
-    published_at_s = stats.values.get("published_at_s")
+    lineage, separator, step = stats.labels.get(learner_stats.PUBLISHED_VERSION, "").rpartition("@")
+    published_at_s = stats.values.get(learner_stats.PUBLISHED_AT_S)
     if not separator or not step.isdecimal() or published_at_s is None:
         return None
     since_s = max(0.0, stats.at_s - published_at_s)

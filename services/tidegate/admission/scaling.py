@@ -9,6 +9,8 @@ import asyncio
 
 import msgspec
 
+from tidegate.catalogue import admission as statistics
+from tidegate.catalogue.kinds import Counter, Gauge, Text
 from tidegate.core.balance import Diagnosis, Signals
 from tidegate.core.scaling import (
     Mode,
@@ -137,21 +139,24 @@ class Scaling:
         towards = f", on the way to {made.needed}" if far else ""
         return f"{do}{towards}: {made.reason}"
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> dict[Counter | Gauge, float]:
         """What operators see of it; the recommendation is there only where one is made."""
         made = self.recommendation
-        shown = {"scaling_steps_total": float(self._state.steps), "scaling_current": float(self._current)}
+        shown: dict[Counter | Gauge, float] = {
+            statistics.SCALING_STEPS: float(self._state.steps),
+            statistics.SCALING_CURRENT: float(self._current),
+        }
         if made is not None:
             shown |= {
-                "scaling_recommended": float(made.replicas),
-                "scaling_needed": float(made.needed),
+                statistics.SCALING_RECOMMENDED: float(made.replicas),
+                statistics.SCALING_NEEDED: float(made.needed),
             }
         return shown
 
-    def labels(self) -> dict[str, str]:
+    def labels(self) -> dict[Text, str]:
         """Labels: the mode in force, the other manager that scaled last, and the sentence."""
         return {
-            "scaling_mode": self.config.mode,
-            "scaling_owner": self.cluster.scaled_by,
-            "scaling_sentence": self.sentence(),
+            statistics.SCALING_MODE: self.config.mode,
+            statistics.SCALING_OWNER: self.cluster.scaled_by,
+            statistics.SCALING_SENTENCE: self.sentence(),
         }

@@ -22,11 +22,8 @@ from tidegate.admission.slo_file import (
     restored,
     write_slos,
 )
-from tidegate.core.balance import Diagnosis
-from tidegate.core.slo import CONDITIONS, Verdict, count, coverage, headline, observe, settle, verdict
-from tidegate.core.slo_catalogue import declared
-from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry_names import (
+from tidegate.catalogue import admission as statistics
+from tidegate.catalogue.telemetry import (
     ATTR_ENV,
     ATTR_SLO,
     ATTR_SLO_RESULT,
@@ -35,6 +32,10 @@ from tidegate.runtime.telemetry_names import (
     METRIC_SLO_EVENTS,
     METRIC_SLO_TARGET,
 )
+from tidegate.core.balance import Diagnosis
+from tidegate.core.slo import CONDITIONS, Verdict, count, coverage, headline, observe, settle, verdict
+from tidegate.core.slo_catalogue import declared
+from tidegate.runtime.service import ServiceContext
 from tidegate.wire.stats import ServiceStats
 
 PROPAGATION = "version_propagation_s"
@@ -163,7 +164,7 @@ class SloWatch:
         fields = event.fields()
         log = context.log.warning if event.event in ("breach", "no_data") else context.log.info
         log("slo_changed", **{name: value for name, value in fields.items() if name != "event"})
-        context.stats.add("slo_events_total")
+        context.stats.add(statistics.SLO_EVENTS)
         # Without an acknowledgement: a tick must not wait for an unreachable broker. The file has every event.
         await context.bus.publish_core(
             context.topology.event("slo"), msgspec.json.encode({"kind": "slo", **fields})
@@ -177,8 +178,8 @@ class SloWatch:
                 self._context.telemetry.observe(METRIC_SLO_COVERAGE, seen, self._labels[name])
         for condition in CONDITIONS:
             number = sum(each.condition == condition for each in verdicts)
-            self._context.stats.set(f"slos_{condition}", float(number))
-        self._context.stats.label("slos", headline(verdicts))
+            self._context.stats.set(statistics.SLOS_IN.member(condition), float(number))
+        self._context.stats.label(statistics.SLOS, headline(verdicts))
 
     def _save(self, *, now_s: float) -> None:
         self._saved_at_s = now_s

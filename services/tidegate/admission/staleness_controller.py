@@ -7,6 +7,9 @@ restart cancels a pending sync, and the budget starts at the run file's ``max_la
 import msgspec
 
 from tidegate.admission.observations import Observations
+from tidegate.catalogue import admission as statistics
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core import goodput, hard_sync
 from tidegate.core.admission import Flow
 from tidegate.core.goodput import GoodputState
@@ -47,7 +50,8 @@ class StalenessController:
                 in_flight=flow.in_flight,
                 unpublished=flow.unpublished,
                 serving=tuple(seen.serving(now_s=now_s)),
-                drain_asked=learner is not None and learner.values.get("response_drain", 0.0) > 0.0,
+                drain_asked=learner is not None
+                and learner.values.get(learner_stats.RESPONSE_DRAIN, 0.0) > 0.0,
             ),
             self._config.hard_sync,
             batch_size=self._batch_size,
@@ -71,15 +75,15 @@ class StalenessController:
             pause=self.sync.reason() if self.sync.pauses else "",
         )
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> dict[Counter | Gauge, float]:
         """Statistics of both controllers."""
         state: GoodputState = self.goodput
         return {
-            "hard_syncs_total": float(self.sync.completed),
-            "hard_syncs_given_up_total": float(self.sync.given_up),
-            "budget_moves_total": float(state.moves),
-            "budget": float(self.action().max_lag),
-            "goodput": state.base_goodput or 0.0,
+            statistics.HARD_SYNCS: float(self.sync.completed),
+            statistics.HARD_SYNCS_ABORTED: float(self.sync.given_up),
+            statistics.BUDGET_MOVES: float(state.moves),
+            statistics.BUDGET: float(self.action().max_lag),
+            statistics.GOODPUT: state.base_goodput or 0.0,
         }
 
     def _measure(self, learner: ServiceStats | None, *, now_s: float) -> float | None:
@@ -87,15 +91,15 @@ class StalenessController:
         before, self._trained = self._trained, None
         if learner is None:
             return None
-        trained = learner.values.get("trained_trajectories_total", 0.0)
+        trained = learner.values.get(learner_stats.TRAINED_TRAJECTORIES, 0.0)
         self._trained = (trained, learner.started_at_s, now_s)
         if before is None or before[1] != learner.started_at_s or now_s <= before[2] or trained < before[0]:
             return None
-        return (trained - before[0]) / (now_s - before[2]) * learner.values.get("ess", 1.0)
+        return (trained - before[0]) / (now_s - before[2]) * learner.values.get(learner_stats.ESS, 1.0)
 
 
 def _version(learner: ServiceStats | None) -> PolicyVersion | None:
     try:
-        return parse_version(learner.labels["version"]) if learner is not None else None
+        return parse_version(learner.labels[learner_stats.VERSION]) if learner is not None else None
     except (KeyError, ValueError):
         return None

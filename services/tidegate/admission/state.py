@@ -9,6 +9,12 @@ from collections.abc import Sequence
 import msgspec
 
 from tidegate.admission.observations import Observations, mean
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import environment as environment_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.admission import Flow, Limits
 from tidegate.core.balance import Signals
 
@@ -94,10 +100,10 @@ def flow_of(seen: Observations, *, now_s: float) -> Flow:
         return Flow(running=0, in_flight=0)
     values = latest[0].values
     return Flow(
-        running=int(values.get("running_trajectories", 0.0)),
-        in_flight=int(values.get("in_flight_trajectories", 0.0)),
-        unpublished=int(values.get("unpublished_trajectories", 0.0)),
-        behind=int(values.get("behind_versions", 0.0)),
+        running=int(values.get(queue_stats.RUNNING_TRAJECTORIES, 0.0)),
+        in_flight=int(values.get(queue_stats.IN_FLIGHT_TRAJECTORIES, 0.0)),
+        unpublished=int(values.get(queue_stats.UNANNOUNCED_TRAJECTORIES, 0.0)),
+        behind=int(values.get(queue_stats.BEHIND_VERSIONS, 0.0)),
     )
 
 
@@ -110,51 +116,51 @@ def signals_of(
     serving = seen.serving(now_s=now_s)
     learner_values = learner[0].values if learner else {}
     slowest = min((version.step for version in serving), default=None)
-    behind = learner_values.get("version_step", 0.0) - slowest if slowest is not None else 0.0
+    behind = learner_values.get(learner_stats.VERSION_STEP, 0.0) - slowest if slowest is not None else 0.0
 
-    def ratio(service: str, name: str) -> float:
+    def ratio(service: str, name: Counter) -> float:
         return seen.ratio(service, name, now_s=now_s)
 
-    def rate(service: str, name: str) -> float:
+    def rate(service: str, name: Counter | Gauge) -> float:
         return seen.rate(service, name, now_s=now_s)
 
-    def gauge(service: str, name: str) -> float:
+    def gauge(service: str, name: Gauge) -> float:
         return seen.gauge(service, name, now_s=now_s)
 
     return Signals(
         num_actors=seen.num_alive("actor", now_s=now_s),
         num_environments=seen.num_alive("environment", now_s=now_s),
         # One learner of several ranks reports for all of them.
-        num_learners=sum(int(stats.values.get("replicas", 1.0)) for stats in learner),
+        num_learners=sum(int(stats.values.get(learner_stats.REPLICAS, 1.0)) for stats in learner),
         num_stores=seen.num_alive("trajectory_store", now_s=now_s),
-        actor_steps_per_s=rate("actor", "steps_total"),
-        actor_busy_ratio=ratio("actor", "busy_s_total"),
-        actor_wait_task_ratio=ratio("actor", "wait_task_s_total"),
-        actor_wait_policy_ratio=ratio("actor", "wait_policy_s_total"),
-        actor_wait_publish_ratio=ratio("actor", "wait_publish_s_total"),
-        environment_busy_ratio=ratio("environment", "busy_s_total"),
-        scored_per_s=rate("environment", "scored_total"),
-        learner_samples_per_s=rate("learner", "trained_trajectories_total"),
-        learner_steps_per_s=rate("learner", "version_step"),
-        learner_busy_ratio=ratio("learner", "busy_s_total"),
-        learner_idle_ratio=ratio("learner", "wait_batch_s_total"),
+        actor_steps_per_s=rate("actor", actor_stats.STEPS),
+        actor_busy_ratio=ratio("actor", actor_stats.BUSY_S),
+        actor_wait_task_ratio=ratio("actor", actor_stats.WAIT_TASK_S),
+        actor_wait_policy_ratio=ratio("actor", actor_stats.WAIT_POLICY_S),
+        actor_wait_publish_ratio=ratio("actor", actor_stats.WAIT_PUBLISH_S),
+        environment_busy_ratio=ratio("environment", environment_stats.BUSY_S),
+        scored_per_s=rate("environment", environment_stats.SCORED),
+        learner_samples_per_s=rate("learner", learner_stats.TRAINED_TRAJECTORIES),
+        learner_steps_per_s=rate("learner", learner_stats.VERSION_STEP),
+        learner_busy_ratio=ratio("learner", learner_stats.BUSY_S),
+        learner_idle_ratio=ratio("learner", learner_stats.WAIT_BATCH_S),
         learner_publish_ratio=min(
-            1.0, ratio("learner", "publish_s_total") + ratio("learner", "commit_s_total")
+            1.0, ratio("learner", learner_stats.PUBLISH_S) + ratio("learner", learner_stats.COMMIT_S)
         ),
-        available=gauge("trajectory_store", "available_trajectories"),
+        available=gauge("trajectory_store", store_stats.AVAILABLE_TRAJECTORIES),
         unscored=backlog.rollouts * group_size,
         unstored=backlog.trajectories * group_size,
-        running=gauge("task_queue", "running_trajectories"),
-        in_flight=gauge("task_queue", "in_flight_trajectories"),
+        running=gauge("task_queue", queue_stats.RUNNING_TRAJECTORIES),
+        in_flight=gauge("task_queue", queue_stats.IN_FLIGHT_TRAJECTORIES),
         batch_size=limits.batch_size,
         max_running=limits.max_running,
         max_lag=limits.max_lag,
-        lag_mean=learner_values.get("lag_mean", 0.0),
-        lag_max=learner_values.get("lag_last_max", 0.0),
+        lag_mean=learner_values.get(learner_stats.LAG_MEAN, 0.0),
+        lag_max=learner_values.get(learner_stats.LAG_LAST_MAX, 0.0),
         publish_lag=max(0.0, behind),
-        weight_pull_ms=seen.mean_of("actor", "weight_pull_ms", now_s=now_s),
+        weight_pull_ms=seen.mean_of("actor", actor_stats.WEIGHT_PULL_MS, now_s=now_s),
         paused=limits.paused,
         admission_state=limits.reason
         if limits.paused
-        else (queue[0].labels.get("admission_state", "") if queue else ""),
+        else (queue[0].labels.get(queue_stats.ADMISSION_STATE, "") if queue else ""),
     )

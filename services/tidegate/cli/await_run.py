@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.cli.queries import channel_to
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import UnavailableError
@@ -24,7 +27,7 @@ from tidegate.runtime.rpc import HEALTH_READINESS, ask_health
 POLL_S = 0.5
 CALL_TIMEOUT_S = 3.0
 # Counters that must grow from the first snapshot on: trajectories admitted and trained, versions published.
-GROWING = ("admitted_total", "trained_total", "version_step")
+GROWING = (queue_stats.ADMITTED, store_stats.TRAINED, learner_stats.VERSION_STEP)
 
 
 def await_run(
@@ -52,7 +55,7 @@ async def _wait(record: RunRecord, target: RunTarget, *, timeout_s: float, conso
         if not SERVICES[service].scalable:
             await _until_ready(record, service, deadline_s=deadline_s)
             console.print(f"{service} is ready", highlight=False)
-    board = Board(headline="mean_return")
+    board = Board(headline=learner_stats.MEAN_RETURN)
     before: dict[str, float] = {}
     status = ""
     async with StatsSubscription(record.broker, RunId(record.run_id), board):

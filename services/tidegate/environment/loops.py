@@ -7,6 +7,16 @@ scored, until it is kept in QUARANTINE and its trajectories are settled. At most
 import asyncio
 from collections.abc import Sequence
 
+from tidegate.catalogue import environment as statistics
+from tidegate.catalogue.telemetry import (
+    ATTR_ENV,
+    ATTR_REWARD,
+    ATTR_RUN,
+    ATTR_STAGE,
+    ATTR_TRAJECTORY,
+    METRIC_STAGE_DURATION,
+    SPAN_SCORE,
+)
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, Trajectory
@@ -27,15 +37,6 @@ from tidegate.runtime.drop_reports import report_dropped
 from tidegate.runtime.outbox import Outbox
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
-from tidegate.runtime.telemetry_names import (
-    ATTR_ENV,
-    ATTR_REWARD,
-    ATTR_RUN,
-    ATTR_STAGE,
-    ATTR_TRAJECTORY,
-    METRIC_STAGE_DURATION,
-    SPAN_SCORE,
-)
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 from tidegate.wire.frame import decode_frame
 from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
@@ -85,7 +86,7 @@ class ScoreLoop:
                     started_at_s = context.clock.monotonic_s()
                     deliveries = await consumer.fetch(room, wait_s=FETCH_WAIT_S)
                     if idle:
-                        context.stats.add("wait_s_total", context.clock.monotonic_s() - started_at_s)
+                        context.stats.add(statistics.WAIT_S, context.clock.monotonic_s() - started_at_s)
                     for delivery in deliveries:
                         self._held[delivery.sequence] = delivery
                         group.create_task(self._hold(delivery))
@@ -120,11 +121,11 @@ class ScoreLoop:
             return
         started_at_s = clock.now_s()
         judgements = await self._rewards.judge(self._env_id, [answer_of(record) for record in records])
-        stats.add("busy_s_total", clock.now_s() - started_at_s)
+        stats.add(statistics.BUSY_S, clock.now_s() - started_at_s)
         await self._wait_out(records, started_at_s)
         stage = StageTiming(STAGE_SCORE, self._context.instance, started_at_s, clock.now_s())
-        stats.set("cache_hits_total", self._rewards.cache_hits_total)
-        stats.set("verifier_failures_total", self._rewards.failures_total)
+        stats.set(statistics.CACHE_HITS, self._rewards.cache_hits_total)
+        stats.set(statistics.VERIFIER_FAILURES, self._rewards.failures_total)
         scores: list[Score] = []
         for judgement in judgements:
             score = settle_failure(judgement, on_error=self._config.on_error)
@@ -141,7 +142,7 @@ class ScoreLoop:
             rewarded = [self._overlong.applied(record) for record in rewarded]
         await self._outbox.send_trajectories(self._traced(rewarded, stage))
         await delivery.ack()
-        stats.add("scored_total", len(records))
+        stats.add(statistics.SCORED, len(records))
 
     async def _wait_out(self, records: list[Trajectory], started_at_s: float) -> None:
         """Until scoring has taken as long as ``score_latency`` asks, or until draining."""
@@ -149,7 +150,7 @@ class ScoreLoop:
         left_s = wanted_s - (self._context.clock.now_s() - started_at_s)
         if left_s > 0.0:
             await self._context.drain.sleep(left_s)
-            self._context.stats.add("wait_latency_s_total", left_s)
+            self._context.stats.add(statistics.WAIT_LATENCY_S, left_s)
 
     def _decode(self, delivery: Delivery) -> list[Trajectory]:
         """The group of a message.
@@ -201,7 +202,7 @@ class ScoreLoop:
     async def _refuse(self, delivery: Delivery, error: RecordError) -> None:
         """Keep a group that is none in QUARANTINE and end its trajectories; anything less is tried again later."""
         context = self._context
-        context.stats.add("quarantined_total")
+        context.stats.add(statistics.QUARANTINED)
         ids = delivery.headers.get(HEADER_TRAJECTORY_IDS, "")
         context.log.warning("rollout_quarantined", trajectories=ids, error=str(error))
         try:
@@ -227,7 +228,7 @@ class ScoreLoop:
         about = task_of(ids[0]) if ids else ""
         if not await report_dropped(context, self._store, dropped, task_id=about):
             return False
-        context.stats.add(f"dropped_{reason}_total", len(dropped))
+        context.stats.add(statistics.DROPPED_BECAUSE.member(reason), len(dropped))
         return True
 
 
@@ -245,6 +246,6 @@ class SweepLoop:
         stats = self._context.stats
         while not await self._context.drain.sleep(self._period_s):
             await self._sessions.sweep()
-            stats.set("sessions", self._sessions.num_open)
-            stats.set("sessions_refused_total", self._sessions.refused_total)
-            stats.set("sessions_idled_total", self._sessions.idled_total)
+            stats.set(statistics.SESSIONS, self._sessions.num_open)
+            stats.set(statistics.SESSIONS_REFUSED, self._sessions.refused_total)
+            stats.set(statistics.SESSIONS_IDLED, self._sessions.idled_total)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from tidegate.admission.observations import Observations
 from tidegate.admission.staleness_controller import StalenessController
 from tidegate.admission.state import Pause, decide, flow_of
+from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.core.admission import Limits, capacity
 from tidegate.core.errors import RecordError
 from tidegate.fleet.event_queue import EventQueue
@@ -77,7 +78,7 @@ class FleetAdmission:
             self.steering.tick(self._seen, flow, now_s=now_s)
         action = self.steering.action()
         resident = self._seen.latest("trajectory_store", now_s=now_s)
-        resident_bytes = sum(stats.values.get("resident_bytes", 0.0) for stats in resident)
+        resident_bytes = sum(stats.values.get(store_stats.RESIDENT_BYTES, 0.0) for stats in resident)
         self.reported = (resident_bytes, action)
         decision = decide(
             self._run_file,

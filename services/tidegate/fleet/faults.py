@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from tidegate.catalogue import learner as learner_stats
 from tidegate.fleet.actors import Actor
 from tidegate.fleet.loop import FleetLoop
 from tidegate.wire.stats import ServiceStats
@@ -275,7 +276,7 @@ def distort(stats: ServiceStats, wrong: WrongStats) -> ServiceStats:
     """What a service would say that lies so; 1 is added, so that a zero is distorted too."""
     if wrong == "wrong_lineage":
         # As a learner that was given up would go on to say: far ahead, on a branch that nobody follows.
-        values = {**stats.values, "version_step": 1e6}
+        values = {**stats.values, learner_stats.VERSION_STEP: 1e6}
         return msgspec.structs.replace(stats, values=values, labels={"lineage": "9-nobody"})
     factor = _FACTORS[wrong]
     return msgspec.structs.replace(

@@ -6,6 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.catalogue.kinds import Counter, Gauge, Text
 from tidegate.core.admission import Limits
 from tidegate.core.batching import Candidate
 from tidegate.core.distributions import Durations
@@ -25,7 +30,7 @@ from tidegate.fleet.store import FleetStore
 from tidegate.fleet.weights import FleetWeights
 from tidegate.wire.stats import ServiceStats
 
-NO_LABELS: Mapping[str, str] = MappingProxyType({})
+NO_LABELS: Mapping[Text, str] = MappingProxyType({})
 # Made up: what a version of lag costs of the effective sample size.
 ESS_PER_VERSION = 0.97
 # One stream of chance for each part: a draw more of one changes nothing for the others.
@@ -185,25 +190,29 @@ class FleetLoop:
         reports: list[ServiceStats] = []
         if self.store.alive:
             resident = float(self.store.pool.num_trajectories * self.plan.trajectory_bytes)
-            reports.append(self._stats("trajectory_store", resident_bytes=resident))
+            reports.append(self._stats("trajectory_store", {store_stats.RESIDENT_BYTES: resident}))
         if self.queue.alive and self.queue.head is not None:
             flow = self.queue.snapshot().flow()
             reports.append(
                 self._stats(
                     "task_queue",
-                    running_trajectories=flow.running,
-                    in_flight_trajectories=flow.in_flight,
-                    unpublished_trajectories=flow.unpublished,
+                    {
+                        queue_stats.RUNNING_TRAJECTORIES: flow.running,
+                        queue_stats.IN_FLIGHT_TRAJECTORIES: flow.in_flight,
+                        queue_stats.UNANNOUNCED_TRAJECTORIES: flow.unpublished,
+                    },
                 )
             )
         if self.learner.alive:
             reports.append(
                 self._stats(
                     "learner",
-                    labels={"version": str(self.learner.head)},
-                    version_step=self.learner.head.step,
-                    trained_trajectories_total=self.meters.trained,
-                    ess=ESS_PER_VERSION**self.learner.lag_mean,
+                    {
+                        learner_stats.VERSION_STEP: self.learner.head.step,
+                        learner_stats.TRAINED_TRAJECTORIES: self.meters.trained,
+                        learner_stats.ESS: ESS_PER_VERSION**self.learner.lag_mean,
+                    },
+                    labels={learner_stats.VERSION: str(self.learner.head)},
                 )
             )
         if self.plan.is_steered():
@@ -219,13 +228,21 @@ class FleetLoop:
                 version = self.weights.version(number)
                 reports.append(
                     self._stats(
-                        "actor", index, labels={"serving_version": str(version)}, serving_step=version.step
+                        "actor",
+                        {actor_stats.SERVING_STEP: version.step},
+                        index,
+                        labels={actor_stats.SERVING_VERSION: str(version)},
                     )
                 )
         return reports
 
     def _stats(
-        self, service: str, index: int = 0, *, labels: Mapping[str, str] = NO_LABELS, **values: float
+        self,
+        service: str,
+        values: Mapping[Counter | Gauge, float],
+        index: int = 0,
+        *,
+        labels: Mapping[Text, str] = NO_LABELS,
     ) -> ServiceStats:
         return ServiceStats(
             service=service,
@@ -233,8 +250,8 @@ class FleetLoop:
             state="ready",
             at_s=self.events.now_s,
             started_at_s=0.0,
-            values=values,
-            labels=dict(labels),
+            values={str(name): value for name, value in values.items()},
+            labels={str(name): text for name, text in labels.items()},
         )
 
     def _seeded_draws(self, duration: Durations, stream: str) -> Draws:

@@ -4,13 +4,17 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.catalogue.kinds import Counter
 from tidegate.wire.stats import ServiceStats
 
 # Rates are taken over this many snapshots: at two a second, the last four seconds.
 RATE_SNAPSHOTS = 8
 HISTORY_MAX = 2_000
 # Names in a target that are kinder than the statistic's own.
-ALIASES = {"solved_share": "evaluation_solved_share"}
+ALIASES = {"solved_share": actor_stats.EVALUATION_SOLVED_SHARE}
 EVALUATION = "evaluation_"
 
 
@@ -54,7 +58,7 @@ class Board:
         """The newest snapshot of each instance of a service."""
         return [stats for stats in self.latest().values() if stats.service == service]
 
-    def rate(self, instance: str, name: str) -> float | None:
+    def rate(self, instance: str, name: Counter) -> float | None:
         """Increase a second of a counter; None before there are two snapshots."""
         found = self._instances.get(instance)
         if found is None or len(found.recent) < 2:
@@ -64,7 +68,7 @@ class Board:
             return None
         return max(0.0, last.values[name] - first.values.get(name, 0.0)) / (last.at_s - first.at_s)
 
-    def total_over_lives(self, service: str, name: str) -> float:
+    def total_over_lives(self, service: str, name: Counter) -> float:
         """A counter that starts anew with its process, summed over instances and over their restarts."""
         return sum(
             instance.recent[-1].values.get(name, 0.0) + instance.before_restart.get(name, 0.0)
@@ -97,20 +101,18 @@ class Board:
 
     def version(self) -> str:
         """The learner's version, as it prints it."""
-        return next((stats.labels.get("version", "") for stats in self.of("learner")), "")
+        return next((stats.labels.get(learner_stats.VERSION, "") for stats in self.of("learner")), "")
 
 
 def evaluated_step(stats: ServiceStats) -> float:
     """The step of the version that an instance evaluated last."""
-    _, _, step = stats.labels.get("evaluation_version", "").rpartition("@")
-    return float(step) if step.isdigit() else stats.values.get("evaluation_step", -1.0)
+    _, _, step = stats.labels.get(actor_stats.EVALUATION_VERSION, "").rpartition("@")
+    return float(step) if step.isdigit() else -1.0
 
 
 def drops(values: Mapping[str, float]) -> dict[str, int]:
     """Dropped trajectories by reason, from the store's counters."""
-    prefix, suffix = "dropped_", "_total"
-    return {
-        name.removeprefix(prefix).removesuffix(suffix): int(value)
-        for name, value in values.items()
-        if name.startswith(prefix) and name.endswith(suffix) and name != "dropped_total" and value
+    found = {
+        store_stats.DROPPED_BECAUSE.value_in(name): int(value) for name, value in values.items() if value
     }
+    return {reason: count for reason, count in found.items() if reason is not None}

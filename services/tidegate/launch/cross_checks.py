@@ -3,12 +3,18 @@
 from typing import Any
 
 from tidegate.actor.engines.registry import find_engine
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
 from tidegate.launch.run_plan import RunFile
 from tidegate.launch.targets import RunTarget
 
-RETURN_STATISTICS = ("mean_return", "episodes_total")
-EVALUATION_STATISTICS = ("solved_share", "evaluation_solved_share", "evaluation_mean_reward")
+RETURN_STATISTICS = (learner_stats.MEAN_RETURN, learner_stats.EPISODES)
+EVALUATION_STATISTICS = (
+    "solved_share",
+    actor_stats.EVALUATION_SOLVED_SHARE,
+    actor_stats.EVALUATION_MEAN_REWARD,
+)
 
 
 def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from tidegate.catalogue import learner as learner_stats
 from tidegate.launch.board import Board
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.targets import RunTarget
@@ -47,19 +48,4 @@ def headline_of(target: RunTarget, plan: RunPlan) -> str:
     """The statistic that the big chart shows: the target's first, or what the workload is about."""
     if target.conditions:
         return target.conditions[0].name
-    return "mean_return" if plan.file.workload.kind == "segments" else "solved_share"
-
-
-def restarts_name(instance: str) -> str:
-    """Where the supervisor's statistics say how often an instance was restarted."""
-    return f"restarts_total.{instance}"
-
-
-def pss_name(instance: str) -> str:
-    """Where the supervisor's statistics say how much memory an instance takes, in MB."""
-    return f"pss_mb.{instance}"
-
-
-def cpu_name(instance: str) -> str:
-    """Where the supervisor's statistics say how much of a core an instance takes."""
-    return f"cpu_share.{instance}"
+    return learner_stats.MEAN_RETURN if plan.file.workload.kind == "segments" else "solved_share"

@@ -10,10 +10,11 @@ import time
 from math import ceil
 from pathlib import Path
 
+from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.launch import broker as nats
 from tidegate.launch import usage
 from tidegate.launch.board import Board
-from tidegate.launch.live_run import BROKER, SUPERVISOR, cpu_name, pss_name, restarts_name
+from tidegate.launch.live_run import BROKER, SUPERVISOR
 from tidegate.launch.run_folder import ProcessesRecord, ProcessRecord, write_processes, write_record
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
@@ -137,11 +138,11 @@ class Platform:
             self._memory_period_s = min(2 * self._memory_period_s, MEMORY_PERIOD_S_MAX)
         for name, pid in self._pids():
             if pid is not None:
-                values[cpu_name(name)] = self._cpu_share(name, pid, now_s=now_s)
-            values[pss_name(name)] = self._memory_mb.get(name, 0.0)
-        values["restarts_total"] = sum(view.restarts for view in views)
+                values[supervisor_stats.CPU_SHARE_OF.member(name)] = self._cpu_share(name, pid, now_s=now_s)
+            values[supervisor_stats.PSS_MB_OF.member(name)] = self._memory_mb.get(name, 0.0)
+        values[supervisor_stats.RESTARTS] = sum(view.restarts for view in views)
         for view in views:
-            values[restarts_name(view.name)] = view.restarts
+            values[supervisor_stats.RESTARTS_OF.member(view.name)] = view.restarts
             labels[view.name] = view.state
         return ServiceStats(
             service=SUPERVISOR,

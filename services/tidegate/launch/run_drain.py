@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+from tidegate.catalogue import task_queue as queue_stats
 from tidegate.core.admission import RUN_ENDS
 from tidegate.core.errors import TidegateError
 from tidegate.launch.board import Board
@@ -69,7 +70,7 @@ async def _wait_for_rollouts(board: Board, *, on_step: Callable[[], None]) -> No
         if (
             queue is not None
             and queue.at_s > asked_at_s
-            and queue.values.get("running_trajectories", 1.0) < 1
+            and queue.values.get(queue_stats.RUNNING_TRAJECTORIES, 1.0) < 1
         ):
             return
         on_step()

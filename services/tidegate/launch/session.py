@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
@@ -101,7 +103,7 @@ async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
         ended_at_s=last.at_s,
         first=run.first,
         last=last,
-        generated_steps=board.total_over_lives("actor", "steps_total"),
+        generated_steps=board.total_over_lives("actor", actor_stats.STEPS),
         version=board.version(),
         values=run.values_at_end,
         restarts=platform.restarts(),
@@ -131,8 +133,8 @@ def run_to_end(session: RunSession, screen: Screen) -> RunOutcome:
 
 def _before_training(values: dict[str, float], platform: Platform) -> str:
     """What the first gradient waits for."""
-    if "warmup_solved_share" in values and "version_step" not in values:
-        return f"warming up, {values['warmup_solved_share']:.0%} solved"
+    if learner_stats.WARMUP_SOLVED_SHARE in values and learner_stats.VERSION_STEP not in values:
+        return f"warming up, {values[learner_stats.WARMUP_SOLVED_SHARE]:.0%} solved"
     ready, everybody = platform.readiness()
     if ready < everybody:
         return f"starting, {ready} of {everybody} ready"
@@ -178,12 +180,14 @@ class _RunLoop:
 
     def read(self) -> CounterReading:
         values = self._board.values()
-        return CounterReading(time.time(), values.get("trained_steps_total", 0.0), self._platform.cpu_s())
+        return CounterReading(
+            time.time(), values.get(learner_stats.TRAINED_STEPS, 0.0), self._platform.cpu_s()
+        )
 
     async def watch(self, watch: StatsSubscription) -> EndedBy:
         """Until something ends the run; every tick looks at the newest statistics anew."""
         published_s = tidied_s = float("-inf")
-        steps_before = self._board.values().get("trained_steps_total")
+        steps_before = self._board.values().get(learner_stats.TRAINED_STEPS)
         while True:
             now_s = time.time()
             self._platform.notice(self._board, connected=watch.connected, now_s=now_s)
@@ -196,7 +200,7 @@ class _RunLoop:
                 tidied_s = now_s
                 self._platform.trim_logs()
             values = self._board.values()
-            steps = values.get("trained_steps_total")
+            steps = values.get(learner_stats.TRAINED_STEPS)
             if steps_before is None:
                 steps_before = steps
             if self.first is None:

@@ -5,6 +5,7 @@ import contextlib
 
 import msgspec
 
+from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Trajectory
@@ -121,7 +122,7 @@ class BatchSource:
         except TidegateError as error:
             if not error.retryable:
                 raise
-            self._context.stats.add("retries_total")
+            self._context.stats.add(statistics.RETRIES)
             self._context.log.warning("call_failed", what="lease_batch", error=str(error))
             await self._context.drain.sleep(BACKOFF_S)
             return None

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
@@ -65,7 +66,7 @@ class Checkpointing:
             path = await asyncio.to_thread(self._folder.write, checkpoint)
         except OSError as error:
             # A full disk must not end the training; what a crash would cost grows until one can be written again.
-            context.stats.add("checkpoint_failures_total")
+            context.stats.add(statistics.CHECKPOINT_FAILURES)
             context.log.exception("checkpoint_failed", version=str(version))
             for request in requests:
                 if not request.done():
@@ -74,8 +75,8 @@ class Checkpointing:
                     )
             return
         self.newest = version
-        context.stats.add("checkpoints_total")
-        context.stats.label("checkpointed", str(version))
+        context.stats.add(statistics.CHECKPOINTS)
+        context.stats.label(statistics.CHECKPOINTED, str(version))
         context.log.info("checkpoint_written", path=path.name, version=str(version))
         for request in requests:
             if not request.done():

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot, Trajectory
@@ -238,7 +239,7 @@ class Learner:
         """Drop what no update can be made from, so that the same batch does not come back for ever."""
         spoiled = [trajectory for trajectory in batch.trajectories if not await self._fits([trajectory])]
         self._context.log.error("batch_invalid", batch=batch.batch_id, error=str(error))
-        self._context.stats.add("invalid_batches_total")
+        self._context.stats.add(statistics.INVALID_BATCHES)
         await batches.release(
             batch.batch_id,
             dropped=[

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
+from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import UnavailableError
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
@@ -60,8 +61,8 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         if context.drain.requested:
             raise UnavailableError("The warm-up was stopped")
         context.log.info("warming_up", steps=progress.steps, loss=progress.loss, solved=progress.solved)
-        context.stats.set("warmup_steps", progress.steps)
-        context.stats.set("warmup_solved_share", progress.solved)
+        context.stats.set(statistics.WARMUP_STEPS, progress.steps)
+        context.stats.set(statistics.WARMUP_SOLVED_SHARE, progress.solved)
 
     log = await asyncio.to_thread(
         StepsLog, context.data_dir / "steps.jsonl", bytes_max=config.steps_file_bytes_max
@@ -83,7 +84,7 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
 def _notice_ranks(context: ServiceContext, config: LearnerConfig, *, num_ranks: int) -> None:
     """Report how many ranks there are; say so when they are not those asked for, or have too little to do."""
     settings = context.settings
-    context.stats.set("replicas", num_ranks)
+    context.stats.set(statistics.REPLICAS, num_ranks)
     if config.ranks > num_ranks:
         context.log.warning(
             "ranks_missing", ranks=num_ranks, wanted=config.ranks, fix="start them with torchrun"

@@ -10,18 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from tidegate.core.records import Trajectory
-from tidegate.core.response import Response
-from tidegate.core.slo import Slo
-from tidegate.core.slo_catalogue import declared
-from tidegate.core.staleness import Fresh
-from tidegate.learner.batches import ReadyBatch
-from tidegate.learner.committing import CommitTimes
-from tidegate.learner.state import JudgedTrajectory, LagWindow, OutdatedTrajectory, TrainingProgress
-from tidegate.learner.steps_log import StepLine, StepsLog
-from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry import is_sampled
-from tidegate.runtime.telemetry_names import (
+from tidegate.catalogue import learner as statistics
+from tidegate.catalogue.telemetry import (
     ATTR_AGE,
     ATTR_BATCH_COUNT,
     ATTR_CAUSE,
@@ -51,6 +41,17 @@ from tidegate.runtime.telemetry_names import (
     SPAN_LEARNER_STEP,
     SPAN_TASK_LEASE,
 )
+from tidegate.core.records import Trajectory
+from tidegate.core.response import Response
+from tidegate.core.slo import Slo
+from tidegate.core.slo_catalogue import declared
+from tidegate.core.staleness import Fresh
+from tidegate.learner.batches import ReadyBatch
+from tidegate.learner.committing import CommitTimes
+from tidegate.learner.state import JudgedTrajectory, LagWindow, OutdatedTrajectory, TrainingProgress
+from tidegate.learner.steps_log import StepLine, StepsLog
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry import is_sampled
 
 # Without these a trajectory's trace has a hole that nobody can fill any more (I5).
 STAGES_EXPECTED = (SPAN_TASK_LEASE, SPAN_GENERATE)
@@ -98,19 +99,19 @@ class StepReporter:
     def progress(self, progress: TrainingProgress) -> None:
         """Where training stands, also before the first step of this life."""
         stats = self._context.stats
-        stats.set("version_step", progress.version.step)
-        stats.label("version", str(progress.version))
-        stats.set("trained_trajectories_total", progress.consumed_trajectories)
-        stats.set("trained_steps_total", progress.consumed_steps)
-        stats.set("episodes_total", progress.episodes.total)
+        stats.set(statistics.VERSION_STEP, progress.version.step)
+        stats.label(statistics.VERSION, str(progress.version))
+        stats.set(statistics.TRAINED_TRAJECTORIES, progress.consumed_trajectories)
+        stats.set(statistics.TRAINED_STEPS, progress.consumed_steps)
+        stats.set(statistics.EPISODES, progress.episodes.total)
         mean_return = progress.episodes.mean()
         if mean_return is not None:
-            stats.set("mean_return", mean_return)
+            stats.set(statistics.MEAN_RETURN, mean_return)
 
     def waited(self, seconds: float, *, cause: WaitCause = "empty") -> None:
         """The learner trained nothing: no batch came, it was too old, or the version before was not out yet."""
         if cause != "weights":
-            self._context.stats.add("wait_batch_s_total", seconds)
+            self._context.stats.add(statistics.WAIT_BATCH_S, seconds)
         self._context.telemetry.count(METRIC_LEARNER_WAIT, seconds, {**self._labels, ATTR_CAUSE: cause})
 
     def outdated(self, item: OutdatedTrajectory) -> None:
@@ -118,28 +119,28 @@ class StepReporter:
         self._context.log.warning(
             "batch_outdated", trajectory=item.trajectory_id, reason=item.reason, detail=item.detail
         )
-        self._context.stats.add("outdated_batches_total")
+        self._context.stats.add(statistics.OUTDATED_BATCHES)
 
     def trained(self, step: Step) -> None:
         """An update was made; it is not acknowledged yet."""
         stats = self._context.stats
-        stats.add("busy_s_total", step.finished_at_s - step.started_at_s)
+        stats.add(statistics.BUSY_S, step.finished_at_s - step.started_at_s)
         lags = [item.verdict.lag for item in step.batch.judged]
         self._lags.add(lags)
-        for name, value in (
-            ("lag_last_max", max(lags)),
-            ("lag_mean", self._lags.mean()),
-            ("lag_p95", self._lags.quantile(0.95)),
-            ("age_last_p95_s", _p95([item.verdict.age_s for item in step.batch.judged])),
-            *step.metrics.items(),
-            ("response_tier", float(step.response.tier)),
-            ("response_drain", float(step.response.drain)),
+        for statistic, value in (
+            (statistics.LAG_LAST_MAX, max(lags)),
+            (statistics.LAG_MEAN, self._lags.mean()),
+            (statistics.LAG_P95, self._lags.quantile(0.95)),
+            (statistics.AGE_LAST_P95_S, _p95([item.verdict.age_s for item in step.batch.judged])),
+            *((statistics.diagnostic(name), value) for name, value in step.metrics.items()),
+            (statistics.RESPONSE_TIER, float(step.response.tier)),
+            (statistics.RESPONSE_DRAIN, float(step.response.drain)),
         ):
-            stats.set(name, value)
-            self.newest[name] = value
+            stats.set(statistic, value)
+            self.newest[statistic] = value
         mean_reward = _mean_reward(step.batch.trajectories)
         if mean_reward is not None:
-            stats.set("mean_reward", mean_reward)
+            stats.set(statistics.MEAN_REWARD, mean_reward)
             self.newest["mean_reward"] = mean_reward
         mean_return = step.progress.episodes.mean()
         if mean_return is not None:
@@ -152,11 +153,11 @@ class StepReporter:
     def committed(self, step: Step, times: CommitTimes) -> None:
         """An update was committed and published."""
         stats = self._context.stats
-        stats.add("commit_s_total", times.commit_s)
-        stats.add("publish_s_total", times.publish_s)
+        stats.add(statistics.COMMIT_S, times.commit_s)
+        stats.add(statistics.PUBLISH_S, times.publish_s)
         # For whoever measures how long the actors take to serve it.
-        stats.label("published_version", str(step.progress.version))
-        stats.set("published_at_s", self._context.clock.now_s())
+        stats.label(statistics.PUBLISHED_VERSION, str(step.progress.version))
+        stats.set(statistics.PUBLISHED_AT_S, self._context.clock.now_s())
         judged = step.batch.judged
         lags = [item.verdict.lag for item in judged]
         metrics = step.metrics
@@ -258,8 +259,8 @@ class StepReporter:
     def _count_objectives(self, verdicts: Sequence[Fresh]) -> None:
         for slo in self._slos:
             bad = sum(not _holds(slo, verdict) for verdict in verdicts)
-            self._context.stats.add(f"slo_good.{slo.name}_total", len(verdicts) - bad)
-            self._context.stats.add(f"slo_bad.{slo.name}_total", bad)
+            self._context.stats.add(statistics.SLO_GOOD.member(slo.name), len(verdicts) - bad)
+            self._context.stats.add(statistics.SLO_BAD.member(slo.name), bad)
 
 
 def _holds(slo: Slo, verdict: Fresh) -> bool:

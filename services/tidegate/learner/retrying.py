@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from tidegate.catalogue import learner as statistics
 from tidegate.runtime.retrying import Backoff, FailedAttempt, LimitWhenDraining, retry
 from tidegate.runtime.service import ServiceContext
 
@@ -25,7 +26,7 @@ async def until_done(
     """
 
     def note(failed: FailedAttempt) -> None:
-        context.stats.add("retries_total")
+        context.stats.add(statistics.RETRIES)
         context.log.warning("call_failed", what=what, error=str(failed.error), next_try_in_s=failed.pause_s)
 
     return await retry(

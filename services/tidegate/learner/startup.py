@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
@@ -93,7 +94,7 @@ async def start(
     context.log.info(
         "lineage_opened", version=str(version), restored_from=str(restored_from), revived=num_revived
     )
-    context.stats.set("revived_trajectories", num_revived)
+    context.stats.set(statistics.REVIVED_TRAJECTORIES, num_revived)
     return Start(
         progress=progress,
         tree=tree,
@@ -111,7 +112,7 @@ async def _tell(context: ServiceContext, found: FoundCheckpoint) -> None:
     )
     for problem in found.passed_over:
         context.log.error("checkpoint_corrupt", problem=problem, taken_instead=found.path.name)
-        context.stats.add("corrupt_checkpoints_total")
+        context.stats.add(statistics.CORRUPT_CHECKPOINTS)
         with contextlib.suppress(TidegateError):  # the log has it as well
             await context.bus.event(
                 "checkpoint_corrupt", {"problem": problem, "taken_instead": found.path.name}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tidegate.catalogue import publishing
 from tidegate.runtime.retrying import Backoff, DrainingError, FailedAttempt, StopWhenDraining, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
@@ -21,7 +22,7 @@ async def report_dropped(
         return True
 
     def note(failed: FailedAttempt) -> None:
-        context.stats.add("drop_report_retries_total")
+        context.stats.add(publishing.DROP_REPORT_RETRIES)
         context.log.warning("drop_report_waits", task_id=task_id, error=str(failed.error))
 
     try:

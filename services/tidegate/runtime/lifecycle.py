@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from tidegate.catalogue import process
 from tidegate.core.errors import TidegateError
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import Clock
@@ -211,8 +212,8 @@ class ServiceLifecycle:
 
     async def _publish_stats(self, context: ServiceContext) -> None:
         self._ports.record_usage(context.stats)
-        context.stats.set("broker_reconnects_total", context.bus.reconnects)
-        context.stats.set("backpressure_total", context.bus.backpressure_total)
+        context.stats.set(process.BROKER_RECONNECTS, context.bus.reconnects)
+        context.stats.set(process.BACKPRESSURE, context.bus.backpressure_total)
         snapshot = context.stats.snapshot(at_s=context.clock.now_s())
         await context.bus.publish_core(context.topology.stats(self._instance), encode_stats(snapshot))
 

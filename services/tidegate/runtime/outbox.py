@@ -7,6 +7,7 @@ draining, until the lifecycle cancels them after ``drain_timeout_s``; the unackn
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from tidegate.catalogue import publishing
 from tidegate.core.errors import BackpressureError, PayloadTooLargeError
 from tidegate.core.records import Trajectory
 from tidegate.runtime.retrying import Backoff, FailedAttempt, UntilCancelled, retry
@@ -62,7 +63,7 @@ class Outbox:
             try:
                 await bus.publish(subject, frame, message_id=message_id, headers=headers)
             except PayloadTooLargeError:
-                self._context.stats.add("uploads_total")
+                self._context.stats.add(publishing.UPLOADS)
                 reference = await self._store.upload(message_id, frame)
                 referring = {**headers, HEADER_REFERENCE: "1"}
                 await bus.publish(subject, reference, message_id=message_id, headers=referring)
@@ -79,7 +80,7 @@ class Outbox:
 
         def note(failed: FailedAttempt) -> None:
             is_full = isinstance(failed.error, BackpressureError)
-            stats.add("publish_backpressure_total" if is_full else "publish_retries_total")
+            stats.add(publishing.PUBLISH_BACKPRESSURE if is_full else publishing.PUBLISH_RETRIES)
             log.warning("publish_waits", task_id=task_id, error=str(failed.error))
 
         return await retry(step, BACKOFF, draining=UntilCancelled(), on_retry=note)

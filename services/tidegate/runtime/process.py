@@ -10,6 +10,7 @@ from functools import partial
 import structlog
 import uvloop
 
+from tidegate.catalogue import process
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
@@ -78,8 +79,8 @@ def _freeze_built() -> None:
 
 def _record_usage(stats: StatsBoard) -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    stats.set("cpu_s_total", usage.ru_utime + usage.ru_stime)
-    stats.set("rss_mb", _resident_bytes() / 1e6)
+    stats.set(process.CPU_S, usage.ru_utime + usage.ru_stime)
+    stats.set(process.RSS_MB, _resident_bytes() / 1e6)
 
 
 def _resident_bytes() -> int:

@@ -1,13 +1,13 @@
-"""Where a service writes its counters and gauges; the lifecycle publishes the whole board twice a second."""
+"""The statistics of one service instance; the lifecycle publishes them twice a second, the exporter once a period."""
 
+from tidegate.catalogue.kinds import Counter, Gauge, Text
 from tidegate.wire.stats import ServiceStats
 
 
 class StatsBoard:
-    """Names are fixed in code, so the board's size is bounded by the number of call sites."""
+    """Takes declared statistics only (``tidegate.catalogue``), so their number is bounded."""
 
     def __init__(self, *, service: str, instance: str, started_at_s: float) -> None:
-        """An empty board in the state ``starting``."""
         self.service = service
         self.instance = instance
         self.started_at_s = started_at_s
@@ -15,21 +15,21 @@ class StatsBoard:
         self._values: dict[str, float] = {}
         self._labels: dict[str, str] = {}
 
-    def set(self, name: str, value: float) -> None:
-        """A gauge."""
-        self._values[name] = value
+    def add(self, counter: Counter, value: float = 1.0) -> None:
+        """Increase a counter; adding 0 makes it reported."""
+        self._values[counter] = self._values.get(counter, 0.0) + value
 
-    def add(self, name: str, value: float = 1.0) -> None:
-        """A monotonic counter."""
-        self._values[name] = self._values.get(name, 0.0) + value
+    def set(self, statistic: Counter | Gauge, value: float) -> None:
+        """Set a gauge, or a counter that is kept elsewhere."""
+        self._values[statistic] = value
 
-    def label(self, name: str, text: str) -> None:
-        """A short text, such as the served version."""
-        self._labels[name] = text
+    def label(self, text: Text, value: str) -> None:
+        """Set a text."""
+        self._labels[text] = value
 
-    def value(self, name: str) -> float:
+    def value(self, statistic: Counter | Gauge) -> float:
         """The current value, 0 if never written."""
-        return self._values.get(name, 0.0)
+        return self._values.get(statistic, 0.0)
 
     def snapshot(self, *, at_s: float) -> ServiceStats:
         """The whole board at one moment."""

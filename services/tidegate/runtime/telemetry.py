@@ -11,10 +11,8 @@ import random
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tidegate.core.records import StageTiming
-from tidegate.runtime.config import TelemetryConfig
-from tidegate.runtime.stats_board import StatsBoard
-from tidegate.runtime.telemetry_names import (
+from tidegate.catalogue.kinds import Instrument
+from tidegate.catalogue.telemetry import (
     ATTR_BATCH_COUNT,
     ATTR_DEFERRED,
     ATTR_RPC_METHOD,
@@ -24,6 +22,9 @@ from tidegate.runtime.telemetry_names import (
     METRIC_RPC_DURATION,
     SPAN_TASK_LEASE,
 )
+from tidegate.core.records import StageTiming
+from tidegate.runtime.config import TelemetryConfig
+from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry_port import Attributes, Exporter, Link, SpanKind
 
 
@@ -106,13 +107,13 @@ class Telemetry:
             )
         return context
 
-    def count(self, name: str, value: float = 1, attributes: Attributes | None = None) -> None:
+    def count(self, name: Instrument, value: float = 1, attributes: Attributes | None = None) -> None:
         """Add to a counter of the catalogue."""
         if self._exporter is not None:
             self._exporter.count(name, value, attributes or {})
 
     def observe(
-        self, name: str, value: float, attributes: Attributes | None = None, *, trace_parent: str = ""
+        self, name: Instrument, value: float, attributes: Attributes | None = None, *, trace_parent: str = ""
     ) -> None:
         """Record into a histogram or set a gauge of the catalogue.
 

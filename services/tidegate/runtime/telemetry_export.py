@@ -32,10 +32,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from tidegate.catalogue.telemetry import ATTR_RUN, METRIC_TRACE_DEFERRED, METRIC_TRACE_SUPPRESSED
+from tidegate.runtime.board_metrics import readings
 from tidegate.runtime.stats_board import StatsBoard
-from tidegate.runtime.telemetry_board import readings
 from tidegate.runtime.telemetry_metrics import Metric, MetricTable, Series
-from tidegate.runtime.telemetry_names import ATTR_RUN, METRIC_TRACE_DEFERRED, METRIC_TRACE_SUPPRESSED
 from tidegate.runtime.telemetry_port import Attributes, Link
 
 # The SDK's default of 128 links truncates a learner step's batch without a word.

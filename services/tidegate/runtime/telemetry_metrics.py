@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from tidegate.runtime.telemetry_names import INSTRUMENTS, Instrument
+from tidegate.catalogue.kinds import Instrument
+from tidegate.catalogue.services import INSTRUMENTS
 
 Value: TypeAlias = str | int | float | bool
 Labels: TypeAlias = tuple[tuple[str, Value], ...]

@@ -8,6 +8,7 @@ journaled as work and never trained on; if it is lost, the next one is due all t
 Unblocked by: the learner, and the actor that evaluates.
 """
 
+from tidegate.catalogue import task_queue as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import Task
@@ -82,7 +83,7 @@ class Evaluation:
             return
         self._published_at_s = context.clock.monotonic_s()
         self._queue.journal.keep_evaluated(version)
-        context.stats.add("evaluations_total")
+        context.stats.add(statistics.EVALUATIONS)
 
     async def _receive_result(self, _data: bytes, _headers: dict[str, str]) -> None:
         self._published_at_s = None

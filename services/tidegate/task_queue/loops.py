@@ -13,6 +13,17 @@ from contextlib import suppress
 
 import msgspec
 
+from tidegate.catalogue import task_queue as statistics
+from tidegate.catalogue.telemetry import (
+    ATTR_ATTEMPT,
+    ATTR_CAUSE,
+    ATTR_DECISION,
+    ATTR_ENV,
+    ATTR_TASK,
+    METRIC_ADMISSION_DECISIONS,
+    SPAN_SEND_TASKS,
+    SPAN_TASK_LEASE,
+)
 from tidegate.core.admission import Admit, Delay, Limits
 from tidegate.core.curriculum import Curriculum, CurriculumState
 from tidegate.core.errors import TidegateError
@@ -23,16 +34,6 @@ from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.races import run_until
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
-from tidegate.runtime.telemetry_names import (
-    ATTR_ATTEMPT,
-    ATTR_CAUSE,
-    ATTR_DECISION,
-    ATTR_ENV,
-    ATTR_TASK,
-    METRIC_ADMISSION_DECISIONS,
-    SPAN_SEND_TASKS,
-    SPAN_TASK_LEASE,
-)
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.journal import Journal, Unpublished
 from tidegate.task_queue.mix import MixCounts
@@ -200,13 +201,13 @@ class TaskQueue:
             failures = await asyncio.gather(*(self._publish(task) for task in burst))
             published = [task.seq for task, failure in zip(burst, failures, strict=True) if failure is None]
             self.journal.mark_published(published)
-            self.context.stats.set("tasks_published_total", self.journal.published_tasks)
+            self.context.stats.set(statistics.TASKS_PUBLISHED, self.journal.published_tasks)
             if len(published) < len(burst):
                 error = next(failure for failure in failures if failure is not None)
                 self.context.log.warning(
                     "publish_failed", count=len(burst) - len(published), error=str(error)
                 )
-                self.context.stats.add("publish_failures_total", len(burst) - len(published))
+                self.context.stats.add(statistics.PUBLISH_FAILURES, len(burst) - len(published))
                 return False
         return True
 
@@ -254,12 +255,12 @@ class TaskQueue:
     def _show_decision(self, decision: Admit | Delay) -> None:
         """What holds admission back, in stats; as a metric only when it changed."""
         stats = self.context.stats
-        stats.set("admission_delay", float(isinstance(decision, Delay)))
+        stats.set(statistics.ADMISSION_DELAY, float(isinstance(decision, Delay)))
         shown = decision.reason if isinstance(decision, Delay) else "admitting"
         if shown == self._shown:
             return
         self._shown = shown
-        stats.label("admission_state", shown)
+        stats.label(statistics.ADMISSION_STATE, shown)
         if isinstance(decision, Delay):
             reason = {ATTR_DECISION: "delay", ATTR_CAUSE: shown}
             self.context.telemetry.count(METRIC_ADMISSION_DECISIONS, 1, reason)
@@ -268,12 +269,11 @@ class TaskQueue:
         """What is under way, in stats and metrics; after every change of the journal."""
         stats = self.context.stats
         counts = snapshot.counts
-        stats.set("admitted_total", counts.admitted)
-        stats.set("open_trajectories", counts.in_flight)
-        stats.set("in_flight_trajectories", counts.in_flight)
-        stats.set("running_trajectories", counts.running)
-        stats.set("unpublished_trajectories", snapshot.flow().unpublished)
-        stats.set("behind_versions", snapshot.behind)
+        stats.set(statistics.ADMITTED, counts.admitted)
+        stats.set(statistics.IN_FLIGHT_TRAJECTORIES, counts.in_flight)
+        stats.set(statistics.RUNNING_TRAJECTORIES, counts.running)
+        stats.set(statistics.UNANNOUNCED_TRAJECTORIES, snapshot.flow().unpublished)
+        stats.set(statistics.BEHIND_VERSIONS, snapshot.behind)
 
     # -- what wakes it ---------------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class TaskQueue:
                 if not store_away:
                     self.context.log.warning("store_unreachable", error=str(error))
                 store_away = True
-                self.context.stats.add("store_failures_total")
+                self.context.stats.add(statistics.STORE_FAILURES)
                 await self.context.drain.sleep(self.config.retry_backoff_s)
                 self.reachable_since_s = self.context.clock.monotonic_s()
                 continue
@@ -322,7 +322,7 @@ class TaskQueue:
         self.arrived_seq = max(self.arrived_seq, applied.newest_seq)
         if applied.unknown:
             self.context.log.warning("outcomes_of_unknown_trajectories", count=applied.unknown)
-            self.context.stats.add("unknown_outcomes_total", applied.unknown)
+            self.context.stats.add(statistics.UNKNOWN_OUTCOMES, applied.unknown)
         self._show_counts(self.snapshot())
         self.wake()
 
@@ -356,7 +356,7 @@ class TaskQueue:
             published = _LIMITS_DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self.context.log.warning("limits_refused", error=str(error))
-            self.context.stats.add("limits_refused_total")
+            self.context.stats.add(statistics.LIMITS_REFUSED)
             return
         limits = effective_limits(self._ceiling, published)
         if limits != self._limits:

@@ -10,6 +10,7 @@ length 0, so that cutting long rollouts shows as well. Counts begin anew with th
 
 from collections.abc import Iterable, Sequence
 
+from tidegate.catalogue import task_queue as statistics
 from tidegate.core.labels import Labels
 from tidegate.core.lengths import length_bucket
 from tidegate.core.records import Task
@@ -35,7 +36,9 @@ class MixCounts:
         """These were journaled, numbered from ``first_seq``."""
         for seq, task in enumerate(tasks, start=first_seq):
             self._bins[seq] = task.curriculum_bin
-            self._stats.add(f"admitted_bin.{self._labels.of(task.curriculum_bin)}_total", task.num_samples)
+            self._stats.add(
+                statistics.ADMITTED_IN_BIN.member(self._labels.of(task.curriculum_bin)), task.num_samples
+            )
         while len(self._bins) > self._tasks_max:
             del self._bins[next(iter(self._bins))]
 
@@ -48,9 +51,9 @@ class MixCounts:
             known = self._bins.get(where[0]) if where is not None else None
             name = self._labels.of(outcome.curriculum_bin if known is None else known)
             length = length_bucket(outcome.length_tokens)
-            self._stats.add(f"decided_bin.{name}_total")
-            self._stats.add(f"decided_length.{length}_total")
+            self._stats.add(statistics.DECIDED_IN_BIN.member(name))
+            self._stats.add(statistics.DECIDED_AT_LENGTH.member(length))
             trained = float(outcome.state == "trained")
             # Adding nothing makes the series be there from the start: a bin that is never trained is a 0, not a gap.
-            self._stats.add(f"trained_bin.{name}_total", trained)
-            self._stats.add(f"trained_length.{length}_total", trained)
+            self._stats.add(statistics.TRAINED_IN_BIN.member(name), trained)
+            self._stats.add(statistics.TRAINED_AT_LENGTH.member(length), trained)

@@ -9,6 +9,8 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import task_queue as statistics
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import DropReason
@@ -106,7 +108,7 @@ class Sweep:
                 f"no trajectory within task_deadline_s ({queue.config.task_deadline_s:g} s) of its delivery"
             )
             settled = await self._settle(lost, reason="failed", detail=detail)
-            queue.context.stats.add("lost_total", settled)
+            queue.context.stats.add(statistics.LOST, settled)
             queue.context.log.warning("tasks_lost", first=lost[0], count=len(lost), settled=settled)
 
     async def _settle_retired(self) -> None:
@@ -125,12 +127,12 @@ class Sweep:
         try:
             stats = decode_stats(data)
         except RecordError:
-            self._queue.context.stats.add("stats_refused_total")
+            self._queue.context.stats.add(statistics.STATS_REFUSED)
             return
         if stats.service != "actor":
             return
         now_s = self._queue.context.clock.monotonic_s()
-        report = _Report(stats.values.get("wait_task_s_total", 0.0), stats.started_at_s, now_s)
+        report = _Report(stats.values.get(actor_stats.WAIT_TASK_S, 0.0), stats.started_at_s, now_s)
         before = self._reports.get(stats.instance)
         if before is not None and before.started_at_s == report.started_at_s:
             waited_s = report.waited_s - before.waited_s

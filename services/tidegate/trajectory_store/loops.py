@@ -4,16 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from itertools import cycle
 
-from tidegate.core.batching import Drop
-from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
-from tidegate.core.ids import task_of
-from tidegate.core.records import DROP_REASONS
-from tidegate.core.staleness import StalenessLimits
-from tidegate.runtime.consumer import Consumer, Delivery
-from tidegate.runtime.policy_watch import PolicyWatch
-from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry import is_sampled, messaging
-from tidegate.runtime.telemetry_names import (
+from tidegate.catalogue import trajectory_store as statistics
+from tidegate.catalogue.telemetry import (
     ATTR_ENV,
     ATTR_LAG_BUCKET,
     ATTR_REASON,
@@ -26,6 +18,15 @@ from tidegate.runtime.telemetry_names import (
     METRIC_STORE_RESIDENT,
     SPAN_APPEND,
 )
+from tidegate.core.batching import Drop
+from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
+from tidegate.core.ids import task_of
+from tidegate.core.records import DROP_REASONS
+from tidegate.core.staleness import StalenessLimits
+from tidegate.runtime.consumer import Consumer, Delivery
+from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import Message, Refusal
 from tidegate.trajectory_store.residents import residents
@@ -73,7 +74,7 @@ class IntakeLoop:
             while not context.drain.requested:
                 if fetching is None:
                     if self._store.is_full():
-                        context.stats.add("full_s_total", FULL_WAIT_S)
+                        context.stats.add(statistics.FULL_S, FULL_WAIT_S)
                         await context.drain.sleep(FULL_WAIT_S)
                         continue
                     fetching = self._fetch(consumer)
@@ -221,19 +222,19 @@ class ReportLoop:
         """The whole board from the present counts."""
         stats, ledger = self._context.stats, self._store.ledger
         tally = ledger.tally
-        stats.set("available_trajectories", tally.available)
-        stats.set("leased_trajectories", tally.leased)
-        stats.set("accepted_total", tally.accepted)
-        stats.set("trained_total", tally.trained)
-        stats.set("dropped_total", tally.dropped.total())
+        stats.set(statistics.AVAILABLE_TRAJECTORIES, tally.available)
+        stats.set(statistics.LEASED_TRAJECTORIES, tally.leased)
+        stats.set(statistics.ACCEPTED, tally.accepted)
+        stats.set(statistics.TRAINED, tally.trained)
+        stats.set(statistics.DROPPED, tally.dropped.total())
         for reason in DROP_REASONS:
-            stats.set(f"dropped_{reason}_total", tally.dropped[reason])
-        stats.set("duplicates_total", tally.duplicates)
-        stats.set("quarantined_total", tally.quarantined)
-        stats.set("revived_total", tally.revived)
-        stats.set("resident_bytes", ledger.frames.num_bytes)
-        stats.set("uploads_bytes", self._store.uploads.num_bytes)
-        stats.label("head", str(ledger.head) if ledger.head is not None else "")
+            stats.set(statistics.DROPPED_BECAUSE.member(reason), tally.dropped[reason])
+        stats.set(statistics.DUPLICATES, tally.duplicates)
+        stats.set(statistics.QUARANTINED, tally.quarantined)
+        stats.set(statistics.REVIVED, tally.revived)
+        stats.set(statistics.RESIDENT_BYTES, ledger.frames.num_bytes)
+        stats.set(statistics.UPLOADS_BYTES, self._store.uploads.num_bytes)
+        stats.label(statistics.HEAD, str(ledger.head) if ledger.head is not None else "")
         if self._context.telemetry.enabled:
             for drop in self._store.recent_drops:
                 self._trace(drop)

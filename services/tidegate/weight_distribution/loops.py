@@ -2,6 +2,7 @@
 
 import asyncio
 
+from tidegate.catalogue import weight_distribution as statistics
 from tidegate.core.errors import BackpressureError, ConflictError, TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.runtime.service import ServiceContext
@@ -105,7 +106,7 @@ class Distribution:
             if isinstance(decide_publish(head.manifest, head=announced), Accept):
                 await self._announce(head, self._inline(head))
                 self._context.log.info("policy_announced_again", version=str(head.manifest.version))
-                self._context.stats.add("reannounced_total")
+                self._context.stats.add(statistics.REANNOUNCED)
 
     async def follow(self) -> None:
         """The loop: compare POLICY with the disk, now and every ``reconcile_period_s``."""
@@ -140,7 +141,7 @@ class Distribution:
         head = self.versions.head
         stats = self._context.stats
         if head is not None:
-            stats.set("head_step", head.manifest.version.step)
-            stats.label("head", str(head.manifest.version))
-        stats.set("kept_versions", len(self.versions.kept()))
-        stats.set("disk_bytes", self.versions.disk_bytes())
+            stats.set(statistics.HEAD_STEP, head.manifest.version.step)
+            stats.label(statistics.HEAD, str(head.manifest.version))
+        stats.set(statistics.KEPT_VERSIONS, len(self.versions.kept()))
+        stats.set(statistics.DISK_BYTES, self.versions.disk_bytes())

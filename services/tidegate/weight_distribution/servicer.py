@@ -5,16 +5,17 @@ from typing import Any
 
 from grpc import aio
 
-from tidegate.core.errors import RecordError
-from tidegate.runtime.rpc import Registration
-from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.telemetry_names import (
+from tidegate.catalogue import weight_distribution as statistics
+from tidegate.catalogue.telemetry import (
     ATTR_TRANSPORT,
     ATTR_VERSION,
     ATTR_WEIGHTS_BYTES,
     METRIC_WEIGHTS_PUBLISH,
     SPAN_WEIGHTS_PUBLISH,
 )
+from tidegate.core.errors import RecordError
+from tidegate.runtime.rpc import Registration
+from tidegate.runtime.service import ServiceContext
 from tidegate.v1 import weight_distribution_service_pb2 as pb
 from tidegate.v1.weight_distribution_service_pb2_grpc import (
     WeightDistributionServiceServicer,
@@ -97,8 +98,8 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
         ):
             sent_bytes += len(chunk)
             yield chunk
-        self._context.stats.add("pulled_total")
-        self._context.stats.add("pulled_bytes_total", sent_bytes)
+        self._context.stats.add(statistics.PULLED)
+        self._context.stats.add(statistics.PULLED_BYTES, sent_bytes)
 
     async def GetHead(self, request: pb.GetHeadRequest, context: _Context) -> pb.GetHeadResponse:
         """The newest announcement, and the versions that can still be pulled."""
@@ -113,8 +114,8 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
     def _count_publish(self, announcement: Announcement, *, started_at_s: float, inline: bool) -> None:
         context = self._context
         now_s = context.clock.now_s()
-        context.stats.add("published_total")
-        context.stats.add("published_bytes_total", announcement.message.payload_size)
+        context.stats.add(statistics.PUBLISHED)
+        context.stats.add(statistics.PUBLISHED_BYTES, announcement.message.payload_size)
         context.telemetry.observe(
             METRIC_WEIGHTS_PUBLISH, now_s - started_at_s, {ATTR_TRANSPORT: "inline" if inline else "grpc"}
         )

@@ -13,6 +13,7 @@ from tests.support.reports import Services
 from tests.support.service_harness import running, until
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
 from tidegate.admission.main import build
+from tidegate.catalogue import admission as statistics
 from tidegate.core.scaling import Mode, ScalingConfig
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.admission import AdmissionClient
@@ -72,14 +73,14 @@ async def test_scaling_in_by_a_person_takes_the_least_invested_actor_and_is_reco
 
         await hands.until("the idle actor goes", went)
         assert set(await hands.pods()) == {first, third}
-        await until(lambda: context.stats.value("foreign_scales_total") == 1.0)
+        await until(lambda: context.stats.value(statistics.FOREIGN_SCALES) == 1.0)
         await hands.kubectl("scale", "deployment", ACTORS, "--replicas=1")
 
         async def next_went() -> bool:
             return set(await hands.pods()) == {third}
 
         await hands.until("then the less invested one", next_went)
-        await until(lambda: context.stats.value("foreign_scales_total") == 2.0)
+        await until(lambda: context.stats.value(statistics.FOREIGN_SCALES) == 2.0)
 
         async def told() -> bool:
             return {"LeaderElected", "ExternalScaleDetected"} <= await hands.reasons()
@@ -115,9 +116,9 @@ async def test_the_controller_scales_holds_a_persons_scale_and_gives_way_to_an_a
         assert await hands.condition("ScalingActive") == ("True", "Controlling")
 
         await hands.kubectl("scale", "deployment", ACTORS, "--replicas=4")
-        await until(lambda: context.stats.value("foreign_scales_total") == 1.0)
-        looks = context.stats.value("kubernetes_requests_total")
-        await until(lambda: context.stats.value("kubernetes_requests_total") > looks + 15)
+        await until(lambda: context.stats.value(statistics.FOREIGN_SCALES) == 1.0)
+        looks = context.stats.value(statistics.KUBERNETES_REQUESTS)
+        await until(lambda: context.stats.value(statistics.KUBERNETES_REQUESTS) > looks + 15)
         assert await hands.replicas() == 4, "held"
         owner = context.stats.snapshot(at_s=0.0).labels["scaling_owner"]
         assert owner == ("somebody" if server_side else "kubectl")
@@ -224,7 +225,7 @@ async def test_admission_works_on_without_its_role_and_with_it_again(
         await client.set_paused(paused=True, reason="still possible")
         assert (await client.limits())[0].paused
         await client.set_paused(paused=False, reason="")
-        assert context.stats.value("kubernetes_leader") == 0.0
+        assert context.stats.value(statistics.KUBERNETES_LEADER) == 0.0
         await hands.kubectl("apply", "--server-side", "--filename", "-", given=role())
 
         async def scaled() -> bool:

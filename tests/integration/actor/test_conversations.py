@@ -25,6 +25,7 @@ from tests.support.token_engine import ScriptedTokenEngine
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.main import assemble_tokens
+from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import PromptId
 from tidegate.core.records import Sampler, Task, Trajectory
 from tidegate.environment import main as environment_main
@@ -116,8 +117,8 @@ async def test_episodes_arrive_scored_and_whole(bus: Bus, topology: Topology, se
     assert await count_of(bus, topology, "ROLLOUTS") == 0, "they are scored already"
     for record in records:
         assert_is_an_episode(record)
-    assert context.stats.value("sessions_opened_total") == 12
-    assert context.stats.value("sessions_lost_total") == 0
+    assert context.stats.value(statistics.SESSIONS_OPENED) == 12
+    assert context.stats.value(statistics.SESSIONS_LOST) == 0
 
 
 async def test_environment_worker_that_dies_costs_no_episode(
@@ -131,12 +132,12 @@ async def test_environment_worker_that_dies_costs_no_episode(
         await stack.enter_async_context(running(environment_main.build, EnvironmentConfig(), environments[1]))
         async with running(environment_main.build, EnvironmentConfig(), environments[0]):
             await stack.enter_async_context(running(build, CONFIG, context))
-            await until(lambda: context.stats.value("sessions_opened_total") == 8)
-            await until(lambda: context.stats.value("tokens_written_total") > 0)
+            await until(lambda: context.stats.value(statistics.SESSIONS_OPENED) == 8)
+            await until(lambda: context.stats.value(statistics.TOKENS_WRITTEN) > 0)
         records = await arrived(bus, topology, 2)
         await emptied(bus, topology, "TASKS")
-    assert context.stats.value("sessions_lost_total") > 0
-    assert context.stats.value("episodes_failed_total") == 0
+    assert context.stats.value(statistics.SESSIONS_LOST) > 0
+    assert context.stats.value(statistics.EPISODES_FAILED) == 0
     for record in records:
         assert_is_an_episode(record)
 
@@ -152,14 +153,14 @@ async def test_actor_that_drains_hands_its_conversations_on(
     second = make_context("actor", settings, bus=bus, index=1)
     async with running(environment_main.build, EnvironmentConfig(), environment):
         async with running(build, CONFIG, first):
-            await until(lambda: first.stats.value("sessions_opened_total") == 8)
-            await until(lambda: first.stats.value("tokens_written_total") > 0)
-        assert first.stats.value("tasks_handed_back_total") > 0
+            await until(lambda: first.stats.value(statistics.SESSIONS_OPENED) == 8)
+            await until(lambda: first.stats.value(statistics.TOKENS_WRITTEN) > 0)
+        assert first.stats.value(statistics.TASKS_RELEASED) > 0
         async with running(build, CONFIG, second):
             records = await arrived(bus, topology, 2)
             await emptied(bus, topology, "TASKS")
-    assert second.stats.value("tokens_resumed_total") > 0
-    assert second.stats.value("tokens_lost_total") == 0
+    assert second.stats.value(statistics.TOKENS_RESUMED) > 0
+    assert second.stats.value(statistics.TOKENS_LOST) == 0
     assert not store.dropped
     assert len(records) == 2 * NUM_SAMPLES
     for record in records:

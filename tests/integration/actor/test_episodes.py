@@ -30,6 +30,7 @@ from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.token_port import TokenRequest, Written
 from tidegate.actor.main import assemble_tokens
+from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import TaskId
 from tidegate.core.records import PolicySnapshot, Sampler, Task, Trajectory
 from tidegate.environment import main as environment_main
@@ -153,8 +154,8 @@ async def test_groups_run_side_by_side_and_leave_each_when_it_is_done(
         await emptied(bus, topology, "TASKS")
     assert {record.task_id for record in records} == {f"task-{number}" for number in range(6)}
     assert {record.length_tokens for record in records} == {NUM_TOKENS}
-    assert context.stats.value("trajectories_total") == 12
-    assert context.stats.value("tokens_lost_total") == 0
+    assert context.stats.value(statistics.TRAJECTORIES) == 12
+    assert context.stats.value(statistics.TOKENS_LOST) == 0
 
 
 async def test_actor_that_is_killed_costs_what_was_not_kept_and_nothing_else(
@@ -174,8 +175,8 @@ async def test_actor_that_is_killed_costs_what_was_not_kept_and_nothing_else(
         resumed = await rollouts(bus, topology, 1)
         await emptied(bus, topology, "TASKS")
         await emptied(bus, topology, "PROGRESS")
-    assert context.stats.value("tasks_redelivered_total") == 1
-    assert context.stats.value("tokens_resumed_total") == 50
+    assert context.stats.value(statistics.TASKS_REDELIVERED) == 1
+    assert context.stats.value(statistics.TOKENS_RESUMED) == 50
     assert second.engine is not None
     assert [len(request.context) for request in second.engine.requests] == [
         len(resumed[0].tensors["prompt_tokens"]) + 25
@@ -196,17 +197,17 @@ async def test_actor_that_drains_hands_its_rollouts_on_without_losing_a_token(
     async with running(first.build, config, context):
         await until(lambda: first.num_held() == 4)
         assert await count_of(bus, topology, "PROGRESS") == 0
-    assert context.stats.value("tasks_handed_back_total") == 2
+    assert context.stats.value(statistics.TASKS_RELEASED) == 2
     assert await count_of(bus, topology, "PROGRESS") == 2
     await announce_policy(bus, topology, 1, {"w": np.ones(1, np.float32)})
     context = make_context("actor", settings, bus=bus, index=1)
     async with running(Actor().build, CONFIG, context):
-        await until(lambda: context.stats.value("serving_step") == 1)
+        await until(lambda: context.stats.value(statistics.SERVING_STEP) == 1)
         records = await rollouts(bus, topology, 2)
         await emptied(bus, topology, "TASKS")
         await emptied(bus, topology, "PROGRESS")
-    assert context.stats.value("tokens_resumed_total") == 4 * 17
-    assert context.stats.value("tokens_lost_total") == 0
+    assert context.stats.value(statistics.TOKENS_RESUMED) == 4 * 17
+    assert context.stats.value(statistics.TOKENS_LOST) == 0
     await assert_undisturbed(records)
     for record in records:
         assert record.spans[0].version == version(0)
@@ -229,8 +230,8 @@ async def test_rollout_longer_than_its_delivery_is_never_given_to_another(
         actor.engine.hold_at = None
         await rollouts(bus, topology, 1)
         await emptied(bus, topology, "TASKS")
-    assert context.stats.value("tasks_redelivered_total") == 0
-    assert context.stats.value("busy_s_total") >= 2.0
+    assert context.stats.value(statistics.TASKS_REDELIVERED) == 0
+    assert context.stats.value(statistics.BUSY_S) >= 2.0
 
 
 async def test_task_that_comes_again_to_the_actor_that_runs_it_is_written_and_told_once(
@@ -246,14 +247,14 @@ async def test_task_that_comes_again_to_the_actor_that_runs_it_is_written_and_to
     actor.hold_at = 5
     context = make_context("actor", settings, bus=bus)
     async with running(actor.build, CONFIG, context):
-        await until(lambda: context.stats.value("tasks_redelivered_total") >= 2)
+        await until(lambda: context.stats.value(statistics.TASKS_REDELIVERED) >= 2)
         assert actor.engine is not None
         assert len(actor.engine.requests) == 2, "one for each sample"
         actor.engine.hold_at = None
         records = await rollouts(bus, topology, 1)
         await emptied(bus, topology, "TASKS")
-    assert context.stats.value("tasks_here_already_total") >= 2
-    assert context.stats.value("trajectories_total") == 2
+    assert context.stats.value(statistics.TASKS_DUPLICATE) >= 2
+    assert context.stats.value(statistics.TRAJECTORIES) == 2
     await assert_undisturbed(records)
 
 
@@ -278,7 +279,7 @@ async def test_model_in_process_writes_groups_and_evaluations_for_the_same_actor
         running(environment_main.build, EnvironmentConfig(), environment),
     ):
         records = await trajectories(bus, topology, 2)
-        await until(lambda: context.stats.value("evaluations_total") == 1)
+        await until(lambda: context.stats.value(statistics.EVALUATIONS) == 1)
         await emptied(bus, topology, "TASKS")
     assert len(records) == 4
     for record in records:

@@ -27,6 +27,8 @@ from tests.support.clocks import wall_clock_s
 from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
+from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import publishing
 from tidegate.environment import main as environment_main
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.tasks.arithmetic import Arithmetic
@@ -70,8 +72,8 @@ async def test_rollout_takes_the_time_that_its_workload_says_and_its_record_says
     assert record.finished_at_s - record.started_at_s >= wall_clock_s(2.5)
     stage = record.stages[-1]
     assert (stage.started_at_s, stage.finished_at_s) == (record.started_at_s, record.finished_at_s)
-    assert context.stats.value("busy_s_total") >= 2.4, "it counts as work: the actor can do nothing else"
-    assert context.stats.value("tasks_redelivered_total") == 0, "heartbeats go on past ack_wait_s"
+    assert context.stats.value(statistics.BUSY_S) >= 2.4, "it counts as work: the actor can do nothing else"
+    assert context.stats.value(statistics.TASKS_REDELIVERED) == 0, "heartbeats go on past ack_wait_s"
 
 
 async def test_tasks_of_one_batch_leave_each_in_its_own_time(
@@ -96,8 +98,8 @@ async def test_drain_hands_on_a_rollout_that_waits_for_its_time(
     await announce_policy(bus, topology, 0, mlp_params(0))
     await give(bus, topology, [segment("task-1")])
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
-        await until(lambda: context.stats.value("swaps_total") == 1)
-    assert context.stats.value("tasks_handed_back_total") == 1
+        await until(lambda: context.stats.value(statistics.SWAPS) == 1)
+    assert context.stats.value(statistics.TASKS_RELEASED) == 1
     quick = slow(settings, "")
     async with running(main.build, CONFIG, make_context("actor", quick, bus=bus)):
         [record] = await trajectories(bus, topology, 1)
@@ -115,9 +117,9 @@ async def test_rollout_that_falls_out_of_the_budget_is_ended_at_once_and_the_act
     await announce_policy(bus, topology, 0, mlp_params(0))
     await give(bus, topology, [msgspec.structs.replace(segment("task-1"), curriculum_bin="slow")])
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
-        await until(lambda: context.stats.value("swaps_total") == 1)
+        await until(lambda: context.stats.value(statistics.SWAPS) == 1)
         await announce_policy(bus, topology, 1, mlp_params(1))
-        await until(lambda: context.stats.value("serving_step") == 1)
+        await until(lambda: context.stats.value(statistics.SERVING_STEP) == 1)
         assert not store.dropped, "one version behind is inside the budget"
         await announce_policy(bus, topology, 2, mlp_params(2))
         await until(lambda: bool(store.dropped))
@@ -143,9 +145,9 @@ async def test_what_was_cut_is_told_until_the_store_has_heard_it(
     await announce_policy(bus, topology, 0, mlp_params(0))
     await give(bus, topology, [segment("task-1")])
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
-        await until(lambda: context.stats.value("swaps_total") == 1)
+        await until(lambda: context.stats.value(statistics.SWAPS) == 1)
         await announce_policy(bus, topology, 5, mlp_params(1))
-        await until(lambda: context.stats.value("drop_report_retries_total") >= 2)
+        await until(lambda: context.stats.value(publishing.DROP_REPORT_RETRIES) >= 2)
         assert await count_of(bus, topology, "TASKS") == 1, "not acknowledged before it is terminal"
         store.away = False
         await until(lambda: "task-1.0" in store.dropped)
@@ -159,7 +161,7 @@ async def test_with_the_standard_policy_nothing_is_cut_however_late(
     await announce_policy(bus, topology, 0, mlp_params(0))
     await give(bus, topology, [segment("task-1")])
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
-        await until(lambda: context.stats.value("swaps_total") == 1)
+        await until(lambda: context.stats.value(statistics.SWAPS) == 1)
         await announce_policy(bus, topology, 9, mlp_params(1))
         [record] = await trajectories(bus, topology, 1)
     assert record.task_id == "task-1"
@@ -216,7 +218,11 @@ async def test_group_is_cut_between_two_tokens_and_ends_whole(
     assert {record.task_id for record in decode_frame(message.data)} == {"task-2"}
     assert set(store.dropped) == {f"task-1.{index}" for index in range(16)}
     assert all("cut at length 2" in detail for _, detail in store.dropped.values())
-    assert context.stats.value("cut_length.2-3_total") == context.stats.value("cut_total") == 16
+    assert (
+        context.stats.value(statistics.CUT_AT_LENGTH.member("2-3"))
+        == context.stats.value(statistics.CUT)
+        == 16
+    )
 
 
 class Fickle(Arithmetic):
@@ -276,7 +282,7 @@ async def test_without_an_environment_worker_no_group_is_settled_and_none_is_los
         [message] = await read(bus, spec, 1)
     records = decode_frame(message.data)
     assert len(records) == records[0].group_size == 5
-    assert context.stats.value("settle_checks_failed_total") == 1
+    assert context.stats.value(statistics.EARLY_STOP_CHECKS_FAILED) == 1
     assert not store.dropped
 
 

@@ -22,6 +22,7 @@ from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main, policy
 from tidegate.actor.config import ActorConfig
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import NotFoundError, UnavailableError
 from tidegate.core.records import PolicySnapshot
 from tidegate.runtime.bus import Bus
@@ -107,7 +108,7 @@ async def test_only_what_changed_travels(
 ) -> None:
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await publish(bus, topology, weights, 0, seed=0)
-        await until(lambda: context.stats.value("weight_pull_ms") > 0)
+        await until(lambda: context.stats.value(statistics.WEIGHT_PULL_MS) > 0)
         changed = mlp_params(0) | {"value.1.bias": np.ones(1, np.float32)}
         weights.keep(PolicySnapshot(version(1), changed))
         await announce_policy(bus, topology, 1, changed, inline=False)
@@ -126,7 +127,7 @@ async def test_pull_that_broke_goes_on_where_it_stopped(
     weights.failures = ["", "", "break"]
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await publish(bus, topology, weights, 0, seed=0)
-        await until(lambda: context.stats.value("weight_pull_ms") > 0)
+        await until(lambda: context.stats.value(statistics.WEIGHT_PULL_MS) > 0)
     names = [asked for _, asked in weights.asked]
     assert names.count(names[2]) == 2, "the piece that broke is asked for again"
     assert sorted(names[:2] + names[3:]) == sorted((name,) for name in mlp_params(0)), "the others are not"
@@ -141,7 +142,7 @@ async def test_corrupt_tensor_is_pulled_again_and_never_served(
         await give(bus, topology, [segment("task-1")])
         [record] = await trajectories(bus, topology, 1)
     assert record.spans[0].version == version(0)
-    assert context.stats.value("pull_retries_total") == 2
+    assert context.stats.value(statistics.PULL_RETRIES) == 2
     assert len(weights.asked) == 3
 
 
@@ -151,7 +152,7 @@ async def test_version_that_is_no_longer_kept_is_left_for_the_next(
     weights.failures = ["gone"] * 4
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await publish(bus, topology, weights, 0, seed=0)
-        await until(lambda: context.stats.value("pull_retries_total") >= 1)
+        await until(lambda: context.stats.value(statistics.PULL_RETRIES) >= 1)
         weights.failures = []
         await publish(bus, topology, weights, 1, seed=1)
         await give(bus, topology, [segment("task-1", required=1)])
@@ -165,9 +166,9 @@ async def test_actor_without_weight_distribution_serves_on_and_recovers(
     weights = FlakyWeights()
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await announce_policy(bus, topology, 0, mlp_params(0))
-        await until(lambda: context.stats.value("weight_pull_ms") > 0)
+        await until(lambda: context.stats.value(statistics.WEIGHT_PULL_MS) > 0)
         await publish(bus, topology, weights, 1, seed=1)
-        await until(lambda: context.stats.value("pull_retries_total") >= 2)
+        await until(lambda: context.stats.value(statistics.PULL_RETRIES) >= 2)
         await give(bus, topology, [segment("task-1")])
         [record] = await trajectories(bus, topology, 1)
         assert record.spans[0].version == version(0)

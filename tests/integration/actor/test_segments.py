@@ -23,6 +23,7 @@ from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
+from tidegate.catalogue import actor as statistics
 from tidegate.core.records import VersionSpan
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
@@ -51,7 +52,7 @@ async def test_task_becomes_one_valid_trajectory_and_is_acknowledged(
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         [message] = await read(bus, topology.trajectory_consumer(0), 1)
         await emptied(bus, topology, "TASKS")
-        await until(lambda: context.stats.value("trajectories_total") == 1)
+        await until(lambda: context.stats.value(statistics.TRAJECTORIES) == 1)
         [duplicate] = [await bus.publish(topology.trajectories(0), b"", message_id="task-1:scored")]
     [record] = decode_frame(message.data)
     validate_trajectory(record, run_id=settings.run)
@@ -63,8 +64,8 @@ async def test_task_becomes_one_valid_trajectory_and_is_acknowledged(
     assert record.actor_id == "actor-0"
     assert [stage.stage for stage in record.stages] == ["task.lease", "trajectory.generate"]
     assert record.stages[1].finished_at_s >= record.stages[1].started_at_s >= record.stages[0].finished_at_s
-    assert context.stats.value("steps_total") == 32
-    assert context.stats.value("serving_step") == 5
+    assert context.stats.value(statistics.STEPS) == 32
+    assert context.stats.value(statistics.SERVING_STEP) == 5
 
 
 async def test_task_waits_for_the_version_it_requires_however_long_without_being_redelivered(
@@ -74,15 +75,18 @@ async def test_task_waits_for_the_version_it_requires_however_long_without_being
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await announce_policy(bus, topology, 0, mlp_params(0))
         await until(
-            lambda: context.stats.value("serving_step") == 0 and context.stats.value("weight_pull_ms") > 0
+            lambda: (
+                context.stats.value(statistics.SERVING_STEP) == 0
+                and context.stats.value(statistics.WEIGHT_PULL_MS) > 0
+            )
         )
         await asyncio.sleep(1.5 * CONFIG.ack_wait_s)
         assert await count_of(bus, topology, "TRAJECTORIES") == 0
         await announce_policy(bus, topology, 1, mlp_params(1))
         [record] = await trajectories(bus, topology, 1)
     assert record.spans[0].version == version(1)
-    assert context.stats.value("tasks_redelivered_total") == 0
-    assert context.stats.value("wait_policy_s_total") > 0
+    assert context.stats.value(statistics.TASKS_REDELIVERED) == 0
+    assert context.stats.value(statistics.WAIT_POLICY_S) > 0
 
 
 async def test_every_segment_is_made_by_the_newest_policy_at_its_start(
@@ -110,7 +114,7 @@ async def test_message_that_is_no_task_goes_to_quarantine_and_others_pass(
         await emptied(bus, topology, "TASKS")
     assert record.trajectory_id == "task-1.0"
     assert await count_of(bus, topology, "QUARANTINE") == 3
-    assert context.stats.value("quarantined_total") == 3
+    assert context.stats.value(statistics.QUARANTINED) == 3
 
 
 async def test_task_of_an_unknown_environment_is_handed_back_later_and_the_actor_goes_on(
@@ -120,7 +124,7 @@ async def test_task_of_an_unknown_environment_is_handed_back_later_and_the_actor
     await give(bus, topology, [segment("task-bad", env_id="Nope-v1"), segment("task-1"), segment("task-2")])
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         records = await trajectories(bus, topology, 2)
-        await until(lambda: context.stats.value("tasks_failed_total") >= 2)
+        await until(lambda: context.stats.value(statistics.TASKS_FAILED) >= 2)
     assert {record.trajectory_id for record in records} == {"task-1.0", "task-2.0"}
     assert await count_of(bus, topology, "TASKS") == 1
 
@@ -130,12 +134,12 @@ async def test_policy_that_does_not_fit_is_refused_and_the_one_before_serves_on(
 ) -> None:
     await announce_policy(bus, topology, 0, mlp_params(0))
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
-        await until(lambda: context.stats.value("weight_pull_ms") > 0)
+        await until(lambda: context.stats.value(statistics.WEIGHT_PULL_MS) > 0)
         await announce_policy(bus, topology, 1, {"policy.0.weight": np.zeros((4, 8), np.float32)})
         await announce_policy(
             bus, topology, 2, mlp_params(0) | {"policy.0.bias": np.full(8, np.nan, np.float32)}
         )
-        await until(lambda: context.stats.value("policies_refused_total") == 2)
+        await until(lambda: context.stats.value(statistics.POLICIES_REFUSED) == 2)
         await give(bus, topology, [segment("task-1")])
         [record] = await trajectories(bus, topology, 1)
         assert record.spans[0].version == version(0)
@@ -157,13 +161,13 @@ async def test_full_stream_keeps_finished_work_stops_taking_tasks_and_loses_noth
         await asyncio.sleep(1.5 * CONFIG.ack_wait_s)
         # All that is held stays a task: four on their way out, one finished behind them, one that found no room.
         assert await count_of(bus, topology, "TASKS") == 11
-        busy_s = context.stats.value("busy_s_total")
+        busy_s = context.stats.value(statistics.BUSY_S)
         await asyncio.sleep(0.2)
-        assert context.stats.value("busy_s_total") == busy_s
+        assert context.stats.value(statistics.BUSY_S) == busy_s
         records = await trajectories(bus, topology, 12)
         await emptied(bus, topology, "TASKS")
     assert {record.task_id for record in records} == {f"task-{number}" for number in range(12)}
-    assert context.stats.value("tasks_redelivered_total") == 0
+    assert context.stats.value(statistics.TASKS_REDELIVERED) == 0
 
 
 async def test_draining_publishes_what_is_finished_and_hands_back_the_rest_at_once(
@@ -174,7 +178,7 @@ async def test_draining_publishes_what_is_finished_and_hands_back_the_rest_at_on
     await give(bus, topology, tasks)
     patient = ActorConfig(ack_wait_s=60.0, prefetch=4)
     async with running(main.build, patient, make_context("actor", settings, bus=bus)) as context:
-        await until(lambda: context.stats.value("trajectories_total") >= 3)
+        await until(lambda: context.stats.value(statistics.TRAJECTORIES) >= 3)
     assert await count_of(bus, topology, "TASKS") + await count_of(bus, topology, "TRAJECTORIES") == 40
     # With an ack_wait of a minute, whatever was not handed back would not come to the next actor in this test.
     async with running(main.build, patient, make_context("actor", settings, bus=bus)):
@@ -193,7 +197,7 @@ async def test_tasks_of_an_actor_that_died_come_to_another_with_the_same_ids(
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         records = await trajectories(bus, topology, 2)
     assert {record.trajectory_id for record in records} == {"task-1.0", "task-2.0"}
-    assert context.stats.value("tasks_redelivered_total") == 2
+    assert context.stats.value(statistics.TASKS_REDELIVERED) == 2
 
 
 @pytest.mark.own_broker
@@ -203,7 +207,7 @@ async def test_broker_crash_in_between_loses_no_task_and_doubles_no_trajectory(
     await announce_policy(bus, topology, 0, mlp_params(0))
     await give(bus, topology, [segment(f"task-{number}") for number in range(30)])
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
-        await until(lambda: context.stats.value("trajectories_total") >= 3)
+        await until(lambda: context.stats.value(statistics.TRAJECTORIES) >= 3)
         await nats.restart(down_s=0.3)
         await emptied(bus, topology, "TASKS")
         records = await trajectories(bus, topology, 30)
@@ -215,7 +219,7 @@ async def test_call_tells_what_is_served(bus: Bus, topology: Topology, settings:
         stub = ActorServiceStub(context.channel("actor"))
         before = await stub.GetServing(pb.GetServingRequest())
         await announce_policy(bus, topology, 4, mlp_params(0))
-        await until(lambda: context.stats.value("serving_step") == 4)
+        await until(lambda: context.stats.value(statistics.SERVING_STEP) == 4)
         after = await stub.GetServing(pb.GetServingRequest())
     assert not before.HasField("version")
     assert version_from_proto(after.version) == version(4)

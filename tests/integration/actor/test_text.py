@@ -24,6 +24,7 @@ from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
+from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import PromptId
 from tidegate.core.records import Sampler
 from tidegate.environment import main as environment_main
@@ -54,7 +55,7 @@ async def test_groups_go_whole_and_unscored_to_the_environment_workers(
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         messages = await read(bus, spec, 5)
         await emptied(bus, topology, "TASKS")
-        await until(lambda: context.stats.value("trajectories_total") == 10)
+        await until(lambda: context.stats.value(statistics.TRAJECTORIES) == 10)
     assert await count_of(bus, topology, "TRAJECTORIES") == 0
     for message in messages:
         records = decode_frame(message.data)
@@ -69,7 +70,7 @@ async def test_groups_go_whole_and_unscored_to_the_environment_workers(
             assert record.spans[0].version == version(2)
         assert records[0].trace_parent[3:35] != records[1].trace_parent[3:35], "one trace a trajectory"
     tokens = sum(record.num_steps for message in messages for record in decode_frame(message.data))
-    assert context.stats.value("steps_total") == tokens
+    assert context.stats.value(statistics.STEPS) == tokens
 
 
 async def test_tasks_are_left_in_their_stream_until_a_policy_is_there(
@@ -80,7 +81,7 @@ async def test_tasks_are_left_in_their_stream_until_a_policy_is_there(
 
     await give(bus, topology, [group("task-1")])
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
-        await until(lambda: context.stats.value("wait_policy_s_total") > 0.5)
+        await until(lambda: context.stats.value(statistics.WAIT_POLICY_S) > 0.5)
         assert await num_taken() == 0, "their deadline counts from their delivery"
         await announce_policy(bus, topology, 2, char_lm_params(0))
         await emptied(bus, topology, "TASKS")
@@ -95,7 +96,7 @@ async def test_task_that_no_model_can_read_spoils_no_batch(
     spec = topology.rollout_consumer("arithmetic", ack_wait_s=30.0, max_running=64)
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         messages = await read(bus, spec, 2)
-        await until(lambda: context.stats.value("tasks_failed_total") >= 1)
+        await until(lambda: context.stats.value(statistics.TASKS_FAILED) >= 1)
     assert {decode_frame(message.data)[0].task_id for message in messages} == {"task-1", "task-2"}
     assert await count_of(bus, topology, "TASKS") == 1
 
@@ -144,11 +145,11 @@ async def test_evaluation_is_told_as_an_event_and_makes_no_trajectory(
     ):
         await until(lambda: bool(events))
         await emptied(bus, topology, "TASKS")
-        await until(lambda: context.stats.value("evaluations_total") == 1)
+        await until(lambda: context.stats.value(statistics.EVALUATIONS) == 1)
     [event] = events
     assert (event["version"], event["num_problems"], event["temperature"]) == ("0-a@6", 700, temperature)
     assert 0.0 <= event["solved_share"] <= event["mean_reward"] <= 1.0
-    assert context.stats.value("evaluation_solved_share") == event["solved_share"]
+    assert context.stats.value(statistics.EVALUATION_SOLVED_SHARE) == event["solved_share"]
     assert context.stats.snapshot(at_s=0.0).labels["evaluation_version"] == "0-a@6"
     scored = await read(bus, topology.trajectory_consumer(0), 1)
     assert [record.task_id for record in decode_frame(scored[0].data)] == ["task-1", "task-1"]
@@ -163,7 +164,7 @@ async def test_evaluation_without_problems_is_handed_back_and_rollouts_go_on(
     spec = topology.rollout_consumer("arithmetic", ack_wait_s=30.0, max_running=64)
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         [message] = await read(bus, spec, 1)
-        await until(lambda: context.stats.value("evaluations_failed_total") >= 2)
+        await until(lambda: context.stats.value(statistics.EVALUATIONS_FAILED) >= 2)
     assert decode_frame(message.data)[0].task_id == "task-1"
     assert await count_of(bus, topology, "TASKS") == 1
 
@@ -191,7 +192,7 @@ async def test_policy_that_arrives_while_a_group_is_written_is_recorded_token_by
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await asyncio.to_thread(written.wait, 20)
         await announce_policy(bus, topology, 1, char_lm_params(1))
-        await until(lambda: context.stats.value("serving_step") == 1)
+        await until(lambda: context.stats.value(statistics.SERVING_STEP) == 1)
         go_on.set()
         [message] = await read(bus, spec, 1)
     records = decode_frame(message.data)
@@ -202,4 +203,4 @@ async def test_policy_that_arrives_while_a_group_is_written_is_recorded_token_by
     for record in records:
         validate_trajectory(record, run_id=settings.run)
         assert np.isfinite(record.tensors["behavior_logprobs"]).all()
-    assert context.stats.value("swaps_total") == 2
+    assert context.stats.value(statistics.SWAPS) == 2

@@ -13,6 +13,7 @@ from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
+from tidegate.catalogue import admission as statistics
 from tidegate.core.admission import Flow, Limits
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.service import ServiceContext
@@ -94,7 +95,7 @@ async def test_rollouts_in_flight_are_bounded_once_an_actor_has_come(
     make: Callable[[], ServiceContext], bus: Bus, topology: Topology
 ) -> None:
     async with running(build, CONFIG, make()) as context:
-        await until(lambda: context.stats.value("bounds_not_set_total") > 0)
+        await until(lambda: context.stats.value(statistics.BOUNDS_NOT_SET) > 0)
         consumer = await bus.consumer(topology.task_consumer("default", ack_wait_s=30.0, max_running=1))
         for number in range(12):
             await bus.publish(topology.tasks("default"), b"task", message_id=f"t{number}")
@@ -146,8 +147,8 @@ async def test_what_services_report_becomes_a_diagnosis_labels_and_samples(
         assert "actor.replicas=2" in diagnosis.fix
         assert diagnosis.signals["actor_steps_per_s"] > 0
         assert await client(context).limits() == (RUN_FILE, Flow(running=3, in_flight=4))
-        assert context.stats.value("capacity") == 0.0
-        await until(lambda: context.stats.value("stats_refused_total") == 1)
+        assert context.stats.value(statistics.CAPACITY) == 0.0
+        await until(lambda: context.stats.value(statistics.STATS_REFUSED) == 1)
     samples = [json.loads(line) for line in (context.data_dir / "stats.jsonl").read_text().splitlines()]
     assert samples[-1]["bottleneck"] == "actor"
     assert samples[-1]["values"]["actor.steps_total"] == 1100.0
@@ -181,4 +182,4 @@ async def test_limits_return_after_the_broker_died(
         await nats.restart()
         num_before = len(heard)
         await until(lambda: len(heard) > num_before)
-        assert context.stats.value("decisions_total") > 0
+        assert context.stats.value(statistics.DECISIONS) > 0

@@ -16,6 +16,7 @@ from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
 from tidegate.admission.main import build
+from tidegate.catalogue import admission as statistics
 from tidegate.core.admission import Limits
 from tidegate.core.scaling import Mode, ScalingConfig
 from tidegate.runtime.bus import Bus
@@ -109,7 +110,7 @@ async def test_pods_are_ranked_by_the_work_they_hold_and_others_ranks_are_left_a
         "karpenter": {"serving_step": 10.0},
     }
     async with admission(make, api, services, config()) as context:
-        await until(lambda: context.stats.value("kubernetes_leader") == 1.0)
+        await until(lambda: context.stats.value(statistics.KUBERNETES_LEADER) == 1.0)
         await asyncio.sleep(0.5)
         for name in (*services.actors, "silent"):
             api.pod(name, **({COST: "7"} if name == "karpenter" else {}))
@@ -128,7 +129,7 @@ async def test_pods_are_ranked_by_the_work_they_hold_and_others_ranks_are_left_a
         looks = len(api.requests)
         await until(lambda: len(api.requests) > looks + 25)
         assert len(api.patches("/pods/idle")) == 1, "one patch a minute"
-        assert context.stats.value("foreign_pod_costs") == 1.0
+        assert context.stats.value(statistics.FOREIGN_POD_COSTS) == 1.0
 
 
 async def test_the_controller_scales_to_what_is_recommended_and_signs_it(
@@ -140,7 +141,7 @@ async def test_the_controller_scales_to_what_is_recommended_and_signs_it(
         assert (fields["manager"], fields["subresource"]) == ("tidegate-admission", "scale")
         await until(lambda: "Scaled" in api.reasons())
         assert {"LeaderElected", "Scaled"} <= set(api.reasons())
-        assert context.stats.value("foreign_scales_total") == 0.0
+        assert context.stats.value(statistics.FOREIGN_SCALES) == 0.0
 
 
 async def test_a_persons_scale_is_recorded_held_and_never_reverted(
@@ -165,7 +166,7 @@ async def test_after_the_hold_it_goes_on_from_where_the_person_left_it(
     async with admission(make, api, services, config("controller", hold_s=1.0)) as context:
         await until(lambda: api.replicas(ACTORS) == 2)
         api.scale(ACTORS, 1, manager="kubectl")
-        await until(lambda: context.stats.value("foreign_scales_total") == 1.0)
+        await until(lambda: context.stats.value(statistics.FOREIGN_SCALES) == 1.0)
         await until(lambda: api.replicas(ACTORS) == 2)
 
 
@@ -193,7 +194,7 @@ async def test_nothing_is_scaled_in_the_other_modes(
 ) -> None:
     async with admission(make, api, services, config(mode)) as context:
         api.scale(ACTORS, 3, manager="kubectl")
-        await until(lambda: context.stats.value("scaling_current") == 3.0)
+        await until(lambda: context.stats.value(statistics.SCALING_CURRENT) == 3.0)
         looks = len(api.requests)
         await until(lambda: len(api.requests) > looks + 25)
         assert api.patches("/scale") == []
@@ -235,13 +236,13 @@ async def test_admission_works_on_without_access_and_says_once_what_it_lacks(
     api.hangs = fault == "hangs"
 
     async def work(context: ServiceContext) -> None:
-        await until(lambda: context.stats.value("kubernetes_failures_total") >= 2)
-        ticks = context.stats.value("decisions_total")
-        await until(lambda: context.stats.value("decisions_total") > ticks + 5)
+        await until(lambda: context.stats.value(statistics.KUBERNETES_FAILURES) >= 2)
+        ticks = context.stats.value(statistics.DECISIONS)
+        await until(lambda: context.stats.value(statistics.DECISIONS) > ticks + 5)
         client = AdmissionClient(context.channel("admission"))
         await client.set_paused(paused=True, reason="still possible")
         assert (await client.limits())[0].paused
-        assert context.stats.value("kubernetes_leader") == 0.0
+        assert context.stats.value(statistics.KUBERNETES_LEADER) == 0.0
         assert "renew the Lease" in label(context, "kubernetes_troubles")
 
     if fault == "away":
@@ -329,7 +330,7 @@ async def test_a_suspended_run_stays_so_when_admission_restarts_without_the_clus
     context = make()
     await context.bus.subscribe(context.topology.control("task_queue"), receive)
     async with running(build, config(), context), services.reporting(context):
-        await until(lambda: context.stats.value("kubernetes_failures_total") >= 2)
+        await until(lambda: context.stats.value(statistics.KUBERNETES_FAILURES) >= 2)
         await until(lambda: len(heard) >= 1)
     assert set(heard) == {True}, "from the first limits on"
 
@@ -356,7 +357,7 @@ async def test_only_the_holder_of_the_lease_acts_and_an_orderly_end_hands_it_ove
     api.put(f"{LEASES}/t-admission", {"metadata": {"name": "t-admission"}, "spec": dict(holder)})
     async with admission(make, api, services, config("controller")) as context:
         api.pod("a-0")
-        await until(lambda: context.stats.value("scaling_current") == 1.0)
+        await until(lambda: context.stats.value(statistics.SCALING_CURRENT) == 1.0)
         looks = len(api.requests)
         await until(lambda: len(api.requests) > looks + 25)
         assert api.replicas(ACTORS) == 1

@@ -14,6 +14,7 @@ from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
+from tidegate.catalogue import admission as statistics
 from tidegate.core.scaling import Mode, ScalingConfig
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.service import ServiceContext
@@ -98,7 +99,7 @@ async def test_keda_is_told_the_recommended_number_as_a_metric_of_one_a_replica(
 ) -> None:
     async with running(build, config("external"), make()) as context, starved_learner(context):
         scaler = keda(context)
-        await until(lambda: context.stats.value("decisions_total") > 0)
+        await until(lambda: context.stats.value(statistics.DECISIONS) > 0)
         (spec,) = (await scaler.GetMetricSpec(WHO)).metricSpecs
         assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == ("tidegate-actors-wanted", 1, 1.0)
         assert (await scaler.IsActive(WHO)).result
@@ -111,7 +112,7 @@ async def test_keda_is_told_the_recommended_number_as_a_metric_of_one_a_replica(
             return value.metricValueFloat
 
         await eventually(wanted, 2.0)
-        assert context.stats.value("scaling_recommended") == 2.0
+        assert context.stats.value(statistics.SCALING_RECOMMENDED) == 2.0
 
 
 async def test_a_stream_of_activity_says_when_a_pause_that_scales_to_zero_begins_and_ends(
@@ -152,6 +153,6 @@ async def test_advice_is_a_sentence_of_the_diagnosis_and_observing_says_nothing(
         assert "actor-bound: actors idle 0%, the learner " in said
     async with running(build, config("observe"), make()) as context, starved_learner(context):
         client = AdmissionClient(context.channel("admission"))
-        await until(lambda: context.stats.value("scaling_current") == 1.0)
+        await until(lambda: context.stats.value(statistics.SCALING_CURRENT) == 1.0)
         assert (await client.diagnose()).recommendation == ""
         assert "scaling_recommended" not in context.stats.snapshot(at_s=0.0).values

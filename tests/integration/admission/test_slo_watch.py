@@ -15,6 +15,7 @@ from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
 from tidegate.admission.slo_file import read_slos, verdicts_of
+from tidegate.catalogue import admission as statistics
 from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import SloConfig, SlosConfig
 from tidegate.runtime.bus import Bus
@@ -43,7 +44,7 @@ async def send(context: ServiceContext, stats: ServiceStats) -> None:
 
 async def listens(context: ServiceContext) -> None:
     """Until admission hears what is published: it says so when it refuses nonsense."""
-    while not context.stats.value("stats_refused_total"):
+    while not context.stats.value(statistics.STATS_REFUSED):
         await context.bus.publish_core(context.topology.stats("nobody"), b"no statistics")
         await asyncio.sleep(0.02)
 
@@ -76,7 +77,7 @@ async def test_objectives_without_observations_have_no_data_and_say_so(
         found = await by_name(context)
         assert "actor_idle_ratio" not in found
         assert {each.condition for each in found.values()} == {"no_data"}
-        await until(lambda: context.stats.value("slos_no_data") == len(found))
+        await until(lambda: context.stats.value(statistics.SLOS_IN.member("no_data")) == len(found))
         assert context.stats.snapshot(at_s=0.0).labels["slos"] == f"{len(found)} no data"
 
 
@@ -91,7 +92,13 @@ async def test_breach_is_told_with_its_cause_and_survives_a_restart(
     await bus.subscribe(topology.event("slo"), receive)
     async with running(build, CONFIG, make()) as context:
         await learn_badly(context, updates=12)
-        await until(lambda: context.stats.value("slos_breached") + context.stats.value("slos_burning") == 1)
+        await until(
+            lambda: (
+                context.stats.value(statistics.SLOS_IN.member("breached"))
+                + context.stats.value(statistics.SLOS_IN.member("burning"))
+                == 1
+            )
+        )
         found = await by_name(context)
         assert found["lag_p95"].condition in ("burning", "breached")
         assert found["lag_p95"].value == 1.0

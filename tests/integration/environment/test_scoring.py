@@ -14,6 +14,7 @@ from tests.integration.environment.store import FakeStore, serving_store
 from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
+from tidegate.catalogue import environment as statistics
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, RunId, TaskId, trajectory_id
 from tidegate.core.records import Sampler, Trajectory, VersionSpan
 from tidegate.environment import main
@@ -145,7 +146,7 @@ async def test_group_is_scored_published_whole_and_acknowledged(
     async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)) as context:
         [message] = await scored_messages(bus, topology, 1)
         await drained(bus, topology)
-        await until(lambda: context.stats.value("scored_total") == 2)
+        await until(lambda: context.stats.value(statistics.SCORED) == 2)
     first, second = decode_frame(message.data)
     assert (first.reward, second.reward) == (1.0, 0.0)
     assert first.reward_components == {"exact": 1.0, "digits": 1.0}
@@ -188,7 +189,7 @@ async def test_group_that_cannot_be_decoded_is_kept_in_quarantine_and_settled_an
     assert {reason for reason, _ in store.dropped.values()} == {"invalid"}
     assert "no policy can produce" in store.dropped["task-2.0"][1]
     assert (await bus.stream_state(topology.stream("QUARANTINE"))).messages == 4
-    assert context.stats.value("quarantined_total") == 4
+    assert context.stats.value(statistics.QUARANTINED) == 4
 
 
 async def test_settling_waits_for_a_store_that_is_away(
@@ -286,7 +287,7 @@ async def test_injected_latency_holds_a_group_back_until_draining(
     others = group("task-2", "085", "084")
     async with running(main.build, endless, make_context("environment", settings, bus=bus)) as context:
         await publish(bus, topology, encode_frame(others), others)
-        await until(lambda: context.stats.value("busy_s_total") > 0.0)
+        await until(lambda: context.stats.value(statistics.BUSY_S) > 0.0)
     assert len(await scored_messages(bus, topology, 1)) == 1
 
 
@@ -318,7 +319,7 @@ async def test_draining_finishes_what_is_held_and_leaves_the_rest_to_others(
         await publish(bus, topology, encode_frame(records), records)
     config = msgspec.structs.replace(CONFIG, slots=1)
     async with running(main.build, config, make_context("environment", settings, bus=bus)) as context:
-        await until(lambda: context.stats.value("scored_total") >= 2)
+        await until(lambda: context.stats.value(statistics.SCORED) >= 2)
     left = (await bus.stream_state(topology.stream("ROLLOUTS"))).messages
     made = (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages
     assert left + made == 20

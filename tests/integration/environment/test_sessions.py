@@ -11,6 +11,7 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
+from tidegate.catalogue import environment as statistics
 from tidegate.core.errors import (
     BackpressureError,
     ConflictError,
@@ -144,6 +145,6 @@ async def test_session_that_nobody_calls_idles_out(tmp_path: Path, nats: Broker,
     async with running(main.build, config, make_context("environment", settings, bus=bus)) as context:
         client = EnvironmentClient(context.channel("environment"))
         session_id, _ = await client.reset("CartPole-v1", seed=0)
-        await until(lambda: context.stats.value("sessions_idled_total") == 1)
+        await until(lambda: context.stats.value(statistics.SESSIONS_IDLED) == 1)
         with pytest.raises(NotFoundError):
             await client.step(session_id, action="0")

@@ -7,19 +7,21 @@ import time
 import pytest
 
 from tests.support.otlp_sink import otlp_sink
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import process
+from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.catalogue.telemetry import (
+    METRIC_CONSUMED,
+    METRIC_LAG,
+    METRIC_LAG_WINDOW_MAX,
+    METRIC_TRACE_DEFERRED,
+    METRIC_TRACE_SUPPRESSED,
+)
 from tidegate.core.records import StageTiming
 from tidegate.runtime.config import TelemetryConfig
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import Telemetry, is_sampled, open_telemetry
 from tidegate.runtime.telemetry_export import DEFERRED_PER_S_MAX, resource_of
-from tidegate.runtime.telemetry_names import (
-    METRIC_CONSUMED,
-    METRIC_LAG,
-    METRIC_LAG_WINDOW_MAX,
-    METRIC_LEARNER_VERSION,
-    METRIC_TRACE_DEFERRED,
-    METRIC_TRACE_SUPPRESSED,
-)
 
 pytestmark = pytest.mark.integration
 
@@ -140,10 +142,10 @@ def test_the_largest_value_of_a_window_is_told_once() -> None:
 
 def test_the_statistics_board_is_exported_as_metrics() -> None:
     board = StatsBoard(service="trajectory_store", instance="trajectory_store", started_at_s=0.0)
-    board.set("accepted_total", 7)
-    board.set("dropped_total", 2)
-    board.set("dropped_stale_total", 2)
-    board.set("rss_mb", 3)
+    board.set(store_stats.ACCEPTED, 7)
+    board.set(store_stats.DROPPED, 2)
+    board.set(store_stats.DROPPED_BECAUSE.member("stale"), 2)
+    board.set(process.RSS_MB, 3)
     with otlp_sink() as sink:
         telemetry = open_telemetry(
             TelemetryConfig(otlp_endpoint=sink.endpoint),
@@ -176,12 +178,12 @@ def test_counters_histograms_and_gauges_arrive_with_their_run() -> None:
         telemetry = opened(sink.endpoint)
         telemetry.count(METRIC_CONSUMED, 3)
         telemetry.observe(METRIC_LAG, 2)
-        telemetry.observe(METRIC_LEARNER_VERSION, 16)
-        telemetry.observe(METRIC_LEARNER_VERSION, 17)
+        telemetry.observe(learner_stats.VERSION_STEP.metric, 16)
+        telemetry.observe(learner_stats.VERSION_STEP.metric, 17)
         telemetry.close()
     [counted] = sink.metric(METRIC_CONSUMED).sum.data_points
     [observed] = sink.metric(METRIC_LAG).histogram.data_points
-    [version] = sink.metric(METRIC_LEARNER_VERSION).gauge.data_points
+    [version] = sink.metric(learner_stats.VERSION_STEP.metric).gauge.data_points
     assert counted.as_double == 3 or counted.as_int == 3
     assert list(observed.explicit_bounds)[:3] == [0.0, 1.0, 2.0]
     assert observed.bucket_counts[2] == 1

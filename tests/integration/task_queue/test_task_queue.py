@@ -12,6 +12,7 @@ from tests.integration.task_queue.world import FakeStore, Taker, announce_versio
 from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
+from tidegate.catalogue import task_queue as statistics
 from tidegate.core.admission import Limits
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import ConfigError
@@ -84,7 +85,7 @@ async def test_nothing_is_admitted_before_the_first_version_and_a_batch_after_it
         await until(
             lambda: "first version" in context.stats.snapshot(at_s=0).labels.get("admission_state", "")
         )
-        assert context.stats.value("admitted_total") == 0
+        assert context.stats.value(statistics.ADMITTED) == 0
         await stage.announce(0)
         tasks = await stage.taker.take(2)
         assert [task.task_id for task in tasks] == [task_id(1), task_id(2)]
@@ -186,8 +187,8 @@ async def test_limits_are_followed_and_hold_while_admission_is_away(stage: Stage
         await stage.announce(0)
         await until(lambda: context.stats.snapshot(at_s=0).labels.get("admission_state") == "maintenance")
         await stage.bus.publish(stage.topology.control("task_queue"), b"{no limits", message_id="bad")
-        await until(lambda: context.stats.value("limits_refused_total") > 0)
-        assert context.stats.value("admitted_total") == 0
+        await until(lambda: context.stats.value(statistics.LIMITS_REFUSED) > 0)
+        assert context.stats.value(statistics.ADMITTED) == 0
         await stage.send_limits(Limits(max_lag=1, batch_size=2, max_running=3))
         assert len(await stage.taker.take(3)) == 3
         assert await stage.taker.take_whatever_comes(for_s=0.2) == [], "max_running 3"
@@ -200,10 +201,10 @@ async def test_retired_run_admits_no_more_and_settles_what_never_arrived(stage: 
         await stage.announce(0)
         tasks = await stage.taker.take(2)
         stage.tell(tasks[:1], "accepted")
-        await until(lambda: context.stats.value("running_trajectories") == 1)
+        await until(lambda: context.stats.value(statistics.RUNNING_TRAJECTORIES) == 1)
         await stage.client(context).retire(reason="enough")
         assert stage.store.dropped == {trajectory_at(2, 0): "retired: enough"}
-        await until(lambda: context.stats.value("in_flight_trajectories") == 1)
+        await until(lambda: context.stats.value(statistics.IN_FLIGHT_TRAJECTORIES) == 1)
         await stage.announce(1)
         assert await stage.taker.take_whatever_comes(for_s=0.2) == []
         assert (await stage.client(context).journal()).retired
@@ -245,7 +246,7 @@ async def test_zero_actors_is_a_pause_and_loses_no_task(stage: Stage) -> None:
     config = msgspec.structs.replace(CONFIG, task_deadline_s=0.05)
     async with running(build, config, stage.context()) as context:
         await stage.announce(0)
-        await until(lambda: context.stats.value("tasks_published_total") == 2)
+        await until(lambda: context.stats.value(statistics.TASKS_PUBLISHED) == 2)
         await asyncio.sleep(0.5)
         assert stage.store.dropped == {}
         assert len(await stage.taker.take(2)) == 2
@@ -260,11 +261,11 @@ async def test_queue_runs_without_a_store_and_follows_it_when_it_comes(
     async with running(build, CONFIG, stage.context()) as context:
         await stage.announce(0)
         tasks = await stage.taker.take(2)
-        await until(lambda: context.stats.value("store_failures_total") > 0)
+        await until(lambda: context.stats.value(statistics.STORE_FAILURES) > 0)
         stage.tell(tasks, "accepted")
         stage.tell(tasks, "trained", trained_at=0)
         async with store.serving(settings.addresses["trajectory_store"][0]):
-            await until(lambda: context.stats.value("in_flight_trajectories") == 0)
+            await until(lambda: context.stats.value(statistics.IN_FLIGHT_TRAJECTORIES) == 0)
 
 
 @pytest.mark.own_broker
@@ -274,9 +275,9 @@ async def test_broker_that_dies_and_returns_gets_every_task_once(stage: Stage, n
         tasks = await stage.taker.take(2)
         await asyncio.to_thread(nats.kill)
         stage.tell(tasks[:1], "dropped")
-        await until(lambda: context.stats.value("admitted_total") == 3)
+        await until(lambda: context.stats.value(statistics.ADMITTED) == 3)
         await nats.restart()
-        await until(lambda: context.stats.value("tasks_published_total") == 3)
+        await until(lambda: context.stats.value(statistics.TASKS_PUBLISHED) == 3)
         seen = await stage.taker.take(1)
         while seen[-1].task_id != task_id(
             3
@@ -299,7 +300,7 @@ async def test_full_task_stream_stops_admission_until_a_task_ends(
         running(build, config, stage.context()) as context,
     ):
         await stage.announce(0)
-        await until(lambda: context.stats.value("publish_failures_total") > 0)
+        await until(lambda: context.stats.value(statistics.PUBLISH_FAILURES) > 0)
         seen = [task.task_id for task in await stage.taker.take(200)]
         assert sorted(seen) == [task_id(seq) for seq in range(1, 201)], "none twice, none missing"
 

@@ -15,6 +15,8 @@ from tests.support.otlp_sink import otlp_sink
 from tests.support.service_harness import make_context, running, until
 from tests.support.settings import make_settings
 from tests.unit.trajectory_store.building import LIMITS, MAIN, at, make_group, make_trajectory
+from tidegate.catalogue import trajectory_store as statistics
+from tidegate.catalogue.telemetry import ATTR_REASON
 from tidegate.core.errors import (
     ConfigError,
     ConflictError,
@@ -30,7 +32,6 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import TelemetryConfig
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import open_telemetry
-from tidegate.runtime.telemetry_names import ATTR_REASON, METRIC_DROPPED
 from tidegate.trajectory_store import servicer
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.main import build
@@ -189,7 +190,7 @@ async def test_message_leaves_the_stream_once_the_ledger_has_it(peers: Peers) ->
 async def test_waiting_lease_is_answered_by_the_arrival_that_fills_the_batch(peers: Peers) -> None:
     waiting = asyncio.create_task(peers.lease(at(0), batch_size=2))
     await peers.send(peers.trajectory("t-1"))
-    await until(lambda: peers.context.stats.value("available_trajectories") == 1)
+    await until(lambda: peers.context.stats.value(statistics.AVAILABLE_TRAJECTORIES) == 1)
     assert not waiting.done()
     await peers.send(peers.trajectory("t-2"))
     batch = await waiting
@@ -221,7 +222,7 @@ async def test_acceptances_wait_for_the_gradient_while_the_learner_is_behind(
     _, cursor = await peers.client.watch_outcomes(0, limit=10, max_wait_s=WAIT_S)
     waiting = asyncio.create_task(peers.client.watch_outcomes(cursor, limit=10, max_wait_s=WAIT_S))
     await peers.send(peers.trajectory("t-2"))
-    await until(lambda: peers.context.stats.value("available_trajectories") == 1)
+    await until(lambda: peers.context.stats.value(statistics.AVAILABLE_TRAJECTORIES) == 1)
     assert not waiting.done()
     await peers.commit(batch, at(0))
     outcomes, _ = await waiting
@@ -256,7 +257,7 @@ async def test_malformed_message_is_kept_in_quarantine_and_settles_what_it_stood
     await peers.send_bytes(b"no frame at all", ["t-1.0", "t-1.1"], "t-1:scored")
     await peers.send(peers.trajectory("t-2"))
     assert (await peers.leased(at(0))).trajectories[0].trajectory_id == "t-2.0"
-    await until(lambda: peers.context.stats.value("quarantined_total") == 1)
+    await until(lambda: peers.context.stats.value(statistics.QUARANTINED) == 1)
     reason, body = await quarantined(peers)
     assert "begins with" in reason
     assert body == b"no frame at all"
@@ -270,7 +271,7 @@ async def test_record_no_policy_can_produce_is_refused_and_counted(peers: Peers)
     record.tensors["behavior_logprobs"] = np.full(4, np.nan, np.float32)
     await peers.send(record)
     await peers.send(peers.trajectory("t-2", version=at(0, LineageName("9-dead"))))
-    await until(lambda: peers.context.stats.value("dropped_invalid_total") == 2)
+    await until(lambda: peers.context.stats.value(statistics.DROPPED_BECAUSE.member("invalid")) == 2)
     assert "behavior_logprobs" in (await peers.client.trajectory("t-1.0")).detail
     assert "9-dead" in (await peers.client.trajectory("t-2.0")).detail
 
@@ -281,7 +282,7 @@ async def test_record_of_a_group_that_arrives_twice_is_stored_once(peers: Peers)
     names = [item.trajectory_id for item in group]
     await peers.send_bytes(frame, names, "first")
     await peers.send_bytes(frame, names, "second")
-    await until(lambda: peers.context.stats.value("duplicates_total") == 2)
+    await until(lambda: peers.context.stats.value(statistics.DUPLICATES) == 2)
     assert (await peers.client.ledger())[0].rows() == 2
 
 
@@ -295,14 +296,14 @@ async def test_frame_too_large_for_a_message_is_uploaded_and_referred_to(peers: 
     batch = await peers.leased(at(0))
     np.testing.assert_array_equal(batch.trajectories[0].tensors["activations"], record.tensors["activations"])
     await peers.send_bytes(reference, ["t-1.0"], "again", is_reference=True)
-    await until(lambda: peers.context.stats.value("duplicates_total") == 1)
-    assert peers.context.stats.value("quarantined_total") == 0
+    await until(lambda: peers.context.stats.value(statistics.DUPLICATES) == 1)
+    assert peers.context.stats.value(statistics.QUARANTINED) == 0
 
 
 async def test_reference_to_an_upload_that_never_came_is_refused(peers: Peers) -> None:
     reference = trajectory_pb2.PayloadReference(payload_id="p", size=9, digest=digest_of(b"never sent"))
     await peers.send_bytes(reference.SerializeToString(), ["t-1.0"], "t-1:scored", is_reference=True)
-    await until(lambda: peers.context.stats.value("dropped_invalid_total") == 1)
+    await until(lambda: peers.context.stats.value(statistics.DROPPED_BECAUSE.member("invalid")) == 1)
 
 
 async def test_upload_that_does_not_match_its_digest_is_refused(peers: Peers) -> None:
@@ -353,7 +354,7 @@ async def test_stale_trajectories_are_dropped_without_anybody_asking_for_a_batch
         await peers.open()
         assert await peers.lease(at(5), max_wait_s=0.0) is None
         await peers.send(peers.trajectory("t-1", version=at(0)))
-        await until(lambda: peers.context.stats.value("dropped_stale_total") == 1)
+        await until(lambda: peers.context.stats.value(statistics.DROPPED_BECAUSE.member("stale")) == 1)
 
 
 async def test_full_store_leaves_messages_in_the_stream_until_a_gradient_makes_room(
@@ -364,7 +365,7 @@ async def test_full_store_leaves_messages_in_the_stream_until_a_gradient_makes_r
         await peers.open()
         for index in range(5):
             await peers.send(peers.trajectory(f"t-{index}"))
-        await until(lambda: peers.context.stats.value("full_s_total") > 0.1)
+        await until(lambda: peers.context.stats.value(statistics.FULL_S) > 0.1)
         totals, _ = await peers.client.ledger()
         assert 2 <= totals.available <= 3  # what was asked for already still comes in
         for step in range(5):
@@ -391,9 +392,9 @@ async def test_trajectory_and_its_drop_are_seen_in_its_trace(nats: Broker, bus: 
             await peers.open()
             await peers.send(msgspec.structs.replace(peers.trajectory("t-1"), trace_parent=sampled))
             await peers.send(msgspec.structs.replace(peers.trajectory("t-2"), trace_parent=unsampled))
-            await until(lambda: context.stats.value("available_trajectories") == 2)
+            await until(lambda: context.stats.value(statistics.AVAILABLE_TRAJECTORIES) == 2)
             assert await peers.lease(at(LIMITS.max_lag + 1), max_wait_s=0.0) is None
-            await until(lambda: context.stats.value("dropped_stale_total") == 2)
+            await until(lambda: context.stats.value(statistics.DROPPED_BECAUSE.member("stale")) == 2)
         telemetry.close()
     appended = [span for span in sink.spans if span.name == "store.append"]
     assert {span.trace_id.hex() for span in appended} == {sampled[3:35], "1" * 32}
@@ -402,7 +403,7 @@ async def test_trajectory_and_its_drop_are_seen_in_its_trace(nats: Broker, bus: 
     assert [span.trace_id.hex() for span in generated] == ["1" * 32]
     dropped = {
         item.value.string_value: point.as_double
-        for point in sink.metric(METRIC_DROPPED).sum.data_points
+        for point in sink.metric(statistics.DROPPED_BECAUSE.metric).sum.data_points
         for item in point.attributes
         if item.key == ATTR_REASON
     }

@@ -23,6 +23,7 @@ from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
 from tidegate.actor.rollouts.time_accounting import TimeAccounts
+from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.errors import BackpressureError, NotFoundError, TidegateError, UnavailableError
 from tidegate.core.records import Sampler, Task, ToolCall
 from tidegate.core.staleness import Lineage, LineageTree
@@ -217,8 +218,8 @@ class Harness:
                 await asyncio.sleep(0.001)
         return running
 
-    def value(self, name: str) -> float:
-        return self.stats.value(name)
+    def value(self, statistic: Counter | Gauge) -> float:
+        return self.stats.value(statistic)
 
 
 def task_of(

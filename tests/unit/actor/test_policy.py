@@ -15,6 +15,7 @@ from tests.unit.models.tiny_llama import make_folder
 from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.policy import PolicyLoop
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree
@@ -67,7 +68,7 @@ async def served_after(
     watch = cast("PolicyWatch", Announced(context, versions))
     await PolicyLoop(context, watch, PolicyHolder(steering, asyncio.Event()), AnyEngine(), attempts=1).run()
     await context.channels.close()
-    return steering.newest, context.stats.value("policies_refused_total")
+    return steering.newest, context.stats.value(statistics.POLICIES_REFUSED)
 
 
 async def test_adapters_of_another_model_are_refused_and_those_of_its_own_served(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.admission.observations import GONE_STATES, INSTANCES_MAX, SILENT_AFTER_S, SLOTS, Observations
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.wire.stats import ServiceStats
 
 
@@ -49,8 +51,8 @@ def test_rate_is_the_increase_over_the_window(increases: list[float], window_s: 
         if tick and int(0.5 * tick // slot_s) >= int(now_s // slot_s) - SLOTS
     ]
     expected = sum(inside) / (0.5 * len(inside)) if inside else 0.0
-    assert seen.rate("actor", "steps_total", now_s=now_s) == pytest.approx(expected)
-    assert seen.increase("actor", "steps_total", now_s=now_s) == pytest.approx(sum(inside))
+    assert seen.rate("actor", actor_stats.STEPS, now_s=now_s) == pytest.approx(expected)
+    assert seen.increase("actor", actor_stats.STEPS, now_s=now_s) == pytest.approx(sum(inside))
 
 
 class Said(NamedTuple):
@@ -121,7 +123,7 @@ def test_sums_that_are_adjusted_by_each_report_are_those_of_all_newest_reports(s
     assert sum(seen.serving(now_s=now_s).values()) == len(living)
     if not living:
         assert "actor.rss_mb" not in merged
-        assert seen.mean_of("actor", "weight_pull_ms", now_s=now_s) == 0.0
+        assert seen.mean_of("actor", actor_stats.WEIGHT_PULL_MS, now_s=now_s) == 0.0
         return
     total = sum(each.gauge for each in living)
     assert merged["actor.rss_mb"] == pytest.approx(total, abs=1e-6)
@@ -134,15 +136,15 @@ def test_gauge_is_averaged_over_the_window_and_summed_over_instances() -> None:
     for tick in range(21):
         for instance, value in (("store-0", 4.0 * (tick % 2)), ("store-1", 10.0)):
             seen.put(report(0.5 * tick, instance=instance, available_trajectories=value), now_s=0.5 * tick)
-    assert seen.gauge("store", "available_trajectories", now_s=10.0) == pytest.approx(12.0, abs=0.2)
+    assert seen.gauge("store", store_stats.AVAILABLE_TRAJECTORIES, now_s=10.0) == pytest.approx(12.0, abs=0.2)
 
 
 def test_pause_longer_than_silence_counts_neither_time_nor_increase_and_stays_in_the_total() -> None:
     seen = Observations(window_s=100.0)
     for at_s, counter in ((0.0, 0.0), (1.0, 10.0), (50.0, 400.0), (51.0, 410.0)):
         seen.put(report(at_s, steps_total=counter), now_s=at_s)
-    assert seen.rate("actor", "steps_total", now_s=51.0) == pytest.approx(10.0)
-    assert seen.total("actor", "steps_total") == 410.0
+    assert seen.rate("actor", actor_stats.STEPS, now_s=51.0) == pytest.approx(10.0)
+    assert seen.total("actor", actor_stats.STEPS) == 410.0
     assert seen.totals("actor") == {"steps_total": 410.0}
 
 
@@ -152,7 +154,7 @@ def test_clock_that_went_back_keeps_nobody_alive_and_makes_no_negative_rate() ->
     for at_s, counter in ((100.0, 10.0), (20.0, 20.0), (21.0, 30.0), (25.0, 40.0)):
         seen.put(report(at_s, steps_total=counter), now_s=at_s)
     assert seen.alive("actor", now_s=25.0) == ["actor-0"]
-    assert seen.rate("actor", "steps_total", now_s=25.0) == pytest.approx(10.0)
+    assert seen.rate("actor", actor_stats.STEPS, now_s=25.0) == pytest.approx(10.0)
 
 
 def test_versions_that_actors_serve_are_counted_by_lineage() -> None:
@@ -174,8 +176,8 @@ def test_instance_that_reports_for_another_service_is_not_believed() -> None:
     seen = Observations(window_s=10.0)
     seen.put(report(0.0, steps_total=1.0), now_s=0.0)
     seen.put(ServiceStats("learner", "actor-0", "ready", 0.0, 0.0, {"steps_total": 9.0}), now_s=0.0)
-    assert seen.total("actor", "steps_total") == 1.0
-    assert seen.total("learner", "steps_total") is None
+    assert seen.total("actor", actor_stats.STEPS) == 1.0
+    assert seen.total("learner", actor_stats.STEPS) is None
 
 
 def test_restart_within_the_window_counts_as_no_increase_and_never_as_a_loss() -> None:
@@ -187,7 +189,7 @@ def test_restart_within_the_window_counts_as_no_increase_and_never_as_a_loss() -
         (3.0, 1.5, 13.0),
     ):
         seen.put(report(at_s, started_at_s=started_at_s, steps_total=counter), now_s=at_s)
-    assert seen.rate("actor", "steps_total", now_s=3.0) == pytest.approx(20.0 / 3.0)
+    assert seen.rate("actor", actor_stats.STEPS, now_s=3.0) == pytest.approx(20.0 / 3.0)
     assert seen.merged(now_s=3.0)["actor.steps_total"] == 123.0
 
 
@@ -198,8 +200,8 @@ def test_throughput_adds_up_over_instances_and_shares_of_time_are_averaged() -> 
         seen.put(
             report(at_s, instance="actor-1", steps_total=50.0 * at_s, busy_s_total=0.5 * at_s), now_s=at_s
         )
-    assert seen.rate("actor", "steps_total", now_s=1.0) == pytest.approx(150.0)
-    assert seen.ratio("actor", "busy_s_total", now_s=1.0) == pytest.approx(0.75)
+    assert seen.rate("actor", actor_stats.STEPS, now_s=1.0) == pytest.approx(150.0)
+    assert seen.ratio("actor", actor_stats.BUSY_S, now_s=1.0) == pytest.approx(0.75)
 
 
 def test_share_of_time_is_never_more_than_all_of_it() -> None:
@@ -207,7 +209,7 @@ def test_share_of_time_is_never_more_than_all_of_it() -> None:
     seen = Observations(window_s=10.0)
     for at_s in (0.0, 1.0):
         seen.put(report(at_s, busy_s_total=7.0 * at_s), now_s=at_s)
-    assert seen.ratio("actor", "busy_s_total", now_s=1.0) == 1.0
+    assert seen.ratio("actor", actor_stats.BUSY_S, now_s=1.0) == 1.0
 
 
 def test_gauges_merge_by_what_they_are() -> None:

@@ -1,5 +1,6 @@
 from tidegate.admission.observations import Observations
 from tidegate.admission.staleness_controller import StalenessController
+from tidegate.catalogue import admission as statistics
 from tidegate.core.admission import Flow
 from tidegate.core.goodput import GoodputConfig
 from tidegate.core.hard_sync import HardSyncConfig
@@ -68,7 +69,7 @@ def test_a_due_sync_stops_admission_until_every_actor_has_caught_up() -> None:
     platform.serving = 5
     platform.second()
     assert platform.steering.action().pause == ""
-    assert platform.steering.statistics()["hard_syncs_total"] == 1
+    assert platform.steering.statistics()[statistics.HARD_SYNCS] == 1
 
 
 def test_a_tier_that_drains_stops_admission() -> None:
@@ -85,7 +86,7 @@ def test_the_budget_follows_goodput_down_when_lag_costs_more_than_it_buys() -> N
         lag = platform.steering.action().max_lag
         platform.second(trained=100.0, ess=0.7**lag)
     assert platform.steering.action().max_lag <= 1
-    assert platform.steering.statistics()["budget_moves_total"] >= MAX_LAG - 1
+    assert platform.steering.statistics()[statistics.BUDGET_MOVES] >= MAX_LAG - 1
 
 
 def test_a_learner_that_restarted_counts_no_burst() -> None:
@@ -94,4 +95,4 @@ def test_a_learner_that_restarted_counts_no_burst() -> None:
         if second == 20:
             platform.started_at_s, platform.trained = 20.0, 1e9
         platform.second()
-    assert platform.steering.statistics()["goodput"] == 40.0
+    assert platform.steering.statistics()[statistics.GOODPUT] == 40.0

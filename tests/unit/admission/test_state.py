@@ -117,7 +117,7 @@ def loop_at_work(*, seconds: int = 10) -> Observations:
                 {
                     "running_trajectories": 20.0,
                     "in_flight_trajectories": 30.0,
-                    "unpublished_trajectories": 8.0,
+                    "unannounced_trajectories": 8.0,
                     "behind_versions": 3.0,
                 },
                 {"admission_state": "staleness budget filled"},

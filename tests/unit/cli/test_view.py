@@ -1,10 +1,11 @@
 import pytest
 
 from tests.unit.cli.run_folder import CARTPOLE
+from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.cli.up.screen import line
 from tidegate.cli.up.view import WIDTH_MIN, clock, draw, number
 from tidegate.launch.board import Board
-from tidegate.launch.live_run import SUPERVISOR, LiveRun, cpu_name, pss_name, restarts_name
+from tidegate.launch.live_run import SUPERVISOR, LiveRun
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.targets import parse_target
 from tidegate.wire.stats import ServiceStats
@@ -39,7 +40,11 @@ def busy_board() -> Board:
             "bottleneck": "actor", "bottleneck_sentence": "actors never wait " * 12, "bottleneck_fix": "add an actor",
             "slos": "8 ok, 1 burning (lag_p95)",
         }))  # fmt: skip
-        seen = {restarts_name("actor-1"): 2.0, cpu_name("actor-1"): 0.5, pss_name("actor-1"): 44.0}
+        seen: dict[str, float] = {
+            supervisor_stats.RESTARTS_OF.member("actor-1"): 2.0,
+            supervisor_stats.CPU_SHARE_OF.member("actor-1"): 0.5,
+            supervisor_stats.PSS_MB_OF.member("actor-1"): 44.0,
+        }
         board.put(ServiceStats(SUPERVISOR, SUPERVISOR, "ready", at_s, 0.0, seen, {"nats-server": "running"}))
     return board
 

@@ -1,3 +1,4 @@
+from tidegate.catalogue import actor as actor_stats
 from tidegate.launch.board import HISTORY_MAX, RATE_SNAPSHOTS, Board, drops
 from tidegate.wire.stats import ServiceStats
 
@@ -42,15 +43,15 @@ def test_rate_is_taken_over_the_last_snapshots_only() -> None:
     board.put(snapshot("actor-0", at_s=0.0, steps_total=0))
     for index in range(RATE_SNAPSHOTS):
         board.put(snapshot("actor-0", at_s=100.0 + index, steps_total=1000 + 50 * index))
-    assert board.rate("actor-0", "steps_total") == 50
+    assert board.rate("actor-0", actor_stats.STEPS) == 50
 
 
 def test_rate_is_unknown_before_two_snapshots_of_one_life() -> None:
     board = Board()
-    assert board.rate("actor-0", "steps_total") is None
+    assert board.rate("actor-0", actor_stats.STEPS) is None
     board.put(snapshot("actor-0", at_s=0.0, steps_total=100))
     board.put(snapshot("actor-0", at_s=1.0, started_at_s=0.9, steps_total=5))
-    assert board.rate("actor-0", "steps_total") is None
+    assert board.rate("actor-0", actor_stats.STEPS) is None
 
 
 def test_total_over_lives_survives_restarts() -> None:
@@ -59,7 +60,7 @@ def test_total_over_lives_survives_restarts() -> None:
     board.put(snapshot("actor-0", started_at_s=5.0, steps_total=7))
     board.put(snapshot("actor-0", started_at_s=9.0, steps_total=2))
     board.put(snapshot("actor-1", steps_total=1))
-    assert board.total_over_lives("actor", "steps_total") == 110
+    assert board.total_over_lives("actor", actor_stats.STEPS) == 110
 
 
 def test_history_is_bounded_and_keeps_its_ends() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tidegate.catalogue.services import INSTRUMENTS
+from tidegate.catalogue.telemetry import METRIC_AGE, METRIC_SLO_TARGET, METRIC_WEIGHTS_BYTES
 from tidegate.core.slo_catalogue import SlosConfig, declared
-from tidegate.runtime.telemetry_names import INSTRUMENTS, METRIC_AGE, METRIC_SLO_TARGET, METRIC_WEIGHTS_BYTES
 from tools.monitoring.boards import BOARDS
 from tools.monitoring.generate import DASHBOARDS, ROOT, RULES, RUNBOOKS, differences
 from tools.monitoring.prometheus_names import label, metric, series_names

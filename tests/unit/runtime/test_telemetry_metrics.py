@@ -1,12 +1,12 @@
 import pytest
 
-from tidegate.runtime.telemetry_metrics import SERIES_MAX, MetricTable
-from tidegate.runtime.telemetry_names import (
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue.telemetry import (
     METRIC_CONSUMED,
     METRIC_LAG,
     METRIC_LAG_WINDOW_MAX,
-    METRIC_LEARNER_VERSION,
 )
+from tidegate.runtime.telemetry_metrics import SERIES_MAX, MetricTable
 
 SAMPLED = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
@@ -54,9 +54,9 @@ def test_only_a_sampled_trace_becomes_an_exemplar_and_the_newest_of_its_bucket_s
 def test_a_gauge_keeps_the_last_value_and_a_window_its_largest() -> None:
     table = MetricTable()
     for value in (3, 5, 4):
-        table.put(METRIC_LEARNER_VERSION, value, {})
+        table.put(learner_stats.VERSION_STEP.metric, value, {})
         table.put(METRIC_LAG_WINDOW_MAX, value, {})
-    [version] = table.metrics[METRIC_LEARNER_VERSION].series.values()
+    [version] = table.metrics[learner_stats.VERSION_STEP.metric].series.values()
     [window] = table.metrics[METRIC_LAG_WINDOW_MAX].series.values()
     assert (version.value, window.value) == (4, 5)
     window.fresh = False

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Task, ToolCall, VersionSpan
 
@@ -97,7 +98,7 @@ class EngineSteering:
         self.serving: PolicySnapshot | None = None
         self.num_swaps = 0
         self.swap_s = 0.0
-        self.figures: dict[str, float] = {}
+        self.figures: dict[Counter | Gauge, float] = {}
         self.away = False
 
     def begins(self, tasks: Sequence[Task], version: PolicyVersion, *, now_s: float) -> None:

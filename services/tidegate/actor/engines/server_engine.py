@@ -22,6 +22,8 @@ from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.actor.engines.server_streams import Streams
 from tidegate.actor.engines.server_weights import ServerWeights
 from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.catalogue import actor as statistics
+from tidegate.catalogue.kinds import Counter
 from tidegate.core.errors import DeadlineError, RecordError, TidegateError, UnavailableError
 from tidegate.core.records import PolicySnapshot, Task
 from tidegate.models.tokenizer import Tokenizer
@@ -38,11 +40,11 @@ READY_POLL_S = 0.25
 
 # There from the start, as an increase from nothing is none to who watches them.
 COUNTERS = (
-    "server_updates_total",
-    "server_updates_refused_total",
-    "server_requests_kept_total",
-    "server_streams_cut_total",
-    "server_losses_total",
+    statistics.SERVER_UPDATES,
+    statistics.SERVER_UPDATES_REFUSED,
+    statistics.SERVER_REQUESTS_KEPT,
+    statistics.SERVER_STREAMS_CUT,
+    statistics.SERVER_LOSSES,
 )
 
 
@@ -293,9 +295,9 @@ class ServerEngine:
         self._streams.release()
         self._gate.set()
         self._steering.swapped(snapshot, seconds=paused_s)
-        self._figures["server_pause_ms"] = 1e3 * paused_s
-        self._add("server_updates_total")
-        self._add("server_requests_kept_total", num_kept)
+        self._figures[statistics.SERVER_PAUSE_MS] = 1e3 * paused_s
+        self._add(statistics.SERVER_UPDATES)
+        self._add(statistics.SERVER_REQUESTS_KEPT, num_kept)
         await self._thread.run(lambda: self._weights.drop_all_but(wanted.folder))
         self._log.info("server_updated", version=str(snapshot.version), **self._figures)
 
@@ -313,7 +315,7 @@ class ServerEngine:
         )
         started_at_s = self._clock.monotonic_s()
         await self._dialect.load(wanted.folder, label=label_of(version))
-        self._figures["server_update_ms"] = 1e3 * (self._clock.monotonic_s() - started_at_s)
+        self._figures[statistics.SERVER_UPDATE_MS] = 1e3 * (self._clock.monotonic_s() - started_at_s)
         self._epoch += 1
         self._num_made_before = await self._dialect.tokens_made() or 0
         self._streams.num_received = 0
@@ -325,7 +327,7 @@ class ServerEngine:
             num_cut = self._streams.cut(only_unlabelled=True)
         else:
             num_cut = 0 if await self._all_arrived() else self._streams.cut()
-        self._add("server_streams_cut_total", num_cut)
+        self._add(statistics.SERVER_STREAMS_CUT, num_cut)
         await self._streams.until_ended()
 
     async def _all_arrived(self) -> bool:
@@ -350,7 +352,7 @@ class ServerEngine:
             return
         answer = await self._dialect.probe(self._probe.tokens, temperature=TEMPERATURE)
         error = probe_error(served.expected, answer)
-        self._figures["server_probe_error"] = error
+        self._figures[statistics.SERVER_PROBE_ERROR] = error
         if not error <= self._tolerance:
             raise UpdateRefusedError(
                 f"The server's logprobs under {served.snapshot.version} are off by {error:.3g} on average",
@@ -365,7 +367,7 @@ class ServerEngine:
         Raises:
             UnavailableError: it is not to be had; what the server computes is unknown.
         """
-        self._add("server_streams_cut_total", self._streams.cut(refused=refused.version))
+        self._add(statistics.SERVER_STREAMS_CUT, self._streams.cut(refused=refused.version))
         await self._thread.run(lambda: self._weights.drop_all_but(*([before.folder] if before else [])))
         try:
             if before is None:
@@ -387,7 +389,7 @@ class ServerEngine:
         self._failed = snapshot
         self._num_failures += 1
         self._retry_at_s = self._clock.monotonic_s() + self._config.retry_delay_s
-        self._add("server_updates_refused_total")
+        self._add(statistics.SERVER_UPDATES_REFUSED)
         self._log.warning("server_update_refused", version=str(snapshot.version), error=str(error))
         if self._num_failures >= self._config.failures_max:
             self._ended = UpdateRefusedError(
@@ -429,15 +431,15 @@ class ServerEngine:
     async def _reconnect(self, error: UnavailableError) -> None:
         """Nothing is believed about a server that was gone: it may have been started again, with other weights."""
         self._log.warning("server_lost", error=str(error))
-        self._add("server_losses_total")
+        self._add(statistics.SERVER_LOSSES)
         self._gate.clear()
         self._steering.away = True
         self._streams.fail(error)
         self._served, self._failed, self._lost = None, None, None
         await self._connect()
 
-    def _add(self, name: str, value: float = 1.0) -> None:
-        self._figures[name] = self._figures.get(name, 0.0) + value
+    def _add(self, counter: Counter, value: float = 1.0) -> None:
+        self._figures[counter] = self._figures.get(counter, 0.0) + value
 
     async def close(self) -> None:
         """End requests, connections, and the server if it is ours."""

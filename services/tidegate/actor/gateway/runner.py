@@ -27,6 +27,7 @@ from tidegate.actor.rollouts.engine_stats import report_engine
 from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_under_one_version
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
 from tidegate.core.records import Task
 from tidegate.runtime.config import Settings
@@ -116,9 +117,9 @@ class AgentRunner:
             nonlocal before_s
             now_s = clock.monotonic_s()
             if self._num_tasks:
-                stats.add("busy_s_total", now_s - before_s)
+                stats.add(statistics.BUSY_S, now_s - before_s)
             before_s = now_s
-            stats.set("gateway_episodes", self._table.num_open)
+            stats.set(statistics.GATEWAY_OPEN_EPISODES, self._table.num_open)
 
         await report_engine(self._context, self._steering, also)
 
@@ -201,9 +202,9 @@ class AgentRunner:
                 finally:
                     self._table.close(episode)
             if episode.recorder.num_turns:
-                self._context.stats.add("gateway_episodes_total")
+                self._context.stats.add(statistics.GATEWAY_EPISODES)
                 return await self._judge.sample_of(episode, why=why)
-            self._context.stats.add("gateway_episodes_without_calls_total")
+            self._context.stats.add(statistics.GATEWAY_EPISODES_WITHOUT_CALLS)
         raise UnavailableError(
             f"No agent called in {self._config.attempts} episodes of task {task.task_id}",
             why=why,
@@ -239,7 +240,7 @@ class AgentRunner:
             kill_grace_s=config.kill_grace_s,
         )
         if end.exit_code != 0:
-            self._context.stats.add("gateway_programs_failed_total")
+            self._context.stats.add(statistics.GATEWAY_PROGRAMS_FAILED)
         return str(end)
 
     async def _hold_visitor(self, episode: Episode) -> str:

@@ -21,6 +21,7 @@ from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.latency import rollout_time_s
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult, cut_short, stopped_early
 from tidegate.actor.rollouts.predictions import Predictions
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
@@ -124,9 +125,9 @@ class BatchRunner:
         started_at_s = clock.monotonic_s()
         outcome = await self._in_thread(lambda: run_batch(self._engine, tasks))
         now_s = clock.monotonic_s()
-        stats.add("busy_s_total", now_s - started_at_s)
-        stats.set("swaps_total", self._steering.num_swaps)
-        stats.set("swap_ms_total", 1e3 * self._steering.swap_s)
+        stats.add(statistics.BUSY_S, now_s - started_at_s)
+        stats.set(statistics.SWAPS, self._steering.num_swaps)
+        stats.set(statistics.SWAP_MS, 1e3 * self._steering.swap_s)
         for task, error in outcome.refused:
             yield RefusedTask(task, error)
         due_at_s = {
@@ -168,8 +169,8 @@ class BatchRunner:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), timeout=max(0.0, until_s - started_at_s))
         waited_s = clock.monotonic_s() - started_at_s
-        stats.add("busy_s_total", waited_s)
-        stats.add("wait_latency_s_total", waited_s)
+        stats.add(statistics.BUSY_S, waited_s)
+        stats.add(statistics.WAIT_LATENCY_S, waited_s)
 
     def _ended(self, rollouts: Rollouts) -> Rollouts:
         """Rollouts whose wait is over ended now, and not when the engine was done."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tidegate.actor.engines.port import Rollouts
 from tidegate.actor.rollouts.scoring import score_all
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TaskId
 from tidegate.core.long_tail import is_settled
@@ -35,10 +36,10 @@ class EarlyStopCheck:
         try:
             rewards = await self._rewards(first)
         except TidegateError as error:
-            context.stats.add("settle_checks_failed_total")
+            context.stats.add(statistics.EARLY_STOP_CHECKS_FAILED)
             context.log.warning("groups_not_settled", error=str(error))
             return set()
-        context.stats.add("wait_score_s_total", share * (context.clock.monotonic_s() - started_at_s))
+        context.stats.add(statistics.WAIT_SCORE_S, share * (context.clock.monotonic_s() - started_at_s))
         size = self.num_first
         return {
             rollouts.task.task_id

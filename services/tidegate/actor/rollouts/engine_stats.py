@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tidegate.actor.engines.port import EngineSteering
+from tidegate.catalogue import actor as statistics
 from tidegate.runtime.service import ServiceContext
 
 # Statistics are published twice a second.
@@ -16,9 +17,9 @@ async def report_engine(
     stats = context.stats
     while True:
         also()
-        stats.set("swaps_total", steering.num_swaps)
-        stats.set("swap_ms_total", 1e3 * steering.swap_s)
-        for name, value in steering.figures.items():
-            stats.set(name, value)
+        stats.set(statistics.SWAPS, steering.num_swaps)
+        stats.set(statistics.SWAP_MS, 1e3 * steering.swap_s)
+        for statistic, value in steering.figures.items():
+            stats.set(statistic, value)
         if await context.drain.sleep(PERIOD_S):
             return

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import (
     BackpressureError,
     ConflictError,
@@ -110,16 +111,16 @@ class Sessions:
                 if not error.retryable:
                     raise
                 full = isinstance(error, BackpressureError)
-                stats.add("session_backpressure_total" if full else "session_retries_total")
+                stats.add(statistics.SESSION_BACKPRESSURE if full else statistics.SESSION_RETRIES)
                 failure = error
             else:
-                stats.add("sessions_opened_total")
+                stats.add(statistics.SESSIONS_OPENED)
                 return worker, session_id, said
         raise failure
 
     def lost(self, task: Task, error: TidegateError) -> None:
         """A session went away."""
-        self._context.stats.add("sessions_lost_total")
+        self._context.stats.add(statistics.SESSIONS_LOST)
         self._context.log.warning("session_lost", task_id=task.task_id, error=str(error))
 
 

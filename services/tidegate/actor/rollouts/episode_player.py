@@ -9,6 +9,7 @@ from tidegate.actor.engines.token_port import FinishReason, TokenEngine, TokenRe
 from tidegate.actor.rollouts.environment_sessions import Session, Sessions
 from tidegate.actor.rollouts.episode import Episode
 from tidegate.actor.rollouts.time_accounting import TimeAccounts
+from tidegate.catalogue import actor as statistics
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import trajectory_id
@@ -119,7 +120,7 @@ class EpisodePlayer:
         """Write the current turn to its end; a turn that another actor began is resumed where it stopped."""
 
         def note(failed: FailedAttempt) -> None:
-            self._context.stats.add("engine_retries_total")
+            self._context.stats.add(statistics.ENGINE_RETRIES)
             self._context.log.warning("engine_unavailable", task_id=task.task_id, error=str(failed.error))
 
         return await retry(

@@ -26,6 +26,7 @@ from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
 from tidegate.actor.rollouts.resumption import fresh, resume
 from tidegate.actor.rollouts.time_accounting import TimeAccounts
 from tidegate.actor.rollouts.token_counts import TokenCounts
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
@@ -122,9 +123,11 @@ class EpisodeRunner:
         resumed = resume(
             progress, capped, head=head, tree=self._holder.tree, limits=self._limits, now_s=now_s
         )
-        context.stats.add("tokens_resumed_total", resumed.tokens_resumed)
-        context.stats.add("tokens_lost_total", resumed.tokens_lost)
-        context.stats.add("rollouts_resumed_total" if resumed.tokens_resumed else "rollouts_begun_anew_total")
+        context.stats.add(statistics.TOKENS_RESUMED, resumed.tokens_resumed)
+        context.stats.add(statistics.TOKENS_LOST, resumed.tokens_lost)
+        context.stats.add(
+            statistics.ROLLOUTS_RESUMED if resumed.tokens_resumed else statistics.ROLLOUTS_RESTARTED
+        )
         context.log.info(
             "rollout_resumed",
             task_id=task.task_id,
@@ -139,7 +142,7 @@ class EpisodeRunner:
         try:
             result = await run_until(self._stopped(task.task_id), self._make(group))
         except RecordError as error:
-            self._context.stats.add("episodes_failed_total")
+            self._context.stats.add(statistics.EPISODES_FAILED)
             return self._failed(group, error)
         except TidegateError as error:
             return None if self._steering.stop else RefusedTask(task, error)

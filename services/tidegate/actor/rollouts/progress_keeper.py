@@ -10,6 +10,7 @@ import contextlib
 import itertools
 
 from tidegate.actor.rollouts.episode import Group
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
@@ -94,14 +95,14 @@ class ProgressKeeper:
                 deadline_s=WRITE_DEADLINE_S,
             )
         except TidegateError as error:
-            context.stats.add("progress_not_kept_total")
+            context.stats.add(statistics.PROGRESS_NOT_KEPT)
             context.log.warning("progress_not_kept", task_id=task.task_id, error=str(error))
             return 0
         self._kept.add(task.task_id)
         if task.task_id in self._groups:
             self._written[task.task_id] = revision
-        context.stats.add("progress_kept_total")
-        context.stats.add("progress_bytes_total", len(data))
+        context.stats.add(statistics.PROGRESS_KEPT)
+        context.stats.add(statistics.PROGRESS_BYTES, len(data))
         return len(data)
 
     async def find(self, task: Task) -> Progress | None:
@@ -115,11 +116,11 @@ class ProgressKeeper:
             progress = decode_progress(stored.data)
             check_progress(progress, task)
         except RecordError as error:
-            context.stats.add("progress_refused_total")
+            context.stats.add(statistics.PROGRESS_REFUSED)
             context.log.warning("progress_refused", task_id=task.task_id, error=str(error))
             return None
         except TidegateError as error:
-            context.stats.add("progress_unread_total")
+            context.stats.add(statistics.PROGRESS_UNREAD)
             context.log.warning("progress_unread", task_id=task.task_id, error=str(error))
             return None
         return progress
@@ -142,5 +143,5 @@ class ProgressKeeper:
             try:
                 await self._context.bus.purge(self._stream, self._context.topology.progress(task_id))
             except TidegateError as error:
-                self._context.stats.add("progress_not_purged_total")
+                self._context.stats.add(statistics.PROGRESS_NOT_PURGED)
                 self._context.log.warning("progress_not_purged", task_id=task_id, error=str(error))

@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from tidegate.catalogue import actor as statistics
 from tidegate.runtime.service import ServiceContext
 
 
@@ -26,12 +27,12 @@ class TimeAccounts:
         now_s = self._context.clock.monotonic_s()
         passed_s, self._since_s = now_s - self._since_s, now_s
         if self._num_writing:
-            stats.add("busy_s_total", passed_s)
+            stats.add(statistics.BUSY_S, passed_s)
         elif self._num_answering:
-            stats.add("wait_session_s_total", passed_s)
+            stats.add(statistics.WAIT_SESSION_S, passed_s)
         elif self._num_waiting:
-            stats.add("busy_s_total", passed_s)
-            stats.add("wait_latency_s_total", passed_s)
+            stats.add(statistics.BUSY_S, passed_s)
+            stats.add(statistics.WAIT_LATENCY_S, passed_s)
 
     @contextmanager
     def writing(self) -> Generator[None]:

@@ -1,8 +1,8 @@
 """What becomes of the tokens that an actor writes, counted so that none goes missing unseen.
 
 Counters, in tokens that the policy chose (an environment's replies are had again for nothing):
-``tokens_written_total``; ``tokens_given_up_total``, of tasks that end without a trajectory;
-``tokens_handed_on_total``, of tasks that are for another actor. With ``tokens_resumed_total``, and ``steps_total`` of
+``tokens_written_total``; ``tokens_dropped_total``, of tasks that end without a trajectory;
+``tokens_released_total``, of tasks that are for another actor. With ``tokens_resumed_total``, and ``steps_total`` of
 what was published: written + resumed = published + given up + handed on + held now. Of what a killed actor held, that
 is lost which no other one resumed.
 """
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from tidegate.actor.rollouts.episode import Group
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
+from tidegate.catalogue import actor as statistics
 from tidegate.runtime.stats_board import StatsBoard
 
 
@@ -29,7 +30,7 @@ class TokenCounts:
         before = self._counted
         self._counted = [(group, group.num_chosen) for group, _ in before]
         written = sum(now - counted for (_, now), (_, counted) in zip(self._counted, before, strict=True))
-        self._stats.add("tokens_written_total", written)
+        self._stats.add(statistics.TOKENS_WRITTEN, written)
 
     @contextmanager
     def writing(self, group: Group) -> Generator[None]:
@@ -44,6 +45,6 @@ class TokenCounts:
     def record_end(self, group: Group, result: RolloutResult | None) -> None:
         """A group is written no more; what was made of it, None where it was stopped."""
         if result is None or isinstance(result, RefusedTask):
-            self._stats.add("tokens_handed_on_total", group.num_chosen)
+            self._stats.add(statistics.TOKENS_RELEASED, group.num_chosen)
         elif isinstance(result, DroppedTask):
-            self._stats.add("tokens_given_up_total", group.num_chosen)
+            self._stats.add(statistics.TOKENS_DROPPED, group.num_chosen)

@@ -24,6 +24,8 @@ from tidegate.admission.kubernetes.training_run import RunSnapshot, TrainingRun,
 from tidegate.admission.loops import Admission
 from tidegate.admission.scaling import NO_OVERRIDES, ClusterView
 from tidegate.admission.state_file import StateFile
+from tidegate.catalogue import admission as statistics
+from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConflictError, NotFoundError, TidegateError, UnavailableError
 from tidegate.runtime.service import ServiceContext
 
@@ -114,10 +116,10 @@ class ClusterLoop:
 
     def _record_round(self, *, leads: bool) -> bool:
         stats = self._context.stats
-        stats.set("kubernetes_leader", float(leads))
-        stats.set("kubernetes_requests_total", float(self._api.num_requests))
-        stats.set("kubernetes_events_dropped_total", float(self._events.num_dropped))
-        stats.label("kubernetes_troubles", "; ".join(sorted(self._failures)))
+        stats.set(statistics.KUBERNETES_LEADER, float(leads))
+        stats.set(statistics.KUBERNETES_REQUESTS, float(self._api.num_requests))
+        stats.set(statistics.KUBERNETES_EVENTS_DROPPED, float(self._events.num_dropped))
+        stats.label(statistics.KUBERNETES_TROUBLES, "; ".join(sorted(self._failures)))
         return not self._unreachable
 
     # -- observe ------------------------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class ClusterLoop:
         self._failures.pop("read the TrainingRun", None)
         learner = next(iter(self._admission.reports("learner")), None)
         if learner is not None:
-            self._step = int(learner.values.get("version_step", 0.0))
+            self._step = int(learner.values.get(learner_stats.VERSION_STEP, 0.0))
         if self._step is None and self._run is not None and self._run.spec.stop.max_versions is not None:
             return  # only the learner knows whether the run is complete: keep the last overrides
         overrides = overrides_of(self._run, version_step=self._step or 0)
@@ -186,7 +188,7 @@ class ClusterLoop:
         self._set_scale(known)
         if known == before or not known.is_foreign or before.deployment != known.deployment:
             return
-        self._context.stats.add("foreign_scales_total")
+        self._context.stats.add(statistics.FOREIGN_SCALES)
         self._context.log.info("scaled_by_other", manager=known.by, replicas=known.replicas)
         hold_s = self._admission.scaling.config.hold_s
         note = f"{known.by} scaled to {known.replicas}; admission leaves it alone for {hold_s:.0f} s"
@@ -234,14 +236,14 @@ class ClusterLoop:
             self._pods,
             actors,
             self._patched_at_s,
-            head_step=learner.values.get("version_step", 0.0) if learner is not None else 0.0,
+            head_step=learner.values.get(learner_stats.VERSION_STEP, 0.0) if learner is not None else 0.0,
             max_lag=admission.decision().limits.max_lag,
             period_s=self._config.pod_patch_s,
             now_s=now_s,
         )
         present = {pod.metadata.name for pod in self._pods}
         self._patched_at_s = {name: at_s for name, at_s in self._patched_at_s.items() if name in present}
-        self._context.stats.set("foreign_pod_costs", float(len(ranked.foreign)))
+        self._context.stats.set(statistics.FOREIGN_POD_COSTS, float(len(ranked.foreign)))
         for patch in ranked.patches[:PATCHES_MAX]:
             self._patched_at_s[patch.pod] = now_s
             if await self._attempt("rank pods", self._write_cost(patch)) is None:
@@ -296,7 +298,7 @@ class ClusterLoop:
 
     async def _patched(self, path: str, body: object) -> bool:
         await self._api.patch(path, body)
-        self._context.stats.add("kubernetes_patches_total")
+        self._context.stats.add(statistics.KUBERNETES_PATCHES)
         return True
 
     async def _report(self) -> None:
@@ -328,9 +330,9 @@ class ClusterLoop:
             limits=admission.decision().limits,
             verdicts=tuple(admission.slos()),
             bottleneck=diagnosis.bottleneck,
-            version=labels.get("version", ""),
-            lag_p95=values.get("lag_p95", 0.0),
-            checkpoint=labels.get("checkpointed", ""),
+            version=labels.get(learner_stats.VERSION, ""),
+            lag_p95=values.get(learner_stats.LAG_P95, 0.0),
+            checkpoint=labels.get(learner_stats.CHECKPOINTED, ""),
             replicas=scaling.cluster.replicas,
             ready=sum(deployment.status.ready_replicas for deployment in self._deployments),
             draining=sum(bool(pod.metadata.deletion_timestamp) for pod in self._pods),
@@ -350,7 +352,7 @@ class ClusterLoop:
         try:
             answer = await request
         except ConflictError:
-            self._context.stats.add("kubernetes_conflicts_total")
+            self._context.stats.add(statistics.KUBERNETES_CONFLICTS)
             return None  # another writer was first: the next round observes the result
         except TidegateError as error:
             self._record_failure(what, error)
@@ -360,7 +362,7 @@ class ClusterLoop:
         return answer
 
     def _record_failure(self, what: str, error: TidegateError) -> None:
-        self._context.stats.add("kubernetes_failures_total")
+        self._context.stats.add(statistics.KUBERNETES_FAILURES)
         self._unreachable |= isinstance(error, UnavailableError)
         if what not in self._failures:
             self._context.log.warning("kubernetes_failed", what=what, error=str(error))

@@ -7,6 +7,7 @@ from tidegate.admission.kubernetes.access import access_from
 from tidegate.admission.kubernetes.api import Api, connect
 from tidegate.admission.kubernetes.cluster import ClusterLoop
 from tidegate.admission.loops import Admission
+from tidegate.catalogue import admission as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.runtime.service import ServiceContext
 
@@ -35,7 +36,7 @@ async def open_cluster(
     except TidegateError as error:
         # Operators then scale the actors; limits and pauses need no cluster.
         context.log.warning("kubernetes_failed", what="connect", error=str(error))
-        context.stats.add("kubernetes_failures_total")
-        context.stats.label("kubernetes_troubles", "connect")
+        context.stats.add(statistics.KUBERNETES_FAILURES)
+        context.stats.label(statistics.KUBERNETES_TROUBLES, "connect")
         return None
     return ClusterLoop(context, admission, config, access=access, api=api), api

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tidegate.admission.kubernetes.objects import Pod
+from tidegate.catalogue import actor as actor_stats
 from tidegate.wire.stats import ServiceStats
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -43,12 +44,12 @@ def cost_of(actor: ServiceStats | None, *, head_step: float, max_lag: int) -> in
     """The cost of one actor's pod. ``head_step``: of the newest version; ``max_lag`` in versions."""
     if actor is None or actor.state != "ready":
         return USELESS
-    serving = actor.values.get("serving_step")
+    serving = actor.values.get(actor_stats.SERVING_STEP)
     if serving is None or head_step - serving > max_lag:
         return USELESS
-    if actor.values.get("busy_tasks", 0.0) <= 0.0:
+    if actor.values.get(actor_stats.BUSY_TASKS, 0.0) <= 0.0:
         return IDLE
-    invested_s = actor.values.get("work_invested_s", 0.0)
+    invested_s = actor.values.get(actor_stats.WORK_INVESTED_S, 0.0)
     return next((cost for from_s, cost in INVESTED if invested_s >= from_s), INVESTED[-1][1])
 
 

@@ -9,6 +9,10 @@ from typing import Any, cast
 
 import msgspec
 
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import environment as environment_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue.kinds import Counter
 from tidegate.cli.accounting import ledger_path
 from tidegate.cli.samples import read_samples, trains
 from tidegate.core.distributions import Histogram, histogram_of
@@ -19,7 +23,7 @@ from tidegate.trajectory_store.schema import reading
 
 # Evenly through the run; the tail of a distribution is known to a hundredth with less.
 ROLLOUTS_MAX = 4096
-WAITS = ("wait_task_s_total", "wait_policy_s_total", "wait_publish_s_total")
+WAITS = (actor_stats.WAIT_TASK_S, actor_stats.WAIT_POLICY_S, actor_stats.WAIT_PUBLISH_S)
 
 
 class LengthQuantiles(msgspec.Struct, frozen=True):
@@ -75,17 +79,17 @@ def measure_run(folder: Path) -> MeasuredRun:
     first, last = working[0], working[-1]
     seconds = float(last["at_s"]) - float(first["at_s"])
 
-    def increase(service: str, name: str) -> float:
+    def increase(service: str, name: Counter) -> float:
         key = f"{service}.{name}"
         return _values(last).get(key, 0.0) - _values(first).get(key, 0.0)
 
     num_actors = max(1, round(_mean(working, "num_actors")))
     num_workers = round(_mean(working, "num_environments"))
-    trained = increase("learner", "trained_trajectories_total")
-    scored = increase("environment", "scored_total")
+    trained = increase("learner", learner_stats.TRAINED_TRAJECTORIES)
+    scored = increase("environment", environment_stats.SCORED)
     actor_s = num_actors * seconds - sum(increase("actor", name) for name in WAITS)
-    actor_rate = _rate(increase("actor", "trajectories_total"), actor_s)
-    learner_rate = _rate(trained, seconds - increase("learner", "wait_batch_s_total"))
+    actor_rate = _rate(increase("actor", actor_stats.TRAJECTORIES), actor_s)
+    learner_rate = _rate(trained, seconds - increase("learner", learner_stats.WAIT_BATCH_S))
     if actor_rate <= 0.0 or learner_rate <= 0.0:
         raise NotFoundError(f"Nothing was rolled out or trained in {folder}", fix="see `tidegate explain`")
     rollout, lengths = _rollouts(ledger_path(folder))
@@ -97,7 +101,7 @@ def measure_run(folder: Path) -> MeasuredRun:
         actor_rate=actor_rate,
         num_slots=max(1, round(actor_rate * rollout.mean_s)),
         num_environments=num_workers if scored > 0.0 else 0,
-        environment_rate=_rate(scored, increase("environment", "busy_s_total")),
+        environment_rate=_rate(scored, increase("environment", environment_stats.BUSY_S)),
         learner_rate=learner_rate,
         batch_size=plan.file.batch_size,
         max_lag=plan.file.staleness.max_lag,

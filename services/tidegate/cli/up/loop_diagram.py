@@ -3,6 +3,12 @@
 import msgspec
 from rich.text import Text
 
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import environment as environment_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.launch.board import Board
 from tidegate.launch.live_run import LiveRun
 
@@ -32,13 +38,13 @@ def draw_loop(scene: LiveRun, values: dict[str, float], *, width: int) -> list[T
     for name in names[:-1]:
         columns.append(columns[-1] + len(name) + gap)
     queue, actor, environment, _, learner = columns
-    step = values.get("version_step")
+    step = values.get(learner_stats.VERSION_STEP)
     states = [
-        f"{_count(values, 'running_trajectories')} running",
+        f"{_count(values, queue_stats.RUNNING_TRAJECTORIES)} running",
         _served(scene.board, step),
-        "rewards inline" if inline else f"{_count(values, 'scored_total')} scored",
-        f"{_count(values, 'available_trajectories')} ready",
-        f"{_count(values, 'leased_trajectories')} in batch",
+        "rewards inline" if inline else f"{_count(values, environment_stats.SCORED)} scored",
+        f"{_count(values, store_stats.AVAILABLE_TRAJECTORIES)} ready",
+        f"{_count(values, store_stats.LEASED_TRAJECTORIES)} in batch",
     ]
     flow: list[_Piece] = []
     for index, (column, name) in enumerate(zip(columns, names, strict=True)):
@@ -73,12 +79,13 @@ def draw_loop(scene: LiveRun, values: dict[str, float], *, width: int) -> list[T
 def admission_state(board: Board) -> str:
     """The state of admission control as the task queue reports it, without the advice that follows."""
     for stats in board.of("task_queue"):
-        return stats.labels.get("admission_state", "–").partition(":")[0]
+        return stats.labels.get(queue_stats.ADMISSION_STATE, "–").partition(":")[0]
     return "–"
 
 
 def _served(board: Board, step: float | None) -> str:
-    served = [stats.values["serving_step"] for stats in board.of("actor") if "serving_step" in stats.values]
+    name = actor_stats.SERVING_STEP
+    served = [stats.values[name] for stats in board.of("actor") if name in stats.values]
     if not served:
         return "no policy"
     oldest = min(served)
@@ -86,7 +93,7 @@ def _served(board: Board, step: float | None) -> str:
     return f"v{int(oldest)}, {behind} behind"
 
 
-def _count(values: dict[str, float], name: str) -> str:
+def _count(values: dict[str, float], name: Counter | Gauge) -> str:
     return f"{int(values[name]):,}" if name in values else "–"
 
 

@@ -6,6 +6,9 @@ import time
 from rich.console import Console
 from rich.live import Live
 
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.cli.up.view import clock, draw, number, slos_line
 from tidegate.launch.live_run import TRAINING, LiveRun
 from tidegate.launch.targets import unpublished_hint
@@ -64,12 +67,12 @@ def line(scene: LiveRun) -> str:
         elif scene.phase == TRAINING:
             parts.append(unpublished_hint(condition.name, values))
     shown = (
-        ("env steps", "trained_steps_total"),
-        ("lag", "lag_last_max"),
-        ("in flight", "in_flight_trajectories"),
+        ("env steps", learner_stats.TRAINED_STEPS),
+        ("lag", learner_stats.LAG_LAST_MAX),
+        ("in flight", queue_stats.IN_FLIGHT_TRAJECTORIES),
     )
     parts += [f"{label} {number(values[name])}" for label, name in shown if name in values]
-    dropped = values.get("dropped_total")
+    dropped = values.get(store_stats.DROPPED)
     if dropped:
         parts.append(f"dropped {number(dropped)}")
     if objectives := slos_line(scene.board):

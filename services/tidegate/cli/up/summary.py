@@ -9,6 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.catalogue import learner as learner_stats
 from tidegate.cli.accounting import RunAccounting, read_accounting
 from tidegate.cli.audit import one_line
 from tidegate.cli.up.view import clock, number
@@ -103,13 +104,13 @@ def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summ
         elapsed_s=outcome.ended_at_s - session.started_at_s,
         first_gradient_s=first.at_s - session.started_at_s if first is not None else None,
         version=outcome.version,
-        versions=int(values.get("version_step", 0.0)),
-        env_steps=int(values.get("trained_steps_total", 0.0)),
+        versions=int(values.get(learner_stats.VERSION_STEP, 0.0)),
+        env_steps=int(values.get(learner_stats.TRAINED_STEPS, 0.0)),
         generated_steps=int(outcome.generated_steps),
         steps_per_s=steps / seconds if seconds > 0 else None,
         steps_per_cpu_s=steps / cpu_s if cpu_s > 0 else None,
         cpu_s=outcome.cpu_s,
-        mean_return=values.get("mean_return"),
+        mean_return=values.get(learner_stats.MEAN_RETURN),
         solved_share=values.get("solved_share"),
         lag=lag_summary(books.ledger.trained_by_lag, max_lag=session.plan.file.staleness.max_lag)
         if books

@@ -8,10 +8,19 @@ from textwrap import wrap
 
 from rich.text import Text
 
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import admission as admission_stats
+from tidegate.catalogue import environment as environment_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import supervisor as supervisor_stats
+from tidegate.catalogue import task_queue as queue_stats
+from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.catalogue import weight_distribution as weights_stats
+from tidegate.catalogue.kinds import Counter
 from tidegate.cli.up.chart import bar, block_rows, resample
 from tidegate.cli.up.loop_diagram import draw_loop
 from tidegate.launch.board import Board, drops
-from tidegate.launch.live_run import BROKER, SUPERVISOR, TRAINING, LiveRun, cpu_name, pss_name, restarts_name
+from tidegate.launch.live_run import BROKER, SUPERVISOR, TRAINING, LiveRun
 from tidegate.launch.services import SERVICES, instances
 from tidegate.launch.targets import unpublished_hint
 from tidegate.wire.stats import ServiceStats
@@ -34,16 +43,17 @@ STATE_STYLE = {
 }
 
 # The counter whose rate says what a service does, its unit, and the counter of its working seconds.
-RATE_OF: dict[str, tuple[str, str]] = {
-    "task_queue": ("admitted_total", "admitted/s"),
-    "actor": ("steps_total", "steps/s"),
-    "environment": ("scored_total", "scored/s"),
-    "trajectory_store": ("accepted_total", "stored/s"),
-    "learner": ("trained_steps_total", "steps/s"),
-    "weight_distribution": ("published_total", "versions/s"),
-    "admission": ("decisions_total", "decisions/s"),
+RATE_OF: dict[str, tuple[Counter, str]] = {
+    "task_queue": (queue_stats.ADMITTED, "admitted/s"),
+    "actor": (actor_stats.STEPS, "steps/s"),
+    "environment": (environment_stats.SCORED, "scored/s"),
+    "trajectory_store": (store_stats.ACCEPTED, "stored/s"),
+    "learner": (learner_stats.TRAINED_STEPS, "steps/s"),
+    "weight_distribution": (weights_stats.PUBLISHED, "versions/s"),
+    "admission": (admission_stats.DECISIONS, "decisions/s"),
 }
-BUSY = "busy_s_total"
+# Actors, environment workers and the learner report it under one name.
+BUSY = actor_stats.BUSY_S
 
 
 def draw(scene: LiveRun, *, width: int, height: int, now_s: float) -> Text:
@@ -136,25 +146,26 @@ def _gradient(row: int, height: int) -> str:
 
 def _staleness(scene: LiveRun, values: dict[str, float]) -> list[Text]:
     budget = scene.plan.file.staleness.max_lag
-    worst = values.get("lag_last_max", 0.0)
+    worst = values.get(learner_stats.LAG_LAST_MAX, 0.0)
     filled, empty = bar(worst / budget if budget else 0.0, width=24)
     style = GOOD if worst <= budget * 0.75 else WARN if worst <= budget else BAD
     lag = Text.assemble(
         (" lag      ", BOLD), (filled, style), (empty, DIM), (f"  {int(worst)} of max_lag {budget}", style),
-        (f"   mean {values.get('lag_mean', 0.0):.1f}   p95 {values.get('lag_p95', 0.0):.1f}", DIM),
-        (f"   in flight {int(values.get('in_flight_trajectories', 0.0))}", DIM),
+        (f"   mean {values.get(learner_stats.LAG_MEAN, 0.0):.1f}", DIM),
+        (f"   p95 {values.get(learner_stats.LAG_P95, 0.0):.1f}", DIM),
+        (f"   in flight {int(values.get(queue_stats.IN_FLIGHT_TRAJECTORIES, 0.0))}", DIM),
     )  # fmt: skip
     reasons = drops(values)
-    dropped = int(values.get("dropped_total", sum(reasons.values())))
+    dropped = int(values.get(store_stats.DROPPED, sum(reasons.values())))
     detail = ", ".join(
         f"{reason} {count}" for reason, count in sorted(reasons.items(), key=lambda item: -item[1])
     )
-    accepted = values.get("accepted_total", 0.0)
+    accepted = values.get(store_stats.ACCEPTED, 0.0)
     waste = dropped / accepted if accepted else 0.0
     drop = Text.assemble(
         (" dropped  ", BOLD), (str(dropped), WARN if waste > 0.05 else GOOD),
         (f" of {int(accepted)} stored ({waste:.1%})", DIM), (f"   {detail}" if detail else "", DIM),
-        (f"   duplicates {int(values.get('duplicates_total', 0.0))}", DIM),
+        (f"   duplicates {int(values.get(store_stats.DUPLICATES, 0.0))}", DIM),
     )  # fmt: skip
     objectives = slos_line(scene.board)
     if not objectives:
@@ -166,7 +177,7 @@ def _staleness(scene: LiveRun, values: dict[str, float]) -> list[Text]:
 def slos_line(board: Board) -> str:
     """The headline of the objectives, from admission; empty before its first report."""
     stats = next(iter(board.of("admission")), None)
-    return stats.labels.get("slos", "") if stats is not None else ""
+    return stats.labels.get(admission_stats.SLOS, "") if stats is not None else ""
 
 
 def _services(scene: LiveRun, *, now_s: float) -> list[Text]:
@@ -200,16 +211,16 @@ def _row(
         and (stats is None or told != "running")
     ):
         state = told
-    counter, unit = RATE_OF.get(service, ("", ""))
-    rate = board.rate(instance, counter) if counter else None
+    counter, unit = RATE_OF.get(service, (None, ""))
+    rate = board.rate(instance, counter) if counter is not None else None
     busy = board.rate(instance, BUSY)
     if busy is not None:
         busy = min(1.0, busy)  # a long step is counted when it ends, perhaps a little after the window began
     filled, empty = bar(busy or 0.0, width=8)
     share = f" {busy:4.0%}" if busy is not None else ""
-    cpu = seen.get(cpu_name(instance))
-    memory = seen.get(pss_name(instance))
-    restarts = int(seen.get(restarts_name(instance), 0.0))
+    cpu = seen.get(supervisor_stats.CPU_SHARE_OF.member(instance))
+    memory = seen.get(supervisor_stats.PSS_MB_OF.member(instance))
+    restarts = int(seen.get(supervisor_stats.RESTARTS_OF.member(instance), 0.0))
     return Text.assemble(
         (f" {instance:<19} ", BOLD if instance != BROKER else DIM),
         (f"{state:<8} ", STATE_STYLE.get(state, BAD if state != "–" else DIM)),
@@ -224,13 +235,16 @@ def _row(
 def _diagnosis(board: Board, *, width: int) -> list[Text]:
     stats = next(iter(board.of("admission")), None)
     labels = stats.labels if stats is not None else {}
-    culprit = labels.get("bottleneck", "")
+    culprit = labels.get(admission_stats.BOTTLENECK, "")
     if not culprit:
         return [Text(" bottleneck  unknown yet", style=DIM)]
     style = f"bold {WARN if culprit != 'balanced' else GOOD}"
     lines = [Text.assemble((" bottleneck  ", BOLD), (culprit, style))]
     indent = " " * 13
-    for label, name, text_style in (("", "bottleneck_sentence", DIM), (" fix", "bottleneck_fix", "")):
+    for label, name, text_style in (
+        ("", admission_stats.BOTTLENECK_SENTENCE, DIM),
+        (" fix", admission_stats.BOTTLENECK_FIX, ""),
+    ):
         wrapped = wrap(labels.get(name, ""), width=width - len(indent))[:ADVICE_LINES_MAX]
         for index, text in enumerate(wrapped):
             lines.append(Text.assemble((f"{label if index == 0 else '':<13}", BOLD), (text, text_style)))

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
@@ -84,10 +85,11 @@ class LeadingTrainer:
             self._hear()
             reduce_s = self._group.waited_s - waited_s
             compute_s = time.perf_counter() - sent_s - reduce_s
-        phases = {"send_s": sent_s - started_s, "reduce_s": reduce_s, "compute_s": compute_s}
-        for name, seconds in phases.items():
-            self._stats.add(f"{name}_total", seconds)
-        return {**metrics, **phases}
+        send_s = sent_s - started_s
+        self._stats.add(statistics.SEND_S, send_s)
+        self._stats.add(statistics.REDUCE_S, reduce_s)
+        self._stats.add(statistics.COMPUTE_S, compute_s)
+        return {**metrics, "send_s": send_s, "reduce_s": reduce_s, "compute_s": compute_s}
 
     def policy(self) -> dict[str, Array]:
         """See ``optim.port.Trainer``."""

@@ -23,6 +23,7 @@ from tests.support.settings import make_settings
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PromptId
 from tidegate.core.records import Sampler, Task
@@ -97,7 +98,7 @@ async def test_agents_episodes_are_whole_scored_groups_with_the_policys_own_logp
     ):
         records = await trajectories(bus, topology, 2)
         await emptied(bus, topology, "TASKS")
-        await until(lambda: context.stats.value("trajectories_total") == 4)
+        await until(lambda: context.stats.value(statistics.TRAJECTORIES) == 4)
     assert await count_of(bus, topology, "ROLLOUTS") == 0
     assert sorted(record.trajectory_id for record in records) == [
         "task-0.0", "task-0.1", "task-1.0", "task-1.1",
@@ -133,7 +134,7 @@ async def test_tasks_of_agents_that_are_stopped_are_handed_back(
     config = agent_config(command=(sys.executable, "-c", waits))
     async with running(main.build, config, make_context("actor", settings, bus=bus)) as context:
         await until(started.exists)
-    assert context.stats.value("tasks_handed_back_total") == 1
+    assert context.stats.value(statistics.TASKS_RELEASED) == 1
     assert await count_of(bus, topology, "TASKS") == 1
 
 

@@ -14,6 +14,7 @@ from tidegate.actor.engines.port import Rollouts, Sample
 from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.state import Provenance, records_of
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.core.records import StageTiming, Trajectory
@@ -79,10 +80,10 @@ async def test_tasks_run_side_by_side_and_each_leaves_as_soon_as_it_is_done() ->
 
 async def test_what_only_its_engine_measures_is_on_the_actors_board() -> None:
     harness = Harness()
-    harness.steering.figures["server_probe_error"] = 0.07
+    harness.steering.figures[statistics.SERVER_PROBE_ERROR] = 0.07
     harness.drain.request()
     await harness.runner.account()
-    assert harness.value("server_probe_error") == 0.07
+    assert harness.value(statistics.SERVER_PROBE_ERROR) == 0.07
 
 
 async def test_as_many_tasks_run_as_fit_with_all_of_their_samples() -> None:
@@ -121,7 +122,7 @@ async def test_engine_that_lost_its_server_goes_on_from_what_was_written() -> No
     assert len(second.context) == len(first.context) + 7
     assert second.sampler.max_new_tokens == 53
     assert second.seed != first.seed, "a place to go on from is drawn anew"
-    assert harness.value("engine_retries_total") == 1
+    assert harness.value(statistics.ENGINE_RETRIES) == 1
 
 
 # -- cut, cap, settle, latency -----------------------------------------------------------------------------------------
@@ -187,15 +188,15 @@ async def test_rollout_takes_the_time_that_its_workload_says() -> None:
     harness = Harness(latency="fixed:0.3")
     rollouts = rollouts_of(await harness.run(task_of()))
     assert rollouts.finished_at_s - rollouts.started_at_s >= wall_clock_s(0.3)
-    assert harness.value("busy_s_total") >= 0.25
-    assert harness.value("wait_latency_s_total") >= 0.2
+    assert harness.value(statistics.BUSY_S) >= 0.25
+    assert harness.value(statistics.WAIT_LATENCY_S) >= 0.2
 
 
 async def test_work_of_several_tasks_at_once_is_counted_once() -> None:
     harness = Harness(latency="fixed:0.3")
     started_s = time.monotonic()
     await asyncio.gather(*(harness.run(task_of(f"t-{number}")) for number in range(6)))
-    assert 0.25 <= harness.value("busy_s_total") <= time.monotonic() - started_s
+    assert 0.25 <= harness.value(statistics.BUSY_S) <= time.monotonic() - started_s
 
 
 # -- stopped and resumed -----------------------------------------------------------------------------------------------
@@ -219,8 +220,8 @@ async def test_drained_rollout_goes_on_elsewhere_and_equals_the_one_that_was_not
     for ours, theirs in zip(made.samples, undisturbed.samples, strict=True):
         assert_same(ours, theirs)
     records(made)
-    assert second.value("tokens_resumed_total") == 3 * num_tokens
-    assert second.value("tokens_lost_total") == 0
+    assert second.value(statistics.TOKENS_RESUMED) == 3 * num_tokens
+    assert second.value(statistics.TOKENS_LOST) == 0
     written = sum(60 - request.sampler.max_new_tokens for request in second.engine.requests)
     assert written == 3 * num_tokens, "no token is written twice"
 
@@ -269,9 +270,9 @@ async def test_progress_beyond_the_budget_begins_anew_and_is_counted() -> None:
     second = Harness(notes=notes, stop_share=0.0, policy_step=2)  # max_lag 1
     made = rollouts_of(await second.run(task))
     assert {span.version for sample in made.samples for span in sample.spans} == {version(2)}
-    assert second.value("tokens_resumed_total") == 0
-    assert second.value("tokens_lost_total") == 30
-    assert second.value("rollouts_begun_anew_total") == 1
+    assert second.value(statistics.TOKENS_RESUMED) == 0
+    assert second.value(statistics.TOKENS_LOST) == 30
+    assert second.value(statistics.ROLLOUTS_RESTARTED) == 1
 
 
 async def test_progress_of_another_attempt_or_in_pieces_is_refused_and_counted() -> None:
@@ -280,8 +281,8 @@ async def test_progress_of_another_attempt_or_in_pieces_is_refused_and_counted()
     await stopped(first, await first.run_until(task, 10))
     second = Harness(notes=notes, stop_share=0.0)
     rollouts_of(await second.run(msgspec.structs.replace(task, attempt=2)))
-    assert second.value("progress_refused_total") == 1
-    assert second.value("tokens_resumed_total") == 0
+    assert second.value(statistics.PROGRESS_REFUSED) == 1
+    assert second.value(statistics.TOKENS_RESUMED) == 0
 
 
 async def test_broker_that_is_away_costs_tokens_and_no_rollout() -> None:
@@ -289,10 +290,10 @@ async def test_broker_that_is_away_costs_tokens_and_no_rollout() -> None:
     notes.away = True
     harness = Harness(notes=notes, stop_share=0.0)
     rollouts_of(await harness.run(task_of()))
-    assert harness.value("progress_unread_total") == 1
+    assert harness.value(statistics.PROGRESS_UNREAD) == 1
     running = await harness.run_until(task_of("t-2"), 4)
     await stopped(harness, running)
-    assert harness.value("progress_not_kept_total") == 1
+    assert harness.value(statistics.PROGRESS_NOT_KEPT) == 1
 
 
 async def test_what_runs_is_kept_while_it_runs_and_forgotten_when_it_is_done() -> None:
@@ -337,7 +338,7 @@ async def test_episode_is_turns_and_replies_with_the_reward_of_its_session() -> 
         assert replies == "you said 1 timesyou said 2 times"
         assert "you said 2 times" in record.completion
     assert not worker.sessions, "each session was ended"
-    assert harness.value("sessions_opened_total") == 3
+    assert harness.value(statistics.SESSIONS_OPENED) == 3
 
 
 async def test_each_turn_reads_all_that_came_before() -> None:
@@ -387,7 +388,7 @@ async def test_session_that_is_lost_is_opened_elsewhere_with_its_turns_replayed(
     second.failing["step"] = [UnavailableError("away")]
     made = rollouts_of(await harness.run(task_of(num_samples=1)))
     assert_same(made.samples[0], undisturbed.samples[0])
-    assert harness.value("sessions_lost_total") == 2
+    assert harness.value(statistics.SESSIONS_LOST) == 2
     assert len(first.resets) + len(second.resets) == 3
 
 
@@ -396,11 +397,11 @@ async def test_worker_that_is_full_is_waited_for() -> None:
     full.slots = 0
     harness = Harness(workers=[full], turns_max=5, num_samples=1)
     running = asyncio.create_task(harness.run(task_of(num_samples=1)))
-    while harness.value("session_backpressure_total") < 2:
+    while harness.value(statistics.SESSION_BACKPRESSURE) < 2:
         await asyncio.sleep(0.01)
     full.slots = 1
     rollouts_of(await running)
-    assert harness.value("wait_session_s_total") > 0
+    assert harness.value(statistics.WAIT_SESSION_S) > 0
 
 
 async def test_environment_that_says_something_else_in_the_replay_fails_the_task_and_is_counted() -> None:
@@ -418,7 +419,7 @@ async def test_environment_that_says_something_else_in_the_replay_fails_the_task
     assert isinstance(made, DroppedTask)
     assert (made.by, made.reason) == ("failed", "failed")
     assert "said" in made.detail
-    assert harness.value("episodes_failed_total") == 1
+    assert harness.value(statistics.EPISODES_FAILED) == 1
 
 
 async def test_drained_episode_goes_on_elsewhere_with_its_session() -> None:
@@ -439,7 +440,7 @@ async def test_drained_episode_goes_on_elsewhere_with_its_session() -> None:
     for ours, theirs in zip(made.samples, undisturbed.samples, strict=True):
         assert_same(ours, theirs)
     records(made)
-    assert second.value("tokens_resumed_total") > 0
+    assert second.value(statistics.TOKENS_RESUMED) > 0
     assert any(len(turns) >= 2 for turns in workers[0].resets), "the turns so far were replayed"
 
 
@@ -448,7 +449,7 @@ async def test_rollout_that_waits_for_a_session_is_stopped_like_any_other() -> N
     full.failing["reset"] = [BackpressureError("full")] * 1000
     harness = Harness(workers=[full], turns_max=5)
     running = asyncio.create_task(harness.run(task_of()))
-    while harness.value("session_backpressure_total") < 2:
+    while harness.value(statistics.SESSION_BACKPRESSURE) < 2:
         await asyncio.sleep(0.01)
     await stopped(harness, running)
 

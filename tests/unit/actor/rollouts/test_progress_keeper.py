@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.actor.episodes_harness import Harness, Notes, task_of
 from tidegate.actor.rollouts import progress_keeper
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.streams import Stored
 
@@ -38,5 +39,5 @@ async def test_tokens_are_lost_only_to_a_broker_that_stays_away(
     notes.num_unanswered = num_unanswered
     second = Harness(notes=notes, stop_share=0.0)
     assert await second.run(task) is not None
-    assert second.value("tokens_resumed_total") == num_resumed
-    assert second.value("progress_unread_total") == (0 if num_resumed else 1)
+    assert second.value(statistics.TOKENS_RESUMED) == num_resumed
+    assert second.value(statistics.PROGRESS_UNREAD) == (0 if num_resumed else 1)

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tidegate.actor.rollouts.time_accounting import TimeAccounts
+from tidegate.catalogue import actor as statistics
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_board import StatsBoard
 
@@ -45,5 +46,5 @@ def test_time_is_counted_by_what_holds_everything_up(kinds: list[str], counted: 
         time.at_s += 2.0
     time.at_s += 11.0
     time_accounts.update()
-    names = ("busy_s_total", "wait_session_s_total", "wait_latency_s_total")
+    names = (statistics.BUSY_S, statistics.WAIT_SESSION_S, statistics.WAIT_LATENCY_S)
     assert {name: stats.value(name) for name in names if stats.value(name)} == counted

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.actor.episodes_harness import Echo, Harness, Notes, task_of
 from tidegate.actor.engines.port import Rollouts
 from tidegate.actor.rollouts.outcomes import DroppedTask
+from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import NotFoundError
 
 
@@ -14,8 +15,8 @@ async def test_tokens_of_what_is_done_are_published_and_counted_once() -> None:
     harness = Harness()
     made = await harness.run(task_of())
     assert isinstance(made, Rollouts)
-    assert harness.value("tokens_written_total") == sum(sample.num_steps for sample in made.samples) > 0
-    assert harness.value("tokens_handed_on_total") == harness.value("tokens_given_up_total") == 0
+    assert harness.value(statistics.TOKENS_WRITTEN) == sum(sample.num_steps for sample in made.samples) > 0
+    assert harness.value(statistics.TOKENS_RELEASED) == harness.value(statistics.TOKENS_DROPPED) == 0
 
 
 async def test_tokens_are_on_the_board_while_they_are_written() -> None:
@@ -23,10 +24,10 @@ async def test_tokens_are_on_the_board_while_they_are_written() -> None:
     running = await harness.run_until(task_of(), 13)
     accounting = asyncio.create_task(harness.runner.account())
     async with asyncio.timeout(60.0):
-        while harness.value("tokens_written_total") < 3 * 13:
+        while harness.value(statistics.TOKENS_WRITTEN) < 3 * 13:
             await asyncio.sleep(0.001)
     assert not running.done()
-    assert harness.value("tokens_written_total") == 3 * 13
+    assert harness.value(statistics.TOKENS_WRITTEN) == 3 * 13
     harness.drain.request()
     harness.runner.stop()
     await asyncio.gather(running, accounting)
@@ -39,13 +40,13 @@ async def test_tokens_handed_on_are_those_resumed_and_nobody_writes_them_again(n
     running = await first.run_until(task, num_tokens)
     first.runner.stop()
     assert await running is None
-    assert first.value("tokens_handed_on_total") == first.value("tokens_written_total") == 3 * num_tokens
+    assert first.value(statistics.TOKENS_RELEASED) == first.value(statistics.TOKENS_WRITTEN) == 3 * num_tokens
     second = Harness(notes=notes, stop_share=0.0)
     made = await second.run(task)
     assert isinstance(made, Rollouts)
-    assert second.value("tokens_resumed_total") == 3 * num_tokens
+    assert second.value(statistics.TOKENS_RESUMED) == 3 * num_tokens
     published = sum(sample.num_steps for sample in made.samples)
-    assert published == second.value("tokens_written_total") + second.value("tokens_resumed_total")
+    assert published == second.value(statistics.TOKENS_WRITTEN) + second.value(statistics.TOKENS_RESUMED)
 
 
 async def test_replies_are_no_tokens_of_the_policy_wherever_an_episode_goes_on() -> None:
@@ -62,8 +63,8 @@ async def test_replies_are_no_tokens_of_the_policy_wherever_an_episode_goes_on()
     assert isinstance(made, Rollouts)
     assert any("chosen" in sample.tensors for sample in made.samples)
     published = sum(sample.num_steps for sample in made.samples)
-    assert second.value("tokens_resumed_total") == first.value("tokens_handed_on_total") > 0
-    assert published == second.value("tokens_written_total") + second.value("tokens_resumed_total")
+    assert second.value(statistics.TOKENS_RESUMED) == first.value(statistics.TOKENS_RELEASED) > 0
+    assert published == second.value(statistics.TOKENS_WRITTEN) + second.value(statistics.TOKENS_RESUMED)
 
 
 async def test_tokens_of_an_episode_that_cannot_be_ended_are_given_up() -> None:
@@ -78,4 +79,4 @@ async def test_tokens_of_an_episode_that_cannot_be_ended_are_given_up() -> None:
     worker.step = moody_step  # type: ignore[method-assign]  # this one worker only
     harness = Harness(workers=[worker], turns_max=5, num_samples=1)
     assert isinstance(await harness.run(task_of(num_samples=1)), DroppedTask)
-    assert harness.value("tokens_given_up_total") == harness.value("tokens_written_total") > 0
+    assert harness.value(statistics.TOKENS_DROPPED) == harness.value(statistics.TOKENS_WRITTEN) > 0

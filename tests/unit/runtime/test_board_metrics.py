@@ -1,6 +1,5 @@
-from tidegate.runtime import telemetry_board
-from tidegate.runtime.telemetry_board import readings
-from tidegate.runtime.telemetry_names import INSTRUMENTS
+from tidegate.catalogue.services import INSTRUMENTS, MODULES, families_of, statistics_of
+from tidegate.runtime.board_metrics import readings
 from tidegate.wire.stats import ServiceStats
 
 
@@ -31,7 +30,7 @@ def test_one_of_the_enumerated_is_one_and_the_others_are_zero() -> None:
         for reading in readings(stats("admission", {}, {"bottleneck": "learner", "scaling_mode": "observe"}))
         if reading.value == 1.0
     ]
-    assert [(reading.metric, list(reading.labels.values())) for reading in found] == [
+    assert sorted((reading.metric, list(reading.labels.values())) for reading in found) == [
         ("tidegate.admission.mode", ["observe"]),
         ("tidegate.bottleneck", ["learner"]),
     ]
@@ -78,10 +77,10 @@ def test_what_became_of_unfinished_rollouts_is_told_in_tokens_and_in_tasks() -> 
         "tokens_written_total": 900.0,
         "tokens_resumed_total": 70.0,
         "tokens_lost_total": 6.0,
-        "tokens_handed_on_total": 5.0,
-        "tokens_given_up_total": 4.0,
+        "tokens_released_total": 5.0,
+        "tokens_dropped_total": 4.0,
         "rollouts_resumed_total": 3.0,
-        "rollouts_begun_anew_total": 2.0,
+        "rollouts_restarted_total": 2.0,
         "progress_unread_total": 1.0,
         "progress_refused_total": 8.0,
         "progress_bytes_total": 4096.0,
@@ -95,10 +94,10 @@ def test_what_became_of_unfinished_rollouts_is_told_in_tokens_and_in_tasks() -> 
         ("tokens", "written"): 900.0,
         ("tokens", "resumed"): 70.0,
         ("tokens", "lost"): 6.0,
-        ("tokens", "handed_on"): 5.0,
-        ("tokens", "given_up"): 4.0,
+        ("tokens", "released"): 5.0,
+        ("tokens", "dropped"): 4.0,
         ("resumptions", "resumed"): 3.0,
-        ("resumptions", "begun_anew"): 2.0,
+        ("resumptions", "restarted"): 2.0,
         ("resumptions", "unread"): 1.0,
         ("resumptions", "refused"): 8.0,
         ("progress.size",): 4096.0,
@@ -121,7 +120,8 @@ def test_what_must_be_seen_to_grow_begins_at_zero() -> None:
 
 def test_every_metric_that_a_board_is_shown_as_is_in_the_catalogue() -> None:
     values = {"rss_mb": 1.0}
-    for service in telemetry_board.BOARDS:
-        names = {name.replace("*", "x"): 1.0 for name in telemetry_board.BOARDS[service]}
+    for service in MODULES:
+        names = {str(each): 1.0 for each in statistics_of(service)}
+        names |= {str(family.member("x")): 1.0 for family in families_of(service)}
         for reading in readings(stats(service, {**values, **names})):
             assert reading.metric in INSTRUMENTS

@@ -1,0 +1,489 @@
+"""Statistics of actors."""
+
+from tidegate.catalogue.kinds import Counter, Family, Gauge, Text
+from tidegate.catalogue.telemetry import (
+    ATTR_BIN,
+    ATTR_CAUSE,
+    ATTR_HTTP_STATUS,
+    ATTR_KIND,
+    ATTR_LENGTH,
+    ATTR_OPERATION,
+    ATTR_OUTCOME,
+    ATTR_STAGE,
+    ATTR_STATE,
+    ATTR_STREAM,
+    METRIC_GATEWAY_FAILURES,
+    METRIC_PROGRESS_ERRORS,
+    METRIC_QUARANTINED,
+    METRIC_REDELIVERED,
+    METRIC_RETRIES,
+    METRIC_ROLLOUT_RESUMPTIONS,
+    METRIC_ROLLOUT_TOKENS,
+    METRIC_SERVER_REQUESTS,
+    METRIC_SERVER_UPDATES,
+    METRIC_SESSIONS,
+    METRIC_STAGE_ERRORS,
+    METRIC_TASKS_RETURNED,
+    METRIC_WORKER_TIME,
+    SPAN_GENERATE,
+)
+
+# -- what an actor makes -----------------------------------------------------------------------------------------------
+
+TRAJECTORIES = Counter(
+    "trajectories_total",
+    "{trajectory}",
+    "Trajectories finished and acknowledged by the broker.",
+    exported="tidegate.trajectory.generated",
+)
+STEPS = Counter(
+    "steps_total", "{step}", "Environment steps or tokens generated.", exported="tidegate.actor.steps"
+)
+TASKS_FAILED = Counter(
+    "tasks_failed_total",
+    "{error}",
+    "Tasks whose rollouts failed.",
+    exported=METRIC_STAGE_ERRORS.of({ATTR_STAGE: SPAN_GENERATE}),
+    from_zero=True,
+)
+TASKS_RELEASED = Counter(
+    "tasks_released_total",
+    "{task}",
+    "Tasks released for redelivery while draining.",
+    exported=METRIC_TASKS_RETURNED.of({ATTR_CAUSE: "drained"}),
+)
+TASKS_REDELIVERED = Counter(
+    "tasks_redelivered_total",
+    "{message}",
+    "Deliveries of tasks after the first.",
+    exported=METRIC_REDELIVERED.of({ATTR_STREAM: "TASKS"}),
+    from_zero=True,
+)
+TASKS_DUPLICATE = Counter(
+    "tasks_duplicate_total",
+    "{message}",
+    "Redelivered tasks that this actor was already running.",
+    exported=False,
+)
+QUARANTINED = Counter(
+    "quarantined_total",
+    "{message}",
+    "Invalid messages moved to the QUARANTINE stream.",
+    exported=METRIC_QUARANTINED.of({}),
+    from_zero=True,
+)
+EPISODES_FAILED = Counter(
+    "episodes_failed_total",
+    "{episode}",
+    "Episodes of language models that failed.",
+    exported="tidegate.actor.episodes_failed",
+)
+BUSY_TASKS = Gauge("busy_tasks", "{task}", "Tasks in progress.", exported="tidegate.actor.busy_tasks")
+WORK_INVESTED_S = Gauge(
+    "work_invested_s", "s", "Time spent on the tasks in progress; ranks pods for deletion.", exported=False
+)
+
+# -- groups that end without a trajectory ------------------------------------------------------------------------------
+
+CUT = Counter(
+    "cut_total",
+    "{trajectory}",
+    "Trajectories cut because they would exceed the staleness budget.",
+    exported="tidegate.rollout.cut",
+)
+CUT_S = Counter(
+    "cut_s_total", "s", "Generation time of rollouts that were cut.", exported="tidegate.rollout.cut.time"
+)
+CUT_IN_BIN = Family(
+    Counter,
+    "cut_bin.*_total",
+    "{trajectory}",
+    "Trajectories cut, by curriculum bin.",
+    label=ATTR_BIN,
+    exported=False,
+)
+CUT_AT_LENGTH = Family(
+    Counter,
+    "cut_length.*_total",
+    "{trajectory}",
+    "Trajectories cut, by length when they were cut.",
+    label=ATTR_LENGTH,
+    exported=False,
+)
+EARLY_STOPPED = Counter(
+    "early_stopped_total",
+    "{trajectory}",
+    "Trajectories of groups stopped early because their first samples were rewarded alike.",
+    exported="tidegate.early_stop.trajectories",
+)
+EARLY_STOPPED_IN_BIN = Family(
+    Counter,
+    "early_stopped_bin.*_total",
+    "{trajectory}",
+    "Trajectories of groups stopped early, by curriculum bin.",
+    label=ATTR_BIN,
+    exported=False,
+)
+EARLY_STOPPED_GROUPS = Counter(
+    "early_stopped_groups_total", "{group}", "Groups stopped early.", exported=False
+)
+UNSAMPLED = Counter(
+    "unsampled_total",
+    "{trajectory}",
+    "Samples that early stops made unnecessary.",
+    exported="tidegate.early_stop.saved",
+)
+EARLY_STOP_CHECKS_FAILED = Counter(
+    "early_stop_checks_failed_total",
+    "{error}",
+    "Early-stop checks that no environment worker answered.",
+    exported="tidegate.early_stop.errors",
+)
+FAILED = Counter(
+    "failed_total", "{trajectory}", "Trajectories dropped because their task failed.", exported=False
+)
+FAILED_IN_BIN = Family(
+    Counter,
+    "failed_bin.*_total",
+    "{trajectory}",
+    "Trajectories dropped because their task failed, by curriculum bin.",
+    label=ATTR_BIN,
+    exported=False,
+)
+
+# -- partial rollouts --------------------------------------------------------------------------------------------------
+
+TOKENS_WRITTEN = Counter(
+    "tokens_written_total",
+    "{token}",
+    "Tokens generated in partial rollouts.",
+    exported=METRIC_ROLLOUT_TOKENS.of({ATTR_KIND: "written"}),
+)
+TOKENS_RESUMED = Counter(
+    "tokens_resumed_total",
+    "{token}",
+    "Tokens resumed from another actor's progress.",
+    exported=METRIC_ROLLOUT_TOKENS.of({ATTR_KIND: "resumed"}),
+)
+TOKENS_LOST = Counter(
+    "tokens_lost_total",
+    "{token}",
+    "Tokens of another actor's progress that could not be resumed.",
+    exported=METRIC_ROLLOUT_TOKENS.of({ATTR_KIND: "lost"}),
+    from_zero=True,
+)
+TOKENS_RELEASED = Counter(
+    "tokens_released_total",
+    "{token}",
+    "Tokens of partial rollouts released to other actors.",
+    exported=METRIC_ROLLOUT_TOKENS.of({ATTR_KIND: "released"}),
+)
+TOKENS_DROPPED = Counter(
+    "tokens_dropped_total",
+    "{token}",
+    "Tokens of partial rollouts that were dropped.",
+    exported=METRIC_ROLLOUT_TOKENS.of({ATTR_KIND: "dropped"}),
+)
+ROLLOUTS_RESUMED = Counter(
+    "rollouts_resumed_total",
+    "{task}",
+    "Tasks resumed from another actor's progress.",
+    exported=METRIC_ROLLOUT_RESUMPTIONS.of({ATTR_KIND: "resumed"}),
+)
+ROLLOUTS_RESTARTED = Counter(
+    "rollouts_restarted_total",
+    "{task}",
+    "Tasks restarted although another actor had made progress.",
+    exported=METRIC_ROLLOUT_RESUMPTIONS.of({ATTR_KIND: "restarted"}),
+)
+PROGRESS_UNREAD = Counter(
+    "progress_unread_total",
+    "{task}",
+    "Tasks whose checkpointed progress the broker did not return.",
+    exported=METRIC_ROLLOUT_RESUMPTIONS.of({ATTR_KIND: "unread"}),
+)
+PROGRESS_REFUSED = Counter(
+    "progress_refused_total",
+    "{task}",
+    "Tasks whose checkpointed progress was malformed.",
+    exported=METRIC_ROLLOUT_RESUMPTIONS.of({ATTR_KIND: "refused"}),
+)
+PROGRESS_KEPT = Counter(
+    "progress_kept_total", "{checkpoint}", "Checkpoints of partial rollouts to the broker.", exported=False
+)
+PROGRESS_BYTES = Counter(
+    "progress_bytes_total",
+    "By",
+    "Bytes of partial rollouts checkpointed to the broker.",
+    exported="tidegate.rollout.progress.size",
+)
+PROGRESS_NOT_KEPT = Counter(
+    "progress_not_kept_total",
+    "{error}",
+    "Checkpoints of partial rollouts that the broker refused.",
+    exported=METRIC_PROGRESS_ERRORS.of({ATTR_OPERATION: "write"}),
+)
+PROGRESS_NOT_PURGED = Counter(
+    "progress_not_purged_total",
+    "{error}",
+    "Checkpoints of finished rollouts that could not be purged.",
+    exported=METRIC_PROGRESS_ERRORS.of({ATTR_OPERATION: "purge"}),
+)
+
+# -- the policy --------------------------------------------------------------------------------------------------------
+
+SERVING_STEP = Gauge(
+    "serving_step",
+    "{version}",
+    "Policy version that the actor serves, as the step of its lineage.",
+    exported="tidegate.actor.policy_version",
+)
+SERVING_VERSION = Text("serving_version", "Policy version that the actor serves.", exported=False)
+WEIGHT_PULL_MS = Gauge("weight_pull_ms", "ms", "Duration of the newest pull of weights.", exported=False)
+POLICIES_REFUSED = Counter(
+    "policies_refused_total",
+    "{version}",
+    "Versions that the actor could not load.",
+    exported="tidegate.actor.policies_refused",
+)
+PULL_RETRIES = Counter(
+    "pull_retries_total",
+    "{retry}",
+    "Pulls of weights repeated after a transient failure.",
+    exported=METRIC_RETRIES.of({ATTR_OPERATION: "pull_weights"}),
+)
+SWAPS = Counter(
+    "swaps_total", "{swap}", "Changes of the served version.", exported="tidegate.actor.weight_swaps"
+)
+SWAP_MS = Counter(
+    "swap_ms_total",
+    "ms",
+    "Time spent changing the served version.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "swap"}),
+)
+
+# -- where its time goes -----------------------------------------------------------------------------------------------
+
+BUSY_S = Counter(
+    "busy_s_total", "s", "Time spent on rollouts.", exported=METRIC_WORKER_TIME.of({ATTR_STATE: "busy"})
+)
+WAIT_TASK_S = Counter(
+    "wait_task_s_total",
+    "s",
+    "Time spent waiting for a task.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "wait_task"}),
+)
+WAIT_POLICY_S = Counter(
+    "wait_policy_s_total",
+    "s",
+    "Time spent waiting for a policy version that the waiting tasks accept.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "wait_policy"}),
+)
+WAIT_BROKER_S = Counter(
+    "wait_broker_s_total",
+    "s",
+    "Time spent without a task while the broker was unreachable.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "wait_broker"}),
+)
+WAIT_PUBLISH_S = Counter(
+    "wait_publish_s_total",
+    "s",
+    "Time spent waiting for the broker to accept rollouts.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "wait_publish"}),
+)
+WAIT_SCORE_S = Counter(
+    "wait_score_s_total",
+    "s",
+    "Time spent waiting for rewards of early-stop checks.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "wait_score"}),
+)
+WAIT_SESSION_S = Counter(
+    "wait_session_s_total",
+    "s",
+    "Time spent waiting for answers of tool sessions.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "wait_session"}),
+)
+WAIT_LATENCY_S = Counter(
+    "wait_latency_s_total",
+    "s",
+    "Time spent in the configured latency of the environment; part of busy.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "wait_latency"}),
+)
+EVALUATION_S = Counter(
+    "evaluation_s_total",
+    "s",
+    "Time spent on evaluations.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "evaluation"}),
+)
+
+# -- retries -----------------------------------------------------------------------------------------------------------
+
+ENGINE_RETRIES = Counter(
+    "engine_retries_total",
+    "{retry}",
+    "Calls of the engine repeated after a transient failure.",
+    exported=METRIC_RETRIES.of({ATTR_OPERATION: "generate"}),
+)
+
+# -- tool sessions -----------------------------------------------------------------------------------------------------
+
+SESSIONS_OPENED = Counter(
+    "sessions_opened_total",
+    "{session}",
+    "Tool sessions opened at environment workers.",
+    exported=METRIC_SESSIONS.of({ATTR_OUTCOME: "opened"}),
+)
+SESSIONS_LOST = Counter(
+    "sessions_lost_total",
+    "{session}",
+    "Tool sessions lost with their environment worker, and opened again at another.",
+    exported=METRIC_SESSIONS.of({ATTR_OUTCOME: "lost"}),
+)
+SESSION_RETRIES = Counter(
+    "session_retries_total",
+    "{retry}",
+    "Attempts to open a tool session repeated after a transient failure.",
+    exported=METRIC_RETRIES.of({ATTR_OPERATION: "open_session"}),
+)
+SESSION_BACKPRESSURE = Counter(
+    "session_backpressure_total",
+    "{session}",
+    "Attempts to open a tool session that found the worker full; the worker exports them.",
+    exported=False,
+)
+
+# -- evaluations -------------------------------------------------------------------------------------------------------
+
+EVALUATIONS = Counter(
+    "evaluations_total",
+    "{evaluation}",
+    "Evaluations on the held-out problems completed.",
+    exported="tidegate.evaluation.completed",
+)
+EVALUATIONS_FAILED = Counter(
+    "evaluations_failed_total",
+    "{evaluation}",
+    "Evaluations on the held-out problems that failed.",
+    exported="tidegate.evaluation.failed",
+)
+EVALUATION_SOLVED_SHARE = Gauge(
+    "evaluation_solved_share",
+    "1",
+    "Share of the held-out problems solved in this actor's newest evaluation.",
+    exported="tidegate.evaluation.solved_share",
+)
+EVALUATION_MEAN_REWARD = Gauge(
+    "evaluation_mean_reward",
+    "",
+    "Mean reward of this actor's newest evaluation.",
+    exported="tidegate.evaluation.mean_reward",
+)
+EVALUATION_VERSION = Text("evaluation_version", "Version of this actor's newest evaluation.", exported=False)
+
+# -- an inference server beside the actor ------------------------------------------------------------------------------
+
+SERVER_UPDATES = Counter(
+    "server_updates_total",
+    "{update}",
+    "Weight updates that the inference server took.",
+    exported=METRIC_SERVER_UPDATES.of({ATTR_KIND: "taken"}),
+)
+SERVER_UPDATES_REFUSED = Counter(
+    "server_updates_refused_total",
+    "{update}",
+    "Weight updates that failed, or whose probe differed too much.",
+    exported=METRIC_SERVER_UPDATES.of({ATTR_KIND: "refused"}),
+)
+SERVER_REQUESTS_KEPT = Counter(
+    "server_requests_kept_total",
+    "{request}",
+    "Requests in flight that an update of the inference server kept.",
+    exported=METRIC_SERVER_REQUESTS.of({ATTR_KIND: "kept"}),
+)
+SERVER_STREAMS_CUT = Counter(
+    "server_streams_cut_total",
+    "{request}",
+    "Requests in flight that an update of the inference server cut; they are resumed as new ones.",
+    exported=METRIC_SERVER_REQUESTS.of({ATTR_KIND: "cut"}),
+)
+SERVER_LOSSES = Counter(
+    "server_losses_total",
+    "{loss}",
+    "Times that the inference server became unreachable.",
+    exported="tidegate.inference_server.losses",
+)
+SERVER_PAUSE_MS = Gauge(
+    "server_pause_ms",
+    "ms",
+    "Pause of the inference server in its newest update.",
+    exported="tidegate.inference_server.pause",
+)
+SERVER_UPDATE_MS = Gauge(
+    "server_update_ms",
+    "ms",
+    "Loading of weights within that pause.",
+    exported="tidegate.inference_server.load",
+)
+SERVER_PROBE_ERROR = Gauge(
+    "server_probe_error",
+    "",
+    "Mean difference between the log-probabilities of the inference server and of the policy after the newest"
+    " update, in nats.",
+    exported="tidegate.inference_server.probe_error",
+)
+
+# -- the gateway for agents --------------------------------------------------------------------------------------------
+
+GATEWAY_OPEN_EPISODES = Gauge(
+    "gateway_episodes",
+    "{episode}",
+    "Gateway episodes that an agent holds or may begin.",
+    exported="tidegate.gateway.open_episodes",
+)
+GATEWAY_EPISODES = Counter(
+    "gateway_episodes_total",
+    "{episode}",
+    "Gateway episodes that ended with at least one call.",
+    exported="tidegate.gateway.episodes",
+)
+GATEWAY_EPISODES_WITHOUT_CALLS = Counter(
+    "gateway_episodes_without_calls_total",
+    "{episode}",
+    "Gateway episodes that ended without a call.",
+    exported=METRIC_GATEWAY_FAILURES.of({ATTR_CAUSE: "no_calls"}),
+)
+GATEWAY_EPISODES_WITHOUT_REWARD = Counter(
+    "gateway_episodes_without_reward_total",
+    "{episode}",
+    "Gateway episodes that ended without a reward.",
+    exported=METRIC_GATEWAY_FAILURES.of({ATTR_CAUSE: "no_reward"}),
+)
+GATEWAY_PROGRAMS_FAILED = Counter(
+    "gateway_programs_failed_total",
+    "{episode}",
+    "Agent programs that exited with an error.",
+    exported=METRIC_GATEWAY_FAILURES.of({ATTR_CAUSE: "program_failed"}),
+)
+GATEWAY_BRANCHES_DROPPED = Counter(
+    "gateway_branches_dropped_total",
+    "{branch}",
+    "Conversation branches dropped in favour of the longest of their episode.",
+    exported="tidegate.gateway.branches_dropped",
+)
+GATEWAY_SCORE_RETRIES = Counter(
+    "gateway_score_retries_total",
+    "{retry}",
+    "Scorings of gateway episodes repeated after a transient failure.",
+    exported=METRIC_RETRIES.of({ATTR_OPERATION: "score"}),
+)
+GATEWAY_CALLS = Counter(
+    "gateway_calls_total", "{call}", "Calls of agents answered.", exported="tidegate.gateway.calls"
+)
+GATEWAY_REFUSED = Family(
+    Counter,
+    "gateway_refused_*_total",
+    "{call}",
+    "Calls of agents refused, by HTTP status.",
+    label=ATTR_HTTP_STATUS,
+    exported="tidegate.gateway.calls_refused",
+)

@@ -1,0 +1,245 @@
+"""Statistics of the learner."""
+
+from tidegate.catalogue.kinds import Counter, Family, Gauge, Text
+from tidegate.catalogue.telemetry import (
+    ATTR_OPERATION,
+    ATTR_PHASE,
+    ATTR_SLO,
+    ATTR_STAGE,
+    ATTR_STATE,
+    METRIC_RANK_TIME,
+    METRIC_RETRIES,
+    METRIC_STAGE_ERRORS,
+    METRIC_WORKER_TIME,
+    SPAN_CONSUME,
+)
+
+VERSION_STEP = Gauge(
+    "version_step",
+    "{version}",
+    "Newest policy version, as the step of its lineage.",
+    exported="tidegate.learner.policy_version",
+)
+VERSION = Text("version", "Newest policy version, with its lineage.", exported=False)
+PUBLISHED_VERSION = Text("published_version", "Newest version given to weight distribution.", exported=False)
+PUBLISHED_AT_S = Gauge(
+    "published_at_s", "s", "Unix time at which it was given to weight distribution.", exported=False
+)
+TRAINED_TRAJECTORIES = Counter(
+    "trained_trajectories_total", "{trajectory}", "Trajectories trained in this lineage.", exported=False
+)
+TRAINED_STEPS = Counter(
+    "trained_steps_total",
+    "{step}",
+    "Environment steps or tokens trained.",
+    exported="tidegate.learner.steps",
+)
+EPISODES = Counter(
+    "episodes_total", "{episode}", "Episodes that ended.", exported="tidegate.learner.episodes"
+)
+MEAN_RETURN = Gauge(
+    "mean_return", "", "Mean return of the last episodes.", exported="tidegate.learner.mean_return"
+)
+MEAN_REWARD = Gauge(
+    "mean_reward", "", "Mean reward of the newest batch.", exported="tidegate.learner.mean_reward"
+)
+WARMUP_STEPS = Gauge("warmup_steps", "{step}", "Gradient steps of the supervised warm-up.", exported=False)
+WARMUP_SOLVED_SHARE = Gauge(
+    "warmup_solved_share", "1", "Share of problems solved during the warm-up.", exported=False
+)
+REPLICAS = Gauge("replicas", "{rank}", "Data-parallel ranks.", exported="tidegate.learner.ranks")
+
+BUSY_S = Counter(
+    "busy_s_total", "s", "Time spent in updates.", exported=METRIC_WORKER_TIME.of({ATTR_STATE: "busy"})
+)
+WAIT_BATCH_S = Counter(
+    "wait_batch_s_total",
+    "s",
+    "Time spent waiting for a batch.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "wait_batch"}),
+)
+COMMIT_S = Counter(
+    "commit_s_total",
+    "s",
+    "Time spent committing trained batches to the store.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "commit"}),
+)
+PUBLISH_S = Counter(
+    "publish_s_total",
+    "s",
+    "Time spent publishing versions.",
+    exported=METRIC_WORKER_TIME.of({ATTR_STATE: "publish"}),
+)
+SEND_S = Counter(
+    "send_s_total",
+    "s",
+    "Time spent sending batches to the other ranks.",
+    exported=METRIC_RANK_TIME.of({ATTR_PHASE: "send"}),
+)
+REDUCE_S = Counter(
+    "reduce_s_total",
+    "s",
+    "Time spent reducing gradients with the other ranks.",
+    exported=METRIC_RANK_TIME.of({ATTR_PHASE: "reduce"}),
+)
+COMPUTE_S = Counter(
+    "compute_s_total",
+    "s",
+    "Time spent computing gradients.",
+    exported=METRIC_RANK_TIME.of({ATTR_PHASE: "compute"}),
+)
+
+LAG_LAST_MAX = Gauge("lag_last_max", "{version}", "Largest lag in the newest batch.", exported=False)
+LAG_MEAN = Gauge("lag_mean", "{version}", "Mean lag of the last trained trajectories.", exported=False)
+LAG_P95 = Gauge(
+    "lag_p95", "{version}", "95th percentile of the lag of the last trained trajectories.", exported=False
+)
+AGE_LAST_P95_S = Gauge(
+    "age_last_p95_s", "s", "95th percentile of the age in the newest batch.", exported=False
+)
+RESPONSE_TIER = Gauge(
+    "response_tier",
+    "{tier}",
+    "Tier of the graded response to staleness that is in force.",
+    exported="tidegate.response.tier",
+)
+RESPONSE_DRAIN = Gauge(
+    "response_drain", "", "1 while the graded response asks admission to drain.", exported=False
+)
+SLO_GOOD = Family(
+    Counter,
+    "slo_good.*_total",
+    "{trajectory}",
+    "Trained trajectories within the bound of an objective; admission exports them.",
+    label=ATTR_SLO,
+    exported=False,
+)
+SLO_BAD = Family(
+    Counter,
+    "slo_bad.*_total",
+    "{trajectory}",
+    "Trained trajectories outside the bound of an objective; admission exports them.",
+    label=ATTR_SLO,
+    exported=False,
+)
+
+OUTDATED_BATCHES = Counter(
+    "outdated_batches_total",
+    "{batch}",
+    "Leased batches that exceeded the staleness budget before their update and were released.",
+    exported="tidegate.learner.outdated_batches",
+    from_zero=True,
+)
+INVALID_BATCHES = Counter(
+    "invalid_batches_total",
+    "{error}",
+    "Batches whose update produced values that are not finite.",
+    exported=METRIC_STAGE_ERRORS.of({ATTR_STAGE: SPAN_CONSUME}),
+)
+RETRIES = Counter(
+    "retries_total",
+    "{retry}",
+    "Calls to the store and to weight distribution repeated after a transient failure.",
+    exported=METRIC_RETRIES.of({ATTR_OPERATION: "learner_call"}),
+)
+CHECKPOINTS = Counter(
+    "checkpoints_total", "{checkpoint}", "Checkpoints written.", exported="tidegate.learner.checkpoints"
+)
+CHECKPOINT_FAILURES = Counter(
+    "checkpoint_failures_total",
+    "{checkpoint}",
+    "Checkpoints that could not be written.",
+    exported="tidegate.learner.checkpoint_failures",
+)
+CORRUPT_CHECKPOINTS = Counter(
+    "corrupt_checkpoints_total",
+    "{checkpoint}",
+    "Checkpoints that could not be read at the start, and were skipped.",
+    exported="tidegate.learner.corrupt_checkpoints",
+)
+CHECKPOINTED = Text("checkpointed", "Version of the newest checkpoint.", exported=False)
+REVIVED_TRAJECTORIES = Gauge(
+    "revived_trajectories",
+    "{trajectory}",
+    "Trajectories made available again by the restore at the start; the store exports them.",
+    exported=False,
+)
+
+# What an objective and its optimizer report of each update (``algorithms.loss``).
+LOSS = Gauge("loss", "", "Loss of the newest update.", exported="tidegate.learner.loss")
+ESS = Gauge(
+    "ess",
+    "1",
+    "Effective sample size of the newest batch, as a share of its size.",
+    exported="tidegate.learner.effective_sample_size",
+)
+CLIPPED_FRACTION = Gauge(
+    "clipped_fraction",
+    "1",
+    "Share of the newest batch whose gradient was clipped.",
+    exported="tidegate.learner.clipped_fraction",
+)
+GRAD_NORM = Gauge(
+    "grad_norm", "", "Gradient norm of the newest update.", exported="tidegate.learner.grad_norm"
+)
+LEARNING_RATE = Gauge(
+    "learning_rate", "", "Learning rate of the newest update.", exported="tidegate.learner.learning_rate"
+)
+ENTROPY = Gauge("entropy", "", "Entropy of the policy, in nats.", exported="tidegate.learner.entropy")
+MISMATCH_KL = Gauge(
+    "mismatch_kl",
+    "",
+    "Divergence of the trained policy from the one that generated the batch, in nats.",
+    exported="tidegate.learner.mismatch_kl",
+)
+REFERENCE_KL = Gauge(
+    "reference_kl",
+    "",
+    "Divergence of the trained policy from the reference policy, in nats.",
+    exported="tidegate.learner.reference_kl",
+)
+EXPLAINED_VARIANCE = Gauge(
+    "explained_variance",
+    "1",
+    "Share of the returns' variance that the critic explains.",
+    exported="tidegate.learner.explained_variance",
+)
+ZERO_SIGNAL_FRACTION = Gauge(
+    "zero_signal_fraction",
+    "1",
+    "Share of the newest batch in groups of equal rewards.",
+    exported="tidegate.learner.zero_signal_fraction",
+)
+POLICY_LOSS = Gauge("policy_loss", "", "Policy term of the loss.", exported=False)
+VALUE_LOSS = Gauge("value_loss", "", "Value term of the loss.", exported=False)
+VALUE_MEAN = Gauge("value_mean", "", "Mean value estimate of the newest batch.", exported=False)
+VALUE_CLIPPED_FRACTION = Gauge(
+    "value_clipped_fraction", "1", "Share of the value errors that were clipped.", exported=False
+)
+TRUNCATED_FRACTION = Gauge(
+    "truncated_fraction", "1", "Share of the importance ratios that were truncated.", exported=False
+)
+RATIO_MEAN = Gauge("ratio_mean", "1", "Mean importance ratio of the newest batch.", exported=False)
+REWARD_MEAN = Gauge("reward_mean", "", "Mean reward that the update used.", exported=False)
+LAST_SEND_S = Gauge(
+    "send_s", "s", "Time of the newest update spent sending to the other ranks.", exported=False
+)
+LAST_REDUCE_S = Gauge("reduce_s", "s", "Time of the newest update spent reducing gradients.", exported=False)
+LAST_COMPUTE_S = Gauge(
+    "compute_s", "s", "Time of the newest update spent computing gradients.", exported=False
+)
+_DIAGNOSTICS = {
+    str(gauge): gauge
+    for gauge in (
+        *(LOSS, ESS, CLIPPED_FRACTION, GRAD_NORM, LEARNING_RATE, ENTROPY, MISMATCH_KL, REFERENCE_KL),
+        *(EXPLAINED_VARIANCE, ZERO_SIGNAL_FRACTION, POLICY_LOSS, VALUE_LOSS, VALUE_MEAN),
+        *(VALUE_CLIPPED_FRACTION, TRUNCATED_FRACTION, RATIO_MEAN, REWARD_MEAN),
+        *(LAST_SEND_S, LAST_REDUCE_S, LAST_COMPUTE_S),
+    )
+}
+
+
+def diagnostic(name: str) -> Gauge:
+    """The statistic for a metric of an objective; one that is not declared here is on the board, not exported."""
+    found = _DIAGNOSTICS.get(name)
+    return found if found is not None else Gauge(name, "", "Diagnostic of the objective.", exported=False)

@@ -1,0 +1,14 @@
+"""Statistics of the supervisor of ``tidegate up``, one of each kind for every process. Read by the live view only."""
+
+from tidegate.catalogue.kinds import Counter, Family, Gauge
+
+RESTARTS = Counter("restarts_total", "{restart}", "Restarts of all processes together.", exported=False)
+RESTARTS_OF = Family(
+    Counter, "restarts_total.*", "{restart}", "Restarts of a process.", label="process", exported=False
+)
+CPU_SHARE_OF = Family(
+    Gauge, "cpu_share.*", "1", "CPU cores used by a process.", label="process", exported=False
+)
+PSS_MB_OF = Family(
+    Gauge, "pss_mb.*", "MB", "Proportional memory of a process.", label="process", exported=False
+)
