@@ -4,6 +4,7 @@ from collections import deque
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -117,6 +118,7 @@ def steps_to_target(*, seed: int, lag: int) -> int | None:
     return None
 
 
+@pytest.mark.slow
 def test_the_defaults_solve_cartpole_within_their_budget() -> None:
     torch.set_num_threads(1)
     assert steps_to_target(seed=0, lag=1) is not None

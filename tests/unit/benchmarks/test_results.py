@@ -206,6 +206,7 @@ def test_an_objective_holds_up_to_the_lag_before_it_first_falls_short() -> None:
     assert "gspo" in page
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_told_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"worker \d died: see .*worker-\d\.log"):
         staleness.measure(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import num_examples
 from tidegate.core.balance import Bottleneck, Signals, diagnose
 from tidegate.core.scaling import ScalingConfig, ScalingState, ScalingView, advance, needed_replicas
 
@@ -185,7 +186,7 @@ VIEWS = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(
     steps=st.lists(st.tuples(st.floats(-1.0, 400.0), VIEWS), min_size=1, max_size=6),
     low=st.integers(0, 5),
@@ -223,7 +224,7 @@ def test_bounds_the_rate_and_other_peoples_scale_hold_whatever_is_seen(
             )
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(VIEWS, st.floats(0.0, 1e5))
 def test_the_same_tick_twice_changes_nothing(view: ScalingView, now_s: float) -> None:
     first = advance(ScalingState(), view, PROMPT, now_s=now_s)

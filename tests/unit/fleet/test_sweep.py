@@ -55,6 +55,7 @@ def test_more_actors_than_a_synchronous_batch_stop_helping() -> None:
     assert found.async_stops_helping_at is None
 
 
+@pytest.mark.slow
 def test_lag_of_free_actors_passes_a_bound_where_their_number_less_one_does() -> None:
     found = sweep("actors=8..13:all", batch_size=1, max_lag=1024, horizon_s=30, lag_bound=9.5)
     # The mean lag of N free actors is N - 1.

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import num_examples
 from tests.unit.models.continuous_support import (
     SPEC,
     CountingLm,
@@ -36,7 +37,7 @@ ROWS = st.builds(
 EVENTS = st.one_of(st.lists(ROWS, max_size=5), st.just("swap"), st.integers(0, 7))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(
     schedule=st.lists(EVENTS, min_size=1, max_size=14),
     slots=st.integers(1, 6),
@@ -185,7 +186,7 @@ def test_what_contexts_begin_with_is_read_once_for_all_of_them() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 24), st.integers(1, 6)), min_size=1, max_size=12), st.integers(8, 64)
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 def test_stems_of_any_length_change_no_logprob(shapes: list[tuple[int, int]], tokens_per_pass: int) -> None:
     """Contexts that share more or less of their beginning, some the beginning of others, and passes of any size."""
     model = make_model(0)

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.support.examples import num_examples
 from tidegate.core.admission import Limits
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, TidegateError
@@ -155,7 +156,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-JournalMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=15)
+JournalMachine.TestCase.settings = settings(max_examples=num_examples(40), stateful_step_count=15)
 TestJournalAgreesWithItsModel = JournalMachine.TestCase
 
 

@@ -14,6 +14,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.examples import num_examples
 from tests.unit.trajectory_store.building import LIMITS, make_trajectory, message_of, open_store
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.errors import ConflictError
@@ -416,5 +417,5 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.told[name] in expected.get(row.state, {row.state})
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+LedgerMachine.TestCase.settings = settings(max_examples=num_examples(60), stateful_step_count=40)
 TestLedgerAgainstAnObviousAccount = LedgerMachine.TestCase

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import num_examples
 from tidegate.core.planner.rebalance import rebalance
 from tidegate.core.planner.scaling import speedup
 from tidegate.core.planner.stages import Loop, throughput
@@ -52,7 +53,7 @@ def test_target_beyond_reach_is_not_pretended() -> None:
     assert found == rebalance(FORTY, prices=PRICES)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(
     num_actors=st.integers(1, 30),
     actor_rate=st.floats(10.0, 200.0),

@@ -184,6 +184,7 @@ def test_parameters_of_two_dtypes_are_refused() -> None:
         AdamW({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.float64)}, learning_rate=0.1)
 
 
+@pytest.mark.slow
 def test_learner_trains_and_restores_without_loading_torchs_compiler(pytestconfig: pytest.Config) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WHOLE_LEARNER],
