@@ -6,15 +6,24 @@ from typing import Any
 
 import msgspec
 
+from tidegate.cli.plan import answer as answers
 from tidegate.cli.plan.answer import PlanAnswer, PlanQuestion
+from tidegate.cli.plan.javascript import translate
+from tidegate.core import distributions, prices
 from tidegate.core.distributions import Durations, Histogram, histogram_of
 from tidegate.core.errors import ConfigError
+from tidegate.core.planner import rebalance, rollout, scaling, stages, tails
 from tidegate.core.planner.rollout import RolloutLoop
 
 HERE = Path(__file__).parent
 SHARED_STYLE = HERE.parent / "report" / "style.css"
 # Enough quantiles for the mean of a tail within a thousandth; a page with every draw of a long run would not open.
 QUANTILES = 1024
+# What model.js and the sliders use of the planner.
+ROOTS = (
+    "work_out", "PlanQuestion", "Loop", "Prices", "RolloutLoop", "Fixed", "Exponential", "Lognormal", "Histogram",
+    "SPEEDUP_MIN", "capacities", "replicas_max", "speedup", "throughput", "usd_per_h", "usd_per_million",
+)  # fmt: skip
 
 
 def write_page(path: Path, question: PlanQuestion, answer: PlanAnswer) -> None:
@@ -37,12 +46,18 @@ def render_page(question: PlanQuestion, answer: PlanAnswer) -> str:
     page = _read("page.html")
     for mark, text in (
         ("/* style */", SHARED_STYLE.read_text(encoding="utf-8") + _read("page.css")),
-        ("/* model */", _read("model.js")),
+        ("/* model */", model_script()),
         ("/* draw */", _read("page.js")),
         ('"data"', encoded),
     ):
         page = page.replace(mark, text)
     return page
+
+
+def model_script() -> str:
+    """The planner's formulas in JavaScript, translated from core/planner, behind the names that the page uses."""
+    modules = (distributions, prices, scaling, stages, tails, rebalance, rollout, answers)
+    return "\n".join((_read("runtime.js"), translate(modules, ROOTS), _read("model.js")))
 
 
 def as_data(question: PlanQuestion) -> dict[str, Any]:

@@ -136,7 +136,9 @@ def _key(candidate: Loop, loop: Loop, prices: Prices, wanted: float) -> tuple[bo
         + abs(candidate.num_environments - loop.num_environments)
         + abs(candidate.num_replicas - loop.num_replicas)
     )
-    return throughput(candidate) < wanted, round(_cost(candidate, prices), 9), moved
+    rate = throughput(candidate)
+    cost = usd_per_million(usd_per_h(candidate, prices), per_s=rate)
+    return rate < wanted, round(cost, 9), moved
 
 
 def _sentence(loop: Loop, best: Loop, before: float, after: float) -> str:

