@@ -25,7 +25,7 @@ from tidegate.task_queue.state import TrajectoryState, state_after
 from tidegate.trajectory_store import restore
 from tidegate.trajectory_store.ledger import Ledger
 from tidegate.trajectory_store.state import Location
-from tidegate.trajectory_store.store import Intake, Store
+from tidegate.trajectory_store.store import Ingested, Store
 
 pytestmark = pytest.mark.simulation
 
@@ -95,7 +95,7 @@ def test_catches_a_queue_that_ignores_drops(monkeypatch: pytest.MonkeyPatch) -> 
 def test_catches_a_store_that_acknowledges_what_it_did_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Store.ingest
 
-    def lose_the_last(store: Store, messages: Sequence[Any], *, now_s: float) -> Intake:
+    def lose_the_last(store: Store, messages: Sequence[Any], *, now_s: float) -> Ingested:
         return real(store, messages[:-1], now_s=now_s)
 
     monkeypatch.setattr(Store, "ingest", lose_the_last)

@@ -22,7 +22,7 @@ from tidegate.core.prices import dollars
 from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import REMEDIES
 from tidegate.launch.run_folder import find_folder, read_plan
-from tidegate.wire.clients.admission import AdmissionClient, Diagnosis
+from tidegate.wire.clients.admission import AdmissionClient, BottleneckReport
 
 # Signals worth a line, in the order of the loop; the others are in --json.
 SHOWN = (
@@ -107,7 +107,7 @@ def _broken(verdict: Verdict) -> str:
     return f"{verdict.condition}{found}, objective {objective_text(verdict.slo)}{cause}"
 
 
-def diagnosis_of_samples(folder: Path) -> Diagnosis:
+def diagnosis_of_samples(folder: Path) -> BottleneckReport:
     """The diagnosis from the last sample that admission wrote while the run worked.
 
     Raises:
@@ -122,7 +122,7 @@ def diagnosis_of_samples(folder: Path) -> Diagnosis:
         )
     known = {name: sample[name] for name in Signals.__struct_fields__ if name in sample}
     found = diagnose(msgspec.convert(known, Signals))
-    return Diagnosis(found.bottleneck, found.sentence, found.fix, numbers(known))
+    return BottleneckReport(found.bottleneck, found.sentence, found.fix, numbers(known))
 
 
 def signals_of(numbers_by_name: dict[str, float]) -> Signals:
@@ -136,7 +136,9 @@ def signals_of(numbers_by_name: dict[str, float]) -> Signals:
     return Signals(**fields)
 
 
-def render(diagnosis: Diagnosis, advice: Advice, broken: Sequence[BrokenObjective] = ()) -> RenderableType:
+def render(
+    diagnosis: BottleneckReport, advice: Advice, broken: Sequence[BrokenObjective] = ()
+) -> RenderableType:
     """The bottleneck, its fix and cost, broken objectives, why the alternatives do not help, and the signals."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bright_black")

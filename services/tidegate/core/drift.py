@@ -30,7 +30,7 @@ SAMPLES_MIN = 60
 SAMPLES_PER_BIN_MIN = 10
 CHANCE_DEVIATIONS = 2.0
 # Looks that a window keeps; between them the window's edge is off by one part in this many.
-LOOKS_MAX = 32
+SAMPLES_MAX = 32
 
 Histogram = Mapping[str, float]
 
@@ -42,7 +42,7 @@ class Mix(msgspec.Struct, frozen=True):
     trained: dict[str, float]
 
 
-class Look(msgspec.Struct, frozen=True):
+class MixSample(msgspec.Struct, frozen=True):
     """The counts at one moment."""
 
     at_s: float
@@ -50,28 +50,28 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class MixWindow(msgspec.Struct, frozen=True):
-    """The counts of the last ``LOOKS_MAX`` looks, oldest first, at most one each part of the window."""
+    """The counts of the last ``SAMPLES_MAX`` samples, oldest first, at most one each part of the window."""
 
-    looks: tuple[Look, ...] = ()
+    samples: tuple[MixSample, ...] = ()
 
     def note(self, mix: Mix, *, at_s: float, window_s: float) -> "MixWindow":
-        """The window after one more look; a clock that went back starts it anew."""
-        if self.looks and at_s < self.looks[-1].at_s:
-            return MixWindow((Look(at_s, mix),))
-        looks = self.looks
-        if len(looks) >= 2 and at_s - looks[-2].at_s < window_s / (LOOKS_MAX - 2):
-            looks = looks[:-1]  # the newest one moves on until it is far enough from the one before
-        looks = (*looks, Look(at_s, mix))
+        """The window after one more sample; a clock that went back restarts it."""
+        if self.samples and at_s < self.samples[-1].at_s:
+            return MixWindow((MixSample(at_s, mix),))
+        samples = self.samples
+        if len(samples) >= 2 and at_s - samples[-2].at_s < window_s / (SAMPLES_MAX - 2):
+            samples = samples[:-1]  # the newest one moves on until it is far enough from the one before
+        samples = (*samples, MixSample(at_s, mix))
         first = 0
-        while len(looks) - first > 2 and looks[first + 1].at_s <= at_s - window_s:
+        while len(samples) - first > 2 and samples[first + 1].at_s <= at_s - window_s:
             first += 1
-        return MixWindow(looks[first:][-LOOKS_MAX:])
+        return MixWindow(samples[first:][-SAMPLES_MAX:])
 
     def increase(self) -> Mix:
         """What was decided and trained over the window; a counter that went back counts from zero."""
-        if not self.looks:
+        if not self.samples:
             return Mix({}, {})
-        before, after = self.looks[0].mix, self.looks[-1].mix
+        before, after = self.samples[0].mix, self.samples[-1].mix
         return Mix(_increase(before.decided, after.decided), _increase(before.trained, after.trained))
 
 

@@ -27,7 +27,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)]
 # A learner that hardly ever works says no more about the need than that it is large; the steps say how fast.
 LEARNER_BUSY_MIN = 0.02
 # Looks are kept as the means of this many parts of the longer window: a mean, because the largest of three hundred
-# noisy looks is never the number that is needed.
+# noisy samples is never the number that is needed.
 SLOTS = 20
 # Of the pods that were asked for, this share must report before more are asked for: what does not come adds nothing.
 JOINED_SHARE = 0.9
@@ -45,7 +45,7 @@ class ScalingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``stabilise_out_s``, ``stabilise_in_s`` (seconds): a need must have lasted so long; the smallest need of the first
     window counts for scaling out, the largest of the second for scaling in. The second should be the longer one: an
     actor too few costs the learner, one too many only itself.
-    ``settle_s`` (seconds): looks that count for nothing after the number of actors changed; above
+    ``settle_s`` (seconds): samples that count for nothing after the number of actors changed; above
     ``admission.window_s``, or the ratios still speak of the number before.
     ``actor_idle_share``: the share of their time that actors are left idle when scaling in, so that noise does not
     bring them back.
@@ -121,7 +121,7 @@ class Recommendation(msgspec.Struct, frozen=True):
     needed: int = 0
 
 
-class Look(msgspec.Struct, frozen=True):
+class NeedSample(msgspec.Struct, frozen=True):
     """The needs seen in one part of the window, which begins at ``from_s``."""
 
     from_s: float
@@ -136,7 +136,7 @@ class Look(msgspec.Struct, frozen=True):
 class ScalingState(msgspec.Struct, frozen=True):
     """What one tick leaves to the next; a new process begins with an empty one and waits for whole windows again.
 
-    ``at_s``: when it was advanced last. ``changed_at_s``: of the last step. ``since_s``: since when ``looks`` have no
+    ``at_s``: when it was advanced last. ``changed_at_s``: of the last step. ``since_s``: since when ``samples`` have no
     gap. ``num_actors``, ``joined_at_s``: how many reported, and since when. ``working``: the last number that was not
     0, to come back to after a pause. ``steps`` counts. Times on a monotonic clock.
     """
@@ -144,7 +144,7 @@ class ScalingState(msgspec.Struct, frozen=True):
     recommendation: Recommendation | None = None
     at_s: float = 0.0
     changed_at_s: float | None = None
-    looks: tuple[Look, ...] = ()
+    samples: tuple[NeedSample, ...] = ()
     since_s: float | None = None
     num_actors: int = -1
     joined_at_s: float = 0.0
@@ -242,14 +242,14 @@ def _target(
     """Where to go, why, and the need that is seen; a need counts once its window is whole."""
     current, signals = view.current(), view.signals
     measured_s = 0.0 if state.since_s is None else now_s - state.since_s
-    if not state.looks or state.since_s is None:
+    if not state.samples or state.since_s is None:
         return current, "nothing is measured yet", 0
     rates = (
         f"actors idle {actors_idle_ratio(signals):.0%}, the learner {signals.learner_idle_ratio:.0%} of its time,"
         f" lag {signals.lag_mean:.1f} of {signals.max_lag}"
     )
-    least = min(look.mean() for look in _within(state, config.stabilise_out_s, now_s=now_s))
-    most = max(look.mean() for look in _within(state, config.stabilise_in_s, now_s=now_s))
+    least = min(sample.mean() for sample in _within(state, config.stabilise_out_s, now_s=now_s))
+    most = max(sample.mean() for sample in _within(state, config.stabilise_in_s, now_s=now_s))
     out, inwards = (config.clamp(max(1, _ceil(needed))) for needed in (least, most))
     if out > current:
         if measured_s >= config.stabilise_out_s:
@@ -266,7 +266,7 @@ def _target(
 
 
 def _looked(state: ScalingState, view: ScalingView, config: ScalingConfig, *, now_s: float) -> ScalingState:
-    """Take in one look; what cannot be measured leaves a gap, and a gap starts the windows anew.
+    """Add one sample; what cannot be measured leaves a gap, and a gap restarts the windows.
 
     A hard sync is no gap: it is over in seconds, and comes back every few versions.
     """
@@ -276,21 +276,21 @@ def _looked(state: ScalingState, view: ScalingView, config: ScalingConfig, *, no
         return state
     needed = needed_replicas(view, config)
     if needed is None:
-        return replace(state, looks=(), since_s=None)
+        return replace(state, samples=(), since_s=None)
     slot_s = max(1.0, config.stabilise_in_s / SLOTS)
-    newest = state.looks[-1] if state.looks else None
+    newest = state.samples[-1] if state.samples else None
     if newest is not None and now_s - newest.from_s < slot_s:
-        merged = Look(newest.from_s, newest.total + needed, newest.count + 1)
-        return replace(state, looks=(*state.looks[:-1], merged))
-    looks = (*state.looks, Look(now_s, needed))
+        merged = NeedSample(newest.from_s, newest.total + needed, newest.count + 1)
+        return replace(state, samples=(*state.samples[:-1], merged))
+    samples = (*state.samples, NeedSample(now_s, needed))
     since_s = now_s if state.since_s is None else state.since_s
-    return replace(state, looks=looks[-SLOTS - 1 :], since_s=since_s)
+    return replace(state, samples=samples[-SLOTS - 1 :], since_s=since_s)
 
 
-def _within(state: ScalingState, window_s: float, *, now_s: float) -> list[Look]:
-    """The looks of the newest part of the window, its edge included; never none of some."""
-    slots = [index for index, look in enumerate(state.looks) if look.from_s <= now_s - window_s]
-    return list(state.looks[slots[-1] if slots else 0 :])
+def _within(state: ScalingState, window_s: float, *, now_s: float) -> list[NeedSample]:
+    """The samples of the newest part of the window, its edge included; never none of some."""
+    slots = [index for index, sample in enumerate(state.samples) if sample.from_s <= now_s - window_s]
+    return list(state.samples[slots[-1] if slots else 0 :])
 
 
 def _has_headroom(signals: Signals, config: ScalingConfig) -> bool:

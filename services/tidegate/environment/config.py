@@ -6,7 +6,7 @@ import msgspec
 
 from tidegate.core.distributions import Distribution, Fixed, parse_distribution
 from tidegate.core.errors import ConfigError
-from tidegate.environment.sandbox.port import Limits
+from tidegate.environment.sandbox.port import SandboxLimits
 from tidegate.environment.state import TASK
 from tidegate.environment.verifiers.settings import VerifierSettings
 
@@ -67,7 +67,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     session_envs: tuple[str, ...] = ()
     tool_latency: str = ""
     tool_error_share: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.0
-    sandbox: Limits = Limits()
+    sandbox: SandboxLimits = SandboxLimits()
 
     def __post_init__(self) -> None:
         """Refuse rewards that nobody gives and times that cannot be read, before anything starts.

@@ -22,7 +22,7 @@ from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, Trajectory
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.rewards import Rewards
-from tidegate.environment.sessions import Sessions
+from tidegate.environment.sessions import SessionTable
 from tidegate.environment.state import (
     STAGE_SCORE,
     answer_of,
@@ -235,7 +235,7 @@ class ScoreLoop:
 class SweepLoop:
     """Ends sessions that nobody calls. Waits for time only."""
 
-    def __init__(self, context: ServiceContext, sessions: Sessions, *, idle_s: float) -> None:
+    def __init__(self, context: ServiceContext, sessions: SessionTable, *, idle_s: float) -> None:
         """``idle_s``: seconds without a call that end a session."""
         self._context = context
         self._sessions = sessions

@@ -13,7 +13,7 @@ from tidegate.environment.sandbox.port import Sandbox
 from tidegate.environment.scoring import Scorer
 from tidegate.environment.servicer import EnvironmentServicer
 from tidegate.environment.session_envs import make_session_env
-from tidegate.environment.sessions import SessionLimits, Sessions
+from tidegate.environment.sessions import SessionLimits, SessionTable
 from tidegate.environment.state import ScoreCache
 from tidegate.environment.tasks.registry import get_task
 from tidegate.environment.verifiers.port import Verifier
@@ -42,7 +42,7 @@ async def build(context: ServiceContext, config: EnvironmentConfig) -> ServicePa
     verifiers = await _verifiers(config)
     rewards = Rewards(scorer, verifiers, config, seed=settings.seed)
     sandbox = LinuxSandbox(max_runs=config.session_threads)
-    sessions = Sessions(
+    sessions = SessionTable(
         partial(make_session_env, allowed_modules=config.session_envs, tools=_tools(config, sandbox=sandbox)),
         SessionLimits(
             max_sessions=config.max_sessions,

@@ -11,10 +11,10 @@ from tidegate.core.distributions import Distribution, slowest_quantile
 from tidegate.core.errors import TidegateError
 from tidegate.environment.config import EnvironmentConfig, times_of
 from tidegate.environment.scoring import Scorer, attempted, checked, failure_of
-from tidegate.environment.session_envs import Verdict
+from tidegate.environment.session_envs import SessionVerdict
 from tidegate.environment.state import (
     TASK,
-    Answer,
+    AnsweredProblem,
     Judgement,
     OnError,
     ScoreCache,
@@ -55,7 +55,7 @@ class Rewards:
         """Verdicts that were not to be had."""
         return self._scorer.failures_total + self._failures_total
 
-    async def judge(self, env_id: str, answers: Sequence[Answer]) -> list[Judgement]:
+    async def judge(self, env_id: str, answers: Sequence[AnsweredProblem]) -> list[Judgement]:
         """A judgement for each answer, in order; one that occurs twice is asked about once.
 
         Raises:
@@ -72,7 +72,7 @@ class Rewards:
         }
         return [judgement_of[answer] for answer in answers]
 
-    async def of_episode(self, verdict: Verdict) -> Score:
+    async def of_episode(self, verdict: SessionVerdict) -> Score:
         """The reward of a whole episode, whose turns and replies are the completion that other verifiers read.
 
         Raises:
@@ -98,7 +98,7 @@ class Rewards:
         """How long scoring takes at least: the slowest of ``num`` draws, the same for the same key in every run."""
         return slowest_quantile(self._latency, uniform_fraction(self._seed, "score latency", *key), num=num)
 
-    async def _others(self, answers: Sequence[Answer]) -> dict[str, list[Judgement]]:
+    async def _others(self, answers: Sequence[AnsweredProblem]) -> dict[str, list[Judgement]]:
         names = list(self._verifiers)
         judgements = await asyncio.gather(
             *(self._asked(name, self._verifiers[name], answer) for name in names for answer in answers)
@@ -108,7 +108,7 @@ class Rewards:
             for index, name in enumerate(names)
         }
 
-    async def _asked(self, name: str, verifier: Verifier, answer: Answer) -> Judgement:
+    async def _asked(self, name: str, verifier: Verifier, answer: AnsweredProblem) -> Judgement:
         known = self._cache.get(name, answer)
         if known is not None:
             self._cache_hits_total += 1

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tidegate.core.errors import TidegateError
-from tidegate.environment.state import Answer, Judgement, ScoreCache, VerifierFailed
+from tidegate.environment.state import AnsweredProblem, Judgement, ScoreCache, VerifierFailed
 from tidegate.environment.tasks.port import Score, TextTask
 from tidegate.environment.verifiers.port import VerifierBusyError
 from tidegate.runtime.clock import Clock
@@ -88,7 +88,7 @@ class Scorer:
         self.cache_hits_total = 0
         self.failures_total = 0
 
-    async def judge(self, env_id: str, answers: Sequence[Answer]) -> list[Judgement]:
+    async def judge(self, env_id: str, answers: Sequence[AnsweredProblem]) -> list[Judgement]:
         """A judgement for each answer, in order.
 
         Raises:
@@ -109,7 +109,7 @@ class Scorer:
                 self.failures_total += 1
         return [judgement for judgement in judgements if judgement is not None]
 
-    async def _judged(self, task: TextTask, answer: Answer) -> Judgement:
+    async def _judged(self, task: TextTask, answer: AnsweredProblem) -> Judgement:
         threads = self._threads
 
         async def ask() -> Judgement:
@@ -119,7 +119,7 @@ class Scorer:
 
         return await attempted(ask, attempts=self._attempts)
 
-    def _call(self, task: TextTask, answer: Answer) -> Judgement:
+    def _call(self, task: TextTask, answer: AnsweredProblem) -> Judgement:
         started_at_s = self._clock.monotonic_s()
         try:
             score = task.score(answer.problem, answer.completion)
@@ -130,7 +130,9 @@ class Scorer:
             return VerifierFailed(f"it took {took_s:.3g} s, the deadline is {self._deadline_s:g} s")
         return checked(score)
 
-    async def _in_thread(self, threads: ThreadPoolExecutor, task: TextTask, answer: Answer) -> Judgement:
+    async def _in_thread(
+        self, threads: ThreadPoolExecutor, task: TextTask, answer: AnsweredProblem
+    ) -> Judgement:
         if not await self._slot():
             return VerifierFailed("every verifier thread is taken by one that overran its deadline")
         future = asyncio.get_running_loop().run_in_executor(threads, self._call, task, answer)

@@ -6,8 +6,8 @@ from grpc.aio import ServicerContext
 
 from tidegate.core.errors import RecordError
 from tidegate.environment.rewards import Rewards
-from tidegate.environment.sessions import Sessions
-from tidegate.environment.state import Answer, settle_failure
+from tidegate.environment.sessions import SessionTable
+from tidegate.environment.state import AnsweredProblem, settle_failure
 from tidegate.environment.tasks.port import Problem
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import environment_service_pb2 as pb
@@ -25,7 +25,7 @@ REPLAY_MAX = 1024
 class EnvironmentServicer(EnvironmentServiceServicer):
     """Thin over the rewards and the sessions; their errors carry the status of the call."""
 
-    def __init__(self, rewards: Rewards, sessions: Sessions) -> None:
+    def __init__(self, rewards: Rewards, sessions: SessionTable) -> None:
         """Both are shared with the loops."""
         self._rewards = rewards
         self._sessions = sessions
@@ -37,7 +37,9 @@ class EnvironmentServicer(EnvironmentServiceServicer):
                 f"{len(request.items)} completions in one call", fix=f"send at most {SCORES_MAX}"
             )
         answers = [
-            Answer(Problem(item.prompt_id, item.prompt, item.answer, item.curriculum_bin), item.completion)
+            AnsweredProblem(
+                Problem(item.prompt_id, item.prompt, item.answer, item.curriculum_bin), item.completion
+            )
             for item in request.items
         ]
         response = pb.ScoreResponse()

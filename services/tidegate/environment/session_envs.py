@@ -18,15 +18,15 @@ from tidegate.environment.conversations.port import Conversation, ToolUse
 from tidegate.environment.conversations.registry import CONVERSATIONS
 from tidegate.environment.conversations.single_turn import SingleTurn
 from tidegate.environment.conversations.tools import NO_TOOLS, Tools
-from tidegate.environment.state import Answer
+from tidegate.environment.state import AnsweredProblem
 from tidegate.environment.tasks.port import Problem, Score, TextTask
 from tidegate.environment.tasks.registry import TASKS
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class SessionVerdict(msgspec.Struct, frozen=True):
     """How a text episode ended: its problem with the whole exchange as the completion, and what its task gives it."""
 
-    answer: Answer
+    answer: AnsweredProblem
     score: Score
 
 
@@ -41,7 +41,7 @@ class StepOutcome(msgspec.Struct, frozen=True):
     terminated: bool
     truncated: bool
     tools: tuple[ToolUse, ...] = ()
-    verdict: Verdict | None = None
+    verdict: SessionVerdict | None = None
     delay_s: float = 0.0
 
 
@@ -227,7 +227,7 @@ class TextEnv:
         self._exchange.append(action)
         verdict = None
         if turn.score is not None:
-            verdict = Verdict(Answer(self._problem, "\n".join(self._exchange)), turn.score)
+            verdict = SessionVerdict(AnsweredProblem(self._problem, "\n".join(self._exchange)), turn.score)
         self._exchange.append(turn.observation)
         return StepOutcome(
             turn.observation,

@@ -1,4 +1,4 @@
-"""Sessions: a bounded table of episodes that are stepped by calls.
+"""Sessions: a bounded table of episodes that callers step.
 
 A slot is freed when the episode ends, by Close, by a failure of the environment, or by the sweep once nobody called
 for ``idle_s``. Environments run in a few threads of their own, so one that blocks delays no heartbeat. A session that
@@ -21,7 +21,7 @@ from tidegate.core.errors import (
     TidegateError,
 )
 from tidegate.core.records import ToolCall
-from tidegate.environment.session_envs import SessionEnv, StepOutcome, Verdict
+from tidegate.environment.session_envs import SessionEnv, SessionVerdict, StepOutcome
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.runtime.clock import Clock
 
@@ -63,12 +63,12 @@ class SessionStep(msgspec.Struct, frozen=True):
     log: str = ""
 
 
-async def as_scored(verdict: Verdict) -> Score:
+async def as_scored(verdict: SessionVerdict) -> Score:
     """The task's own score is the episode's."""
     return verdict.score
 
 
-class Sessions:
+class SessionTable:
     """All open sessions of one worker."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Sessions:
         limits: SessionLimits,
         clock: Clock,
         *,
-        reward: Callable[[Verdict], Awaitable[Score]] = as_scored,
+        reward: Callable[[SessionVerdict], Awaitable[Score]] = as_scored,
     ) -> None:
         """``make_env`` may block and raises ``NotFoundError`` for an environment that it does not know.
 

@@ -20,7 +20,7 @@ FINISHED_BY_LENGTH = "length"
 LOG_CHARS_MAX = 2000
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AnsweredProblem(msgspec.Struct, frozen=True):
     """A completion beside the problem it answers."""
 
     problem: Problem
@@ -53,33 +53,33 @@ class ScoreCache:
     def __init__(self, *, num_max: int) -> None:
         """An empty cache; 0 keeps nothing."""
         self._num_max = num_max
-        self._scores: OrderedDict[tuple[str, Answer], Score] = OrderedDict()
+        self._scores: OrderedDict[tuple[str, AnsweredProblem], Score] = OrderedDict()
 
     def __len__(self) -> int:
         """Scores kept now."""
         return len(self._scores)
 
-    def get(self, source: str, answer: Answer) -> Score | None:
+    def get(self, source: str, answer: AnsweredProblem) -> Score | None:
         """A score given before. The whole problem counts: its id alone could be asked about with another answer."""
         score = self._scores.get((source, answer))
         if score is not None:
             self._scores.move_to_end((source, answer))
         return score
 
-    def put(self, source: str, answer: Answer, score: Score) -> None:
+    def put(self, source: str, answer: AnsweredProblem, score: Score) -> None:
         """Keep a score."""
         self._scores[source, answer] = score
         while len(self._scores) > self._num_max:
             self._scores.popitem(last=False)
 
 
-def answer_of(record: Trajectory) -> Answer:
+def answer_of(record: Trajectory) -> AnsweredProblem:
     """What a verifier needs of a record."""
     problem = Problem(
         prompt_id=record.prompt_id, prompt=record.prompt, answer=record.answer, bin=record.curriculum_bin
     )
     ending = CUT_OFF if record.finish_reason == FINISHED_BY_LENGTH else ""
-    return Answer(problem=problem, completion=record.completion + ending)
+    return AnsweredProblem(problem=problem, completion=record.completion + ending)
 
 
 def check_group(records: Sequence[Trajectory], *, env_id: str) -> None:

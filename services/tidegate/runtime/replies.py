@@ -20,7 +20,7 @@ NO_RESPONDERS = "503"
 SWEEP_S = 0.05
 
 
-class _Waiting(NamedTuple):
+class _PendingReply(NamedTuple):
     answer: asyncio.Future[bytes]
     ends_at_s: float
 
@@ -37,7 +37,7 @@ class Replies:
         self._client = client
         self._inbox = client.new_inbox()
         self._numbers = itertools.count()
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _PendingReply] = {}
         self._listening: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -55,7 +55,7 @@ class Replies:
             await asyncio.shield(self._listening)
         number = str(next(self._numbers))
         answer: asyncio.Future[bytes] = loop.create_future()
-        self._waiting[number] = _Waiting(answer, loop.time() + timeout_s)
+        self._waiting[number] = _PendingReply(answer, loop.time() + timeout_s)
         if self._sweeper is None:
             self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop)
         try:

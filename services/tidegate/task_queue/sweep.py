@@ -30,7 +30,7 @@ RETIRE_DEADLINE_S = 4.0
 
 
 @dataclass(slots=True)
-class _Report:
+class _ActorReport:
     waited_s: float
     started_at_s: float
     received_at_s: float
@@ -43,7 +43,7 @@ class Sweep:
         """Nothing is known to be delivered yet: a restart gives every open task its deadline anew."""
         self._queue = queue
         self._deliveries = Deliveries()
-        self._reports: dict[str, _Report] = {}
+        self._reports: dict[str, _ActorReport] = {}
         self._starved_from_s = 0.0
         # What was published by when, a look each; a report that is older than all of them proves nothing.
         self._published: deque[tuple[float, int]] = deque(maxlen=LOOKS_KEPT)
@@ -132,7 +132,7 @@ class Sweep:
         if stats.service != "actor":
             return
         now_s = self._queue.context.clock.monotonic_s()
-        report = _Report(stats.values.get(actor_stats.WAIT_TASK_S, 0.0), stats.started_at_s, now_s)
+        report = _ActorReport(stats.values.get(actor_stats.WAIT_TASK_S, 0.0), stats.started_at_s, now_s)
         before = self._reports.get(stats.instance)
         if before is not None and before.started_at_s == report.started_at_s:
             waited_s = report.waited_s - before.waited_s

@@ -8,7 +8,7 @@ from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.staleness import Fresh
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.outcome_log import append_outcomes
-from tidegate.trajectory_store.state import Lease
+from tidegate.trajectory_store.state import BatchLease
 from tidegate.wire.clients.trajectory_store import Consumption
 
 BACK_TO_AVAILABLE = (
@@ -17,7 +17,7 @@ BACK_TO_AVAILABLE = (
 )
 
 
-def write_lease(db: sqlite3.Connection, lease: Lease, *, number: int, now_s: float) -> None:
+def write_lease(db: sqlite3.Connection, lease: BatchLease, *, number: int, now_s: float) -> None:
     """Available rows go to a learner."""
     db.execute(
         "INSERT INTO batches (number, batch_id, state, lineage, step, learner_id, leased_at_s)"
@@ -32,7 +32,7 @@ def write_lease(db: sqlite3.Connection, lease: Lease, *, number: int, now_s: flo
 
 def write_commit(
     db: sqlite3.Connection,
-    lease: Lease,
+    lease: BatchLease,
     *,
     version: PolicyVersion,
     verdicts: Mapping[TrajectoryId, Fresh],
@@ -62,7 +62,7 @@ def write_trained(
     append_outcomes(db, (seq for seq, _ in measured), "trained", version=version)
 
 
-def write_release(db: sqlite3.Connection, lease: Lease) -> None:
+def write_release(db: sqlite3.Connection, lease: BatchLease) -> None:
     """A lease ends: its rows are available again, unless they were found to be trained meanwhile."""
     db.execute(
         "UPDATE batches SET state = 'released' WHERE batch_id = ? AND state = 'leased'", (lease.batch_id,)

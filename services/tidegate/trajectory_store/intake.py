@@ -16,7 +16,7 @@ from tidegate.wire.validate import validate_frame
 IDS_PER_MESSAGE_MAX = 4096
 
 
-class Message(msgspec.Struct, frozen=True, eq=False):
+class ArrivedMessage(msgspec.Struct, frozen=True, eq=False):
     """One message of TRAJECTORIES as it came."""
 
     data: bytes
@@ -40,7 +40,7 @@ class Parcel(msgspec.Struct, frozen=True, eq=False):
     ``upload`` is the digest of the upload its frame came from, if any.
     """
 
-    message: Message
+    message: ArrivedMessage
     frame: bytes
     head: bytes
     columns: RecordColumns
@@ -50,12 +50,12 @@ class Parcel(msgspec.Struct, frozen=True, eq=False):
 class Refusal(msgspec.Struct, frozen=True, eq=False):
     """A message that does not, and why."""
 
-    message: Message
+    message: ArrivedMessage
     reason: str
 
 
 def open_message(
-    message: Message, *, run_id: RunId, tree: LineageTree, uploads: UploadArea
+    message: ArrivedMessage, *, run_id: RunId, tree: LineageTree, uploads: UploadArea
 ) -> Parcel | Refusal:
     """Decode and validate one message.
 

@@ -34,7 +34,7 @@ from tidegate.trajectory_store.rows import (
     never_arrived,
 )
 from tidegate.trajectory_store.schema import open_for_writing, transaction
-from tidegate.trajectory_store.state import Lease, LiveFrames, Location, Pool, Tally
+from tidegate.trajectory_store.state import BatchLease, LiveFrames, Location, Pool, Tally
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped, Outcome
 
 
@@ -75,7 +75,7 @@ class Ledger:
         self.head: PolicyVersion | None = memory.head
         self.tally: Tally = memory.tally
         self.pool: Pool = memory.pool
-        self.leases: dict[str, Lease] = memory.leases
+        self.leases: dict[str, BatchLease] = memory.leases
         self.frames: LiveFrames = memory.frames
         self._next_seq = memory.next_seq
         self._next_frame = memory.next_frame
@@ -188,7 +188,7 @@ class Ledger:
         if self.head is not None and version.lineage == self.head.lineage and version.step > self.head.step:
             self.head = version
 
-    def lease_of(self, learner_id: str, version: PolicyVersion) -> Lease | None:
+    def lease_of(self, learner_id: str, version: PolicyVersion) -> BatchLease | None:
         """What this learner already holds at this version: an answer that got lost is given again."""
         return next(
             (
@@ -219,9 +219,9 @@ class Ledger:
 
     def lease(
         self, candidates: tuple[Candidate, ...], *, version: PolicyVersion, learner_id: str, now_s: float
-    ) -> Lease:
+    ) -> BatchLease:
         """Hand available trajectories to a learner that will update ``version`` with them."""
-        lease = Lease(
+        lease = BatchLease(
             batch_id=f"{version}#{self._next_batch}",
             version=version,
             learner_id=learner_id,

@@ -28,7 +28,7 @@ from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
-from tidegate.trajectory_store.intake import Message, Refusal
+from tidegate.trajectory_store.intake import ArrivedMessage, Refusal
 from tidegate.trajectory_store.residents import residents
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
@@ -110,7 +110,7 @@ class IntakeLoop:
             return
         context = self._context
         received_at_s = context.clock.now_s()
-        messages = [Message(delivery.data, delivery.headers, received_at_s) for delivery in deliveries]
+        messages = [ArrivedMessage(delivery.data, delivery.headers, received_at_s) for delivery in deliveries]
         try:
             intake = self._store.ingest(messages, now_s=context.clock.now_s())
         except (OSError, UnavailableError) as error:

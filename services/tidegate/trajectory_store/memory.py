@@ -10,30 +10,30 @@ from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.staleness import LineageTree
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.rows import CANDIDATE_COLUMNS, candidate_from_row, tree_of
-from tidegate.trajectory_store.state import Lease, LiveFrames, Location, Pool, Tally
+from tidegate.trajectory_store.state import BatchLease, LiveFrames, Location, Pool, Tally
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class LedgerMemory:
     """The lineages, the newest version heard of, the counts, who waits, who is leased, and the next free numbers."""
 
     tree: LineageTree
     head: PolicyVersion | None
     tally: Tally
     pool: Pool
-    leases: dict[str, Lease]
+    leases: dict[str, BatchLease]
     frames: LiveFrames
     next_seq: int
     next_frame: int
     next_batch: int
 
 
-def load_memory(db: sqlite3.Connection) -> Memory:
+def load_memory(db: sqlite3.Connection) -> LedgerMemory:
     """Two passes over the ledger: about a second for a million rows."""
     tree = load_tree(db)
     pool = Pool()
-    leased: dict[str, Lease] = {
-        batch_id: Lease(
+    leased: dict[str, BatchLease] = {
+        batch_id: BatchLease(
             batch_id=batch_id,
             version=PolicyVersion(lineage=LineageName(lineage), step=step),
             learner_id=learner_id,
@@ -59,7 +59,7 @@ def load_memory(db: sqlite3.Connection) -> Memory:
         " JOIN frames f USING (frame_id) WHERE t.state IN ('available', 'leased') GROUP BY f.frame_id"
     ):
         frames.add(frame_id, Location(segment, offset, size), num_live=num_live)
-    return Memory(
+    return LedgerMemory(
         tree=tree,
         head=_newest_version(db, tree),
         tally=counts.count_rows(db),

@@ -18,7 +18,7 @@ from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.batches import BACK_TO_AVAILABLE, write_consumed, write_release, write_trained
 from tidegate.trajectory_store.outcome_log import append_outcomes
 from tidegate.trajectory_store.rows import INSERT_ROW, never_arrived
-from tidegate.trajectory_store.state import Lease
+from tidegate.trajectory_store.state import BatchLease
 from tidegate.wire.clients.trajectory_store import ConsumedBatch
 
 
@@ -29,7 +29,7 @@ def open_lineage(
     *,
     learner_id: str,
     consumed: Sequence[ConsumedBatch],
-    leases: Collection[Lease],
+    leases: Collection[BatchLease],
     segments: Collection[int],
     now_s: float,
 ) -> int:

@@ -41,7 +41,7 @@ class Arrival(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-class NewRow(NamedTuple):
+class NewTrajectoryRow(NamedTuple):
     """The row of a trajectory that ended without ever arriving, its fields in the order of ``INSERT_ROW``."""
 
     seq: int
@@ -63,9 +63,8 @@ class NewRow(NamedTuple):
     num_revivals: int = 0
 
 
-INSERT_ROW = (
-    f"INSERT INTO trajectories ({', '.join(NewRow._fields)}) VALUES ({', '.join('?' * len(NewRow._fields))})"
-)
+_COLUMNS = NewTrajectoryRow._fields
+INSERT_ROW = f"INSERT INTO trajectories ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 INSERT_FRAME = (
     "INSERT INTO frames (frame_id, segment, offset, size, received_at_s, head) VALUES (?, ?, ?, ?, ?, ?)"
 )
@@ -123,9 +122,9 @@ def candidates_of(arrival: Arrival, *, first_seq: int, frame_id: int) -> list[Ca
 
 def never_arrived(
     seq: int, trajectory_id: TrajectoryId, *, state: str, now_s: float, reason: str = "", detail: str = ""
-) -> NewRow:
+) -> NewTrajectoryRow:
     """The row of a trajectory that ended, or was trained by a lost ledger's account, without a payload here."""
-    return NewRow(
+    return NewTrajectoryRow(
         seq=seq,
         trajectory_id=trajectory_id,
         state=state,

@@ -20,7 +20,7 @@ RowState = Literal["available", "leased", "trained", "dropped"]
 _group_of = attrgetter("group_id")
 
 
-class Lease(msgspec.Struct, frozen=True):
+class BatchLease(msgspec.Struct, frozen=True):
     """A batch that a learner holds. It ends with its commit, its release, or the next lineage."""
 
     batch_id: str

@@ -18,13 +18,13 @@ from tidegate.core.errors import CorruptionError, StaleFolderError
 from tidegate.core.ids import PolicyVersion, RunId, TrajectoryId
 from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
-from tidegate.trajectory_store.intake import Message, Parcel, Refusal, open_message
+from tidegate.trajectory_store.intake import ArrivedMessage, Parcel, Refusal, open_message
 from tidegate.trajectory_store.ledger import Accepted, Ledger
 from tidegate.trajectory_store.reading import status_of
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.segments import Segments
-from tidegate.trajectory_store.state import Lease, Location
+from tidegate.trajectory_store.state import BatchLease, Location
 from tidegate.trajectory_store.uploads import UploadArea
 from tidegate.trajectory_store.wake import Wake
 from tidegate.wire.clients.trajectory_store import (
@@ -48,7 +48,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     trajectory_ids: list[TrajectoryId]
 
 
-class Intake(msgspec.Struct, frozen=True, eq=False):
+class Ingested(msgspec.Struct, frozen=True, eq=False):
     """What became of some messages: what was stored of them, refused messages, and what had been stored before."""
 
     accepted: Sequence[Arrival]
@@ -113,7 +113,7 @@ class Store:
 
     # -- arriving --------------------------------------------------------------------------------------------------
 
-    def ingest(self, messages: Sequence[Message], *, now_s: float) -> Intake:
+    def ingest(self, messages: Sequence[ArrivedMessage], *, now_s: float) -> Ingested:
         """Decode, store and record messages in one transaction; they may be acknowledged when this returns.
 
         Refused ones are not settled yet (see ``refuse``): first they are kept in QUARANTINE.
@@ -137,7 +137,7 @@ class Store:
         for parcel in parcels:
             if parcel.upload is not None:
                 self.uploads.remove(parcel.upload)
-        return Intake(
+        return Ingested(
             accepted=accepted.arrivals,
             refused=[refusal for refusal in refused if refusal not in repeated],
             num_duplicates=accepted.num_duplicates,
@@ -239,7 +239,7 @@ class Store:
                 return _batch(lease, frames)
             self._drop_lost(lost, now_s=now_s)
 
-    def _lease_again(self, held: Lease, *, limits: StalenessLimits, now_s: float) -> Batch | None:
+    def _lease_again(self, held: BatchLease, *, limits: StalenessLimits, now_s: float) -> Batch | None:
         """The batch a learner holds already; None when it must be given back, because a part of it is beyond use."""
         frames, lost = self._read(held.candidates)
         judged = judge_groups(
@@ -395,7 +395,7 @@ class Store:
         return status_of(self.ledger.connection, trajectory_id)
 
 
-def _batch(lease: Lease, frames: list[bytes]) -> Batch:
+def _batch(lease: BatchLease, frames: list[bytes]) -> Batch:
     return Batch(
         batch_id=lease.batch_id,
         frames=frames,

@@ -36,7 +36,7 @@ class HeldFile(msgspec.Struct, frozen=True):
     size: int
 
 
-class Piece(msgspec.Struct, frozen=True):
+class TensorPiece(msgspec.Struct, frozen=True):
     """Bytes ``[offset, offset + size)`` of a version's payload lie in file number ``file`` from ``start`` on."""
 
     offset: int
@@ -51,7 +51,7 @@ class StoredVersion(msgspec.Struct, frozen=True):
     sequence: int
     manifest: Manifest
     announcement: bytes
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
 
     def files(self) -> set[int]:
         """The files it needs, its own included."""
@@ -188,7 +188,7 @@ class VersionStore:
 
     def _locate(self, sequence: int, manifest: Manifest, announcement: bytes) -> StoredVersion:
         """Find every tensor, in its own file or in the newest older one that holds its bytes."""
-        pieces: list[Piece] = []
+        pieces: list[TensorPiece] = []
         for tensor in manifest.tensors:
             number = self._held_in.get(tensor.digest)
             if number is None:
@@ -196,9 +196,9 @@ class VersionStore:
             start = self._files[number].extents[tensor.digest].start
             last = pieces[-1] if pieces else None
             if last is not None and last.file == number and last.start + last.size == start:
-                pieces[-1] = Piece(last.offset, last.size + tensor.size, number, last.start)
+                pieces[-1] = TensorPiece(last.offset, last.size + tensor.size, number, last.start)
             else:
-                pieces.append(Piece(tensor.offset, tensor.size, number, start))
+                pieces.append(TensorPiece(tensor.offset, tensor.size, number, start))
         return StoredVersion(sequence, manifest, announcement, tuple(pieces))
 
     def _add_version(self, stored: StoredVersion) -> None:
@@ -282,7 +282,7 @@ class VersionStore:
                 raise CorruptionError(f"Tensor {tensor.name!r} in {file.path.name} does not match its digest")
 
 
-def _parts(pieces: Sequence[Piece], region: Region) -> Iterator[tuple[int, Extent]]:
+def _parts(pieces: Sequence[TensorPiece], region: Region) -> Iterator[tuple[int, Extent]]:
     for piece in pieces:
         start, stop = max(region.start, piece.offset), min(region.stop, piece.offset + piece.size)
         if start < stop:

@@ -11,7 +11,7 @@ from aiohttp import web
 from tests.integration.environment.judge_server import ScriptedJudge, serving_judge
 from tidegate.core.errors import ConfigError, DeadlineError, RecordError, TidegateError, UnavailableError
 from tidegate.environment.tasks.port import Problem
-from tidegate.environment.verifiers.judge import REPLY_BYTES_MAX, Judge
+from tidegate.environment.verifiers.judge import REPLY_BYTES_MAX, JudgeVerifier
 from tidegate.environment.verifiers.port import Verifier, VerifierBusyError
 from tidegate.environment.verifiers.registry import make_verifier
 from tidegate.environment.verifiers.settings import JudgeSettings
@@ -135,4 +135,4 @@ async def test_no_more_requests_are_under_way_than_allowed(server: ScriptedJudge
         scores = await asyncio.gather(*(judge.score(PROBLEM, str(number)) for number in range(20)))
     assert [score.reward for score in scores] == [0.5] * 20
     assert server.under_way_max <= 3
-    assert isinstance(judge, Judge)
+    assert isinstance(judge, JudgeVerifier)

@@ -18,7 +18,7 @@ from tidegate.learner.steps_log import StepLine, StepsLog
 from tidegate.task_queue.journal import open_journal
 from tidegate.task_queue.state import task_id, trajectory_at
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
-from tidegate.trajectory_store.intake import Message
+from tidegate.trajectory_store.intake import ArrivedMessage
 from tidegate.trajectory_store.store import Store
 from tidegate.wire.clients.trajectory_store import Consumption, Dropped
 from tidegate.wire.frame import encode_frame
@@ -97,7 +97,7 @@ def _task(run: RunId, seq: int) -> Task:
     )
 
 
-def _message(run: RunId, seq: int) -> Message:
+def _message(run: RunId, seq: int) -> ArrivedMessage:
     started_at_s = START_S + 0.1 * seq
     trajectory = Trajectory(
         trajectory_id=id_of(seq),
@@ -115,7 +115,7 @@ def _message(run: RunId, seq: int) -> Message:
         finished_at_s=started_at_s + 0.01,
         stages=(StageTiming("trajectory.generate", "actor-0", started_at_s, started_at_s + 0.01),),
     )
-    return Message(
+    return ArrivedMessage(
         data=encode_frame([trajectory]),
         headers={HEADER_TRAJECTORY_IDS: id_of(seq)},
         received_at_s=started_at_s + 0.02,

@@ -12,12 +12,12 @@ from tidegate.cli.explain import render, signals_of
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.fixes import advise
 from tidegate.launch.run_folder import read_record, write_record
-from tidegate.wire.clients.admission import Diagnosis
+from tidegate.wire.clients.admission import BottleneckReport
 
 
 def shown(signals: Signals, recommendation: str = "") -> str:
     found = diagnose(signals)
-    answer = Diagnosis(found.bottleneck, found.sentence, found.fix, signals.numbers(), recommendation)
+    answer = BottleneckReport(found.bottleneck, found.sentence, found.fix, signals.numbers(), recommendation)
     console = Console(width=200, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
     console.print(render(answer, advise(signals)))
     return console.export_text()

@@ -17,7 +17,7 @@ from tidegate.core.records import Sampler, StageTiming, ToolCall, Trajectory, Ve
 from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
 from tidegate.trajectory_store import exporting
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
-from tidegate.trajectory_store.intake import Message
+from tidegate.trajectory_store.intake import ArrivedMessage
 from tidegate.trajectory_store.store import Store
 from tidegate.wire.clients.trajectory_store import Consumption, Dropped
 from tidegate.wire.frame import encode_frame
@@ -75,7 +75,7 @@ def sample(run: RunId, task: str, index: int, *, turns: int) -> Trajectory:
 def ingest(store: Store, run: RunId, task: str, *, turns: int = 1) -> None:
     group = [sample(run, task, index, turns=turns) for index in range(GROUP)]
     ids = ",".join(each.trajectory_id for each in group)
-    message = Message(encode_frame(group), {HEADER_TRAJECTORY_IDS: ids}, START_S + 2)
+    message = ArrivedMessage(encode_frame(group), {HEADER_TRAJECTORY_IDS: ids}, START_S + 2)
     store.ingest([message], now_s=START_S + 2)
 
 

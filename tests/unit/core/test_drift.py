@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.drift import (
-    LOOKS_MAX,
+    SAMPLES_MAX,
     SAMPLES_MIN,
     Mix,
     MixWindow,
@@ -148,20 +148,20 @@ def test_window_holds_the_increase_since_about_its_start(
         decided, trained = decided + dropped + kept, trained + kept
         history.append((now_s, decided, trained))
         window = window.note(Mix({"a": decided}, {"a": trained}), at_s=now_s, window_s=window_s)
-        assert len(window.looks) <= LOOKS_MAX
+        assert len(window.samples) <= SAMPLES_MAX
     if not history:
         assert window.increase() == Mix({}, {})
         return
-    first = window.looks[0]
+    first = window.samples[0]
     assert (first.at_s, first.mix.decided["a"], first.mix.trained["a"]) in history
     increase = window.increase()
     assert increase.decided["a"] == decided - first.mix.decided["a"]
     assert increase.trained["a"] == trained - first.mix.trained["a"]
-    # It reaches back at least over the window where there is that much, and not a look further than it must.
+    # It reaches back at least over the window where there is that much, and not a sample further than it must.
     if now_s - history[0][0] >= window_s:
         assert first.at_s <= now_s - window_s
-    if len(window.looks) > 2:
-        assert window.looks[1].at_s > now_s - window_s
+    if len(window.samples) > 2:
+        assert window.samples[1].at_s > now_s - window_s
 
 
 def test_counter_that_began_anew_and_a_clock_that_went_back_do_not_make_negative_counts() -> None:

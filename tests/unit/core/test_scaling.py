@@ -213,7 +213,7 @@ def test_bounds_the_rate_and_other_peoples_scale_hold_whatever_is_seen(
         elif replicas != current and replicas != 0:
             towards = abs(config.clamp(current) - current)
             assert config.min_replicas <= replicas <= config.max_replicas or abs(replicas - current) < towards
-        assert len(state.looks) <= 21
+        assert len(state.samples) <= 21
         if state.steps > before.steps and before.changed_at_s is not None and view.asked is None:
             assert (
                 view.paused

@@ -6,31 +6,31 @@ import msgspec
 import pytest
 
 from tidegate.environment.tasks.format_following import FormatFollowing, obedient
-from tidegate.environment.tasks.format_rules import KINDS, Rule, holds, sentence
+from tidegate.environment.tasks.format_rules import KINDS, FormatRule, holds, sentence
 from tidegate.environment.tasks.port import Problem
 
 TASK = FormatFollowing()
 
-KEPT_AND_BROKEN: dict[str, tuple[Rule, list[str], list[str]]] = {
-    "words": (Rule("words", 3), ["one two three", "It's a dog!"], ["one two", "one two three four"]),
+KEPT_AND_BROKEN: dict[str, tuple[FormatRule, list[str], list[str]]] = {
+    "words": (FormatRule("words", 3), ["one two three", "It's a dog!"], ["one two", "one two three four"]),
     "bullets": (
-        Rule("bullets", 2),
+        FormatRule("bullets", 2),
         ["- a\n- b", "- a\n\n- b\n"],
         ["- a", "- a\n- b\n- c", "- a\nb", "* a\n* b", "-a\n-b"],
     ),
     "numbered": (
-        Rule("numbered", 2),
+        FormatRule("numbered", 2),
         ["1. a\n2. b"],
         ["1. a", "1. a\n3. b", "2. a\n1. b", "1) a\n2) b", "1. a\n2. b\nc"],
     ),
     "sentences": (
-        Rule("sentences", 2),
+        FormatRule("sentences", 2),
         ["Hi. You!", "A b? C."],
         ["Hi.", "Hi. You", "A. B. C.", "Pi is 3.1. Yes"],
     ),
-    "paragraphs": (Rule("paragraphs", 2), ["a\n***\nb"], ["a b", "a\n***\n", "a***b***c"]),
+    "paragraphs": (FormatRule("paragraphs", 2), ["a\n***\nb"], ["a b", "a\n***\n", "a***b***c"]),
     "json_keys": (
-        Rule("json_keys", words=("mood", "title")),
+        FormatRule("json_keys", words=("mood", "title")),
         ['{"title": "a", "mood": "b"}', ' {"mood":"a","title":"b"}\n'],
         [
             '{"title": "a"}',
@@ -43,12 +43,16 @@ KEPT_AND_BROKEN: dict[str, tuple[Rule, list[str], list[str]]] = {
             '{"title": "a", "mood": "b"',
         ],
     ),
-    "upper": (Rule("upper"), ["A B 3"], ["A b", "33"]),
-    "lower": (Rule("lower"), ["a b 3"], ["A b", "33"]),
-    "no_commas": (Rule("no_commas"), ["a; b"], ["a, b"]),
-    "mention": (Rule("mention", 2, ("salt",)), ["Salt and salt"], ["salt", "salt salt salt", "salty salt"]),
-    "first_word": (Rule("first_word", words=("salt",)), ["Salt is", "- salt"], ["the salt", "salty"]),
-    "last_word": (Rule("last_word", words=("salt",)), ["more SALT."], ["salt more", "a saltsalt"]),
+    "upper": (FormatRule("upper"), ["A B 3"], ["A b", "33"]),
+    "lower": (FormatRule("lower"), ["a b 3"], ["A b", "33"]),
+    "no_commas": (FormatRule("no_commas"), ["a; b"], ["a, b"]),
+    "mention": (
+        FormatRule("mention", 2, ("salt",)),
+        ["Salt and salt"],
+        ["salt", "salt salt salt", "salty salt"],
+    ),
+    "first_word": (FormatRule("first_word", words=("salt",)), ["Salt is", "- salt"], ["the salt", "salty"]),
+    "last_word": (FormatRule("last_word", words=("salt",)), ["more SALT."], ["salt more", "a saltsalt"]),
 }
 
 
@@ -70,12 +74,12 @@ def test_silence_keeps_no_rule(kind: str, text: str) -> None:
 
 
 def test_rule_that_nobody_wrote_is_kept_by_nothing() -> None:
-    assert not holds(Rule("rhyme"), "a day in may")
+    assert not holds(FormatRule("rhyme"), "a day in may")
 
 
 def test_prompt_names_the_topic_and_every_rule() -> None:
     for problem in TASK.problems("train", seed=0)[:300]:
-        rules = msgspec.json.decode(problem.answer, type=list[Rule])
+        rules = msgspec.json.decode(problem.answer, type=list[FormatRule])
         assert problem.bin == f"rules-{len(rules)}"
         assert problem.prompt.startswith("Write about ")
         assert all(sentence(rule) in problem.prompt for rule in rules)
@@ -85,13 +89,13 @@ def test_every_problem_can_be_obeyed_and_breaking_any_one_rule_costs() -> None:
     for problem in TASK.problems("heldout", seed=0):
         text = obedient(problem)
         assert TASK.score(problem, text).reward == 1.0, (problem, text)
-        for rule in msgspec.json.decode(problem.answer, type=list[Rule]):
+        for rule in msgspec.json.decode(problem.answer, type=list[FormatRule]):
             score = TASK.score(problem, broken_text(rule, text))
             assert score.reward <= 0.5, (problem, rule)
             assert score.components[rule.kind] == 0.0
 
 
-def broken_text(rule: Rule, text: str) -> str:
+def broken_text(rule: FormatRule, text: str) -> str:
     """The text with this rule broken, whatever else that breaks."""
     match rule.kind:
         case "upper":
@@ -113,7 +117,12 @@ def broken_text(rule: Rule, text: str) -> str:
 
 
 def test_reward_is_half_of_the_share_of_rules_kept_until_all_are() -> None:
-    rules = [Rule("words", 2), Rule("no_commas"), Rule("lower"), Rule("last_word", words=("salt",))]
+    rules = [
+        FormatRule("words", 2),
+        FormatRule("no_commas"),
+        FormatRule("lower"),
+        FormatRule("last_word", words=("salt",)),
+    ]
     problem = Problem("p", "", json.dumps([msgspec.to_builtins(rule) for rule in rules]), "rules-4")
     score = TASK.score(problem, "Some, salt")
     assert score.reward == pytest.approx(0.25)

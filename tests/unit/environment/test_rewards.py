@@ -8,8 +8,8 @@ from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.scoring import Scorer
-from tidegate.environment.session_envs import Verdict
-from tidegate.environment.state import Answer, ScoreCache, VerifierFailed
+from tidegate.environment.session_envs import SessionVerdict
+from tidegate.environment.state import AnsweredProblem, ScoreCache, VerifierFailed
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.environment.tasks.registry import get_task
 from tidegate.environment.verifiers.port import VerifierBusyError
@@ -17,7 +17,7 @@ from tidegate.environment.verifiers.settings import ClassifierSettings
 from tidegate.runtime.clock import SystemClock
 
 PROBLEM = Problem("47+38", "47+38=", "085", "carries-1")
-RIGHT, WRONG = Answer(PROBLEM, "085"), Answer(PROBLEM, "084")
+RIGHT, WRONG = AnsweredProblem(PROBLEM, "085"), AnsweredProblem(PROBLEM, "084")
 
 
 class Scripted:
@@ -147,12 +147,12 @@ async def test_failed_part_counts_as_the_declared_credit_and_the_others_as_they_
 
 async def test_failed_task_alone_counts_as_the_declared_credit() -> None:
     made = rewards({}, {}, on_error="partial", partial_credit=0.25)
-    [score] = await made.judge("arithmetic", [Answer(Problem("p", "", "1", "b"), "2")])
+    [score] = await made.judge("arithmetic", [AnsweredProblem(Problem("p", "", "1", "b"), "2")])
     assert isinstance(score, Score)
     assert score.reward == 0.0, "a wrong answer is no failure"
     [score] = await made.judge("sums", [RIGHT])
     assert isinstance(score, Score)
-    [failed] = await made.judge("countdown", [Answer(Problem("p", "", "no expression", "b"), "2")])
+    [failed] = await made.judge("countdown", [AnsweredProblem(Problem("p", "", "no expression", "b"), "2")])
     assert isinstance(failed, Score)
     assert (failed.reward, failed.components) == (0.25, {"task": 0.25})
 
@@ -160,7 +160,7 @@ async def test_failed_task_alone_counts_as_the_declared_credit() -> None:
 async def test_episode_is_rewarded_by_its_task_and_by_verifiers_that_read_all_of_it() -> None:
     judge = Scripted(0.5)
     made = rewards({"task": 1.0, "judge": 1.0}, {"judge": judge})
-    verdict = Verdict(Answer(PROBLEM, "[4+3]\n7\n085"), Score(0.8, {"exact": 0.0}, "nearly"))
+    verdict = SessionVerdict(AnsweredProblem(PROBLEM, "[4+3]\n7\n085"), Score(0.8, {"exact": 0.0}, "nearly"))
     score = await made.of_episode(verdict)
     assert score.reward == pytest.approx(1.3)
     assert score.components["exact"] == 0.0
@@ -168,7 +168,7 @@ async def test_episode_is_rewarded_by_its_task_and_by_verifiers_that_read_all_of
 
 
 async def test_failed_episode_is_zero_or_an_error_as_declared() -> None:
-    verdict = Verdict(RIGHT, Score(1.0, {}, ""))
+    verdict = SessionVerdict(RIGHT, Score(1.0, {}, ""))
 
     def made(on_error: str) -> Rewards:
         return rewards(
@@ -194,6 +194,6 @@ async def test_injected_latency_is_the_same_for_the_same_key_and_longer_for_more
     assert all(slow.delay_s(key, num=8) > slow.delay_s(key, num=1) for key in keys)
     mean_s = sum(slow.delay_s(key, num=1) for key in keys) / len(keys)
     assert 0.5 < mean_s < 2.0
-    await slow.of_episode(Verdict(RIGHT, Score(1.0, {}, "")))
+    await slow.of_episode(SessionVerdict(RIGHT, Score(1.0, {}, "")))
     assert waits == [slow.delay_s(PROBLEM.prompt_id, "085", num=1)]
     assert rewards({}, {}).delay_s("any", num=8) == 0.0

@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.core.errors import NotFoundError
 from tidegate.environment.scoring import Scorer
-from tidegate.environment.state import Answer, ScoreCache, VerifierFailed
+from tidegate.environment.state import AnsweredProblem, ScoreCache, VerifierFailed
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
 from tidegate.environment.tasks.registry import get_task
 from tidegate.runtime.clock import SystemClock
@@ -52,8 +52,8 @@ class SteppingClock(SystemClock):
         return self._now_s
 
 
-def answers(*texts: str) -> list[Answer]:
-    return [Answer(Problem("p", "1+1=", "2", "all"), text) for text in texts]
+def answers(*texts: str) -> list[AnsweredProblem]:
+    return [AnsweredProblem(Problem("p", "1+1=", "2", "all"), text) for text in texts]
 
 
 def scorer(

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tidegate.core.errors import NotFoundError, RecordError
 from tidegate.environment.session_envs import (
     GymnasiumEnv,
-    Verdict,
+    SessionVerdict,
     make_session_env,
     parse_action,
     to_action,
     to_json,
 )
-from tidegate.environment.state import Answer
+from tidegate.environment.state import AnsweredProblem
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.environment.tasks.registry import TASKS
 
@@ -45,8 +45,8 @@ def test_text_task_is_an_episode_of_one_turn_in_plain_text() -> None:
     assert env.reset(seed=3, problem=problem) == "47+38="
     right = env.step("085")
     assert (right.reward, right.terminated, right.truncated) == (1.0, True, False)
-    assert right.verdict == Verdict(
-        Answer(problem, "085"), Score(1.0, {"exact": 1.0, "digits": 1.0}, "solved")
+    assert right.verdict == SessionVerdict(
+        AnsweredProblem(problem, "085"), Score(1.0, {"exact": 1.0, "digits": 1.0}, "solved")
     )
     env.reset(seed=3, problem=problem)
     assert env.step("nonsense").reward == 0.0

@@ -14,9 +14,9 @@ from tidegate.core.errors import (
     TidegateError,
 )
 from tidegate.environment.conversations.port import ToolUse
-from tidegate.environment.session_envs import StepOutcome, Verdict
-from tidegate.environment.sessions import SessionLimits, Sessions
-from tidegate.environment.state import Answer
+from tidegate.environment.session_envs import SessionVerdict, StepOutcome
+from tidegate.environment.sessions import SessionLimits, SessionTable
+from tidegate.environment.state import AnsweredProblem
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.runtime.clock import SystemClock
 
@@ -56,7 +56,9 @@ class FakeEnv:
                     delay_s=7.0,
                 )
             case "judge":
-                verdict = Verdict(Answer(self.problem, "all of it"), Score(0.5, {"exact": 0.5}, "half"))
+                verdict = SessionVerdict(
+                    AnsweredProblem(self.problem, "all of it"), Score(0.5, {"exact": 0.5}, "half")
+                )
                 return StepOutcome("", 0.5, terminated=True, truncated=False, verdict=verdict)
             case "hang":
                 self.started.set()
@@ -84,13 +86,13 @@ class FakeClock(SystemClock):
 
 
 class Table:
-    """Sessions over fake environments, with the clock and the environments at hand."""
+    """A session table over fake environments, with the clock and the environments at hand."""
 
     def __init__(self, *, max_sessions: int = 2, deadline_s: float = 10.0) -> None:
         self.clock = FakeClock()
         self.envs: list[FakeEnv] = []
         limits = SessionLimits(max_sessions=max_sessions, idle_s=60.0, deadline_s=deadline_s)
-        self.sessions = Sessions(self.make, limits, self.clock)
+        self.sessions = SessionTable(self.make, limits, self.clock)
 
     def make(self, env_id: str) -> FakeEnv:
         env = FakeEnv(env_id)
@@ -245,13 +247,13 @@ async def test_log_tells_of_a_replay_whose_tools_may_have_answered_otherwise(env
 
 async def test_reward_of_a_text_episode_is_what_the_verifiers_make_of_its_verdict() -> None:
     table = Table()
-    asked: list[Verdict] = []
+    asked: list[SessionVerdict] = []
 
-    async def judged(verdict: Verdict) -> Score:
+    async def judged(verdict: SessionVerdict) -> Score:
         asked.append(verdict)
         return Score(0.9, {"exact": 0.5, "judge": 1.0}, "liked")
 
-    sessions = Sessions(
+    sessions = SessionTable(
         table.make, SessionLimits(max_sessions=1, idle_s=60.0, deadline_s=5.0), table.clock, reward=judged
     )
     session_id, _ = await sessions.open("a", seed=0)

@@ -11,7 +11,7 @@ from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, Run
 from tidegate.core.records import StageTiming, Trajectory, VersionSpan
 from tidegate.environment.state import (
     LOG_CHARS_MAX,
-    Answer,
+    AnsweredProblem,
     ScoreCache,
     VerifierFailed,
     answer_of,
@@ -44,8 +44,8 @@ def record(sample_index: int, *, group_size: int = 2, task: str = "task-1", env_
     )
 
 
-def answer(text: str, *, expected: str = "2") -> Answer:
-    return Answer(Problem("1+1", "1+1=", expected, "carries-0"), text)
+def answer(text: str, *, expected: str = "2") -> AnsweredProblem:
+    return AnsweredProblem(Problem("1+1", "1+1=", expected, "carries-0"), text)
 
 
 def score(reward: float) -> Score:
@@ -76,7 +76,7 @@ def test_cache_does_not_mix_environments_nor_problems_with_another_answer() -> N
 
 
 def test_answer_holds_what_the_record_says_of_its_problem() -> None:
-    assert answer_of(record(1)) == Answer(Problem("1+1", "1+1=", "2", "carries-0"), "1")
+    assert answer_of(record(1)) == AnsweredProblem(Problem("1+1", "1+1=", "2", "carries-0"), "1")
 
 
 def test_completion_that_was_cut_off_is_never_taken_for_one_that_ended() -> None:

@@ -9,7 +9,7 @@ from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId
 from tidegate.core.records import EpisodeEnd, StageTiming, Trajectory, VersionSpan
 from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
-from tidegate.trajectory_store.intake import Message
+from tidegate.trajectory_store.intake import ArrivedMessage
 from tidegate.trajectory_store.store import Batch, Store
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
 from tidegate.wire.frame import encode_frame
@@ -64,8 +64,8 @@ def make_group(task: str, size: int, *, version: PolicyVersion | None = None) ->
     return [make_trajectory(task, index=index, version=version, group_size=size) for index in range(size)]
 
 
-def message_of(*trajectories: Trajectory, received_at_s: float = NOW_S) -> Message:
-    return Message(
+def message_of(*trajectories: Trajectory, received_at_s: float = NOW_S) -> ArrivedMessage:
+    return ArrivedMessage(
         data=encode_frame(trajectories),
         headers={HEADER_TRAJECTORY_IDS: ",".join(item.trajectory_id for item in trajectories)},
         received_at_s=received_at_s,

@@ -28,7 +28,7 @@ from tidegate.core.errors import (
 from tidegate.core.ids import LineageName, RunId, TrajectoryId
 from tidegate.core.staleness import StalenessLimits
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
-from tidegate.trajectory_store.intake import Message
+from tidegate.trajectory_store.intake import ArrivedMessage
 from tidegate.trajectory_store.ledger import Ledger
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.store import Store
@@ -71,7 +71,7 @@ def test_settling_what_has_an_outcome_changes_nothing(store: Store) -> None:
 
 def test_refused_message_settles_only_what_has_no_row(store: Store) -> None:
     accept(store, "t-1")
-    message = Message(b"garbage", {HEADER_TRAJECTORY_IDS: "t-1.0,t-2.0"}, NOW_S)
+    message = ArrivedMessage(b"garbage", {HEADER_TRAJECTORY_IDS: "t-1.0,t-2.0"}, NOW_S)
     [refusal] = store.ingest([message], now_s=NOW_S).refused
     assert store.refuse(refusal, now_s=NOW_S) == 1
     assert state_of(store, "t-1.0") == ("available", "")
@@ -80,7 +80,7 @@ def test_refused_message_settles_only_what_has_no_row(store: Store) -> None:
 
 
 def test_good_messages_beside_a_bad_one_are_stored(store: Store) -> None:
-    bad = Message(b"garbage", {}, NOW_S)
+    bad = ArrivedMessage(b"garbage", {}, NOW_S)
     unknown = message_of(make_trajectory("t-3", version=at(0, LineageName("9-dead"))))
     intake = store.ingest([bad, message_of(make_trajectory("t-1")), unknown], now_s=NOW_S)
     assert [arrival.columns.trajectory_id for arrival in intake.accepted] == [["t-1.0"]]

@@ -8,7 +8,13 @@ from tests.unit.trajectory_store.building import MAIN, NOW_S, RUN, at, make_traj
 from tidegate.core.ids import LineageName, RunId
 from tidegate.core.records import Trajectory, VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree
-from tidegate.trajectory_store.intake import IDS_PER_MESSAGE_MAX, Message, Parcel, Refusal, open_message
+from tidegate.trajectory_store.intake import (
+    IDS_PER_MESSAGE_MAX,
+    ArrivedMessage,
+    Parcel,
+    Refusal,
+    open_message,
+)
 from tidegate.trajectory_store.uploads import UploadArea
 from tidegate.v1 import trajectory_pb2
 from tidegate.wire.frame import encode_frame, provenance_of
@@ -24,7 +30,7 @@ def uploads(tmp_path: Path) -> UploadArea:
     return UploadArea(tmp_path, bytes_max=10**6, ttl_s=60.0, durable=False, now_s=0.0)
 
 
-def opened(message: Message, uploads: UploadArea) -> Parcel | Refusal:
+def opened(message: ArrivedMessage, uploads: UploadArea) -> Parcel | Refusal:
     return open_message(message, run_id=RUN, tree=TREE, uploads=uploads)
 
 
@@ -34,9 +40,9 @@ def refusal_of(record: Trajectory, uploads: UploadArea) -> str:
     return refusal.reason
 
 
-def reference_message(frame: bytes) -> Message:
+def reference_message(frame: bytes) -> ArrivedMessage:
     reference = trajectory_pb2.PayloadReference(payload_id="p", size=len(frame), digest=digest_of(frame))
-    return Message(reference.SerializeToString(), {HEADER_REFERENCE: "1"}, NOW_S)
+    return ArrivedMessage(reference.SerializeToString(), {HEADER_REFERENCE: "1"}, NOW_S)
 
 
 def keep(uploads: UploadArea, frame: bytes) -> None:
@@ -84,7 +90,7 @@ def test_reference_is_resolved_to_what_was_uploaded(uploads: UploadArea) -> None
 def test_reference_to_garbage_and_garbage_for_a_reference_are_refused(uploads: UploadArea) -> None:
     keep(uploads, b"no frame")
     assert isinstance(opened(reference_message(b"no frame"), uploads), Refusal)
-    assert isinstance(opened(Message(b"\xff\xff", {HEADER_REFERENCE: "1"}, NOW_S), uploads), Refusal)
+    assert isinstance(opened(ArrivedMessage(b"\xff\xff", {HEADER_REFERENCE: "1"}, NOW_S), uploads), Refusal)
     missing = opened(reference_message(b"never uploaded"), uploads)
     assert isinstance(missing, Refusal)
     assert "not here" in missing.reason
@@ -92,6 +98,9 @@ def test_reference_to_garbage_and_garbage_for_a_reference_are_refused(uploads: U
 
 def test_header_names_at_most_as_many_trajectories_as_a_message_may_hold() -> None:
     names = ",".join(f"t-{index}.0" for index in range(IDS_PER_MESSAGE_MAX + 5))
-    assert len(Message(b"", {HEADER_TRAJECTORY_IDS: names}, NOW_S).trajectory_ids()) == IDS_PER_MESSAGE_MAX
-    assert Message(b"", {HEADER_TRAJECTORY_IDS: "a,,b,"}, NOW_S).trajectory_ids() == ["a", "b"]
-    assert Message(b"", {}, NOW_S).trajectory_ids() == []
+    assert (
+        len(ArrivedMessage(b"", {HEADER_TRAJECTORY_IDS: names}, NOW_S).trajectory_ids())
+        == IDS_PER_MESSAGE_MAX
+    )
+    assert ArrivedMessage(b"", {HEADER_TRAJECTORY_IDS: "a,,b,"}, NOW_S).trajectory_ids() == ["a", "b"]
+    assert ArrivedMessage(b"", {}, NOW_S).trajectory_ids() == []

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 
 from tidegate.environment.conversations.episodes import demonstrate, score_of_one_turn
-from tidegate.environment.conversations.port import ToolUse, Turn
+from tidegate.environment.conversations.port import ConversationTurn, ToolUse
 from tidegate.environment.conversations.tools import NO_TOOLS, TOOL_FAILED, Tools
 from tidegate.environment.tasks.expressions import Evaluated, evaluate
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
@@ -76,14 +76,14 @@ class CalculatorEpisode:
         """The expression and an equals sign."""
         return self._problem.prompt
 
-    def reply(self, text: str) -> Turn:
+    def reply(self, text: str) -> ConversationTurn:
         """The value of a call, ``error`` for one that failed, ``?`` for one that is none; or the verdict."""
         self._num_turns += 1
         if not text.startswith("["):
-            return Turn("", score=self._score(answer=text))
+            return ConversationTurn("", score=self._score(answer=text))
         use = self._called(text)
         last = self._num_turns >= TURNS_MAX
-        return Turn(
+        return ConversationTurn(
             use.result,
             score=self._score(answer="") if last else None,
             truncated=last,

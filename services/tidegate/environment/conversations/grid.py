@@ -23,7 +23,7 @@ from tidegate.environment.conversations.grid_map import (
     read_map,
     shortest_moves,
 )
-from tidegate.environment.conversations.port import Turn
+from tidegate.environment.conversations.port import ConversationTurn
 from tidegate.environment.conversations.tools import NO_TOOLS, Tools
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
 from tidegate.environment.tasks.splits import repeated, split_of
@@ -90,7 +90,7 @@ class GridEpisode:
         """The view from the start."""
         return view(self._grid, self._grid.start, has_key=False)
 
-    def reply(self, text: str) -> Turn:
+    def reply(self, text: str) -> ConversationTurn:
         """The view after a move, the same view after one into a wall, a ``?`` before it for what is no move."""
         self._num_turns += 1
         note = "" if text in MOVES else f"{NOT_A_MOVE}\n"
@@ -98,14 +98,14 @@ class GridEpisode:
             self._cell = moved(self._cell, text)
         self._has_key = self._has_key or self._cell == self._grid.key
         if self._has_key and self._cell == self._grid.door:
-            return Turn("", score=Score(1.0, {"exact": 1.0, "key": 1.0}, "solved"))
+            return ConversationTurn("", score=Score(1.0, {"exact": 1.0, "key": 1.0}, "solved"))
         observation = note + view(self._grid, self._cell, has_key=self._has_key)
         if self._num_turns < TURNS_MAX:
-            return Turn(observation)
+            return ConversationTurn(observation)
         verdict = "the door was not reached" if self._has_key else "the key was not found"
         components = {"exact": 0.0, "key": float(self._has_key)}
         score = Score(KEY_WEIGHT * self._has_key, components, verdict)
-        return Turn(observation, score=score, truncated=True)
+        return ConversationTurn(observation, score=score, truncated=True)
 
 
 def view(grid: GridMap, cell: Cell, *, has_key: bool) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from tidegate.core.errors import RecordError
 from tidegate.environment.conversations.episodes import demonstrate, score_of_one_turn
-from tidegate.environment.conversations.port import Turn
+from tidegate.environment.conversations.port import ConversationTurn
 from tidegate.environment.conversations.tools import NO_TOOLS, Tools
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
 from tidegate.environment.tasks.splits import repeated, split_of
@@ -72,24 +72,24 @@ class GuessEpisode:
         """The range."""
         return self._problem.prompt
 
-    def reply(self, text: str) -> Turn:
+    def reply(self, text: str) -> ConversationTurn:
         """``higher``, ``lower``, ``?`` for what is no number; or the verdict."""
         self._turns_left -= 1
         guess = int(text) if _GUESS.fullmatch(text) else None
         if guess == self._secret:
-            return Turn("", score=Score(1.0, {"exact": 1.0, "nearness": 1.0}, "solved"))
+            return ConversationTurn("", score=Score(1.0, {"exact": 1.0, "nearness": 1.0}, "solved"))
         observation = NOT_A_GUESS
         if guess is not None:
             observation = "higher" if guess < self._secret else "lower"
             self._nearness = max(0.0, 1.0 - abs(guess - self._secret) / self._largest)
         if self._turns_left > 0:
-            return Turn(observation)
+            return ConversationTurn(observation)
         score = Score(
             reward=NEAR_WEIGHT * self._nearness,
             components={"exact": 0.0, "nearness": self._nearness},
             log=f"expected {self._secret}, got {text[:40]!r} last",
         )
-        return Turn(observation, score=score, truncated=True)
+        return ConversationTurn(observation, score=score, truncated=True)
 
 
 def range_of(problem: Problem) -> int:

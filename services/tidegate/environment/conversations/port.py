@@ -21,7 +21,7 @@ class ToolUse(msgspec.Struct, frozen=True):
     result: str
 
 
-class Turn(msgspec.Struct, frozen=True):
+class ConversationTurn(msgspec.Struct, frozen=True):
     """What follows on one turn of the policy.
 
     ``observation``: the reply that the policy reads next. ``score``: with the episode's last turn, the verdict on all
@@ -49,7 +49,7 @@ class Conversation(Protocol):
         """What the policy reads before its first turn."""
         ...
 
-    def reply(self, text: str) -> Turn:
+    def reply(self, text: str) -> ConversationTurn:
         """What follows on a turn. Total until it is done: any text has an answer, and is never asked for after it."""
         ...
 

@@ -14,7 +14,7 @@ from math import isqrt
 import msgspec
 
 from tidegate.core.errors import RecordError
-from tidegate.environment.conversations.port import ToolUse, Turn
+from tidegate.environment.conversations.port import ConversationTurn, ToolUse
 from tidegate.environment.conversations.tools import TOOL_FAILED, Tools
 from tidegate.environment.sandbox.port import SandboxResult
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
@@ -95,7 +95,7 @@ class PythonEpisode:
         """A chat of the rules and the question, as JSON."""
         return self._problem.prompt
 
-    def reply(self, text: str) -> Turn:
+    def reply(self, text: str) -> ConversationTurn:
         """What the turn's programs printed, one after the other; or the verdict on its answer.
 
         Raises:
@@ -104,11 +104,11 @@ class PythonEpisode:
         turn_index = self._num_turns + 1
         programs = _PROGRAM.findall(text)
         if not programs and _ANSWER.search(text):
-            return Turn("", score=verdict(self._problem, text, ran=self._ran))
+            return ConversationTurn("", score=verdict(self._problem, text, ran=self._ran))
         uses = [self._run(program, turn_index) for program in programs[:1]]
         self._num_turns = turn_index
         last = turn_index >= TURNS_MAX
-        return Turn(
+        return ConversationTurn(
             uses[0].result if uses else NEITHER,
             score=verdict(self._problem, "", ran=self._ran) if last else None,
             truncated=last,

@@ -1,6 +1,6 @@
 """A text task as an episode of one turn, so that sessions hold any text environment."""
 
-from tidegate.environment.conversations.port import Turn
+from tidegate.environment.conversations.port import ConversationTurn
 from tidegate.environment.tasks.port import Problem, TextTask
 
 
@@ -17,6 +17,6 @@ class SingleTurn:
         """The prompt."""
         return self._problem.prompt
 
-    def reply(self, text: str) -> Turn:
+    def reply(self, text: str) -> ConversationTurn:
         """The verdict; there is nothing to read after it."""
-        return Turn(observation="", score=self._task.score(self._problem, text))
+        return ConversationTurn(observation="", score=self._task.score(self._problem, text))

@@ -7,7 +7,7 @@ import msgspec
 
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.distributions import Distribution, Fixed
-from tidegate.environment.sandbox.port import IsolationUnavailableError, Limits, Sandbox
+from tidegate.environment.sandbox.port import IsolationUnavailableError, Sandbox, SandboxLimits
 
 TOOL_FAILED = "error"
 
@@ -51,7 +51,7 @@ class Tools:
 
     conditions: Conditions = field(default_factory=Conditions)
     sandbox: Callable[[], Sandbox] = no_sandbox
-    limits: Limits = field(default_factory=Limits)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
 
 
 NO_TOOLS = Tools()

@@ -1,7 +1,7 @@
-"""The sandbox that Linux provides: the worker's side of the keeper.
+"""The sandbox on Linux: the worker's side of the zygote.
 
-The keeper is started with the first run, and again after it died. A run has a connection of its own to its watch; when
-that connection ends, the run does. Thread-safe; the number of runs at once is bounded, further callers wait.
+The first run starts the zygote, as does a run after its death. Each run has a connection to its monitor; when that
+connection ends, the run does. Thread-safe; the number of concurrent runs is bounded, further callers wait.
 """
 
 import json
@@ -16,19 +16,19 @@ import msgspec
 
 import tidegate
 from tidegate.core.errors import RecordError, UnavailableError
-from tidegate.environment.sandbox.keeper import frames
 from tidegate.environment.sandbox.port import (
     CODE_BYTES_MAX,
     STDIN_BYTES_MAX,
-    Limits,
+    SandboxLimits,
     SandboxResult,
 )
 from tidegate.environment.sandbox.self_test import break_out
 from tidegate.environment.sandbox.unavailable import isolation_unavailable
+from tidegate.environment.sandbox.zygote import frames
 
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 5.0
-# Past its deadline a run has this long to be killed and answered for; then its connection is cut.
+# Past its deadline a run has this long to be killed and reported; then its connection is closed.
 _GRACE_S = 5.0
 
 # No installed packages, no folder of the user's, no module beside the program, no bytecode written.
@@ -36,23 +36,23 @@ _FLAGS = ("-S", "-s", "-P", "-B", "-X", "utf8")
 _ENTRY = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from tidegate.environment.sandbox.keeper.main import main
+from tidegate.environment.sandbox.zygote.main import main
 main(int(sys.argv[2]), int(sys.argv[3]))
 """
 
 
-class _Keeper:
-    """A keeper process and the socket that it takes runs from."""
+class _Zygote:
+    """A zygote process and the socket on which it accepts runs."""
 
     def __init__(self) -> None:
         """Start it and wait until it is isolated.
 
         Raises:
             IsolationUnavailableError: a step of the isolation is refused.
-            UnavailableError: it could not be started, or died at it.
+            UnavailableError: it could not be started, or died while it started.
         """
         if sys.platform != "linux":
-            raise isolation_unavailable(f"this is {sys.platform}, and only Linux's walls are known")
+            raise isolation_unavailable(f"this is {sys.platform}, and only Linux is supported")
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sending = threading.Lock()
         root = str(Path(tidegate.__file__).parents[1])
@@ -60,7 +60,7 @@ class _Keeper:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *_FLAGS, "-c", _ENTRY, root, str(theirs.fileno()), str(part_bytes_max)],
-                # A program that is run again, by another worker as well, is to print the same.
+                # A program prints the same each time it runs, on any worker.
                 env={"PYTHONHASHSEED": "0"},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -81,24 +81,24 @@ class _Keeper:
             hello = self._control.recv(4096)
         except TimeoutError as error:
             raise UnavailableError(
-                "The sandbox's keeper did not start", why=f"{_START_TIMEOUT_S:g} s passed"
+                "The sandbox's zygote did not start", why=f"{_START_TIMEOUT_S:g} s passed"
             ) from error
         if not hello:
-            raise UnavailableError("The sandbox's keeper died while it started", fix="try again")
+            raise UnavailableError("The sandbox's zygote died while it started", fix="try again")
         refused: dict[str, Any] | None = json.loads(hello).get("refused")
         if refused is not None:
             raise isolation_unavailable(f"{refused['step']}: {refused['error']}")
         self._control.settimeout(_GRACE_S)
 
     def alive(self) -> bool:
-        """Whether it takes runs."""
+        """Whether it accepts runs."""
         return self._process.poll() is None
 
     def connect(self) -> socket.socket:
-        """A connection to the watch of a new run.
+        """A connection to the monitor of a new run.
 
         Raises:
-            OSError: the keeper is gone.
+            OSError: the zygote is gone.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -117,64 +117,64 @@ class _Keeper:
 
 
 class LinuxSandbox:
-    """``port.Sandbox`` by namespaces, a filter of system calls, resource limits, and Landlock where there is one."""
+    """``port.Sandbox`` by namespaces, a filter of system calls, resource limits, and Landlock if present."""
 
     def __init__(self, *, max_runs: int = 8) -> None:
-        """Nothing is started yet; ``max_runs`` programs run at once."""
+        """``max_runs`` programs run at once."""
         self._places = threading.BoundedSemaphore(max_runs)
         self._starting = threading.Lock()
-        self._keeper: _Keeper | None = None
+        self._zygote: _Zygote | None = None
         self._closed = False
 
     def start(self) -> None:
-        """Start the keeper and have a program try to break out of it; with the first run at the latest.
+        """Start the zygote and let a test program try to break out; the first run does so at the latest.
 
         Raises:
-            IsolationUnavailableError: the isolation is not to be had on this machine.
-            UnavailableError: the keeper died while it started; the same call may succeed.
+            IsolationUnavailableError: this machine cannot isolate programs.
+            UnavailableError: the zygote died while it started; a repeat may succeed.
         """
         self._alive()
 
-    def run_python(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
+    def run_python(self, code: str, *, stdin: str = "", limits: SandboxLimits | None = None) -> SandboxResult:
         """Run ``code`` as ``__main__`` and wait for its end.
 
         Raises:
-            IsolationUnavailableError: the isolation is not to be had on this machine.
+            IsolationUnavailableError: this machine cannot isolate programs.
             RecordError: the code or ``stdin`` is too large, or no UTF-8.
             UnavailableError: the sandbox itself failed; the same call may succeed.
         """
         code_bytes = _encoded("code", code, bytes_max=CODE_BYTES_MAX)
         stdin_bytes = _encoded("stdin", stdin, bytes_max=STDIN_BYTES_MAX)
         with self._places:
-            return _run(self._alive(), code_bytes, stdin_bytes, limits or Limits())
+            return _run(self._alive(), code_bytes, stdin_bytes, limits or SandboxLimits())
 
     def close(self) -> None:
-        """End all runs; calls under way raise ``UnavailableError``, and so do later ones."""
+        """End all runs; calls in progress raise ``UnavailableError``, and so do later ones."""
         with self._starting:
             self._closed = True
-            if self._keeper is not None:
-                self._keeper.close()
-                self._keeper = None
+            if self._zygote is not None:
+                self._zygote.close()
+                self._zygote = None
 
-    def _alive(self) -> _Keeper:
+    def _alive(self) -> _Zygote:
         with self._starting:
             if self._closed:
                 raise UnavailableError("The sandbox is closed", fix="open another one")
-            if self._keeper is not None and not self._keeper.alive():
-                self._keeper.close()
-                self._keeper = None
-            if self._keeper is None:
-                keeper = _Keeper()
+            if self._zygote is not None and not self._zygote.alive():
+                self._zygote.close()
+                self._zygote = None
+            if self._zygote is None:
+                zygote = _Zygote()
                 try:
-                    break_out(lambda code, limits: _run(keeper, code.encode(), b"", limits))
+                    break_out(lambda code, limits: _run(zygote, code.encode(), b"", limits))
                 except UnavailableError as error:
-                    keeper.close()
+                    zygote.close()
                     raise isolation_unavailable(f"the self-test was lost: {error.why}") from error
                 except BaseException:
-                    keeper.close()
+                    zygote.close()
                     raise
-                self._keeper = keeper
-            return self._keeper
+                self._zygote = zygote
+            return self._zygote
 
 
 def _encoded(what: str, text: str, *, bytes_max: int) -> bytes:
@@ -187,9 +187,9 @@ def _encoded(what: str, text: str, *, bytes_max: int) -> bytes:
     return data
 
 
-def _run(keeper: _Keeper, code: bytes, stdin: bytes, limits: Limits) -> SandboxResult:
+def _run(zygote: _Zygote, code: bytes, stdin: bytes, limits: SandboxLimits) -> SandboxResult:
     try:
-        with keeper.connect() as connection:
+        with zygote.connect() as connection:
             connection.settimeout(limits.wall_s + _GRACE_S)
             frames.send(connection, msgspec.structs.asdict(limits), (code, stdin))
             head, parts = frames.receive(connection, part_bytes_max=limits.output_bytes)

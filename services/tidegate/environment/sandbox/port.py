@@ -1,7 +1,7 @@
-"""What environments ask of a sandbox: a Python program in, what it printed and how it ended.
+"""The sandbox port: a Python program in; its output and how it ended out.
 
 Calls block and belong in a thread, as verifiers and turns of a conversation do. A run is over when its call returns:
-nothing that it started is alive, nothing that it wrote is kept.
+no process of it is alive, and nothing that it wrote is kept.
 """
 
 from typing import Annotated, Literal, Protocol
@@ -18,7 +18,7 @@ Spent = Literal["cpu", "wall", "memory", "output"]
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)]
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SandboxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one run may use. All processes of a run share each limit.
 
     ``cpu_s``: seconds of CPU time. ``wall_s``: seconds from the call to its answer, the wait for a free place apart.
@@ -41,8 +41,8 @@ class SandboxResult(msgspec.Struct, frozen=True):
     """How a program ended and what it wrote.
 
     ``exit_status``: its exit status, or minus the signal that ended it. ``limit``: the limit that ended it, None where
-    it ended by itself. ``stdout``, ``stderr``: what was kept, at most ``Limits.output_bytes`` each, undecodable bytes
-    replaced; ``stdout_bytes`` and ``stderr_bytes`` count all that was read.
+    it ended by itself. ``stdout``, ``stderr``: what was kept, at most ``output_bytes`` of the limits each, undecodable
+    bytes replaced; ``stdout_bytes`` and ``stderr_bytes`` count all that was read.
     """
 
     exit_status: int
@@ -72,18 +72,18 @@ class IsolationUnavailableError(TidegateError):
 
 
 class Sandbox(Protocol):
-    """Runs programs that nobody trusts."""
+    """Runs untrusted programs."""
 
-    def run_python(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
+    def run_python(self, code: str, *, stdin: str = "", limits: SandboxLimits | None = None) -> SandboxResult:
         """Run ``code`` as ``__main__`` and wait for its end, at most ``limits.wall_s`` and a second (default limits).
 
         Raises:
-            IsolationUnavailableError: the isolation is not to be had on this machine.
+            IsolationUnavailableError: this machine cannot isolate programs.
             RecordError: the code or ``stdin`` is larger than ``CODE_BYTES_MAX`` or ``STDIN_BYTES_MAX``, or no UTF-8.
             UnavailableError: the sandbox itself failed; the same call may succeed.
         """
         ...
 
     def close(self) -> None:
-        """End all runs; calls under way raise ``UnavailableError``."""
+        """End all runs; calls in progress raise ``UnavailableError``."""
         ...

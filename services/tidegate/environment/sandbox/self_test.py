@@ -1,10 +1,10 @@
-"""The start's self-test: programs that try to break out of the sandbox that is about to be trusted."""
+"""The self-test at the start: programs that try to break out of the sandbox."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegate.environment.sandbox.port import Limits, SandboxResult
+from tidegate.environment.sandbox.port import SandboxLimits, SandboxResult
 from tidegate.environment.sandbox.unavailable import isolation_unavailable
 
 # The probe's own: room for a few children, whose memory counts together.
@@ -88,18 +88,18 @@ time.sleep(600)
 """
 
 
-def break_out(run: Callable[[str, Limits], SandboxResult]) -> None:
-    """Try it.
+def break_out(run: Callable[[str, SandboxLimits], SandboxResult]) -> None:
+    """Run the self-test.
 
     Raises:
-        IsolationUnavailableError: something got out, or the run failed otherwise; the error names it.
+        IsolationUnavailableError: a program broke out, or a run failed otherwise; the error names it.
     """
-    # What the worker can see right now and a program must not.
+    # Visible to the worker, and not to a program.
     outside = [
         path for path in ("/etc/passwd", "/proc/self/environ", "/sys", __file__) if Path(path).exists()
     ]
     probe = _PROBE.format(outside=json.dumps(outside), memory_bytes=_MEMORY_BYTES, processes=_PROCESSES)
-    small = Limits(memory_bytes=_MEMORY_BYTES, processes=_PROCESSES, scratch_bytes=1 << 20)
+    small = SandboxLimits(memory_bytes=_MEMORY_BYTES, processes=_PROCESSES, scratch_bytes=1 << 20)
     result = run(probe, small)
     if not result.ok:
         ended = f"limit {result.limit}" if result.limit else f"status {result.exit_status}"
@@ -108,8 +108,8 @@ def break_out(run: Callable[[str, Limits], SandboxResult]) -> None:
     if breaches:
         raise isolation_unavailable(f"a program got past: {', '.join(breaches)}")
     for code, limits, expected in (
-        (_OUTLIVE, Limits(wall_s=0.1), "wall"),
-        (_GROW, Limits(memory_bytes=_GROWN_BYTES), "memory"),
+        (_OUTLIVE, SandboxLimits(wall_s=0.1), "wall"),
+        (_GROW, SandboxLimits(memory_bytes=_GROWN_BYTES), "memory"),
     ):
         result = run(code, limits)
         if result.limit != expected:

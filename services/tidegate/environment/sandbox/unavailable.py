@@ -1,4 +1,4 @@
-"""What a machine without isolation is told: the missing part, and how an operator provides it."""
+"""The error on a machine without isolation: the missing part, and how an operator provides it."""
 
 from tidegate.environment.sandbox.port import IsolationUnavailableError
 

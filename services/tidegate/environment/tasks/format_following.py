@@ -12,7 +12,7 @@ from itertools import cycle, islice, pairwise
 
 import msgspec
 
-from tidegate.environment.tasks.format_rules import Rule, holds, sentence
+from tidegate.environment.tasks.format_rules import FormatRule, holds, sentence
 from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
 from tidegate.environment.tasks.splits import repeated, split_of
 
@@ -43,7 +43,7 @@ class FormatFollowing:
 
     def score(self, problem: Problem, completion: str) -> Score:
         """1 when every rule is kept, else half of the share that is. Components: ``exact``, and each rule's kind."""
-        rules = msgspec.json.decode(problem.answer, type=tuple[Rule, ...])
+        rules = msgspec.json.decode(problem.answer, type=tuple[FormatRule, ...])
         kept = {rule.kind: holds(rule, completion) for rule in rules}
         broken = [kind for kind, fine in kept.items() if not fine]
         share = sum(kept.values()) / len(kept)
@@ -61,9 +61,9 @@ class FormatFollowing:
 
 def obedient(problem: Problem) -> str:
     """A text that keeps all rules of a problem."""
-    rules = {rule.kind: rule for rule in msgspec.json.decode(problem.answer, type=tuple[Rule, ...])}
+    rules = {rule.kind: rule for rule in msgspec.json.decode(problem.answer, type=tuple[FormatRule, ...])}
     shape = rules.get("words") or next(
-        (rules[kind] for kind in SHAPES if kind in rules), Rule("sentences", 1)
+        (rules[kind] for kind in SHAPES if kind in rules), FormatRule("sentences", 1)
     )
     first, last, mention = rules.get("first_word"), rules.get("last_word"), rules.get("mention")
     named = [mention.words[0]] * mention.count if mention else []
@@ -81,7 +81,7 @@ def obedient(problem: Problem) -> str:
     return text.upper() if "upper" in rules else text
 
 
-def _shaped(words: Sequence[str], shape: Rule) -> str:
+def _shaped(words: Sequence[str], shape: FormatRule) -> str:
     """The words in a shape, in their order."""
     if shape.kind == "words":
         return " ".join(words)
@@ -121,28 +121,28 @@ def _draws() -> Iterator[Problem]:
         )
 
 
-def _rules(rng: random.Random) -> list[Rule]:
+def _rules(rng: random.Random) -> list[FormatRule]:
     """One to three rules of which none contradicts another."""
     shape = _shape(rng)
     word, edge = rng.sample(WORDS, 2)
-    others = [Rule("mention", count=rng.randint(1, 2), words=(word,))]
+    others = [FormatRule("mention", count=rng.randint(1, 2), words=(word,))]
     # A JSON object has keys in lower case, commas between them, and its own first word; numbers begin numbered lists.
     if shape.kind != "json_keys":
-        others += [Rule(rng.choice(LETTERS)), Rule("no_commas")]
-        others.append(Rule("last_word", words=(edge,)))
+        others += [FormatRule(rng.choice(LETTERS)), FormatRule("no_commas")]
+        others.append(FormatRule("last_word", words=(edge,)))
         if shape.kind != "numbered":
-            others[-1] = Rule(rng.choice(("first_word", "last_word")), words=(edge,))
+            others[-1] = FormatRule(rng.choice(("first_word", "last_word")), words=(edge,))
     num_others = rng.randint(0, min(RULES_MAX - 1, len(others)))
     return [shape, *rng.sample(others, num_others)]
 
 
-def _shape(rng: random.Random) -> Rule:
+def _shape(rng: random.Random) -> FormatRule:
     match kind := rng.choice(SHAPES):
         case "words":
-            return Rule(kind, count=rng.randint(5, 40))
+            return FormatRule(kind, count=rng.randint(5, 40))
         case "json_keys":
-            return Rule(kind, words=tuple(rng.sample(JSON_KEYS, rng.randint(2, 4))))
+            return FormatRule(kind, words=tuple(rng.sample(JSON_KEYS, rng.randint(2, 4))))
         case "paragraphs":
-            return Rule(kind, count=rng.randint(2, 4))
+            return FormatRule(kind, count=rng.randint(2, 4))
         case _:
-            return Rule(kind, count=rng.randint(2, 7))
+            return FormatRule(kind, count=rng.randint(2, 7))

@@ -15,7 +15,7 @@ _BULLET = re.compile(r"- \S")
 _NUMBERED = re.compile(r"([0-9]{1,3})\. \S")
 
 
-class Rule(msgspec.Struct, frozen=True):
+class FormatRule(msgspec.Struct, frozen=True):
     """One rule of a problem: its kind, a number where the kind counts, words where it names some."""
 
     kind: str
@@ -28,13 +28,13 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def holds(rule: Rule, text: str) -> bool:
+def holds(rule: FormatRule, text: str) -> bool:
     """Whether a text keeps a rule; a kind that nobody wrote is kept by none."""
     kind = KINDS.get(rule.kind)
     return kind is not None and bool(words_of(text)) and kind[1](rule, text)
 
 
-def sentence(rule: Rule) -> str:
+def sentence(rule: FormatRule) -> str:
     """The rule as it stands in a prompt."""
     return KINDS[rule.kind][0].format(
         count=rule.count,
@@ -47,31 +47,31 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _exact_words(rule: Rule, text: str) -> bool:
+def _exact_words(rule: FormatRule, text: str) -> bool:
     return len(words_of(text)) == rule.count
 
 
-def _bullets(rule: Rule, text: str) -> bool:
+def _bullets(rule: FormatRule, text: str) -> bool:
     lines = _lines(text)
     return len(lines) == rule.count and all(_BULLET.match(line) for line in lines)
 
 
-def _numbered(rule: Rule, text: str) -> bool:
+def _numbered(rule: FormatRule, text: str) -> bool:
     found = [_NUMBERED.match(line) for line in _lines(text)]
     return [match and match.group(1) for match in found] == [str(1 + index) for index in range(rule.count)]
 
 
-def _sentences(rule: Rule, text: str) -> bool:
+def _sentences(rule: FormatRule, text: str) -> bool:
     ends = _SENTENCE_END.findall(text)
     return len(ends) == rule.count and text.rstrip()[-1] in ".!?"
 
 
-def _paragraphs(rule: Rule, text: str) -> bool:
+def _paragraphs(rule: FormatRule, text: str) -> bool:
     parts = text.split("***")
     return len(parts) == rule.count and all(words_of(part) for part in parts)
 
 
-def _json_keys(rule: Rule, text: str) -> bool:
+def _json_keys(rule: FormatRule, text: str) -> bool:
     try:
         value = msgspec.json.decode(text.strip())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -84,32 +84,32 @@ def _json_keys(rule: Rule, text: str) -> bool:
     )
 
 
-def _upper(_rule: Rule, text: str) -> bool:
+def _upper(_rule: FormatRule, text: str) -> bool:
     return text == text.upper() and any(letter.isalpha() for letter in text)
 
 
-def _lower(_rule: Rule, text: str) -> bool:
+def _lower(_rule: FormatRule, text: str) -> bool:
     return text == text.lower() and any(letter.isalpha() for letter in text)
 
 
-def _no_commas(_rule: Rule, text: str) -> bool:
+def _no_commas(_rule: FormatRule, text: str) -> bool:
     return "," not in text
 
 
-def _mention(rule: Rule, text: str) -> bool:
+def _mention(rule: FormatRule, text: str) -> bool:
     return [word.lower() for word in words_of(text)].count(rule.words[0]) == rule.count
 
 
-def _first_word(rule: Rule, text: str) -> bool:
+def _first_word(rule: FormatRule, text: str) -> bool:
     return words_of(text)[0].lower() == rule.words[0]
 
 
-def _last_word(rule: Rule, text: str) -> bool:
+def _last_word(rule: FormatRule, text: str) -> bool:
     return words_of(text)[-1].lower() == rule.words[0]
 
 
 # By kind: the sentence of the prompt, and the check of a text that has words.
-KINDS: dict[str, tuple[str, Callable[[Rule, str], bool]]] = {
+KINDS: dict[str, tuple[str, Callable[[FormatRule, str], bool]]] = {
     "words": ("Use exactly {count} words.", _exact_words),
     "bullets": ('Write exactly {count} bullet points, one a line, each begun with "- ".', _bullets),
     "numbered": ('Write a numbered list of exactly {count} lines: "1. ", "2. " and so on.', _numbered),

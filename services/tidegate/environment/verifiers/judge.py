@@ -20,19 +20,19 @@ LOG_CHARS_MAX = 300
 _JSON_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 
 
-class _Message(msgspec.Struct, frozen=True):
+class _JudgeMessage(msgspec.Struct, frozen=True):
     content: str
 
 
-class _Choice(msgspec.Struct, frozen=True):
-    message: _Message
+class _JudgeChoice(msgspec.Struct, frozen=True):
+    message: _JudgeMessage
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    choices: list[_Choice]
+    choices: list[_JudgeChoice]
 
 
-class Judge:
+class JudgeVerifier:
     """Fulfils ``port.Verifier``. At most ``max_concurrent`` requests are under way; one that ends frees its place."""
 
     def __init__(self, settings: JudgeSettings, *, api_key: str = "") -> None:

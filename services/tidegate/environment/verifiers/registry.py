@@ -30,7 +30,7 @@ def _judge(settings: JudgeSettings, *, environ: Mapping[str, str]) -> Verifier:
             fix="set it for the environment service, or leave api_key_env out",
         )
     try:
-        from tidegate.environment.verifiers.judge import Judge
+        from tidegate.environment.verifiers.judge import JudgeVerifier
     except ImportError as error:
         raise ConfigError("A judge needs aiohttp", why=str(error), fix="install tidegate[llm]") from error
-    return Judge(settings, api_key=api_key)
+    return JudgeVerifier(settings, api_key=api_key)

@@ -9,7 +9,7 @@ from tidegate.environment.tasks.port import Problem
 _PLACE = re.compile(r"\{(prompt|answer|completion)\}")
 
 
-class _Message(msgspec.Struct, frozen=True):
+class _PromptMessage(msgspec.Struct, frozen=True):
     role: str
     content: str
 
@@ -23,7 +23,7 @@ def filled(template: str, problem: Problem, completion: str) -> str:
 def readable(prompt: str) -> str:
     """A prompt of chat messages with a line for each, any other as it is."""
     try:
-        messages = msgspec.json.decode(prompt, type=list[_Message])
+        messages = msgspec.json.decode(prompt, type=list[_PromptMessage])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return prompt
     return "\n".join(f"{message.role}: {message.content}" for message in messages)

@@ -13,7 +13,7 @@ from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 SERVICE = "admission"
 
 
-class Diagnosis(msgspec.Struct, frozen=True):
+class BottleneckReport(msgspec.Struct, frozen=True):
     """Who is the bottleneck, in a sentence, with the one fix and the signals it was read from.
 
     ``recommendation``: how many actors to run, and why; empty where admission recommends nothing.
@@ -51,11 +51,11 @@ class AdmissionClient:
         with remote_errors(SERVICE):
             await self._stub.SetPaused(pb.SetPausedRequest(paused=paused, reason=reason), timeout=DEADLINE_S)
 
-    async def diagnose(self) -> Diagnosis:
+    async def diagnose(self) -> BottleneckReport:
         """The answer of ``tidegate explain``."""
         with remote_errors(SERVICE):
             response = await self._stub.Diagnose(pb.DiagnoseRequest(), timeout=DEADLINE_S)
-        return Diagnosis(
+        return BottleneckReport(
             response.bottleneck,
             response.sentence,
             response.fix,

@@ -12,7 +12,7 @@ from tidegate.wire.convert import version_from_proto
 SERVICE = "learner"
 
 
-class Progress(msgspec.Struct, frozen=True):
+class LearnerReport(msgspec.Struct, frozen=True):
     """Where training stands."""
 
     version: PolicyVersion
@@ -29,11 +29,11 @@ class LearnerClient:
         """The channel is shared and stays the caller's to close."""
         self._stub = LearnerServiceStub(channel)
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> LearnerReport:
         """The version, what was consumed, and the newest metrics."""
         with remote_errors(SERVICE):
             response = await self._stub.GetProgress(pb.GetProgressRequest(), timeout=DEADLINE_S)
-        return Progress(
+        return LearnerReport(
             version=version_from_proto(response.version),
             consumed_trajectories=response.consumed_trajectories,
             consumed_steps=response.consumed_steps,

@@ -24,7 +24,7 @@ def shared_sandbox() -> Iterator[LinuxSandbox | IsolationUnavailableError]:
 
 @pytest.fixture
 def sandbox(shared_sandbox: LinuxSandbox | IsolationUnavailableError) -> Iterator[LinuxSandbox]:
-    """The sandbox. Afterwards it still works, in the same keeper, and nothing that a test started is alive."""
+    """The sandbox. Afterwards it still works, in the same zygote, and nothing that a test started is alive."""
     if isinstance(shared_sandbox, IsolationUnavailableError):
         assert shared_sandbox.why, "a refusal names what is missing"
         assert shared_sandbox.fix, "a refusal says what to do"
@@ -35,5 +35,5 @@ def sandbox(shared_sandbox: LinuxSandbox | IsolationUnavailableError) -> Iterato
     yield shared_sandbox
     assert shared_sandbox.run_python("print('alive')").stdout == "alive\n"
     after = [process for process in psutil.Process().children(recursive=True) if process.pid not in before]
-    _, alive = psutil.wait_procs(after, timeout=10)  # a watch ends after its answer was read
+    _, alive = psutil.wait_procs(after, timeout=10)  # a monitor ends after its answer was read
     assert not alive

@@ -173,7 +173,7 @@ def test_neither_environment_nor_descriptors_are_inherited(
     monkeypatch.setenv("TIDEGATE_SECRET", "x")
     inherited = os.open("/etc/passwd", os.O_RDONLY)
     os.set_inheritable(inherited, True)
-    fresh = LinuxSandbox()  # its keeper is made with both of them at hand
+    fresh = LinuxSandbox()  # its zygote is made with both of them at hand
     code = """
 import os
 found = []
@@ -350,7 +350,7 @@ sandbox.run_python("while True: pass")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
         worker.stdout.readline()
-        # The keeper, the watch, the run's first process, the program.
+        # The zygote, the monitor, the run's first process, the program.
         while len(started := psutil.Process(worker.pid).children(recursive=True)) < 4:
             assert worker.poll() is None
         worker.kill()

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.environment.sandbox.linux import LinuxSandbox
-from tidegate.environment.sandbox.port import Limits
+from tidegate.environment.sandbox.port import SandboxLimits
 
 
 def test_a_fork_bomb_stays_below_the_limit_and_is_killed(sandbox: LinuxSandbox) -> None:
@@ -15,7 +15,7 @@ while True:
     except OSError:
         pass
 """
-    result = sandbox.run_python(code, limits=Limits(processes=16, cpu_s=1))
+    result = sandbox.run_python(code, limits=SandboxLimits(processes=16, cpu_s=1))
     assert result.limit == "cpu"
 
 
@@ -40,7 +40,7 @@ except (OSError, RuntimeError):
     print(made, flush=True)
 os._exit(0)
 """
-    assert sandbox.run_python(code, limits=Limits(processes=5)).stdout == "5\n"
+    assert sandbox.run_python(code, limits=SandboxLimits(processes=5)).stdout == "5\n"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ os._exit(0)
     ids=["one", "catching", "many", "short_lived"],
 )
 def test_cpu_time_is_that_of_all_processes_together(sandbox: LinuxSandbox, code: str) -> None:
-    result = sandbox.run_python(code, limits=Limits(cpu_s=0.5, wall_s=60))
+    result = sandbox.run_python(code, limits=SandboxLimits(cpu_s=0.5, wall_s=60))
     assert (result.limit, result.exit_status) == ("cpu", -9)
     assert result.cpu_s >= 0.5
 
@@ -72,13 +72,13 @@ def test_cpu_time_is_that_of_all_processes_together(sandbox: LinuxSandbox, code:
     ids=["sleeping", "blocking_signals", "without_descriptors", "stopped"],
 )
 def test_a_program_that_goes_on_past_its_deadline_is_killed(sandbox: LinuxSandbox, code: str) -> None:
-    result = sandbox.run_python(code, limits=Limits(wall_s=0.3))
+    result = sandbox.run_python(code, limits=SandboxLimits(wall_s=0.3))
     assert (result.limit, result.exit_status) == ("wall", -9)
     assert result.wall_s >= 0.3
 
 
 def test_a_memory_bomb_gets_an_error_not_the_memory(sandbox: LinuxSandbox) -> None:
-    result = sandbox.run_python("x = bytearray(1 << 30)", limits=Limits(memory_bytes=128 << 20))
+    result = sandbox.run_python("x = bytearray(1 << 30)", limits=SandboxLimits(memory_bytes=128 << 20))
     assert result.exit_status == 1
     assert "MemoryError" in result.stderr
 
@@ -97,20 +97,20 @@ else:
     data.write(b"x" * (60 << 20))
 time.sleep(600)
 """
-    assert sandbox.run_python(code, limits=Limits(memory_bytes=200 << 20)).limit == "memory"
+    assert sandbox.run_python(code, limits=SandboxLimits(memory_bytes=200 << 20)).limit == "memory"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_an_output_flood_is_cut_and_ended(sandbox: LinuxSandbox, stream: str) -> None:
     code = f"import sys\nwhile True: sys.{stream}.write('x' * 1000)"
-    result = sandbox.run_python(code, limits=Limits(output_bytes=5000))
+    result = sandbox.run_python(code, limits=SandboxLimits(output_bytes=5000))
     assert (result.limit, result.truncated) == ("output", True)
     assert getattr(result, stream) == "x" * 5000
     assert 5000 < getattr(result, f"{stream}_bytes") <= 5000 + (1 << 16)
 
 
 def test_output_between_the_last_look_and_the_end_is_counted(sandbox: LinuxSandbox) -> None:
-    result = sandbox.run_python("print('x' * 9999, end='')", limits=Limits(output_bytes=100))
+    result = sandbox.run_python("print('x' * 9999, end='')", limits=SandboxLimits(output_bytes=100))
     assert (result.limit, result.stdout, result.stdout_bytes) == ("output", "x" * 100, 9999)
 
 
@@ -137,7 +137,7 @@ try:
 except OSError as error:
     print(error.errno == errno.ENOSPC, size <= 2 << 20)
 """
-    assert sandbox.run_python(code, limits=Limits(scratch_bytes=2 << 20)).stdout == "True True\n"
+    assert sandbox.run_python(code, limits=SandboxLimits(scratch_bytes=2 << 20)).stdout == "True True\n"
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "symlink", "hardlink"])
@@ -157,4 +157,4 @@ try:
 except OSError:
     print(made)
 """
-    assert sandbox.run_python(code, limits=Limits(files=20)).stdout == "20\n"
+    assert sandbox.run_python(code, limits=SandboxLimits(files=20)).stdout == "20\n"

@@ -13,7 +13,7 @@ import pytest
 
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.environment.sandbox.linux import LinuxSandbox
-from tidegate.environment.sandbox.port import CODE_BYTES_MAX, IsolationUnavailableError, Limits
+from tidegate.environment.sandbox.port import CODE_BYTES_MAX, IsolationUnavailableError, SandboxLimits
 
 
 def test_a_program_reads_its_input_and_its_output_is_kept_apart(sandbox: LinuxSandbox) -> None:
@@ -23,8 +23,8 @@ def test_a_program_reads_its_input_and_its_output_is_kept_apart(sandbox: LinuxSa
     assert (result.ok, result.exit_status, result.limit) == (True, 0, None)
     assert (result.stdout, result.stdout_bytes) == ("42\n", 3)
     assert (result.stderr, result.stderr_bytes) == ("é\n", 3)
-    assert 0 < result.cpu_s < Limits().cpu_s
-    assert 0 < result.wall_s < Limits().wall_s
+    assert 0 < result.cpu_s < SandboxLimits().cpu_s
+    assert 0 < result.wall_s < SandboxLimits().wall_s
 
 
 def test_an_error_is_shown_as_the_program_s_own(sandbox: LinuxSandbox) -> None:
@@ -109,18 +109,20 @@ def test_what_is_too_large_or_no_text_is_refused_before_it_runs(sandbox: LinuxSa
         sandbox.run_python("print('\ud800')")
 
 
-def test_a_keeper_that_was_killed_takes_its_runs_along_and_is_replaced(sandbox: LinuxSandbox) -> None:
+def test_a_zygote_that_was_killed_takes_its_runs_along_and_is_replaced(sandbox: LinuxSandbox) -> None:
     del sandbox  # where it is refused there is nothing to kill
     other = LinuxSandbox()
     try:
         other.start()
         before = {process.pid for process in psutil.Process().children()}
-        keeper = max(psutil.Process().children(), key=lambda process: process.create_time())
+        zygote = max(psutil.Process().children(), key=lambda process: process.create_time())
         with ThreadPoolExecutor(1) as threads:
-            lost = threads.submit(other.run_python, "import time; time.sleep(600)", limits=Limits(wall_s=100))
-            while len(started := keeper.children(recursive=True)) < 3:
+            lost = threads.submit(
+                other.run_python, "import time; time.sleep(600)", limits=SandboxLimits(wall_s=100)
+            )
+            while len(started := zygote.children(recursive=True)) < 3:
                 assert not lost.done()
-            keeper.kill()
+            zygote.kill()
             with pytest.raises(UnavailableError):
                 lost.result()
         assert not psutil.wait_procs(started, timeout=10)[1]
@@ -138,13 +140,13 @@ def test_close_ends_what_runs(sandbox: LinuxSandbox) -> None:
 
     def run() -> None:
         with pytest.raises(UnavailableError):
-            other.run_python("import time; time.sleep(600)", limits=Limits(wall_s=100))
+            other.run_python("import time; time.sleep(600)", limits=SandboxLimits(wall_s=100))
         failed.set()
 
     thread = threading.Thread(target=run)
     thread.start()
-    keeper = max(psutil.Process().children(), key=lambda process: process.create_time())
-    while len(started := keeper.children(recursive=True)) < 3:
+    zygote = max(psutil.Process().children(), key=lambda process: process.create_time())
+    while len(started := zygote.children(recursive=True)) < 3:
         assert thread.is_alive()
     other.close()
     thread.join()
@@ -164,7 +166,7 @@ async def test_a_loop_goes_on_while_a_program_runs_in_a_thread(sandbox: LinuxSan
 
 _REFUSING = """
 import ctypes, struct, sys
-from tidegate.environment.sandbox.keeper import kernel
+from tidegate.environment.sandbox.zygote import kernel
 from tidegate.environment.sandbox.linux import LinuxSandbox
 from tidegate.environment.sandbox.port import IsolationUnavailableError
 
@@ -248,7 +250,7 @@ def test_a_sandbox_that_holds_no_limit_on_processes_is_found_out_by_its_own_test
     """The kernel counts no processes of the machine's root, by whatever name a user namespace calls it."""
     del sandbox
     become = """
-from tidegate.environment.sandbox.keeper import kernel
+from tidegate.environment.sandbox.zygote import kernel
 kernel.unshare(kernel.CLONE_NEWUSER)
 for name, text in (("setgroups", "deny"), ("uid_map", "1000 0 1"), ("gid_map", "1000 0 1")):
     with open(f"/proc/self/{name}", "w") as file:

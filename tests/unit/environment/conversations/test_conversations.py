@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.distributions import parse_distribution
-from tidegate.environment.conversations.port import Conversation, Turn
+from tidegate.environment.conversations.port import Conversation, ConversationTurn
 from tidegate.environment.conversations.registry import CONVERSATIONS
 from tidegate.environment.conversations.tools import Conditions, Tools
-from tidegate.environment.sandbox.port import Limits, SandboxResult
+from tidegate.environment.sandbox.port import SandboxLimits, SandboxResult
 from tidegate.environment.tasks.port import Problem
 from tidegate.environment.tasks.registry import TASKS
 from tidegate.models.char_tokenizer import encode_completion, encode_prompt
@@ -28,7 +28,7 @@ class FakeSandbox:
     def __init__(self) -> None:
         self.programs: list[str] = []
 
-    def run_python(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
+    def run_python(self, code: str, *, stdin: str = "", limits: SandboxLimits | None = None) -> SandboxResult:
         self.programs.append(code)
         printed = code.partition("# ")[2].strip()
         return SandboxResult(0, None, printed, "", len(printed), 0, cpu_s=0.0, wall_s=0.0)
@@ -43,8 +43,8 @@ PROBLEMS: dict[str, list[Problem]] = {
 }
 
 
-def played(conversation: Conversation, texts: list[str]) -> list[Turn]:
-    turns: list[Turn] = []
+def played(conversation: Conversation, texts: list[str]) -> list[ConversationTurn]:
+    turns: list[ConversationTurn] = []
     for text in texts:
         turns.append(conversation.reply(text))
         if turns[-1].done:
@@ -78,7 +78,7 @@ def test_demonstrations_are_episodes_that_win(name: str) -> None:
         assert won, demonstration
 
 
-def is_won(turns: list[Turn], replies: list[str]) -> bool:
+def is_won(turns: list[ConversationTurn], replies: list[str]) -> bool:
     score = turns[-1].score
     return (
         score is not None

@@ -8,7 +8,7 @@ from tests.unit.environment.conversations.test_conversations import FakeSandbox
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.environment.conversations.python_tool import KINDS, TURNS_MAX, PythonTool, told
 from tidegate.environment.conversations.tools import NO_TOOLS, Conditions, Tools
-from tidegate.environment.sandbox.port import IsolationUnavailableError, Limits, SandboxResult
+from tidegate.environment.sandbox.port import IsolationUnavailableError, SandboxLimits, SandboxResult
 from tidegate.environment.session_envs import make_session_env
 from tidegate.environment.tasks.port import Problem
 
@@ -63,10 +63,12 @@ def test_without_isolation_no_session_is_opened() -> None:
 
 def test_sandbox_that_failed_costs_no_turn() -> None:
     class Failing(FakeSandbox):
-        def run_python(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
+        def run_python(
+            self, code: str, *, stdin: str = "", limits: SandboxLimits | None = None
+        ) -> SandboxResult:
             if not self.programs:
                 self.programs.append(code)
-                raise UnavailableError("the keeper died")
+                raise UnavailableError("the zygote died")
             return super().run_python(code)
 
     sandbox = Failing()
@@ -81,7 +83,9 @@ def test_sandbox_that_failed_costs_no_turn() -> None:
 
 def test_program_that_the_sandbox_does_not_take_is_told_so() -> None:
     class Small(FakeSandbox):
-        def run_python(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
+        def run_python(
+            self, code: str, *, stdin: str = "", limits: SandboxLimits | None = None
+        ) -> SandboxResult:
             raise RecordError("The code has 2,000,000 bytes")
 
     turn = PythonTool().begin(PROBLEM, seed=0, tools=Tools(sandbox=Small)).reply(PROGRAM)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegate.environment.sandbox.keeper import frames
+from tidegate.environment.sandbox.zygote import frames
 
 
 @pytest.fixture

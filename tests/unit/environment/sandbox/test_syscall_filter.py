@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from tidegate.environment.sandbox.keeper.syscall_filter import ARCHITECTURES, program
-from tidegate.environment.sandbox.keeper.syscalls import ALLOWED
+from tidegate.environment.sandbox.zygote.syscall_filter import ARCHITECTURES, program
+from tidegate.environment.sandbox.zygote.syscalls import ALLOWED
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 ARCH_OF = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

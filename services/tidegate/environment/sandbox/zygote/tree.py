@@ -8,7 +8,7 @@ import os
 import sys
 from ctypes import CDLL
 
-from tidegate.environment.sandbox.keeper import kernel
+from tidegate.environment.sandbox.zygote import kernel
 
 # Of the run's own tree, and where programs expect a place to write.
 SCRATCH = "/tmp"
@@ -39,7 +39,7 @@ def _load_extensions(library: str) -> None:
 def sources() -> dict[str, str]:
     """What is shown: the path inside, and the real path outside.
 
-    Runs in a child: loading every extension leaves a process larger than the keeper wants to be.
+    Runs in a forked process: loading every extension would make the zygote larger for good.
     """
     library = standard_library()
     _load_extensions(library)
@@ -53,7 +53,7 @@ def sources() -> dict[str, str]:
 
 
 def enter(shown: dict[str, str]) -> None:
-    """Make the tree and stand in it. The mount namespace is this process's own.
+    """Make the tree and enter it. The mount namespace is this process's own.
 
     Raises:
         OSError: the kernel refused a step; the error names it.

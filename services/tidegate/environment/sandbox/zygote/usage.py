@@ -1,4 +1,4 @@
-"""What the processes of a run use together, read from the machine's /proc by somebody outside of the run."""
+"""CPU time and memory of all processes of a run, which its monitor reads from the machine's /proc."""
 
 import os
 
@@ -43,7 +43,7 @@ def _children(proc_fd: int, pid: int) -> list[int]:
 def of_tree(proc_fd: int, first_pid: int) -> tuple[float, int]:
     """CPU seconds and resident bytes of ``first_pid`` and all its descendants.
 
-    Whoever lost its parent inside of a pid namespace belongs to the first process of it, so nobody is missed for long.
+    A process that lost its parent inside a pid namespace belongs to the first process of it and is counted there.
     """
     cpu_ticks, pages, waiting = 0, 0, [first_pid]
     while waiting:

@@ -7,7 +7,7 @@ forbids TCP, abstract unix sockets of others and signals to others where the ker
 import ctypes
 import os
 
-from tidegate.environment.sandbox.keeper import kernel
+from tidegate.environment.sandbox.zygote import kernel
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1

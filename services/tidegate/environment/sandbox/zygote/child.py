@@ -1,4 +1,4 @@
-"""The inside of a run: its first process, which reaps, and the program's process, behind every wall."""
+"""The child side of a run: its first process, which reaps, and the confined process of the program."""
 
 import math
 import os
@@ -7,11 +7,11 @@ import signal
 import socket
 from typing import NoReturn
 
-from tidegate.environment.sandbox.keeper import kernel, landlock, syscall_filter
-from tidegate.environment.sandbox.keeper.tree import SCRATCH
+from tidegate.environment.sandbox.zygote import kernel, landlock, syscall_filter
+from tidegate.environment.sandbox.zygote.tree import SCRATCH
 
 NOBODY = 65534
-# The watch and the first process count towards the program's limit as well: they are the same user.
+# The monitor and the first process count towards the program's limit as well: they are the same user.
 _OWN_PROCESSES = 2
 _OPEN_FILES_MAX = 256
 _SIGNALS_PENDING_MAX = 256
@@ -22,11 +22,11 @@ def become_program(
 ) -> None:
     """Fork the program's process; returns in that one only, confined, with the three descriptors of ``stdio``.
 
-    ``report`` tells the watch of a failure (``E`` and its text) or of the program's wait status (``S`` and a number).
+    ``report`` carries to the monitor a failure (``E`` and its text) or the program's wait status (``S`` and a number).
     """
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if not report.recv(1):  # the watch died before the line above: nobody would ever end this run
+        if not report.recv(1):  # the monitor died before the line above, and nothing else would end this run
             os._exit(1)
         os.setsid()
         _mount_scratch(limits)
@@ -68,8 +68,8 @@ def _reap(program_pid: int, stdio: tuple[int, int, int], report: socket.socket) 
 def _confine(
     limits: dict[str, float], stdio: tuple[int, int, int], report: socket.socket, landlock_abi: int
 ) -> None:
-    """Put this process behind every wall; the filter of system calls is the last, as it forbids building walls."""
-    # A process group of its own: killing that must not reach the watch, which is outside of the pid namespace.
+    """Confine this process; the filter of system calls comes last, as it forbids the other steps."""
+    # A process group of its own: killing that must not reach the monitor, which is outside of the pid namespace.
     os.setsid()
     for number, descriptor in enumerate(stdio):
         os.dup2(descriptor, number)
@@ -86,7 +86,7 @@ def _confine(
 
 
 def _set_limits(limits: dict[str, float]) -> None:
-    """Limits that the kernel holds for each process. CPU time is the watch's; this one holds should it be starved."""
+    """Limits that the kernel enforces per process. The monitor limits CPU time; this limit covers a starved monitor."""
     cpu_s = math.ceil(limits["cpu_s"]) + 1
     values = {
         resource.RLIMIT_AS: int(limits["memory_bytes"]),

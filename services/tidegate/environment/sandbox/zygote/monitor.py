@@ -1,6 +1,6 @@
-"""One run, seen from outside of its namespaces: makes them, holds the limits that need an onlooker, and answers.
+"""The monitor of one run, outside of its namespaces: makes them, enforces the limits that need it, and answers.
 
-A process of its own for each run. It dies with the keeper, and the run dies with it.
+Each run has a monitor process of its own. It dies with the zygote, and the run dies with it.
 """
 
 import os
@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tidegate.environment.sandbox.keeper import frames, inmate, kernel, usage
+from tidegate.environment.sandbox.zygote import child, frames, kernel, usage
 
-# Between two looks a program can use this much more CPU, and grow by what it can write into memory meanwhile.
-_LOOK_PERIOD_S = 0.02
+# Between two samples a program can use this much more CPU, and grow by what it can write into memory meanwhile.
+_SAMPLE_PERIOD_S = 0.02
 _READ_BYTES = 1 << 16
 _ANSWER_TIMEOUT_S = 5.0
 
@@ -53,8 +53,8 @@ def map_user(proc_fd: int, *, uid: int, gid: int) -> None:
     """In a new user namespace, make ``uid`` and ``gid`` of the one around it nobody. No other user exists in it."""
     for name, text in (
         ("setgroups", "deny"),
-        ("uid_map", f"{inmate.NOBODY} {uid} 1"),
-        ("gid_map", f"{inmate.NOBODY} {gid} 1"),
+        ("uid_map", f"{child.NOBODY} {uid} 1"),
+        ("gid_map", f"{child.NOBODY} {gid} 1"),
     ):
         path = f"self/{name}"
         map_fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc_fd)
@@ -74,7 +74,7 @@ def serve_run(connection: socket.socket, proc_fd: int, *, part_bytes_max: int, l
         connection.settimeout(_ANSWER_TIMEOUT_S)
         head, (code, stdin) = frames.receive(connection, part_bytes_max=part_bytes_max)
     except (OSError, ValueError, EOFError):
-        os._exit(1)  # the worker is gone: nobody waits for an answer
+        os._exit(1)  # the worker is gone, and no answer is needed
     started_at_s = time.monotonic()
     limits: dict[str, float] = head
     pipes = [os.pipe() for _ in range(3)]
@@ -98,7 +98,7 @@ def serve_run(connection: socket.socket, proc_fd: int, *, part_bytes_max: int, l
         ours.close()
         for descriptor in (proc_fd, stdin_write, stdout_read, stderr_read):
             os.close(descriptor)
-        inmate.become_program(
+        child.become_program(
             limits=limits,
             stdio=(stdin_read, stdout_write, stderr_write),
             report=theirs,
@@ -111,11 +111,13 @@ def serve_run(connection: socket.socket, proc_fd: int, *, part_bytes_max: int, l
     kept_max = int(limits["output_bytes"])
     outputs = (_Output(stdout_read, kept_max=kept_max), _Output(stderr_read, kept_max=kept_max))
     ours.send(b"g")
-    _finish(connection, _Run(first_pid, outputs, ours, proc_fd), limits, stdin, stdin_write, started_at_s)
+    _finish(
+        connection, _SandboxRun(first_pid, outputs, ours, proc_fd), limits, stdin, stdin_write, started_at_s
+    )
 
 
-class _Run:
-    """A run under way, as its watch knows it."""
+class _SandboxRun:
+    """A run in progress, as its monitor knows it."""
 
     def __init__(
         self, first_pid: int, outputs: tuple[_Output, _Output], report: socket.socket, proc_fd: int
@@ -142,17 +144,17 @@ class _Run:
 
 def _finish(
     connection: socket.socket,
-    run: _Run,
+    run: _SandboxRun,
     limits: dict[str, float],
     stdin: bytes,
     stdin_write: int,
     started_at_s: float,
 ) -> NoReturn:
-    limit = _look_on(connection, run, limits, (stdin, stdin_write), started_at_s + limits["wall_s"])
+    limit = _supervise(connection, run, limits, (stdin, stdin_write), started_at_s + limits["wall_s"])
     run.end()
     for output in run.outputs:
         output.drain()
-    report = _last_word(run.report)
+    report = _end_report(run.report)
     if report.startswith("E"):
         _answer(connection, {"failed": report[1:]})
     status = int(report[1:]) if report.startswith("S") else -signal.SIGKILL
@@ -170,15 +172,15 @@ def _finish(
     _answer(connection, head, bytes(stdout.kept), bytes(stderr.kept))
 
 
-def _limit_of(run: _Run, limits: dict[str, float], status: int) -> str | None:
-    """The limit that a run went over between the last look and its end."""
+def _limit_of(run: _SandboxRun, limits: dict[str, float], status: int) -> str | None:
+    """The limit that a run exceeded between the last sample and its end."""
     if any(output.over for output in run.outputs):
         return "output"
     return "cpu" if status == -signal.SIGKILL and run.cpu_s >= limits["cpu_s"] else None
 
 
-def _last_word(report: socket.socket) -> str:
-    """What the inside said of its end; empty where it was killed."""
+def _end_report(report: socket.socket) -> str:
+    """What the child reported of its end; empty if it was killed."""
     report.setblocking(False)
     try:
         return report.recv(4096).decode(errors="replace")
@@ -186,9 +188,9 @@ def _last_word(report: socket.socket) -> str:
         return ""
 
 
-def _look_on(
+def _supervise(
     connection: socket.socket,
-    run: _Run,
+    run: _SandboxRun,
     limits: dict[str, float],
     feed: tuple[bytes, int],
     deadline_s: float,
@@ -203,20 +205,20 @@ def _look_on(
         poll.register(descriptor, select.POLLIN)
     handlers[feed[1]] = _feeder(*feed)
     poll.register(feed[1], select.POLLOUT)
-    look_at_s = time.monotonic() + _LOOK_PERIOD_S
+    sample_at_s = time.monotonic() + _SAMPLE_PERIOD_S
     while True:
         now_s = time.monotonic()
         if now_s >= deadline_s:
             return "wall"
-        if now_s >= look_at_s:
+        if now_s >= sample_at_s:
             limit = run.spent(limits)
             if limit is not None:
                 return limit
-            look_at_s = time.monotonic() + _LOOK_PERIOD_S
-        ready = dict(poll.poll(max(0.0, min(deadline_s, look_at_s) - now_s) * 1000))
+            sample_at_s = time.monotonic() + _SAMPLE_PERIOD_S
+        ready = dict(poll.poll(max(0.0, min(deadline_s, sample_at_s) - now_s) * 1000))
         if connection.fileno() in ready:
             run.end()
-            os._exit(1)  # the worker gave the run up
+            os._exit(1)  # the worker abandoned the run
         for descriptor in ready.keys() & handlers.keys():
             if not handlers[descriptor]():
                 poll.unregister(descriptor)
@@ -228,7 +230,7 @@ def _look_on(
 
 
 def _feeder(data: bytes, descriptor: int) -> Callable[[], bool]:
-    """Writes ``data`` as it is asked for; the call says whether there is more."""
+    """Writes ``data`` as the program reads it; the call returns whether some is left."""
     os.set_blocking(descriptor, False)
     left = memoryview(data)
 

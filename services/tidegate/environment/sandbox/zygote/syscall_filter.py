@@ -6,8 +6,8 @@ import os
 import struct
 from collections.abc import Sequence
 
-from tidegate.environment.sandbox.keeper import kernel
-from tidegate.environment.sandbox.keeper.syscalls import ALLOWED
+from tidegate.environment.sandbox.zygote import kernel
+from tidegate.environment.sandbox.zygote.syscalls import ALLOWED
 
 ARCHITECTURES = ("x86_64", "aarch64")
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -45,7 +45,7 @@ _REFUSE = _error(errno.EPERM)
 
 
 def _argument(index: int) -> Instruction:
-    """Load the low word of an argument; every argument looked at here is 32 bits wide to the kernel as well."""
+    """Load the low word of an argument; every argument checked here is 32 bits wide to the kernel as well."""
     return (_LOAD_WORD, 0, 0, _OFFSET_ARGS + 8 * index)
 
 
@@ -61,7 +61,7 @@ def _conditional() -> list[tuple[tuple[int, int], list[Instruction]]]:
     """Calls that are allowed by their arguments: the numbers on both architectures, and what is asked."""
     shared_anonymous = _MAP_SHARED | _MAP_ANONYMOUS
     return [
-        # clone3's flags lie in memory, where a filter cannot look: without it the C library takes clone.
+        # clone3's flags lie in memory, where a filter cannot read: without it the C library takes clone.
         ((435, 435), [_error(errno.ENOSYS)]),
         ((56, 220), [_argument(0), (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), _REFUSE, _ALLOW]),
         # Shared memory without a file belongs to no process's resident memory once it is unmapped, huge pages to none.

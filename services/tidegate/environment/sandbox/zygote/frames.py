@@ -1,4 +1,4 @@
-"""How the worker and a run speak: a length, a JSON head, and the bytes that the head counts. Both ends are ours."""
+"""Messages between the worker and a run: a length, a JSON head, and the bytes that the head counts."""
 
 import json
 import socket

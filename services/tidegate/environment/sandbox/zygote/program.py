@@ -30,7 +30,7 @@ def _status(ended: SystemExit) -> int:
 def run(code: bytes) -> NoReturn:
     """Run ``code`` and end this process as an interpreter ends, but for taking its modules apart.
 
-    That took 7 of a small run's 11 ms: every object of the keeper would be touched, and so copied, to be freed.
+    That took 7 of a small run's 11 ms: every object of the zygote would be touched, and so copied, to be freed.
     """
     sys.excepthook = _print_error
     sys.argv = [FILE_NAME]

@@ -1,4 +1,4 @@
-"""The keeper: isolates itself once, then forks a watch for each run that the worker asks for, until the worker is gone.
+"""The zygote: isolates itself once, then forks a monitor for each run that the worker requests, until the worker ends.
 
 It runs in a fresh interpreter, so that nothing of the worker (memory, environment, descriptors) is in it.
 """
@@ -10,8 +10,8 @@ import signal
 import socket
 import sys
 
-from tidegate.environment.sandbox.keeper import kernel, landlock, program, syscall_filter, tree, watch
-from tidegate.environment.sandbox.keeper.inmate import NOBODY
+from tidegate.environment.sandbox.zygote import kernel, landlock, monitor, program, syscall_filter, tree
+from tidegate.environment.sandbox.zygote.child import NOBODY
 
 # What programs use most, imported once here instead of in every run.
 _IMPORTED_BEFORE = (
@@ -38,7 +38,7 @@ def _shown() -> dict[str, str]:
 
 
 def _isolate() -> int:
-    """Stand in a tree of files of its own, as nobody; a descriptor of the machine's /proc, for the watches.
+    """Enter a file tree of its own as user nobody; returns a descriptor of the machine's /proc, for the monitors.
 
     Raises:
         OSError: the kernel refused a step; the error names it.
@@ -61,7 +61,7 @@ def _isolate() -> int:
         )  # or the maps of the runs' user namespaces could not be written
     else:
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
-        watch.map_user(proc_fd, uid=uid, gid=gid)
+        monitor.map_user(proc_fd, uid=uid, gid=gid)
         tree.enter(shown)
     return proc_fd
 
@@ -81,7 +81,7 @@ def main(control_fd: int, part_bytes_max: int) -> None:
         sys.exit(1)
     sys.path = [tree.standard_library(), os.path.join(tree.standard_library(), "lib-dynload")]
     gc.freeze()  # a collection in a run would touch, and so copy, every object that was here before
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watches are not waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # monitors are not waited for
     landlock_abi = landlock.version()
     control.send(json.dumps({"landlock_abi": landlock_abi}).encode())
     program.run(_serve(control, proc_fd, part_bytes_max, landlock_abi))
@@ -94,13 +94,13 @@ def _serve(control: socket.socket, proc_fd: int, part_bytes_max: int, landlock_a
             os._exit(0)
         (connection_fd,) = descriptors
         try:
-            watch_pid = os.fork()
+            monitor_pid = os.fork()
         except OSError:
-            watch_pid = -1  # the worker sees its connection end, and says so
-        if watch_pid == 0:
+            monitor_pid = -1  # the worker sees its connection end, and raises
+        if monitor_pid == 0:
             control.close()
             connection = socket.socket(fileno=connection_fd)
-            return watch.serve_run(
+            return monitor.serve_run(
                 connection, proc_fd, part_bytes_max=part_bytes_max, landlock_abi=landlock_abi
             )
         os.close(connection_fd)
