@@ -1,4 +1,4 @@
-"""Where batches come from: leased at the store, one ahead when the budget allows, judged again before they are used."""
+"""Leases batches from the store, one ahead when the budget allows, and rechecks their staleness before use."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ BACKOFF_S = 0.2
 
 
 class ReadyBatch(msgspec.Struct, frozen=True, eq=False):
-    """A leased batch that is inside the budget of the version it was asked for."""
+    """A leased batch inside the staleness budget of the version that it will update."""
 
     batch_id: str
     trajectories: list[Trajectory]
@@ -27,7 +27,7 @@ class ReadyBatch(msgspec.Struct, frozen=True, eq=False):
 
 
 class BatchSource:
-    """At most one batch being trained and one leased ahead; both end with a commit, or with ``close``.
+    """At most one batch in training and one leased ahead; both end with a commit, or with ``close``.
 
     A batch is always leased for the version it will update, so the store judges it by the lag it is going to have.
     """
@@ -40,7 +40,7 @@ class BatchSource:
         learner_id: str,
         lease_wait_s: float,
     ) -> None:
-        """``lease_wait_s`` bounds one poll, and with it how long draining waits for a lease that is under way."""
+        """``lease_wait_s`` bounds one poll, and with it how long draining waits for a poll in flight."""
         settings = context.settings
         self._context = context
         self._store = store
@@ -56,10 +56,10 @@ class BatchSource:
     async def next(self, version: PolicyVersion, tree: LineageTree) -> ReadyBatch | OutdatedTrajectory | None:
         """A batch to update ``version`` with; None when none was ready within one poll.
 
-        ``OutdatedTrajectory`` when the one that was ready left the budget meanwhile; it was given back.
+        ``OutdatedTrajectory`` when the leased batch left the budget meanwhile; it was released.
 
         Raises:
-            TidegateError: the store refuses this learner.
+            TidegateError: the store rejects this learner.
         """
         leased = await self._take(version)
         if leased is None:
@@ -82,12 +82,12 @@ class BatchSource:
         return verdict.outdated[0]
 
     def prefetch(self, version: PolicyVersion) -> None:
-        """Ask for the batch after the next one; does nothing while one is asked for already."""
+        """Start to lease the batch after the next one; does nothing while a lease is in flight."""
         if self._ahead is None:
             self._ahead = asyncio.create_task(self._lease(version), name="lease-ahead")
 
     async def release(self, batch_id: str, *, dropped: list[Dropped] | None = None) -> None:
-        """Give a batch back, in part or whole."""
+        """Release a batch; ``dropped`` trajectories do not return to the store."""
         await until_done(
             self._context,
             lambda: self._store.release_batch(batch_id, dropped=dropped or ()),
@@ -95,10 +95,10 @@ class BatchSource:
         )
 
     async def close(self) -> None:
-        """Give back what was leased ahead."""
+        """Release the batch that was leased ahead."""
         if self._ahead is None:
             return
-        with contextlib.suppress(TidegateError):  # the next lineage ends the lease
+        with contextlib.suppress(TidegateError):  # opening the next lineage ends the lease
             leased = await self._ahead
             if leased is not None:
                 await self._store.release_batch(leased.batch_id)

@@ -1,8 +1,8 @@
-"""Checkpoints: everything a learner needs to go on, in one folder that is there whole or not at all.
+"""Checkpoints: all state that a learner needs to resume, in one folder that is written atomically.
 
 A checkpoint holds the policy and the optimiser's tensors (safetensors) and the rest as JSON, with a manifest of
-digests. It is written beside the others, synced, and renamed into place: a crash leaves the one before. Folders are
-numbered in the order of writing, because a restore from an older one goes on at an older step.
+digests. It is written beside the others, synced, and renamed into place: a crash leaves the previous one. Folders are
+numbered in the order of writing, because a restore from an older one resumes at an older step.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ _safetensors = cast("Any", safetensors.numpy)  # ships with partial types
 
 
 class Checkpoint(msgspec.Struct, frozen=True, eq=False):
-    """One moment of training, between two steps.
+    """The state of training between two steps.
 
     ``lineages``: the tree at ``progress.version``, parents first. ``consumed``: batches that updates up to
     ``progress.version`` were trained on, and whose commit was not acknowledged yet. ``base_digest``: of the model that
@@ -78,7 +78,7 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 class FoundCheckpoint(msgspec.Struct, frozen=True, eq=False):
-    """The newest checkpoint that is whole, and what was passed over on the way to it, in words."""
+    """The newest intact checkpoint, and why newer ones were skipped."""
 
     checkpoint: Checkpoint
     path: Path
@@ -86,10 +86,10 @@ class FoundCheckpoint(msgspec.Struct, frozen=True, eq=False):
 
 
 class CheckpointFolder:
-    """The numbered checkpoints of one learner; ``write`` keeps the newest ``keep`` and frees the others."""
+    """The numbered checkpoints of one learner; ``write`` keeps the newest ``keep`` and deletes the others."""
 
     def __init__(self, directory: Path, *, keep: int) -> None:
-        """Partial folders of a crashed write are removed."""
+        """Removes the partial folders of a crashed write."""
         self._directory = directory
         self._keep = keep
         directory.mkdir(parents=True, exist_ok=True)
@@ -106,10 +106,10 @@ class CheckpointFolder:
         return [PolicyVersion(lineage=LineageName(lineage), step=int(step)) for _, lineage, step in names]
 
     def write(self, checkpoint: Checkpoint) -> Path:
-        """Make a checkpoint durable, against power loss too, then let go of the oldest.
+        """Make a checkpoint durable, also against power loss, then delete the oldest.
 
         Raises:
-            OSError: the disk refuses; the checkpoints before are untouched.
+            OSError: the disk failed or is full; earlier checkpoints are untouched.
         """
         paths = self.paths()
         number = int(paths[-1].name.partition(".")[0]) + 1 if paths else 1
@@ -130,12 +130,12 @@ class CheckpointFolder:
         return path
 
     def newest(self, *, run: RunId, policy_kind: str, base_digest: str = "") -> FoundCheckpoint | None:
-        """The newest whole checkpoint, None when there is none at all.
+        """The newest intact checkpoint; None when there is none at all.
 
-        A corrupt one is set aside and the one before it is taken: the store keeps what is needed to go on from there.
+        A corrupt one is set aside and the previous one is used: the store keeps the payloads to resume from there.
 
         Raises:
-            CorruptionError: there are checkpoints and none is whole.
+            CorruptionError: there are checkpoints and none is intact.
             StaleFolderError: it belongs to another run, kind of policy or frozen model, or to another version of this
                 program.
         """
@@ -150,37 +150,37 @@ class CheckpointFolder:
                 raise StaleFolderError(
                     f"{path} holds a {checkpoint.policy_kind} policy of run {checkpoint.run}",
                     why=f"this is run {run} with a {policy_kind} policy",
-                    fix="start in a new run folder, or give this one its own settings back",
+                    fix="start in a new run folder, or restore this one's settings",
                 )
             if checkpoint.base_digest != base_digest:
                 raise StaleFolderError(
                     f"{path} holds adapters of the model {checkpoint.base_digest or 'none'!r}",
                     why=f"policy.path is now the model {base_digest or 'none'!r}",
-                    fix="give policy.path the model that the run began with, or start in a new run folder",
+                    fix="set policy.path to the model that the run started with, or start in a new run folder",
                 )
             for spoiled in self.paths()[self.paths().index(path) + 1 :]:
                 self._set_aside(spoiled)
             return FoundCheckpoint(checkpoint=checkpoint, path=path, passed_over=tuple(passed_over))
         if passed_over:
             raise CorruptionError(
-                f"No checkpoint in {self._directory} is whole",
+                f"No checkpoint in {self._directory} is intact",
                 why="; ".join(passed_over),
-                fix="bring the folder back from a copy, or remove it to train again from the start",
+                fix="restore the folder from a copy, or remove it to train again from the start",
             )
         return None
 
     def _set_aside(self, path: Path) -> None:
-        """Keep one corrupt checkpoint for inspection, out of the way of the numbered ones."""
+        """Move a corrupt checkpoint aside for inspection; only the newest such one is kept."""
         for old in self._directory.glob(f"{CORRUPT_PREFIX}*"):
             shutil.rmtree(old)
         path.rename(self._directory / f"{CORRUPT_PREFIX}{path.name}")
 
 
 def read(path: Path) -> Checkpoint:
-    """Read one checkpoint and hold every byte against the manifest.
+    """Read one checkpoint and verify every byte against the manifest.
 
     Raises:
-        CorruptionError: a file is missing, or is not what was written; the message names it.
+        CorruptionError: a file is missing or does not match its digest; the message names it.
         StaleFolderError: another version of this program wrote it.
     """
     try:
@@ -192,14 +192,14 @@ def read(path: Path) -> Checkpoint:
         data = _read_file(path / name)
         entry = manifest.get(name)
         if entry is None or (entry.size, entry.digest) != (len(data), _digest(data)):
-            raise CorruptionError(f"{path / name} is not what was written", why="its digest does not match")
+            raise CorruptionError(f"{path / name} is corrupt", why="its digest does not match")
         files[name] = data
     found = msgspec.json.decode(files[STATE_FILE], type=_Format).format
     if found != FORMAT:
         raise StaleFolderError(
             f"{path} has checkpoint format {found}",
             why=f"this program reads format {FORMAT}",
-            fix="go on with the version that wrote it, or start in a new run folder",
+            fix="resume with the version that wrote it, or start in a new run folder",
         )
     try:
         state = msgspec.json.decode(files[STATE_FILE], type=_CheckpointState)

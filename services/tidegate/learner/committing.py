@@ -1,8 +1,8 @@
-"""After an update: commit its batch at the store and publish its version, both repeated until acknowledged.
+"""After an update: commit its batch to the store and publish its version, both retried until acknowledged.
 
-It runs while the next batch is trained, one step behind at most: a learner never gets two versions ahead of what the
-ledger and the actors know. Commit and publish need no order between them: the task queue counts what is trained but
-not announced (``core.admission``), and a crash between the two leaves nothing that a restore does not mend.
+It runs while the next batch is trained, at most one step behind: a learner is never two versions ahead of the ledger
+and the actors. Commit and publish are unordered: the task queue counts trajectories that are trained and unannounced
+(``core.admission``), and a restore repairs a crash between the two.
 """
 
 import asyncio
@@ -20,19 +20,18 @@ from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 
 
 class CommitTimes(msgspec.Struct, frozen=True):
-    """How long it took to be acknowledged, in seconds."""
+    """Seconds until each was acknowledged."""
 
     commit_s: float
     publish_s: float
 
 
 class StepCommitter:
-    """At most one step under way; ``begin`` waits for the one before."""
+    """At most one step in flight; ``begin`` waits for the previous one."""
 
     def __init__(
         self, context: ServiceContext, store: TrajectoryStoreClient, weights: WeightDistributionClient
     ) -> None:
-        """Nothing is under way."""
         self._context = context
         self._store = store
         self._weights = weights
@@ -40,7 +39,7 @@ class StepCommitter:
         self._unacknowledged: dict[str, ConsumedBatch] = {}
 
     def unacknowledged(self) -> tuple[ConsumedBatch, ...]:
-        """Batches that updates were trained on and whose commit may not have arrived: a checkpoint holds them."""
+        """Trained batches whose commit was not acknowledged: a checkpoint holds them."""
         return tuple(self._unacknowledged.values())
 
     async def begin(
@@ -52,12 +51,12 @@ class StepCommitter:
         trace_parent: str,
         done: Callable[[CommitTimes], None],
     ) -> None:
-        """Start to settle a step once the one before is settled; ``done`` hears of it.
+        """Start to commit and publish a step once the previous one is acknowledged, then call ``done``.
 
         Raises:
-            ConflictError: another learner took over (found out by the step before).
+            ConflictError: another learner took over (detected by the previous step).
         """
-        # Before anything is waited for: from this moment on a checkpoint holds the update, so it must hold its batch.
+        # Before the first await: from now on a checkpoint contains the update, so it must contain its batch.
         self._unacknowledged[batch.batch_id] = batch
         await self.wait()
         self._task = asyncio.create_task(
@@ -66,7 +65,7 @@ class StepCommitter:
         )
 
     async def wait(self) -> None:
-        """Until nothing is under way.
+        """Wait for the step in flight.
 
         Raises:
             ConflictError: another learner took over.
@@ -76,7 +75,7 @@ class StepCommitter:
             self._task = None
 
     async def check(self) -> None:
-        """Learn of a failure without waiting for the end.
+        """Raise the failure of a finished step; does not wait for a running one.
 
         Raises:
             ConflictError: another learner took over.
@@ -88,7 +87,7 @@ class StepCommitter:
         """Publish one version; returns the seconds until it was acknowledged.
 
         Raises:
-            ConflictError: another learner published past it.
+            ConflictError: another learner published a newer version.
         """
         return await self._timed(
             until_done(

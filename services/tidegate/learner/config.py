@@ -10,25 +10,25 @@ from tidegate.learner.warmup_settings import WarmupSettings
 
 
 class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the learner trains and what it keeps.
+    """Training, checkpoints and ranks of the learner.
 
     ``actor_critic`` belongs to policies of kind ``mlp_actor_critic``, ``language_model`` to language models, ``warmup``
     to ``char_lm``.
-    ``pass_tokens`` (language models): tokens, padding counted, whose activations are held at once; a minibatch of more
-    is computed in several passes for the same gradient and a third more work. About 2.4 MB a token with 135 million
-    parameters in float32.
-    ``cache_dir``: where warmed-up policies are kept across runs, relative to the working folder; empty keeps none.
-    ``device``: ``auto`` takes CUDA when present. ``threads``: threads of one torch operation; more than the free cores
+    ``pass_tokens`` (language models): tokens, padding included, whose activations are in memory at once; a larger
+    minibatch is computed in several passes for the same gradient and a third more work. About 2.4 MB a token with 135
+    million parameters in float32.
+    ``cache_dir``: cache of warmed-up policies across runs, relative to the working folder; empty disables it.
+    ``device``: ``auto`` uses CUDA when present. ``threads``: threads of one torch operation; more than the free cores
     makes everything slower.
-    ``ranks``: processes that train together, each on its share of every batch; `tidegate up` starts so many on this
-    machine, and in a cluster torchrun says how many there are. More ranks than groups in a minibatch (text) leave some
-    idle. ``rank_timeout_s``: how long ranks wait for one that hangs before they start again from the newest checkpoint
-    (one that dies is noticed at once); above the longest gradient step.
-    ``checkpoint_every_steps``: what a crash can cost, in steps; the trajectory store keeps the payloads of as many.
-    ``keep_checkpoints``: how many stay; with 1 a spoiled checkpoint ends the run.
-    ``prefetch``: lease the next batch while one is trained (never at ``max_lag`` 0, where it cannot exist yet).
-    ``lease_wait_s``: one wait for a batch; what draining may have to wait for. ``republish_after_s``: seconds without
-    a batch after which the learner looks whether its newest version is really there to be followed.
+    ``ranks``: processes that train together, each on its share of every batch; `tidegate up` starts that many on this
+    machine, and in a cluster torchrun sets the number. More ranks than groups in a minibatch (text) leave some
+    idle. ``rank_timeout_s``: how long ranks wait for one that hangs before they restart from the newest checkpoint
+    (a lost process is detected immediately); must exceed the longest gradient step.
+    ``checkpoint_every_steps``: the most steps that a crash can lose; the trajectory store keeps their payloads.
+    ``keep_checkpoints``: how many are kept; with 1 a corrupt checkpoint ends the run.
+    ``prefetch``: lease the next batch while one is trained (never at ``max_lag`` 0, where it does not exist yet).
+    ``lease_wait_s``: timeout of one poll for a batch, which draining may have to wait for. ``republish_after_s``:
+    seconds without a batch after which the learner checks that its newest version is still published.
     ``steps_file_bytes_max``: size at which ``steps.jsonl`` is rotated; one older file is kept.
     """
 

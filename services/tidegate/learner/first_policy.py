@@ -1,4 +1,4 @@
-"""The starting policy of a language-model run: a supervised warm-up, made once and then taken from a cache.
+"""The starting policy of a language-model run: a supervised warm-up, computed once and then read from a cache.
 
 The cache's key is a digest of everything the result depends on (network, settings, seed, demonstrations), so a changed
 dataset makes a new policy and an unchanged one costs nothing.
@@ -24,10 +24,10 @@ from tidegate.models.char_lm import CharLm
 from tidegate.runtime.config import Settings
 from tidegate.runtime.files import replace_file
 
-# Changes when the warm-up computes something else from the same inputs.
+# Incremented when the warm-up computes another result from the same inputs.
 FORMAT = 2
 DEMONSTRATIONS_FILE = "demonstrations.jsonl"
-# One in so many different demonstrations is set aside to measure by.
+# One in this many distinct demonstrations is held out for evaluation.
 SET_ASIDE_ONE_IN = 10
 
 _safetensors = cast("Any", safetensors.numpy)  # ships with partial types
@@ -42,7 +42,7 @@ def warm_up(
     report: Callable[[WarmupProgress], None],
     log: structlog.stdlib.BoundLogger,
 ) -> WarmupResult | None:
-    """Bring ``model``, the trainer's, to where reinforcement can start; None when it came from the cache.
+    """Warm up the trainer's ``model`` in place; None when the result came from the cache.
 
     Raises:
         ConfigError: a dataset is missing or cannot be read.
@@ -99,7 +99,7 @@ def _decode(path: Path, text: bytes) -> list[WarmupExample]:
     try:
         return msgspec.json.Decoder(WarmupExample).decode_lines(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} holds a line that is no demonstration", why=str(error)) from error
+        raise ConfigError(f"{path} contains a line that is no demonstration", why=str(error)) from error
 
 
 def _load(path: Path, log: structlog.stdlib.BoundLogger) -> dict[str, Array] | None:

@@ -1,7 +1,7 @@
-"""The learner's loop: lease, judge, update, commit and publish, again.
+"""The learner's loop: lease, recheck, update, commit and publish.
 
-One step ahead at most: while a batch is trained the one after it is leased (where the budget allows any lag), and the
-step before it is being acknowledged.
+At most one step ahead: while a batch is trained the next one is leased (where the budget allows any lag), and the
+previous step is being acknowledged.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from tidegate.core.response import Response, respond
 from tidegate.core.staleness import LineageTree
 from tidegate.learner.batches import BatchSource, ReadyBatch
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
-from tidegate.learner.checkpointing import Checkpointing
+from tidegate.learner.checkpoint_writer import CheckpointWriter
 from tidegate.learner.committing import StepCommitter
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.port import Trainer
@@ -32,7 +32,7 @@ from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 
 
 class Learner:
-    """Owns the trainer; the loop and the servicer act through it."""
+    """Owns the trainer; serves the loop and the servicer. Does nothing before ``run``."""
 
     def __init__(
         self,
@@ -44,7 +44,6 @@ class Learner:
         reporter: StepReporter,
         make_first_policy: Callable[[], None],
     ) -> None:
-        """Nothing is read or called before ``run``."""
         self._context = context
         self._config = config
         self._trainer = trainer
@@ -54,7 +53,7 @@ class Learner:
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._weights = WeightDistributionClient(context.channel("weight_distribution"))
         self._committer = StepCommitter(context, self._store, self._weights)
-        # One thread of its own: the event loop keeps its calls and heartbeats going while torch computes.
+        # A thread of its own: the event loop serves calls and heartbeats while torch computes.
         self._thread = WorkerThread("trainer")
         self._progress: TrainingProgress | None = None
         self._tree = LineageTree()
@@ -64,44 +63,44 @@ class Learner:
         self._tiers = context.settings.response.tiers_in_force()
         self._steps_since_checkpoint = 0
         self._updating = False
-        self._checkpointing = Checkpointing(context, folder, self._store)
+        self._checkpoint_writer = CheckpointWriter(context, folder, self._store)
 
     @property
     def progress(self) -> TrainingProgress:
-        """Where training stands.
+        """The progress of training.
 
         Raises:
-            UnavailableError: it has not begun.
+            UnavailableError: training has not started.
         """
         if self._progress is None:
-            raise UnavailableError("The learner is still starting", fix="ask again in a few seconds")
+            raise UnavailableError("The learner is still starting", fix="retry in a few seconds")
         return self._progress
 
     @property
     def checkpointed(self) -> PolicyVersion | None:
         """The newest version that a checkpoint holds."""
-        return self._checkpointing.newest
+        return self._checkpoint_writer.newest
 
     def metrics(self) -> dict[str, float]:
-        """What the newest step measured."""
+        """The metrics of the newest step."""
         return dict(self._reporter.newest)
 
     async def checkpoint(self) -> PolicyVersion:
-        """Have a checkpoint written at the next step boundary; returns its version.
+        """Request a checkpoint at the next step boundary; returns its version.
 
         Raises:
-            UnavailableError: training has not begun, or ends.
+            UnavailableError: training has not started, or the learner is draining.
         """
         if self._progress is None or self._context.drain.requested:
             raise UnavailableError("The learner is starting or stopping, and writes no checkpoint on request")
-        return await self._checkpointing.request()
+        return await self._checkpoint_writer.request()
 
     async def run(self) -> None:
-        """Start, train until draining, leave a checkpoint.
+        """Start, train until draining, write a last checkpoint.
 
         Raises:
             ConflictError: another learner took over.
-            TidegateError: a service refuses this learner, or the run folder does not fit.
+            TidegateError: a service rejects this learner, or the run folder does not fit.
         """
         try:
             await self._run()
@@ -110,7 +109,7 @@ class Learner:
                 raise
             self._context.log.warning("learner_stopped_unacknowledged", kept_in="checkpoint")
         finally:
-            self._checkpointing.close()
+            self._checkpoint_writer.close()
             self._thread.close()
 
     async def _run(self) -> None:
@@ -124,7 +123,7 @@ class Learner:
         )
         self._progress, self._tree = begun.progress, begun.tree
         self._policy, self._base_digest = begun.policy, begun.base_digest
-        self._checkpointing.newest = begun.restored_from
+        self._checkpoint_writer.newest = begun.restored_from
         self._reporter.progress(begun.progress)
         batches = BatchSource(
             self._context,
@@ -136,10 +135,10 @@ class Learner:
             await self._train(batches)
         finally:
             if self._context.drain.requested:
-                # An update that broke off left the trainer between two versions: the checkpoint before it holds.
-                if not self._updating and (self._steps_since_checkpoint or self._checkpointing.requested):
+                # An interrupted update left the trainer between two versions: the previous checkpoint is valid.
+                if not self._updating and (self._steps_since_checkpoint or self._checkpoint_writer.requested):
                     await self._write_checkpoint()
-                await self._checkpointing.wait()
+                await self._checkpoint_writer.wait()
         await self._committer.wait()
         await batches.close()
 
@@ -147,7 +146,7 @@ class Learner:
         clock, drain = self._context.clock, self._context.drain
         trained_at_s = checked_at_s = clock.monotonic_s()
         while not drain.requested:
-            if self._checkpointing.requested:
+            if self._checkpoint_writer.requested:
                 await self._write_checkpoint()
             await self._committer.check()
             asked_at_s = clock.monotonic_s()
@@ -171,7 +170,7 @@ class Learner:
                     pass
 
     async def _step(self, batches: BatchSource, batch: ReadyBatch, *, wait_s: float) -> None:
-        """One update, from a batch that was just judged to the start of its acknowledgement."""
+        """One update, from a rechecked batch to the start of its commit."""
         context = self._context
         before = self.progress.version
         if context.settings.staleness.max_lag > 0 and self._config.prefetch:
@@ -199,7 +198,7 @@ class Learner:
             started_at_s=started_at_s,
             finished_at_s=finished_at_s,
             wait_s=wait_s,
-            # Whoever follows a trajectory's trace finds the update it took part in.
+            # Links a trajectory's trace to the update that it was part of.
             trace_parent=context.telemetry.root(
                 wanted=any(is_sampled(trajectory.trace_parent) for trajectory in batch.trajectories)
             ),
@@ -231,12 +230,12 @@ class Learner:
             raise TidegateError(
                 f"Update {number} is not finite: {', '.join(spoiled)}",
                 why="the learning rate is too high, or a reward or value is out of scale",
-                fix="lower the learning rate; the learner goes on from its last checkpoint",
+                fix="lower the learning rate; the learner resumes from its last checkpoint",
             )
         return metrics, self._trainer.policy()
 
     async def _refuse(self, batches: BatchSource, batch: ReadyBatch, error: RecordError) -> None:
-        """Drop what no update can be made from, so that the same batch does not come back for ever."""
+        """Drop the invalid trajectories, so that the same batch is not leased again forever."""
         spoiled = [trajectory for trajectory in batch.trajectories if not await self._fits([trajectory])]
         self._context.log.error("batch_invalid", batch=batch.batch_id, error=str(error))
         self._context.stats.add(statistics.INVALID_BATCHES)
@@ -264,9 +263,9 @@ class Learner:
         )
 
     async def _publish_if_missing(self) -> None:
-        """Nobody sends batches: see to it that the newest version is there to be followed (after a lost disk)."""
+        """While no batch arrives: publish the newest version again if it is missing (after a lost disk)."""
         await self._committer.wait()
-        with contextlib.suppress(UnavailableError):  # the next look comes soon
+        with contextlib.suppress(UnavailableError):  # checked again soon
             head, kept = await self._weights.head()
             version = self.progress.version
             if head is None or head.version != version or version not in kept:
@@ -274,9 +273,9 @@ class Learner:
                 await self._weights.publish(self._snapshot(), self._tree)
 
     async def _write_checkpoint(self) -> None:
-        """Begin to write this moment down; training goes on meanwhile."""
+        """Start to write a checkpoint; training continues meanwhile."""
         self._steps_since_checkpoint = 0
-        await self._checkpointing.begin(
+        await self._checkpoint_writer.begin(
             Checkpoint(
                 run=self._context.settings.run,
                 policy_kind=self._context.settings.policy.kind,

@@ -1,4 +1,4 @@
-"""How the lifecycle builds the learner, alone or as rank 0 of several; and what the other ranks run instead."""
+"""The entry point of the learner, alone or as rank 0 of several, and of the other ranks."""
 
 import asyncio
 import dataclasses
@@ -82,7 +82,7 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
 
 
 def _notice_ranks(context: ServiceContext, config: LearnerConfig, *, num_ranks: int) -> None:
-    """Report how many ranks there are; say so when they are not those asked for, or have too little to do."""
+    """Report the number of ranks; warn when it differs from the configured one or some would idle."""
     settings = context.settings
     context.stats.set(statistics.REPLICAS, num_ranks)
     if config.ranks > num_ranks:
@@ -127,7 +127,7 @@ def assemble(
 
 
 def _with_ranks(parts: ServiceParts, leading: LeadingTrainer, context: ServiceContext) -> ServiceParts:
-    """The parts of rank 0, which ends when another rank does and lets the others go at its own end."""
+    """The parts of rank 0, which ends when another rank does and stops the others when it ends."""
 
     async def close() -> None:
         await asyncio.to_thread(leading.stop)
@@ -141,10 +141,10 @@ def _with_ranks(parts: ServiceParts, leading: LeadingTrainer, context: ServiceCo
 def join_ranks(
     member: Membership, config: LearnerConfig, settings: Settings
 ) -> tuple[ActorCriticTrainer | LanguageModelTrainer, RankGroup]:
-    """This rank's trainer and its place in the group, once all ranks are there and were told the same.
+    """This rank's trainer and group, once all ranks joined and their settings agree.
 
     Raises:
-        RankLostError: not all came within ``rank_timeout_s``.
+        RankLostError: not all joined within ``rank_timeout_s``.
         RankMismatchError: a rank has another run file, model, or version of torch or of this program.
         ConfigError: there is no device for this rank.
     """
@@ -157,14 +157,14 @@ def join_ranks(
         msgspec.json.encode((settings.run, settings.seed, policy, settings.workload.env)),
         msgspec.json.encode(config),
         str(torch.__version__).encode(),
-        # Adapters would be trained on different models in silence.
+        # Otherwise adapters would silently be trained on different models.
         base_digest(policy.kind, path=policy.path, lora_rank=policy.lora.rank).encode(),
     )
     return TRAINERS[settings.policy.kind](settings, config, device, group), group
 
 
 def follow_instead(config: LearnerConfig, settings: Settings) -> Coroutine[Any, Any, int] | None:
-    """The life of a rank behind the first; None when this process is the service.
+    """The coroutine of a rank other than 0; None when this process is the service.
 
     Raises:
         ConfigError: the environment names no rank of a group.
@@ -175,7 +175,7 @@ def follow_instead(config: LearnerConfig, settings: Settings) -> Coroutine[Any, 
     return Follower(
         member,
         partial(join_ranks, member, config, settings),
-        # One rank a pod answers for it; on one machine rank 0 has the address.
+        # One rank per pod serves health; on one machine rank 0 has the address.
         listen=settings.listen if member.local_rank == 0 else "",
         drain_timeout_s=settings.drain_timeout_s,
     ).run()

@@ -1,7 +1,7 @@
-"""What the learner tells about each step: statistics, a line in ``steps.jsonl``, spans and metrics.
+"""Reports each step: statistics, a line in ``steps.jsonl``, spans and metrics.
 
 Spans and metrics cost nothing while telemetry is off. Each trajectory's consumption is a span in its own trace; the
-step is a trace of its own, linked to all that it was trained on.
+step is a trace of its own, linked to the traces of its trajectories.
 """
 
 import math
@@ -53,18 +53,18 @@ from tidegate.learner.steps_log import StepLine, StepsLog
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
 
-# Without these a trajectory's trace has a hole that nobody can fill any more (I5).
+# Without these a trajectory's provenance is incomplete and cannot be repaired (I5).
 STAGES_EXPECTED = (SPAN_TASK_LEASE, SPAN_GENERATE)
-# Objectives that are judged a trajectory at a time; admission adds up what is counted here.
+# Objectives that are judged per trajectory; admission sums the counts.
 LAG_OBJECTIVES = ("lag_p95", "lag_max")
 AGE_OBJECTIVES = ("age_p95",)
 WaitCause: TypeAlias = Literal["empty", "stale", "weights"]
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
-    """One update, as it is told. Times in seconds since the epoch, durations in seconds.
+    """One update to report. Times in seconds since the epoch, durations in seconds.
 
-    ``response``: what was done about its lag.
+    ``response``: the graded response to its lag.
     """
 
     progress: TrainingProgress
@@ -78,7 +78,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
 
 class StepReporter:
-    """Tells about steps, in their order."""
+    """Reports steps in their order."""
 
     def __init__(self, context: ServiceContext, log: StepsLog) -> None:
         """Declares every objective that is judged here, so that a first violation counts as an increase."""
@@ -97,7 +97,7 @@ class StepReporter:
             context.telemetry.count(METRIC_LEARNER_WAIT, 0, {**self._labels, ATTR_CAUSE: cause})
 
     def progress(self, progress: TrainingProgress) -> None:
-        """Where training stands, also before the first step of this life."""
+        """Report the progress of training, also before the first step of this process."""
         stats = self._context.stats
         stats.set(statistics.VERSION_STEP, progress.version.step)
         stats.label(statistics.VERSION, str(progress.version))
@@ -109,20 +109,20 @@ class StepReporter:
             stats.set(statistics.MEAN_RETURN, mean_return)
 
     def waited(self, seconds: float, *, cause: WaitCause = "empty") -> None:
-        """The learner trained nothing: no batch came, it was too old, or the version before was not out yet."""
+        """Report idle seconds: no batch came, it was too old, or the previous version was not acknowledged."""
         if cause != "weights":
             self._context.stats.add(statistics.WAIT_BATCH_S, seconds)
         self._context.telemetry.count(METRIC_LEARNER_WAIT, seconds, {**self._labels, ATTR_CAUSE: cause})
 
     def outdated(self, item: OutdatedTrajectory) -> None:
-        """A leased batch left the budget before the loss and was given back."""
+        """Report a leased batch that left the budget before the loss and was released."""
         self._context.log.warning(
             "batch_outdated", trajectory=item.trajectory_id, reason=item.reason, detail=item.detail
         )
         self._context.stats.add(statistics.OUTDATED_BATCHES)
 
     def trained(self, step: Step) -> None:
-        """An update was made; it is not acknowledged yet."""
+        """Report an update that is not acknowledged yet."""
         stats = self._context.stats
         stats.add(statistics.BUSY_S, step.finished_at_s - step.started_at_s)
         lags = [item.verdict.lag for item in step.batch.judged]
@@ -151,11 +151,11 @@ class StepReporter:
             self._trace(step, lags)
 
     def committed(self, step: Step, times: CommitTimes) -> None:
-        """An update was committed and published."""
+        """Report a committed and published update."""
         stats = self._context.stats
         stats.add(statistics.COMMIT_S, times.commit_s)
         stats.add(statistics.PUBLISH_S, times.publish_s)
-        # For whoever measures how long the actors take to serve it.
+        # Admission measures from here how long actors take to serve it.
         stats.label(statistics.PUBLISHED_VERSION, str(step.progress.version))
         stats.set(statistics.PUBLISHED_AT_S, self._context.clock.now_s())
         judged = step.batch.judged
@@ -228,7 +228,7 @@ class StepReporter:
     def _emit_consume(
         self, step: Step, trajectory: Trajectory, item: JudgedTrajectory, *, violates: bool
     ) -> str:
-        """The last span of a trajectory's trace; that of a late one is written whole although it was not sampled."""
+        """The last span of a trajectory's trace; that of a violation is exported whole even if it was not sampled."""
         telemetry, parent = self._context.telemetry, trajectory.trace_parent
         deferred = violates and not is_sampled(parent)
         if deferred:

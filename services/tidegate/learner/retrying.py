@@ -1,4 +1,4 @@
-"""Repeating a call until it is acknowledged: what the learner owes the ledger and the actors outlives an outage."""
+"""Retries calls until they are acknowledged: commits and published versions survive an outage."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -16,13 +16,13 @@ AnswerT = TypeVar("AnswerT")
 async def until_done(
     context: ServiceContext, call: Callable[[], Awaitable[AnswerT]], *, what: str
 ) -> AnswerT:
-    """The answer of ``call``, repeated with growing pauses while its peer is away.
+    """The answer of ``call``, retried with backoff while its peer is unreachable.
 
-    Draining leaves it a few more tries, because finished work is to be handed over, and then gives up: what is not
-    handed over stands in the last checkpoint.
+    While draining a few more attempts are made, so that finished work is delivered; the last checkpoint holds what is
+    not delivered.
 
     Raises:
-        TidegateError: the call failed in a way that repeating cannot mend, or while draining.
+        TidegateError: the call failed with an error that is not retryable, or ran out of attempts while draining.
     """
 
     def note(failed: FailedAttempt) -> None:

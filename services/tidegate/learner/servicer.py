@@ -1,4 +1,4 @@
-"""The gRPC face of the learner."""
+"""The learner over gRPC."""
 
 from typing import Any
 
@@ -16,18 +16,17 @@ _Context = aio.ServicerContext[Any, Any]
 
 
 class LearnerServicer(LearnerServiceServicer):
-    """Progress, and checkpoints on request."""
+    """Serves progress, and writes checkpoints on request."""
 
     def __init__(self, learner: Learner) -> None:
-        """Asks ``learner``."""
         self._learner = learner
 
     def registration(self) -> Registration:
-        """How the lifecycle adds it to the server."""
+        """How the service's gRPC server registers this servicer."""
         return Registration(add=add_LearnerServiceServicer_to_server, servicer=self, name=SERVICE_NAME)
 
     async def GetProgress(self, request: pb.GetProgressRequest, context: _Context) -> pb.GetProgressResponse:
-        """The version, what was consumed, and the newest metrics."""
+        """The version, the counts of consumed data, and the newest metrics."""
         progress = self._learner.progress
         response = pb.GetProgressResponse(
             version=version_to_proto(progress.version),

@@ -1,7 +1,7 @@
-"""How a learner comes to its first version: from the newest checkpoint, or from nothing.
+"""Start of a learner: its first version comes from the newest checkpoint, or from fresh parameters.
 
-Either way it opens a lineage at the trajectory store, which ends what an earlier learner held, and publishes the
-version that it starts from, so that actors follow it before the first batch.
+Either way it opens a lineage at the trajectory store, which ends the leases of an earlier learner, and publishes the
+version that it starts from, so that actors serve it before the first batch.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 # Long enough that two restores from one checkpoint never draw the same name (four digits would collide once in
-# 65,536 pairs, and two branches of one name would be taken for one).
+# 65,536 pairs, and two lineages of one name would be confused).
 TOKEN_BYTES = 4
 
 
 class Start(msgspec.Struct, frozen=True, eq=False):
-    """Where a learner begins: its progress, the tree with its own lineage, the checkpoint it came from if any.
+    """The start of a learner: its progress, the tree with its own lineage, and the restored checkpoint if any.
 
     ``policy`` is published, with ``base_digest`` (``PolicySnapshot``).
     """
@@ -53,11 +53,11 @@ async def start(
     committer: StepCommitter,
     make_first_policy: Callable[[], None],
 ) -> Start:
-    """Restore or begin, open a lineage, publish.
+    """Restore or start fresh, open a lineage, publish.
 
     Raises:
         ConflictError: another learner opened a lineage at the same time.
-        CorruptionError: there are checkpoints and none is whole.
+        CorruptionError: there are checkpoints and none is intact.
         StaleFolderError: the checkpoint is of another run, another network or adapters of another model.
     """
     settings = context.settings
@@ -71,7 +71,7 @@ async def start(
         await asyncio.to_thread(make_first_policy)
         restored_from, progress, consumed = None, None, ()
     else:
-        await _tell(context, found)
+        await _report_restore(context, found)
         await asyncio.to_thread(trainer.restore, found.checkpoint.policy, found.checkpoint.trainer)
         progress, consumed = found.checkpoint.progress, found.checkpoint.consumed
         restored_from = progress.version
@@ -105,15 +105,15 @@ async def start(
     )
 
 
-async def _tell(context: ServiceContext, found: FoundCheckpoint) -> None:
-    """Say what was restored; loudly, when the newest checkpoint was spoiled and an older one had to do."""
+async def _report_restore(context: ServiceContext, found: FoundCheckpoint) -> None:
+    """Report the restored checkpoint, with a warning when newer ones are corrupt."""
     context.log.info(
         "checkpoint_restored", path=str(found.path), version=str(found.checkpoint.progress.version)
     )
     for problem in found.passed_over:
         context.log.error("checkpoint_corrupt", problem=problem, taken_instead=found.path.name)
         context.stats.add(statistics.CORRUPT_CHECKPOINTS)
-        with contextlib.suppress(TidegateError):  # the log has it as well
+        with contextlib.suppress(TidegateError):  # the log has it, too
             await context.bus.event(
                 "checkpoint_corrupt", {"problem": problem, "taken_instead": found.path.name}
             )

@@ -1,4 +1,4 @@
-"""What the learner knows, as values: where training stands, the judgement before the loss, the windows it reports.
+"""The learner's state as values: progress, the staleness check before the loss, and the reported windows.
 
 A batch that is trained on top of version ``(L, s)`` makes version ``(L, s + 1)``; its lag is measured against, and its
 commit carries, ``(L, s)``. A checkpoint written after it holds version ``(L, s + 1)``, and a restore forks there.
@@ -20,13 +20,13 @@ LAGS_MAX = 1024
 
 
 class EpisodeWindow(msgspec.Struct, frozen=True):
-    """Returns of the last ``EPISODES_MAX`` episodes that ended inside of consumed trajectories, oldest first."""
+    """Returns of the last ``EPISODES_MAX`` episodes that ended in consumed trajectories, oldest first."""
 
     returns: tuple[float, ...] = ()
     total: int = 0
 
     def add(self, episodes: Sequence[EpisodeEnd]) -> "EpisodeWindow":
-        """The window with these episodes behind the others, the oldest let go."""
+        """The window with these episodes appended and the oldest removed."""
         if not episodes:
             return self
         returns = (*self.returns, *(episode.episode_return for episode in episodes))
@@ -38,7 +38,7 @@ class EpisodeWindow(msgspec.Struct, frozen=True):
 
 
 class TrainingProgress(msgspec.Struct, frozen=True):
-    """Where training stands; a checkpoint keeps it whole. Counts are over the ancestry of ``version``."""
+    """Progress of training; stored in checkpoints. Counts are over the ancestry of ``version``."""
 
     version: PolicyVersion
     consumed_trajectories: int = 0
@@ -46,7 +46,7 @@ class TrainingProgress(msgspec.Struct, frozen=True):
     episodes: EpisodeWindow = EpisodeWindow()
 
     def after(self, trajectories: Sequence[Trajectory]) -> "TrainingProgress":
-        """Where training stands once these made an update."""
+        """The progress after an update with these."""
         return TrainingProgress(
             version=next_version(self.version),
             consumed_trajectories=self.consumed_trajectories + len(trajectories),
@@ -63,7 +63,7 @@ def next_version(version: PolicyVersion) -> PolicyVersion:
 def lineage_to_open(checkpoint: PolicyVersion | None, *, token: str) -> Lineage:
     """The lineage of a learner that starts: a root, or a fork of the checkpoint that it was restored from.
 
-    Names count the restores on the way from the root. ``token`` is random, so that two learners restored from one
+    Names count the restores since the root. ``token`` is random, so that two learners restored from one
     checkpoint never share a name.
     """
     if checkpoint is None:
@@ -75,7 +75,7 @@ def lineage_to_open(checkpoint: PolicyVersion | None, *, token: str) -> Lineage:
 
 
 class JudgedTrajectory(msgspec.Struct, frozen=True):
-    """One trajectory inside the budget, as measured just before the loss."""
+    """One trajectory inside the budget, checked just before the loss."""
 
     trajectory_id: TrajectoryId
     verdict: Fresh
@@ -96,7 +96,7 @@ class TrainableBatch(msgspec.Struct, frozen=True):
 
 
 class OutdatedBatch(msgspec.Struct, frozen=True):
-    """Some of the batch may not be trained any more."""
+    """A batch with trajectories outside the budget."""
 
     outdated: tuple[OutdatedTrajectory, ...]
 
@@ -117,7 +117,7 @@ def recheck(
     Raises:
         UnknownVersionError: a span names a lineage that the run never opened.
     """
-    # The samples of a group start together under the same versions: one judgement serves them all.
+    # The samples of a group start together under the same versions and share one verdict.
     known: dict[tuple[tuple[VersionSpan, ...], float], Verdict] = {}
     judged: list[JudgedTrajectory] = []
     outdated: list[OutdatedTrajectory] = []
@@ -143,16 +143,15 @@ def recheck(
 
 
 class LagWindow:
-    """Lags of the last ``LAGS_MAX`` consumed trajectories; the oldest makes room for the next."""
+    """Lags of the last ``LAGS_MAX`` consumed trajectories."""
 
     def __init__(self) -> None:
-        """Empty."""
         self._lags: list[int] = []
         self._next = 0
         self._counts: Counter[int] = Counter()
 
     def add(self, lags: Iterable[int]) -> None:
-        """Note the lags of a batch."""
+        """Add the lags of a batch."""
         for lag in lags:
             self._counts[lag] += 1
             if len(self._lags) < LAGS_MAX:
@@ -163,12 +162,12 @@ class LagWindow:
             self._next = (self._next + 1) % LAGS_MAX
 
     def mean(self) -> float:
-        """Mean lag, 0 without any."""
+        """Mean lag; 0 when empty."""
         total = sum(lag * count for lag, count in self._counts.items())
         return total / len(self._lags) if self._lags else 0.0
 
     def quantile(self, share: float) -> int:
-        """The smallest lag that at least ``share`` of the window does not exceed; 0 without any."""
+        """The smallest lag that at least ``share`` of the window does not exceed; 0 when empty."""
         wanted = math.ceil(share * len(self._lags))
         seen = 0
         for lag in sorted(self._counts):

@@ -1,4 +1,4 @@
-"""``steps.jsonl``: one line a step, for the report and for anybody with a text editor."""
+"""``steps.jsonl``: one JSON line per step, for reports and for reading."""
 
 import os
 from pathlib import Path
@@ -9,9 +9,9 @@ import msgspec
 class StepLine(msgspec.Struct, frozen=True):
     """One step. ``samples`` are its trajectories, ``env_steps`` all steps trained so far; times in seconds.
 
-    ``step`` and ``lineage`` name the version that it made. ``mean_return`` is over the last 100 episodes,
-    ``mean_reward`` over this step's trajectories; None where the workload has no such thing.
-    ``response``: what the graded response did about the batch's lag, empty for nothing.
+    ``step`` and ``lineage`` name the version that it produced. ``mean_return`` is over the last 100 episodes,
+    ``mean_reward`` over this step's trajectories; None where the workload has none.
+    ``response``: the graded response to the batch's lag, empty for none.
     """
 
     step: int
@@ -35,10 +35,10 @@ class StepLine(msgspec.Struct, frozen=True):
 
 
 class StepsLog:
-    """Appends lines; at ``bytes_max`` the file becomes ``steps.jsonl.1``, in place of the one before."""
+    """Appends lines; at ``bytes_max`` the file becomes ``steps.jsonl.1`` and replaces the previous one."""
 
     def __init__(self, path: Path, *, bytes_max: int) -> None:
-        """Go on behind what is there; a line that a power cut tore is closed, so that it spoils no other."""
+        """Append to an existing file; an incomplete last line is terminated, so that it corrupts no other."""
         self._path = path
         self._bytes_max = bytes_max
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class StepsLog:
             self._file.write(b"\n")
 
     def append(self, line: StepLine) -> None:
-        """One write, so that a kill leaves whole lines."""
+        """Append one line in a single write, so that a kill leaves whole lines."""
         data = self._encoder.encode(line) + b"\n"
         if self._file.tell() + len(data) > self._bytes_max:
             self._file.close()

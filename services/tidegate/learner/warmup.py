@@ -1,8 +1,8 @@
-"""Supervised warm-up: the starting policy of a language-model run, made from demonstrations.
+"""Supervised warm-up: the starting policy of a language-model run, trained on demonstrations.
 
-Reinforcement learns from differences inside a group, and a policy that solves nothing has none. The warm-up stops as
-soon as enough is reproduced of demonstrations that were set aside and are only ever used to measure. An episode of
-several turns is shown with the environment's replies between them, which are read and not learned.
+Reinforcement learning needs reward differences inside a group, and a policy that solves nothing has none. The warm-up
+stops as soon as it reproduces enough held-out demonstrations, which are never trained on. An episode of several turns
+includes the environment's replies as context, without a loss on them.
 
 Shapes: B demonstrations of a batch, T tokens of a completion.
 """
@@ -26,20 +26,20 @@ from tidegate.models.sampling import generate
 
 
 class WarmupError(TidegateError):
-    """The warm-up ended without a policy that reinforcement could start from."""
+    """The warm-up ended without a policy that reinforcement learning could start from."""
 
     status = "FAILED_PRECONDITION"
 
 
 class WarmupExample(msgspec.Struct, frozen=True):
-    """A prompt with the completion that it should have; ``exchanges``: each reply to it with the turn that follows."""
+    """A prompt with its target completion; ``exchanges``: each environment reply with the turn that follows."""
 
     prompt: str
     completion: str
     exchanges: tuple[tuple[str, str], ...] = ()
 
     def tokens(self) -> tuple[list[int], list[bool]]:
-        """What stands behind the prompt, and which of it the policy chooses.
+        """The tokens after the prompt, and which of them the policy chooses.
 
         Raises:
             RecordError: a text holds an unknown character.
@@ -53,7 +53,7 @@ class WarmupExample(msgspec.Struct, frozen=True):
         return tokens, chosen
 
     def turns(self) -> list[tuple[list[int], str]]:
-        """Each turn with all that is read before it.
+        """Each turn with its context.
 
         Raises:
             RecordError: a text holds an unknown character.
@@ -67,7 +67,7 @@ class WarmupExample(msgspec.Struct, frozen=True):
 
 
 class WarmupProgress(msgspec.Struct, frozen=True):
-    """One look at the held-out problems: gradient steps so far, the loss in nats a token, and the share solved."""
+    """One evaluation on the held-out problems: gradient steps, loss in nats per token, and the solved share."""
 
     steps: int
     loss: float
@@ -75,7 +75,7 @@ class WarmupProgress(msgspec.Struct, frozen=True):
 
 
 class WarmupResult(msgspec.Struct, frozen=True):
-    """Shares of held-out problems solved at the end, sampling at temperature 1 and greedily, and the steps it took."""
+    """Solved share of the held-out problems at temperature 1 and greedily, and the number of steps."""
 
     solved: float
     greedy_solved: float
@@ -90,7 +90,7 @@ def solved_share(
     temperature: float,
     generator: torch.Generator,
 ) -> float:
-    """Share of samples that equal the demonstrations exactly, in every turn behind the demonstrated ones before it.
+    """Share of samples that equal the demonstrations exactly, each turn sampled after the demonstrated ones.
 
     Raises:
         RecordError: a text holds an unknown character, or is longer than the model's context.
@@ -105,7 +105,7 @@ def solved_share(
         temperature=temperature,
         generator=generator,
     )
-    # A completion that was cut off is longer than any answer, so none of them passes for one.
+    # A truncated completion is longer than any answer, so it never counts as right.
     right = [
         decode(completion.tokens) == expected[row // num_samples]
         for row, completion in enumerate(completions)
@@ -132,7 +132,7 @@ def supervised_warmup(
 ) -> WarmupResult:
     """Train ``model`` in place on demonstrations until it solves enough of the ``heldout`` ones.
 
-    The same generator state, model and data give the same parameters. ``report`` hears of every look at those held out.
+    The same generator state, model and data give the same parameters. ``report`` receives every evaluation.
 
     Raises:
         ConfigError: there are no demonstrations, or none held out.
@@ -143,7 +143,7 @@ def supervised_warmup(
         raise ConfigError(
             f"A warm-up needs demonstrations, and some held out; there are {len(examples)} and {len(heldout)}",
             why="demonstrations.jsonl of the run folder has too few different ones",
-            fix="write more, or have them written anew by starting in a fresh run folder",
+            fix="write more, or start in a new run folder to generate them again",
         )
     measured = heldout[: settings.heldout_problems]
     shown = [example.tokens() for example in examples]
@@ -173,7 +173,7 @@ def supervised_warmup(
                 greedy = solved_share(model, measured, num_samples=1, temperature=0.0, generator=generator)
                 return WarmupResult(solved=solved, greedy_solved=greedy, steps=step)
     raise WarmupError(
-        f"After {settings.max_steps} steps of warm-up {solved:.0%} of the demonstrations held out are reproduced, "
+        f"After {settings.max_steps} steps of warm-up {solved:.0%} of the held-out demonstrations are reproduced, "
         f"not {settings.stop_at_solved:.0%}",
         why="too few steps or demonstrations, or a model too small for the task",
         fix="raise warmup.max_steps or lower warmup.stop_at_solved",

@@ -1,4 +1,4 @@
-"""What a warm-up is set to; read by run files, so nothing heavy is imported here."""
+"""Settings of the warm-up; read by run files, so nothing heavy is imported here."""
 
 from typing import Annotated
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class WarmupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long and how the warm-up trains.
+    """Length and optimiser of the warm-up.
 
-    ``stop_at_solved``: share of the demonstrations set aside that sampling at temperature 1 reproduces, at which it
+    ``stop_at_solved``: share of the held-out demonstrations that sampling at temperature 1 reproduces, at which it
     stops; under 0.2 most groups have no signal, above 0.7 few have any left. ``max_steps``: gradient steps after which
-    it gives up.
+    it fails.
     ``learning_rate``: AdamW's, reached after ``ramp_steps``. ``batch_size``: demonstrations a step.
-    ``evaluate_every_steps``: steps between two looks at what was set aside. ``heldout_problems``: most of those
-    looked at; ``heldout_samples``: completions each.
+    ``evaluate_every_steps``: steps between two evaluations. ``heldout_problems``: the most problems of an evaluation;
+    ``heldout_samples``: completions each.
     """
 
     stop_at_solved: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.4

@@ -159,7 +159,7 @@ async def test_checkpoint_of_another_network_ends_the_learner_with_what_to_do(
         running.settings = msgspec.structs.replace(
             running.settings, policy=PolicyConfig(kind="mlp_actor_critic", hidden=(5,))
         )
-        with pytest.raises(StaleFolderError, match="policy section back"):
+        with pytest.raises(StaleFolderError, match="restore the run file's policy section"):
             async with running.learner() as life:
                 await asyncio.wait([life.loop])
 

@@ -122,7 +122,7 @@ def test_when_none_is_whole_the_error_says_what_to_do(tmp_path: Path) -> None:
     folder = open_folder(tmp_path)
     for step in (1, 2):
         spoil(folder.write(checkpoint(version(step))) / "policy.safetensors")
-    with pytest.raises(CorruptionError, match=r"No checkpoint in .* is whole.*remove it to train again"):
+    with pytest.raises(CorruptionError, match=r"No checkpoint in .* is intact.*remove it to train again"):
         open_folder(tmp_path).newest(run=RUN, policy_kind="mlp_actor_critic")
 
 

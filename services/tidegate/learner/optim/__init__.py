@@ -1,1 +1,1 @@
-"""How batches become updates: one adapter a kind of policy, behind one port, chosen from one table."""
+"""Trainers: one adapter per kind of policy, behind one port, chosen from one table."""

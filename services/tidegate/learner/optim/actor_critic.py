@@ -50,7 +50,7 @@ Network: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, ArrayModule], Tenso
 
 
 class ActorCriticTrainer:
-    """V-trace and its kin with Adam. The same seed and batches give the same parameters."""
+    """V-trace and related objectives with Adam. The same seed and batches give the same parameters."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class ActorCriticTrainer:
         self._optimizer = AdamW(trained, learning_rate=settings.learning_rate, epsilon=settings.adam_epsilon)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> SegmentBatch:
-        """The segments side by side.
+        """Stack the segments.
 
         Raises:
-            RecordError: one of them fits no policy of this kind, or their lengths differ.
+            RecordError: a segment does not fit the policy, or their lengths differ.
         """
         for trajectory in trajectories:
             check_segment(
@@ -92,7 +92,7 @@ class ActorCriticTrainer:
         return stack_segments([trajectory.tensors for trajectory in trajectories], device=self._device)
 
     def update(self, batch: SegmentBatch, *, number: int, response: Response = FRESH) -> dict[str, float]:
-        """``epochs`` times ``minibatches`` gradient steps, around the policy as it stands now."""
+        """``epochs`` times ``minibatches`` gradient steps from the current policy."""
         settings = self._settings.under(response)
         learning_rate = learning_rate_at(settings, update=number)
         self._optimizer.learning_rate = learning_rate
@@ -126,17 +126,17 @@ class ActorCriticTrainer:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._params.items()}
 
     def pack(self, batch: SegmentBatch) -> Packed:
-        """Take a prepared batch apart."""
+        """See ``ranks.port.SharedTrainer``."""
         return Packed(
             tensors={field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}, values={}
         )
 
     def unpack(self, packed: Packed) -> SegmentBatch:
-        """What was packed."""
+        """See ``ranks.port.SharedTrainer``."""
         return SegmentBatch(**packed.tensors)
 
     def live(self) -> dict[str, Tensor]:
-        """Parameters, moments and random state, not copied."""
+        """See ``ranks.port.SharedTrainer``: parameters, moments and random state."""
         return {
             **self._params,
             **optimizer_tensors(self._optimizer),
@@ -149,7 +149,7 @@ class ActorCriticTrainer:
         return TrainerState(tensors=tensors, values={})
 
     def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
-        """Go on from a checkpoint.
+        """Restore a checkpoint.
 
         Raises:
             StaleFolderError: it holds another network.
@@ -160,7 +160,7 @@ class ActorCriticTrainer:
             raise StaleFolderError(
                 "The checkpoint holds another network",
                 why=error.what,
-                fix="give the run file its own policy section back, or start in a new run folder",
+                fix="restore the run file's policy section, or start in a new run folder",
             ) from error
         with torch.no_grad():
             for name, tensor in self._params.items():
@@ -170,7 +170,7 @@ class ActorCriticTrainer:
 
     @torch.no_grad()
     def _outputs(self, network: Network, observations: Tensor) -> Tensor:
-        """What ``network`` says to each of the observations (..., O); every rank computes its share of them."""
+        """Outputs of ``network`` for observations (..., O); every rank computes its share of them."""
         flat_BO = observations.flatten(0, -2)
         mine = self._share_of(len(flat_BO))
         part = network(self._params, flat_BO[mine], torch)

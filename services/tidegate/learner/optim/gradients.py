@@ -1,10 +1,10 @@
-"""One gradient step, as every trainer makes it.
+"""One gradient step, for every trainer.
 
-Ranks share a step so: each computes the network's outputs for its rows, all gather them, and each takes the loss over
-the rows of all. The gradient of that loss by a rank's own outputs is then carried back through the network, and the
-ranks' gradients are added up. So an objective may look at a whole minibatch as it likes (denominators, masks, groups,
-sequence ratios) and never knows of ranks, and the sum is the gradient that one process would have found. It costs one
-more exchange of the outputs, a number or a few for each step or token, which is little beside the gradients.
+Ranks share a step: each computes the network's outputs for its rows, all gather them, and each computes the loss over
+the rows of all. The gradient of that loss by a rank's own outputs is then back-propagated through the network, and the
+ranks' gradients are summed. So an objective reads the whole minibatch (denominators, masks, groups, sequence ratios)
+and is independent of ranks, and the sum is the gradient of a single process. The cost is one more exchange of the
+outputs, one or a few numbers per step or token, which is small beside the gradients.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ from tidegate.learner.ranks.port import Ranks
 
 
 def gradient_step(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> dict[str, float]:
-    """Follow the gradient once, scaled down to ``max_grad_norm``; the loss' metrics, ``loss`` and ``grad_norm``."""
+    """One optimiser step with the gradient clipped to ``max_grad_norm``; the loss' metrics, ``loss``, ``grad_norm``."""
     optimizer.clear_gradients()
     loss.total.backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
-    return _follow(loss, optimizer, max_grad_norm=max_grad_norm)
+    return _optimizer_step(loss, optimizer, max_grad_norm=max_grad_norm)
 
 
 def shared_gradient_step(
@@ -34,19 +34,19 @@ def shared_gradient_step(
     ranks: Ranks,
     max_grad_norm: float,
 ) -> dict[str, float]:
-    """Follow the gradient of ``loss_of`` the outputs of all ranks once, as ``gradient_step`` does.
+    """``gradient_step`` with the gradient of ``loss_of`` the outputs of all ranks.
 
-    ``outputs``: (B, ...) of this rank's rows, with their graph; ``rows_B``: which of the minibatch's ``num_rows`` they
-    are. A rank may have none.
+    ``outputs``: (B, ...) of this rank's rows, with their graph; ``rows_B``: their positions in the minibatch of
+    ``num_rows``. A rank may have none.
 
     Raises:
-        RankLostError: a rank is gone.
+        RankLostError: a rank is lost.
     """
     loss, gradient = _gradient_by_outputs(outputs, loss_of, rows_B=rows_B, num_rows=num_rows, ranks=ranks)
     optimizer.clear_gradients()
-    _carry_back(outputs, gradient[rows_B])
+    _backpropagate(outputs, gradient[rows_B])
     ranks.add_gradients(optimizer.parameters.values())
-    return _follow(loss, optimizer, max_grad_norm=max_grad_norm)
+    return _optimizer_step(loss, optimizer, max_grad_norm=max_grad_norm)
 
 
 def gradient_step_in_passes(
@@ -61,11 +61,11 @@ def gradient_step_in_passes(
 ) -> dict[str, float]:
     """``shared_gradient_step`` for rows whose activations do not fit into memory together; the same gradient.
 
-    ``outputs_of`` gives the outputs of the rows it is asked for. They are computed once without a graph, for the loss
-    of all of them, and once more with one, a pass at a time: a third more work. A single pass costs nothing more.
+    ``outputs_of`` computes the outputs of rows. They are computed once without a graph, for the loss of all rows, and
+    again with a graph, one pass at a time: a third more work. A single pass has no extra cost.
 
     Raises:
-        RankLostError: a rank is gone.
+        RankLostError: a rank is lost.
     """
     rows_B = torch.cat(list(passes))
     if len(passes) == 1:
@@ -83,30 +83,30 @@ def gradient_step_in_passes(
     loss, gradient = _gradient_by_outputs(part, loss_of, rows_B=rows_B, num_rows=num_rows, ranks=ranks)
     optimizer.clear_gradients()
     for some_B in passes:
-        _carry_back(outputs_of(some_B), gradient[some_B])
+        _backpropagate(outputs_of(some_B), gradient[some_B])
     ranks.add_gradients(optimizer.parameters.values())
-    return _follow(loss, optimizer, max_grad_norm=max_grad_norm)
+    return _optimizer_step(loss, optimizer, max_grad_norm=max_grad_norm)
 
 
 def _gradient_by_outputs(
     part: Tensor, loss_of: Callable[[Tensor], Loss], *, rows_B: Tensor, num_rows: int, ranks: Ranks
 ) -> tuple[Loss, Tensor]:
-    """The loss of the outputs of all ranks, of which ``part`` is this one's, and its gradient by them."""
+    """The loss of all ranks' outputs and its gradient by them; ``part`` is this rank's outputs."""
     whole = ranks.gather(part, rows_B, num_rows=num_rows).requires_grad_()
     loss = loss_of(whole)
     (gradient,) = torch.autograd.grad(loss.total, [whole])
     return loss, gradient
 
 
-def _carry_back(outputs: Tensor, gradient: Tensor) -> None:
-    """Add what ``outputs``, whose gradient is known, mean for the gradients of the parameters."""
+def _backpropagate(outputs: Tensor, gradient: Tensor) -> None:
+    """Back-propagate a known gradient of ``outputs`` into the gradients of the parameters."""
     if len(outputs):
-        # The scalar whose gradient by the outputs is ``gradient``: a backward pass from anything else loads torch's
-        # symbolic shapes, and with them sympy.
+        # The scalar whose gradient by the outputs is ``gradient``: a backward pass from a non-scalar imports torch's
+        # symbolic shapes and sympy.
         (outputs * gradient).sum().backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
 
 
-def _follow(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> dict[str, float]:
+def _optimizer_step(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> dict[str, float]:
     norm = torch.nn.utils.clip_grad_norm_(optimizer.parameters.values(), max_grad_norm)
     optimizer.step()
     return {"loss": float(loss.total.detach()), "grad_norm": float(norm), **loss.metrics}

@@ -41,7 +41,7 @@ PASS_TOKENS = 4096
 
 
 class LanguageModelTrainer:
-    """GRPO, PPO and their kin with AdamW. The same model, seed and batches give the same parameters."""
+    """GRPO, PPO and related objectives with AdamW. The same model, seed and batches give the same parameters."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class LanguageModelTrainer:
     ) -> None:
         """``model`` on ``device`` is trained in place; a warm-up may still replace its parameters (``begin_from``).
 
-        ``ranks`` make each update together. ``pass_tokens``: tokens, padding counted, whose activations are held at
-        once.
+        ``ranks`` make each update together. ``pass_tokens``: tokens, padding included, whose activations are in
+        memory at once.
         """
         self.model = model
         self._ranks = ranks
@@ -81,13 +81,13 @@ class LanguageModelTrainer:
         """
         self.model.load_arrays(policy)
         if self._reference is not None:
-            self._reference.become(policy)
+            self._reference.set_parameters(policy)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> ScoredCompletions:
         """The completions, each prompt once.
 
         Raises:
-            RecordError: one has no reward or misses a tensor, does not fit the model, or was sampled unlike the others.
+            RecordError: one has no reward, lacks a tensor, does not fit the model, or has other sampler settings.
         """
         return scored_completions(
             trajectories,
@@ -99,9 +99,9 @@ class LanguageModelTrainer:
     def update(
         self, batch: ScoredCompletions, *, number: int, response: Response = FRESH
     ) -> dict[str, float]:
-        """``minibatches`` gradient steps of whole groups, around the policy as it stands now.
+        """``minibatches`` gradient steps of whole groups, from the current policy.
 
-        A batch in which nothing tells one completion from another changes nothing, and still makes a version.
+        A batch without signal (equal rewards in each group) changes nothing and still produces a version.
         """
         settings = self._settings.under(response)
         learning_rate = learning_rate_at(settings, update=number)
@@ -113,7 +113,7 @@ class LanguageModelTrainer:
             "zero_signal_fraction": 1.0 - len(signal_B) / num_rows,
             "reward_mean": float(batch.rewards_B.mean()),
         }
-        # A critic tells apart what its group earned alike.
+        # With a critic, completions of equal reward still have a signal.
         equals_teach = settings.learns_from_equal_rewards or self.model.has_value_head
         if equals_teach or (len(signal_B) and not settings.drop_zero_signal):
             signal_B = torch.arange(num_rows, device=self._device)
@@ -125,7 +125,7 @@ class LanguageModelTrainer:
         )
         reference_BT = self._reference_logprobs(step.completions, temperature=batch.temperature)
         if len(parts) == 1:
-            # The only gradient step starts from the policy at the start of the step: its own outputs say what that is.
+            # A single gradient step starts from the proximal policy itself: its own outputs are the proximal logprobs.
             return {**metrics, **self._gradient_step(step, parts[0], partial(step.loss_of, reference_BT))}
         outputs = None
         if settings.reads_proximal or self.model.has_value_head:
@@ -138,19 +138,19 @@ class LanguageModelTrainer:
         return {**metrics, **mean_of(measured)}
 
     def policy(self) -> dict[str, Array]:
-        """A copy of what is trained."""
+        """A copy of the trained parameters."""
         return self.model.to_arrays()
 
     def pack(self, batch: ScoredCompletions) -> Packed:
-        """Take a prepared batch apart."""
+        """See ``ranks.port.SharedTrainer``."""
         return batch.pack()
 
     def unpack(self, packed: Packed) -> ScoredCompletions:
-        """What was packed."""
+        """See ``ranks.port.SharedTrainer``."""
         return ScoredCompletions.unpack(packed)
 
     def live(self) -> dict[str, Tensor]:
-        """Parameters, moments and random state, not copied."""
+        """See ``ranks.port.SharedTrainer``: parameters, moments and random state."""
         return {
             **self._optimizer.parameters,
             **optimizer_tensors(self._optimizer),
@@ -165,7 +165,7 @@ class LanguageModelTrainer:
         return TrainerState(tensors=tensors, values={})
 
     def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
-        """Go on from a checkpoint.
+        """Restore a checkpoint.
 
         Raises:
             StaleFolderError: it holds another network, or no reference policy although one is needed.
@@ -178,7 +178,7 @@ class LanguageModelTrainer:
             raise StaleFolderError(
                 "The checkpoint does not fit this run file",
                 why=error.what,
-                fix="give the run file its own policy and learner sections back, or start in a new run folder",
+                fix="restore the run file's policy and learner sections, or start in a new run folder",
             ) from error
         load_optimizer_arrays(self._optimizer, state.tensors)
         load_generator_array(self._generator, state.tensors)
@@ -207,7 +207,7 @@ class LanguageModelTrainer:
 
     @torch.no_grad()
     def _outputs(self, model: CausalLm, completions: CompletionBatch, *, temperature: float) -> Tensor:
-        """What ``model`` says to all completions; every rank computes its share of the groups."""
+        """Outputs of ``model`` for all completions; every rank computes its share of the groups."""
         mine_B = self._share_of(completions)
         passes = in_passes(completions, mine_B, tokens_max=self._pass_tokens)
         part = torch.cat(
@@ -220,7 +220,7 @@ class LanguageModelTrainer:
 
 
 class _Step:
-    """One learner step's batch without what teaches nothing, and how the objectives look at it."""
+    """One learner step's batch without the groups that have no signal, and its inputs to the objectives."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class _Step:
         self._weights_B = batch.rewards_B.new_tensor(weights)[rows_B] if weights else None
 
     def inputs(self, outputs: Tensor | None, reference_BT: Tensor | None) -> GrpoInputs:
-        """What the objectives read; ``outputs``: of the policy at the start of the step, where they are read."""
+        """The objectives' inputs; ``outputs``: of the policy at the start of the step, where they are used."""
         settings = self.settings
         return grpo_inputs(
             settings,
@@ -261,7 +261,7 @@ class _Step:
         )
 
     def loss_of(self, reference_BT: Tensor | None, outputs: Tensor) -> Loss:
-        """The loss of all rows, whose outputs also say where the step starts."""
+        """The loss of all rows; their outputs are also those of the policy at the start of the step."""
         return self._loss(outputs, self.inputs(outputs.detach(), reference_BT))
 
     def loss_of_part(self, inputs: GrpoInputs, index_B: Tensor, outputs: Tensor) -> Loss:
@@ -283,7 +283,7 @@ def _values(outputs: Tensor) -> Tensor | None:
 def _outputs_of_rows(
     model: CausalLm, completions: CompletionBatch, rows_B: Tensor, *, temperature: float
 ) -> Tensor:
-    """Outputs (B, T, 1 or 2) of some of the completions, as wide as the longest of all of them."""
+    """Outputs (B, T, 1 or 2) of some of the completions, padded to the longest of all."""
     num_tokens = completions.tokens_BT.shape[1]
     if not len(rows_B):
         num_outputs = 2 if model.has_value_head else 1

@@ -1,4 +1,4 @@
-"""An optimiser's moments and a generator's state as named arrays, and back."""
+"""Converts an optimiser's moments and a generator's state to named arrays and back."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ _MOMENT = "optimizer/"
 
 
 def optimizer_arrays(optimizer: AdamW) -> dict[str, Array]:
-    """A copy of what the optimiser keeps of each parameter, by ``optimizer/<parameter>/<moment>``."""
+    """A copy of the optimiser's state of each parameter, by ``optimizer/<parameter>/<moment>``."""
     return {name: tensor.cpu().numpy().copy() for name, tensor in optimizer_tensors(optimizer).items()}
 
 
 def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array]) -> None:
-    """Give the optimiser back what ``optimizer_arrays`` copied, all of it or nothing.
+    """Restore the arrays of ``optimizer_arrays``, all or none of them.
 
-    Without any it begins anew: earlier versions wrote no moments before their first gradient step.
+    Without any the moments are reset to zero: earlier versions wrote none before their first gradient step.
 
     Raises:
-        StaleFolderError: they belong to other parameters.
+        StaleFolderError: they do not match the optimiser's parameters.
     """
     tensors = optimizer_tensors(optimizer)
     kept = {name: array for name, array in arrays.items() if name.startswith(_MOMENT)}
@@ -34,16 +34,16 @@ def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array]) -> None
             raise StaleFolderError(
                 f"The checkpoint holds {name!r} of shape {array.shape}",
                 why="it was trained with another network",
-                fix="give the run file its own policy section back, or start in a new run folder",
+                fix="restore the run file's policy section, or start in a new run folder",
             )
     if kept and kept.keys() != tensors.keys():
         raise StaleFolderError(
             "The checkpoint holds the optimiser of another network",
-            why=f"it knows {len(kept)} of the {len(tensors)} moments that this network has",
-            fix="give the run file its own policy section back, or start in a new run folder",
+            why=f"it holds {len(kept)} of the {len(tensors)} moments that this network has",
+            fix="restore the run file's policy section, or start in a new run folder",
         )
     for name, tensor in tensors.items():
-        # In place: whatever the layout of the array, the moments keep that of their parameter, as the kernel needs.
+        # In place: the moments keep the layout of their parameter, as the fused kernel requires.
         if kept:
             tensor.copy_(torch.tensor(kept[name]))
         else:
@@ -51,7 +51,7 @@ def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array]) -> None
 
 
 def optimizer_tensors(optimizer: AdamW) -> dict[str, Tensor]:
-    """The moments themselves, by the names of ``optimizer_arrays``."""
+    """The moments, not copied, by the names of ``optimizer_arrays``."""
     return {
         f"{_MOMENT}{name}/{field.name}": getattr(moments, field.name)
         for name, moments in optimizer.moments.items()
@@ -65,10 +65,10 @@ def generator_array(generator: torch.Generator) -> dict[str, Array]:
 
 
 def load_generator_array(generator: torch.Generator, arrays: Mapping[str, Array]) -> None:
-    """Go on drawing where ``generator_array`` stopped.
+    """Restore the state of ``generator_array``.
 
     Raises:
-        StaleFolderError: there is no such state.
+        StaleFolderError: the state is missing or invalid.
     """
     try:
         generator.set_state(torch.tensor(arrays[GENERATOR]))
@@ -76,5 +76,5 @@ def load_generator_array(generator: torch.Generator, arrays: Mapping[str, Array]
         raise StaleFolderError(
             "The checkpoint holds no random state that this version of torch can use",
             why=str(error),
-            fix="go on with the version that wrote it, or start in a new run folder",
+            fix="resume with the version that wrote it, or start in a new run folder",
         ) from error

@@ -1,4 +1,4 @@
-"""Dividing completions into passes whose activations fit into memory together.
+"""Divides completions into passes whose activations fit into memory.
 
 Shapes: B completions, T tokens of the longest, P tokens of the longest prompt.
 """
@@ -11,8 +11,8 @@ from tidegate.models.completion_batch import CompletionBatch
 def in_passes(completions: CompletionBatch, rows_B: Tensor, *, tokens_max: int) -> list[Tensor]:
     """``rows_B`` in parts of at most ``tokens_max`` padded tokens each, a prompt counted once for its completions.
 
-    Neighbours stay together, so that a prompt's samples share its pass where they fit; one completion is a part of its
-    own however long it is. No rows are one empty part, so that every rank makes a pass.
+    Neighbours stay together, so that a prompt's samples share a pass where they fit; a completion longer than
+    ``tokens_max`` is a part of its own. Without rows there is one empty part, so that every rank runs a pass.
     """
     prompt_tokens, completion_tokens = completions.prompts_GP.shape[1], completions.tokens_BT.shape[1]
     parts: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""What the learner's loop asks of a trainer: make tensors of trajectories, make one update, show and keep its state."""
+"""The interface between the learner's loop and a trainer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from tidegate.core.response import FRESH, Response
 
 
 class TrainerState(msgspec.Struct, frozen=True, eq=False):
-    """What a trainer needs beside its policy to go on as if it had never stopped: moments, random state, counters."""
+    """A trainer's state beside its policy, for an exact resume: moments, random state, counters."""
 
     tensors: dict[str, Array]
     values: dict[str, Any]
@@ -23,27 +23,27 @@ class Trainer(Protocol):
         """The batch as tensors.
 
         Raises:
-            RecordError: a trajectory lacks a tensor, or its shape fits no policy of this kind.
+            RecordError: a trajectory lacks a tensor, or its shape does not fit the policy.
         """
         ...
 
     def update(self, batch: Any, *, number: int, response: Response = FRESH) -> dict[str, float]:
-        """One update of the policy: the ``number``-th of its ancestry, which schedules go by; what it measured.
+        """One update of the policy, the ``number``-th of its ancestry (the step of schedules); returns its metrics.
 
-        ``response``: what is done about the batch's lag; its weights are in the order of the prepared trajectories.
+        ``response``: the graded response to the batch's lag; its weights are in the order of the trajectories.
         """
         ...
 
     def policy(self) -> dict[str, Array]:
-        """A copy of the parameters by name, float32: what is published."""
+        """A copy of the published parameters by name, float32."""
         ...
 
     def state(self) -> TrainerState:
-        """A copy of everything else."""
+        """A copy of all other state."""
         ...
 
     def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
-        """Go on from a checkpoint.
+        """Restore a checkpoint.
 
         Raises:
             StaleFolderError: it holds another network or another optimiser.

@@ -1,4 +1,4 @@
-"""Which trainer fits which kind of policy: one literal table.
+"""The trainer of each kind of policy: one literal table.
 
 A trainer's objectives are literal tables of their own, by name and one function each: ``algorithms.objectives`` for
 ``mlp_actor_critic``, ``algorithms.grpo`` for language models. A new objective is a line there; a new kind of policy is
@@ -25,7 +25,7 @@ def actor_critic(
     """The trainer of ``mlp_actor_critic``.
 
     Raises:
-        ConfigError: no network is known for the environment.
+        ConfigError: the environment has no network.
     """
     spec = mlp_spec(settings.workload.env, hidden=settings.policy.hidden)
     return ActorCriticTrainer(spec, config.actor_critic, seed=settings.seed, device=device, ranks=ranks)
@@ -37,7 +37,7 @@ def language_model(
     """The trainer of all language models: fresh parameters and adapters come from the run's seed.
 
     Raises:
-        ConfigError: the sizes make no model, or the folder holds none.
+        ConfigError: the sizes are invalid, or the folder holds no model.
     """
     model = open_language_model(
         settings.policy,
@@ -65,15 +65,15 @@ TRAINERS: dict[
 
 
 def choose_device(wanted: str, *, local_rank: int | None = None) -> torch.device:
-    """``auto`` takes CUDA where there is one; ``local_rank`` of several on one machine each takes one of its own.
+    """The device: ``auto`` uses CUDA where present; with ``local_rank`` each rank of a machine has its own.
 
     Raises:
-        ConfigError: CUDA was asked for by name and there is none, or not one for each rank.
+        ConfigError: ``cuda`` is configured and there is no device, or fewer than ranks.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "learner.device is cuda, and torch finds no CUDA device",
-            fix="set learner.device to auto or cpu, or run the learner where there is one",
+            fix="set learner.device to auto or cpu, or run the learner on a machine with one",
         )
     if wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
@@ -83,7 +83,7 @@ def choose_device(wanted: str, *, local_rank: int | None = None) -> torch.device
         raise ConfigError(
             f"Rank {local_rank} of this machine finds {torch.cuda.device_count()} CUDA devices",
             why="each rank computes on a device of its own",
-            fix="start as many ranks a machine as it has devices (--nproc-per-node)",
+            fix="start one rank per device (--nproc-per-node)",
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

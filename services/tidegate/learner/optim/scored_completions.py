@@ -1,4 +1,4 @@
-"""Groups of scored completions as the tensors of a learner step, checked one by one.
+"""Groups of scored completions as the tensors of a learner step, each completion validated.
 
 Shapes: B completions, T their tokens.
 """
@@ -22,9 +22,9 @@ _REQUIRED = ("prompt_tokens", "tokens", "behavior_logprobs")
 
 @dataclass(frozen=True, slots=True)
 class ScoredCompletions:
-    """A batch of groups: the tokens, who sampled them with which probability, and what they earned.
+    """A batch of groups: tokens, behavior logprobs and versions, and rewards.
 
-    ``steps_BT``: the step of the version that chose each token, which is how old it is.
+    ``steps_BT``: the step of the version that sampled each token.
     """
 
     completions: CompletionBatch
@@ -34,7 +34,7 @@ class ScoredCompletions:
     temperature: float
 
     def pack(self) -> Packed:
-        """Taken apart, to be sent."""
+        """The batch as named tensors, to be sent."""
         own = {
             "behavior_logprobs_BT": self.behavior_logprobs_BT,
             "steps_BT": self.steps_BT,
@@ -46,7 +46,7 @@ class ScoredCompletions:
 
     @staticmethod
     def unpack(packed: Packed) -> "ScoredCompletions":
-        """What was packed."""
+        """The batch of ``pack``."""
         tensors = dict(packed.tensors)
         return ScoredCompletions(
             behavior_logprobs_BT=tensors.pop("behavior_logprobs_BT"),
@@ -63,7 +63,7 @@ def scored_completions(
     """The completions of whole groups, each prompt once.
 
     Raises:
-        RecordError: one has no reward or misses a tensor, does not fit the model, or was sampled unlike the others.
+        RecordError: one has no reward, lacks a tensor, does not fit the model, or has other sampler settings.
     """
     group_of: dict[GroupId, int] = {}
     prompts: list[Array] = []
@@ -107,8 +107,8 @@ def _check(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> 
     num_tokens = len(tensors["tokens"])
     for tensor_name in ("behavior_logprobs", "chosen"):
         if tensor_name in tensors and len(tensors[tensor_name]) != num_tokens:
-            raise RecordError(f"{name} has not one value a token in {tensor_name}")
-    # The last token of a completion is chosen and never read.
+            raise RecordError(f"{name} has not one value per token in {tensor_name}")
+    # The last token of a completion is never an input.
     num_read = len(tensors["prompt_tokens"]) + num_tokens - 1
     if num_read > context_length:
         raise RecordError(f"{name} has {num_read} tokens to read", why=f"the context holds {context_length}")
@@ -117,7 +117,7 @@ def _check(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> 
     if trajectory.sampler.temperature != like.sampler.temperature or trajectory.sampler.temperature <= 0.0:
         raise RecordError(
             f"{name} was sampled at temperature {trajectory.sampler.temperature}",
-            why=f"its batch was sampled at {like.sampler.temperature}, and logprobs compare like with like",
+            why=f"its batch was sampled at {like.sampler.temperature}, and logprobs of both cannot be compared",
         )
 
 

@@ -1,5 +1,5 @@
-"""Several processes that train one policy: rank 0 is the service, the others compute for it and talk to nobody else.
+"""Several processes that train one policy: rank 0 is the service, the other ranks compute for it alone.
 
-``group`` is what they say to each other, ``share`` who computes which rows, ``messages`` what rank 0 sends, ``leading``
-and ``following`` the two sides, ``membership`` which side this process is on. ``main`` of the room puts it together.
+``group``: the collective operations; ``share``: which rank computes which rows; ``messages``: the commands of rank 0;
+``leading`` and ``following``: the two sides; ``membership``: this process' rank. ``learner.main`` assembles them.
 """

@@ -1,9 +1,9 @@
-"""Every other rank's side: a process that computes what rank 0 sends, and talks to no service.
+"""The ranks other than 0: processes that execute rank 0's commands and call no service.
 
-Consumes rank 0's commands; produces its part of each update; waits for a command; unblocked by rank 0, which says
-``Wait`` while there is nothing to do, or after ``rank_timeout_s`` by its silence. It answers health checks and
-statistics like a service, so that a pod of it can be watched like any other. Told to stop, it says so to rank 0, which
-drains for all of them; a rank that left on its own would cost the others the update they are in.
+Consumes rank 0's commands; produces its part of each update; waits for a command; unblocked by rank 0, which sends
+``Wait`` while there is nothing to do, or by ``rank_timeout_s`` without a command. It serves health checks and
+statistics like a service, so that its pod is monitored like any other. On SIGTERM it notifies rank 0, which drains for
+all ranks; a rank that left by itself would abort the others' update.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from tidegate.runtime.races import run_until
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.stats_board import StatsBoard
 
-# Beyond the drain of rank 0, which has to hear of it first and to stop its servers last.
+# On top of rank 0's drain timeout: rank 0 is notified first and stops its servers last.
 LEAVE_GRACE_S = 10.0
 
 
 def follow(trainer: SharedTrainer, group: RankGroup, *, asked_to_stop: Callable[[], bool]) -> None:
-    """Do what rank 0 says until it says ``StopRanks``.
+    """Execute rank 0's commands until ``StopRanks``.
 
     Raises:
-        RankLostError: rank 0 or another rank is gone.
+        RankLostError: rank 0 or another rank is lost.
         RankMismatchError: the ranks hold different parameters.
     """
     while True:
@@ -64,7 +64,7 @@ def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 class Follower:
-    """The life of one such process."""
+    """The process of one rank other than 0."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Follower:
         listen: str,
         drain_timeout_s: float,
     ) -> None:
-        """``join`` meets the other ranks. ``listen``: where health is answered; empty for nowhere."""
+        """``join`` joins the group. ``listen``: address of the health checks; empty for none."""
         self._join = join
         self._listen = listen
         self._drain_timeout_s = drain_timeout_s
@@ -85,7 +85,7 @@ class Follower:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(name)
 
     async def run(self) -> int:
-        """Follow until rank 0 stops, or is gone; returns the exit code."""
+        """Follow until rank 0 stops or is lost; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._drain.request)
         lifecycle = LifecycleServicer(self._stats, self._drain, self._clock)
@@ -112,14 +112,12 @@ class Follower:
                 loop.call_soon_threadsafe(joined.set)
                 follow(trainer, group, asked_to_stop=lambda: self._drain.requested)
                 group.close()
-            except (
-                Exception
-            ) as error:  # whatever it was, the process must end with it and not go on without it
+            except Exception as error:  # any error must end the process
                 loop.call_soon_threadsafe(ended.set_exception, error)
             else:
                 loop.call_soon_threadsafe(ended.set_result, None)
 
-        # A daemon: it may be inside of an exchange that nobody answers, and must not keep a stopped process alive.
+        # A daemon: it may block in an exchange without a peer, and must not keep a stopped process alive.
         threading.Thread(target=work, name="rank", daemon=True).start()
         becoming_ready = asyncio.create_task(self._become_ready(joined, server))
         try:
@@ -133,7 +131,7 @@ class Follower:
                 raise TidegateError(
                     "Rank 0 did not end in time after this rank was told to stop",
                     why="it hangs, or drains for longer than drain_timeout_s",
-                    fix="nothing: the ranks start again and go on from the newest checkpoint",
+                    fix="nothing: the ranks restart and resume from the newest checkpoint",
                 )
             ended.result()
         finally:
@@ -142,7 +140,7 @@ class Follower:
     async def _become_ready(self, joined: asyncio.Event, server: RpcServer) -> None:
         await joined.wait()
         if self._drain.requested:
-            return  # told to stop before it had begun: it never was ready
+            return  # stopped before it was ready
         self._stats.state = "ready"
         self._log.info("rank_ready")
         await server.set_serving(serving=True)

@@ -1,12 +1,12 @@
 """The ranks as torch.distributed connects them: gloo between CPUs, NCCL between GPUs.
 
-Not DistributedDataParallel: it wants a module whose forward pass makes the gradients, and averages what each rank's
-own loss gave. Here the actor-critic is a function of a dict of tensors, the ranks' shares differ in size, and the loss
-is taken over the rows of all ranks, so gradients are added up and not averaged. What is given up is DDP's overlap of
-the exchange with the backward pass; buckets keep the exchange itself at the speed of the wire.
+Not DistributedDataParallel: it requires a module whose forward pass produces the gradients, and averages the gradients
+of each rank's own loss. Here the actor-critic is a function of a dict of tensors, the ranks' shares differ in size, and
+the loss is over the rows of all ranks, so gradients are summed and not averaged. The cost is DDP's overlap of the
+exchange with the backward pass; buckets keep the exchange itself at line rate.
 
-A rank whose peer dies hears of it at once (the connection is closed); one whose peer hangs, or whose network is gone,
-after ``timeout_s``.
+A rank detects the death of a peer immediately (closed connection), and a hanging peer or a lost network after
+``timeout_s``.
 """
 
 import time
@@ -22,33 +22,33 @@ from torch import Tensor
 from tidegate.core.errors import TidegateError
 from tidegate.learner.ranks.membership import Membership
 
-# Large enough that the wire and not its latency decides, small enough that the copy of it is no burden.
+# Large enough that bandwidth and not latency dominates, small enough that its copy is cheap.
 BUCKET_BYTES = 32 << 20
-# Rank 0 may have to wait for its broker first, which in a cluster may be pulled and scheduled meanwhile. Whoever gives
-# up earlier only makes everybody start again; one that dies before the meeting is torchrun's to notice.
+# Rank 0 may have to wait for its broker first, whose image may have to be pulled and its pod scheduled. An earlier
+# timeout would only restart all ranks; torchrun detects a rank that dies before joining.
 MEETING_TIMEOUT_S = 1800.0
 
 
 class RankLostError(TidegateError):
-    """A rank is gone or hangs, so that no update can be made; the group starts again from the newest checkpoint."""
+    """A rank is lost or hangs, so that no update is possible; the group restarts from the newest checkpoint."""
 
     status = "UNAVAILABLE"
 
 
 class RankMismatchError(TidegateError):
-    """Ranks that must be the same are not."""
+    """Ranks disagree on settings or parameters."""
 
     status = "FAILED_PRECONDITION"
 
 
 class RankGroup:
-    """One process' place in the group. Used by one thread at a time; ``waited_s`` grows with every exchange."""
+    """One process' membership in the group. Used by one thread at a time; ``waited_s`` sums the exchanges."""
 
     def __init__(self, member: Membership, *, device: torch.device, timeout_s: float) -> None:
-        """Meet the others; returns once all are there. ``timeout_s`` bounds every later exchange.
+        """Join the other ranks; returns once all joined. ``timeout_s`` bounds every later exchange.
 
         Raises:
-            RankLostError: not all came in ``MEETING_TIMEOUT_S``.
+            RankLostError: not all joined within ``MEETING_TIMEOUT_S``.
         """
         self.rank = member.rank
         self.count = member.count
@@ -56,19 +56,19 @@ class RankGroup:
         self.timeout_s = timeout_s
         self.waited_s = 0.0
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        with self._exchange("the meeting of the ranks"):
+        with self._exchange("joining the ranks"):
             dist.init_process_group(
                 backend=backend,
                 rank=member.rank,
                 world_size=member.count,
                 timeout=timedelta(seconds=MEETING_TIMEOUT_S),
             )
-            # A group's timeout is for good, so those who have met make another one.
+            # A group's timeout is final, so the joined ranks create another group.
             group: Any = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
         self._group = cast("dist.ProcessGroup", group)
 
     def gather(self, part: Tensor, rows_B: Tensor, *, num_rows: int) -> Tensor:
-        """See ``port.Ranks``. Each rank fills in its own rows and adds the others' to its zeros, which is exact."""
+        """See ``port.Ranks``. Each rank fills its own rows and sums over ranks; the others' zeros make it exact."""
         whole = torch.zeros((num_rows, *part.shape[1:]), dtype=part.dtype, device=part.device)
         whole[rows_B] = part.detach()
         self.add_up([whole])
@@ -93,20 +93,20 @@ class RankGroup:
         """Replace each tensor by its sum over the ranks, in place; the same bits on all of them.
 
         Raises:
-            RankLostError: a rank is gone.
+            RankLostError: a rank is lost.
         """
         with self._exchange("a sum over the ranks"):
             for tensor in tensors:
                 dist.all_reduce(tensor, group=self._group)  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
 
     def largest(self, values: Tensor) -> Tensor:
-        """The largest over the ranks, of each value.
+        """The maximum of each value over the ranks.
 
         Raises:
-            RankLostError: a rank is gone.
+            RankLostError: a rank is lost.
         """
         result = values.clone()
-        with self._exchange("a question to all ranks"):
+        with self._exchange("a maximum over the ranks"):
             dist.all_reduce(result, op=dist.ReduceOp.MAX, group=self._group)  # pyright: ignore[reportUnknownMemberType] (the same)
         return result
 
@@ -114,9 +114,9 @@ class RankGroup:
         """Rank 0's tensor, in place, on every rank.
 
         Raises:
-            RankLostError: a rank is gone.
+            RankLostError: a rank is lost.
         """
-        with self._exchange("what rank 0 sends"):
+        with self._exchange("a broadcast of rank 0"):
             dist.broadcast(tensor, src=0, group=self._group)
 
     def close(self) -> None:
@@ -129,12 +129,12 @@ class RankGroup:
         started_s = time.perf_counter()
         try:
             yield
-        except (RuntimeError, ValueError) as error:  # what torch.distributed raises, whatever the backend
+        except (RuntimeError, ValueError) as error:  # raised by torch.distributed for every backend
             raise RankLostError(
                 f"Rank {self.rank} of {self.count} lost another one",
                 why=f"{what} failed after {time.perf_counter() - started_s:.1f} s: {_first_line(error)}",
-                fix="nothing: the ranks start again and go on from the newest checkpoint; if it repeats, see the log "
-                "of the rank that went first, and learner.rank_timeout_s",
+                fix="nothing: the ranks restart and resume from the newest checkpoint; if it repeats, see the log "
+                "of the rank that failed first, and learner.rank_timeout_s",
             ) from error
         finally:
             self.waited_s += time.perf_counter() - started_s

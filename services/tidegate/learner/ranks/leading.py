@@ -1,9 +1,8 @@
-"""Rank 0's side: a trainer whose every update all ranks make together, and the sign of life while there is none.
+"""Rank 0: a trainer whose updates all ranks compute together, and a heartbeat between updates.
 
-Consumes what the learner's loop asks; produces commands to the other ranks; waits for their part of an update;
-unblocked by them, or after ``rank_timeout_s`` by their absence. While nothing is asked a thread says ``Wait`` several
-times per ``rank_timeout_s``, so that a long wait for a batch or a long warm-up looks unlike a death, and a death is
-noticed without an update.
+Consumes calls of the learner's loop; produces commands to the other ranks; waits for their part of an update; unblocked
+by them, or by ``rank_timeout_s``. Between updates a thread sends ``Wait`` several times per ``rank_timeout_s``, so that
+a long wait for a batch or a long warm-up differs from a failure, and a failure is detected without an update.
 """
 
 import threading
@@ -33,20 +32,20 @@ STOP_WAIT_S = 5.0
 
 
 class RankLeavingError(TidegateError):
-    """Another rank was told to stop, and without it there is no group."""
+    """Another rank is stopping, and the group cannot continue without it."""
 
     status = "UNAVAILABLE"
 
 
 class LeadingTrainer:
-    """The trainer that rank 0 gives to the learner's loop.
+    """Rank 0's trainer for the learner's loop.
 
-    An exchange that failed leaves the ranks at different places, so nothing is tried after it: ``problem`` is raised
-    from then on, and the process ends.
+    A failed exchange leaves the ranks in different states, so there are no retries: ``problem`` is raised from then
+    on, and the process ends.
     """
 
     def __init__(self, trainer: SharedTrainer, group: RankGroup, *, stats: StatsBoard) -> None:
-        """``trainer`` computes this rank's part; the sign of life begins now and ends with ``stop``."""
+        """``trainer`` computes this rank's part; the heartbeat starts now and ends with ``stop``."""
         self._trainer = trainer
         self._group = group
         self._stats = stats
@@ -56,7 +55,7 @@ class LeadingTrainer:
         self.problem: TidegateError | None = None
         self.leaving = False
         self._beat_s = min(BEAT_S_MAX, group.timeout_s / BEATS_PER_TIMEOUT)
-        # A daemon: it may be inside of an exchange that nobody answers, and must not keep a failed process alive.
+        # A daemon: it may block in an exchange without a peer, and must not keep a failed process alive.
         self._beating = threading.Thread(target=self._beat, name="ranks", daemon=True)
         self._beating.start()
 
@@ -65,10 +64,10 @@ class LeadingTrainer:
         return self._trainer.prepare(trajectories)
 
     def update(self, batch: Any, *, number: int, response: Response = FRESH) -> dict[str, float]:
-        """See ``optim.port.Trainer``; adds the seconds it took to send the batch, to exchange and to compute.
+        """See ``optim.port.Trainer``; adds metrics of the seconds to send the batch, to exchange and to compute.
 
         Raises:
-            RankLostError: a rank is gone.
+            RankLostError: a rank is lost.
             RankMismatchError: the ranks hold different parameters.
         """
         with self._exchange():
@@ -100,13 +99,13 @@ class LeadingTrainer:
         return self._trainer.state()
 
     def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
-        """Go on from a checkpoint, on every rank.
+        """Restore a checkpoint on every rank.
 
         Raises:
             StaleFolderError: it holds another network or another optimiser.
-            RankLostError: a rank is gone.
+            RankLostError: a rank is lost.
         """
-        # This rank first: a checkpoint that does not fit is refused before anybody else hears of it.
+        # This rank first: a checkpoint that does not fit is rejected before it is sent.
         self._trainer.restore(policy, state)
         tensors = {f"{POLICY}{name}": torch.tensor(array) for name, array in policy.items()}
         tensors |= {f"{STATE}{name}": torch.tensor(array) for name, array in state.tensors.items()}
@@ -115,36 +114,36 @@ class LeadingTrainer:
             self._hear()
 
     def share(self) -> None:
-        """Bring every rank to where this one is; itself as well, so that what rounding leaves is the same on all.
+        """Send this rank's state to every rank, itself included, so that all have the same bits.
 
         Raises:
-            RankLostError: a rank is gone.
+            RankLostError: a rank is lost.
         """
         self.restore(self.policy(), self.state())
 
     async def watch(self, drain: Drain) -> None:
-        """Return once draining.
+        """Wait for draining.
 
         Raises:
-            RankLostError: a rank is gone.
-            RankLeavingError: another rank was told to stop. Rank 0 drains first, so nothing is lost.
+            RankLostError: a rank is lost.
+            RankLeavingError: another rank is stopping. Rank 0 drains first, so nothing is lost.
         """
         while not await drain.sleep(WATCH_PERIOD_S):
             if self.problem is not None:
                 raise self.problem
             if self.leaving:
                 raise RankLeavingError(
-                    "Another rank was told to stop",
-                    why="its pod is being replaced or moved, or somebody stopped it",
-                    fix="nothing: a checkpoint is written, and the ranks go on from it once all are back",
+                    "Another rank is stopping",
+                    why="its pod is being replaced or moved, or an operator stopped it",
+                    fix="nothing: a checkpoint is written, and the ranks resume from it once all are back",
                 )
 
     def stop(self) -> None:
-        """Let the others end in good order, if they are still there; ends the sign of life."""
+        """Stop the heartbeat and the other ranks, if they are still connected."""
         self._ended.set()
         self._beating.join(timeout=STOP_WAIT_S)
         if not self._turn.acquire(timeout=STOP_WAIT_S):
-            return  # an update that was given up is still under way; the others see this process end
+            return  # an abandoned update is still running; the others detect the end of this process
         try:
             if self.problem is None:
                 send(self._group, StopRanks())
@@ -165,17 +164,17 @@ class LeadingTrainer:
                 self.problem = error
                 raise
             except Exception as error:
-                self.problem = RankLostError("An update of several ranks failed half-way", why=str(error))
+                self.problem = RankLostError("An update of several ranks was interrupted", why=str(error))
                 raise
 
     def _hear(self) -> None:
-        """After each command every rank says whether it was told to stop."""
+        """After each command every rank reports whether it is stopping."""
         self.leaving = bool(self._group.largest(torch.tensor([int(self.leaving)])))
 
     def _beat(self) -> None:
         while not self._ended.wait(self._beat_s):
             if not self._turn.acquire(blocking=False):
-                continue  # a command is under way: sign of life enough
+                continue  # a running command replaces the heartbeat
             try:
                 if self.problem is None:
                     send(self._group, Wait())

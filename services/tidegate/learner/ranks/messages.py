@@ -1,7 +1,7 @@
-"""What rank 0 sends to the others: a command as MessagePack, then its tensors as raw bytes. Nothing is unpickled.
+"""Rank 0's commands to the other ranks: MessagePack, then tensors as raw bytes. Nothing is unpickled.
 
-On the wire, each sent to all ranks in turn: two sizes (int64), the header, and one block of bytes with every tensor at
-a multiple of 64, so that it is used where it arrived.
+On the wire, three broadcasts: two sizes (int64), the header, and one block of bytes with every tensor at a multiple of
+64, so that tensors are views of it without a copy.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from tidegate.core.response import Response
 from tidegate.learner.ranks.group import RankGroup
 
 ALIGNMENT_BYTES = 64
-# Begin the names of a restore's tensors.
+# Prefixes of the names of a restore's tensors.
 POLICY, STATE = "policy/", "state/"
 DTYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,
@@ -31,7 +31,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Update(msgspec.Struct, frozen=True, tag="update"):
-    """Make update ``number`` of the batch that comes along; ``check``: then hold the result against the others'."""
+    """Compute update ``number`` of the attached batch; ``check``: then compare the result between ranks."""
 
     number: int
     response: Response
@@ -40,17 +40,17 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
 
 
 class Restore(msgspec.Struct, frozen=True, tag="restore"):
-    """Go on from the policy and the trainer state that come along."""
+    """Restore the attached policy and trainer state."""
 
     values: dict[str, Any]
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """There is nothing to do; rank 0 is alive."""
+    """Heartbeat: nothing to do."""
 
 
 class StopRanks(msgspec.Struct, frozen=True, tag="stop"):
-    """Rank 0 ends in good order."""
+    """Rank 0 stops cleanly."""
 
 
 Command: TypeAlias = Update | Restore | Wait | StopRanks
@@ -75,11 +75,11 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 
 def send(group: RankGroup, command: Command, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Send from rank 0; returns once it is on its way.
+    """Broadcast from rank 0; returns once it is sent.
 
     Raises:
-        RankLostError: a rank is gone.
-        RecordError: a tensor has a type that is not sent.
+        RankLostError: a rank is lost.
+        RecordError: a tensor has an unsupported dtype.
     """
     given = {name: tensor.detach() for name, tensor in (tensors or {}).items()}
     headers = tuple(_header_of(name, tensor) for name, tensor in given.items())
@@ -97,10 +97,10 @@ def send(group: RankGroup, command: Command, tensors: Mapping[str, Tensor] | Non
 
 
 def receive(group: RankGroup) -> tuple[Command, dict[str, Tensor]]:
-    """What rank 0 sends next, on any other rank; tensors share one block of memory.
+    """Receive rank 0's next command on another rank; tensors share one block of memory.
 
     Raises:
-        RankLostError: rank 0 is gone.
+        RankLostError: rank 0 is lost.
     """
     sizes = torch.zeros(2, dtype=torch.int64)
     group.send_to_all(sizes)
@@ -120,12 +120,12 @@ def receive(group: RankGroup) -> tuple[Command, dict[str, Tensor]]:
 
 def _header_of(name: str, tensor: Tensor) -> _TensorHeader:
     if tensor.dtype not in _NAMES:
-        raise RecordError(f"Tensor {name!r} is {tensor.dtype}, which is not sent to other ranks")
+        raise RecordError(f"Tensor {name!r} is {tensor.dtype}, which cannot be sent to other ranks")
     return _TensorHeader(name, _NAMES[tensor.dtype], tuple(tensor.shape))
 
 
 def _offsets(headers: tuple[_TensorHeader, ...]) -> tuple[list[int], int]:
-    """Where each tensor begins, and the size of all."""
+    """The offset of each tensor, and the total size."""
     offsets: list[int] = []
     end = 0
     for header in headers:

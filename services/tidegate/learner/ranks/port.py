@@ -1,4 +1,4 @@
-"""What a trainer asks of its fellow ranks, and what they ask of it."""
+"""The interfaces between a trainer and its ranks."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
@@ -10,50 +10,50 @@ from tidegate.learner.optim.port import Trainer
 
 
 class Ranks(Protocol):
-    """The ranks that train one policy, seen from one of them. Every rank makes the same calls in the same order."""
+    """The ranks that train one policy. Every rank makes the same calls in the same order."""
 
     @property
     def rank(self) -> int:
-        """This one, from 0."""
+        """This process' rank, from 0."""
         ...
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         ...
 
     def gather(self, part: Tensor, rows_B: Tensor, *, num_rows: int) -> Tensor:
-        """The rows that all ranks computed, on each of them: (num_rows, ...) from (B, ...) at the positions ``rows_B``.
+        """All-gather rows: (num_rows, ...) on every rank from each rank's (B, ...) at the positions ``rows_B``.
 
         Each row is computed by exactly one rank. Without a graph.
 
         Raises:
-            RankLostError: a rank is gone.
+            RankLostError: a rank is lost.
         """
         ...
 
     def add_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Replace each gradient by the sum of all ranks'; a parameter that has none here counts as zero.
+        """Replace each gradient by its sum over the ranks; a missing gradient counts as zero.
 
         Raises:
-            RankLostError: a rank is gone.
+            RankLostError: a rank is lost.
         """
         ...
 
 
 class Alone:
-    """One rank that is all there are: nothing is copied, nothing is waited for."""
+    """A single rank: no copies, no waiting."""
 
     rank = 0
     count = 1
 
     def gather(self, part: Tensor, rows_B: Tensor, *, num_rows: int) -> Tensor:
-        """The part, which is everything."""
+        """See ``Ranks``: the part is the whole."""
         del rows_B, num_rows
         return part.detach()
 
     def add_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """They are the sum already."""
+        """See ``Ranks``: nothing to add."""
         del parameters
 
 
@@ -61,23 +61,23 @@ ALONE = Alone()
 
 
 class Packed(msgspec.Struct, frozen=True, eq=False):
-    """A prepared batch taken apart, to be sent: tensors by name, and numbers."""
+    """A prepared batch as named tensors and numbers, to be sent."""
 
     tensors: Mapping[str, Tensor]
     values: Mapping[str, float]
 
 
 class SharedTrainer(Trainer, Protocol):
-    """A trainer whose updates several ranks can make together."""
+    """A trainer whose updates several ranks can compute together."""
 
     def pack(self, batch: Any) -> Packed:
-        """Take a prepared batch apart."""
+        """The named tensors and numbers of a prepared batch."""
         ...
 
     def unpack(self, packed: Packed) -> Any:
-        """What was packed."""
+        """The prepared batch of ``pack``."""
         ...
 
     def live(self) -> dict[str, Tensor]:
-        """All that an update changes, by name, not copied: it must be the same on all ranks after each."""
+        """All state that an update changes, by name, not copied: equal on all ranks after each update."""
         ...

@@ -196,7 +196,7 @@ def test_what_the_environment_replied_moves_nothing() -> None:
 def test_a_mask_that_is_not_one_value_a_token_is_refused() -> None:
     spoiled = batch()
     tensors = {**spoiled[0].tensors, "chosen": np.ones(9, dtype=np.bool_)}
-    with pytest.raises(RecordError, match="not one value a token in chosen"):
+    with pytest.raises(RecordError, match="not one value per token in chosen"):
         trainer().prepare([msgspec.structs.replace(spoiled[0], tensors=tensors), *spoiled[1:]])
 
 

@@ -1,4 +1,4 @@
-"""Writing checkpoints beside the training: one at a time, the state copied before, the disk waited for meanwhile."""
+"""Writes checkpoints concurrently with training: one at a time, from a copy of the state."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,12 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 
-class Checkpointing:
-    """At most one write under way; ``begin`` waits for the one before. ``newest`` is the last that is durable."""
+class CheckpointWriter:
+    """At most one write in flight; ``begin`` waits for the previous one. ``newest``: the last durable version."""
 
     def __init__(
         self, context: ServiceContext, folder: CheckpointFolder, store: TrajectoryStoreClient
     ) -> None:
-        """Nothing is under way."""
         self._context = context
         self._folder = folder
         self._store = store
@@ -27,11 +26,11 @@ class Checkpointing:
 
     @property
     def requested(self) -> bool:
-        """Whether somebody waits for a checkpoint that was not begun yet."""
+        """Whether a caller of ``request`` waits for a checkpoint that has not started."""
         return bool(self._requests)
 
     async def request(self) -> PolicyVersion:
-        """Have one written at the next step boundary; returns its version once it is durable.
+        """Request a checkpoint at the next step boundary; returns its version once it is durable.
 
         Raises:
             UnavailableError: it could not be written, or training ended.
@@ -41,19 +40,19 @@ class Checkpointing:
         return await request
 
     async def begin(self, checkpoint: Checkpoint) -> None:
-        """Start to write one; whoever asked until now is answered when it is durable."""
+        """Start to write a checkpoint; pending requests complete when it is durable."""
         await self.wait()
         requests, self._requests = self._requests, []
         self._task = asyncio.create_task(self._write(checkpoint, requests), name="checkpoint")
 
     async def wait(self) -> None:
-        """Until nothing is under way."""
+        """Wait for the write in flight."""
         if self._task is not None:
             await self._task
             self._task = None
 
     def close(self) -> None:
-        """Tell whoever still waits that there will be none."""
+        """Fail the pending requests."""
         for request in self._requests:
             if not request.done():
                 request.set_exception(UnavailableError("The learner stopped before it wrote a checkpoint"))
@@ -65,7 +64,7 @@ class Checkpointing:
         try:
             path = await asyncio.to_thread(self._folder.write, checkpoint)
         except OSError as error:
-            # A full disk must not end the training; what a crash would cost grows until one can be written again.
+            # A full disk must not end training; the cost of a crash grows until a write succeeds again.
             context.stats.add(statistics.CHECKPOINT_FAILURES)
             context.log.exception("checkpoint_failed", version=str(version))
             for request in requests:
@@ -81,6 +80,6 @@ class Checkpointing:
         for request in requests:
             if not request.done():
                 request.set_result(version)
-        with contextlib.suppress(UnavailableError):  # the next checkpoint says it again
-            # Any kept checkpoint may be the one to go on from, so payloads stay until the oldest holds them.
+        with contextlib.suppress(UnavailableError):  # the next checkpoint repeats it
+            # A restore may use any kept checkpoint, so payloads stay until the oldest includes them.
             await self._store.mark_checkpointed(self._folder.versions()[0])
