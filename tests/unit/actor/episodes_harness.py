@@ -15,7 +15,7 @@ from tests.support.token_engine import ScriptedTokenEngine
 from tests.unit.actor.support import LINEAGE, group_task, snapshot
 from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.rollouts.deadlines import DeadlineWatch
-from tidegate.actor.rollouts.environment_sessions import Sessions
+from tidegate.actor.rollouts.environment_sessions import EpisodeSessions
 from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.episode_runner import EpisodeRunner
 from tidegate.actor.rollouts.outcomes import RolloutResult
@@ -174,7 +174,7 @@ class Harness:
         self.deadlines = DeadlineWatch(self.context, watch, self.steering, self.predictions)
         self.holder = PolicyHolder(self.steering, asyncio.Event())
         self.keeper = ProgressKeeper(self.context, period_s=0.05)
-        sessions = Sessions(self.context, workers) if workers else None
+        sessions = EpisodeSessions(self.context, workers) if workers else None
         time_accounts = TimeAccounts(self.context)
         self.runner = EpisodeRunner(
             self.context,

@@ -55,7 +55,7 @@ class Completed(msgspec.Struct, frozen=True):
     rewards: list[float] | None = None
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningBatch(msgspec.Struct, frozen=True):
     """What an engine works on now: these tasks, since when (seconds since the epoch), under which version first."""
 
     task_ids: frozenset[TaskId]
@@ -93,7 +93,7 @@ class EngineSteering:
         self.newest: PolicySnapshot | None = None
         self.stop = False
         self.cut: frozenset[TaskId] = frozenset()
-        self.running: Running | None = None
+        self.running: RunningBatch | None = None
         self.position = 0
         self.serving: PolicySnapshot | None = None
         self.num_swaps = 0
@@ -104,7 +104,7 @@ class EngineSteering:
     def begins(self, tasks: Sequence[Task], version: PolicyVersion, *, now_s: float) -> None:
         """The engine starts these tasks together, under ``version``."""
         self.position = 0
-        self.running = Running(frozenset(task.task_id for task in tasks), version, now_s)
+        self.running = RunningBatch(frozenset(task.task_id for task in tasks), version, now_s)
 
     def ends(self) -> None:
         """Nothing is under way."""

@@ -19,7 +19,7 @@ from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_port import ServerDialect, ServerRefusalError, ServerRequest, label_of
 from tidegate.actor.engines.server_probe import TEMPERATURE, Expected, LocalProbe, probe_error
 from tidegate.actor.engines.server_process import ServerProcess
-from tidegate.actor.engines.server_streams import Streams
+from tidegate.actor.engines.server_streams import ServerStreams
 from tidegate.actor.engines.server_weights import ServerWeights
 from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
 from tidegate.catalogue import actor as statistics
@@ -92,7 +92,7 @@ class ServerEngine:
         self._clock = clock
         self._process = process
         self._slots = asyncio.Semaphore(slots)
-        self._streams = Streams(labels_pieces=dialect.labels_pieces)
+        self._streams = ServerStreams(labels_pieces=dialect.labels_pieces)
         self._thread = WorkerThread("server-weights")
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("engine")
         # Open while the server has a version that was found good.

@@ -20,6 +20,10 @@ DETAIL_CHARS_MAX = 400
 DONE = b"[DONE]"
 
 
+class AnyAnswer(msgspec.Struct):
+    """A JSON object whose fields are ignored."""
+
+
 class ServerHttp:
     """One server's connections: as many as there are streams, and a few for steering; closed by ``close``."""
 

@@ -25,15 +25,16 @@ class ServerRefusalError(TidegateError):
     status = "FAILED_PRECONDITION"
 
 
-class LabelSpan(msgspec.Struct, frozen=True):
-    """Tokens ``[start, stop)`` of a request that the server says were chosen under its weights named ``label``."""
+# Servers name the fields "version", "start" and "end".
+class LabelSpan(msgspec.Struct, frozen=True, rename={"label": "version", "stop": "end"}):
+    """Tokens ``[start, stop)`` of a request, which the server reports as generated under its weights ``label``."""
 
     label: str
     start: int
     stop: int
 
 
-class Piece(msgspec.Struct, frozen=True):
+class TokenPiece(msgspec.Struct, frozen=True):
     """What arrived of a request at once: the next tokens, each with its logprob under its sampler.
 
     ``spans``: the server's own account of all tokens of the request up to here, where it gives one.
@@ -90,7 +91,7 @@ class ServerDialect(Protocol):
         """
         ...
 
-    def stream(self, request: ServerRequest) -> AbstractAsyncContextManager[AsyncIterator[Piece]]:
+    def stream(self, request: ServerRequest) -> AbstractAsyncContextManager[AsyncIterator[TokenPiece]]:
         """Generate; leaving the context ends the request on the server."""
         ...
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
-from tidegate.actor.engines.server_port import LabelSpan, Piece, PieceFinish, label_of
+from tidegate.actor.engines.server_port import LabelSpan, PieceFinish, TokenPiece, label_of
 from tidegate.actor.engines.token_port import FinishReason, Written
 from tidegate.core.errors import CorruptionError, TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
@@ -34,7 +34,7 @@ class _Stream:
         self.held.clear()
 
 
-class Streams:
+class ServerStreams:
     """As many as the engine has slots. Lives in one event loop."""
 
     def __init__(self, *, labels_pieces: bool) -> None:
@@ -98,7 +98,7 @@ class Streams:
 
     async def follow(
         self,
-        opened: AbstractAsyncContextManager[AsyncIterator[Piece]],
+        opened: AbstractAsyncContextManager[AsyncIterator[TokenPiece]],
         written: Written,
         *,
         greedy: bool,
@@ -138,7 +138,7 @@ class Streams:
         return finish
 
     async def _read(
-        self, stream: _Stream, opened: AbstractAsyncContextManager[AsyncIterator[Piece]], *, greedy: bool
+        self, stream: _Stream, opened: AbstractAsyncContextManager[AsyncIterator[TokenPiece]], *, greedy: bool
     ) -> PieceFinish | None:
         finish: PieceFinish | None = None
         async with opened as pieces:
@@ -149,7 +149,7 @@ class Streams:
         await self._released.wait()
         return finish
 
-    def _take(self, stream: _Stream, piece: Piece, *, greedy: bool) -> None:
+    def _take(self, stream: _Stream, piece: TokenPiece, *, greedy: bool) -> None:
         first = len(stream.labels)
         self.num_received += len(piece.tokens)
         stream.labels += self._labels_of(stream, piece)
@@ -163,7 +163,7 @@ class Streams:
         if piece.finish is not None and piece.spans:
             _check_account(stream.labels, piece.spans)
 
-    def _labels_of(self, stream: _Stream, piece: Piece) -> list[str]:
+    def _labels_of(self, stream: _Stream, piece: TokenPiece) -> list[str]:
         first, stop = len(stream.labels), len(stream.labels) + len(piece.tokens)
         if piece.tokens and not piece.spans:
             self._labels_pieces = False  # a server that says it never again is asked to

@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidegate.actor.engines.server_http import ServerHttp, decode
+from tidegate.actor.engines.server_http import AnyAnswer, ServerHttp, decode
 from tidegate.actor.engines.server_port import (
     LabelSpan,
-    Piece,
     PieceFinish,
     ProbeAnswer,
     ServerRefusalError,
     ServerRequest,
+    TokenPiece,
 )
 from tidegate.core.errors import ConfigError, UnavailableError
 
@@ -52,7 +52,7 @@ class SglangDialect:
             )
 
     @asynccontextmanager
-    async def stream(self, request: ServerRequest) -> AsyncGenerator[AsyncIterator[Piece]]:
+    async def stream(self, request: ServerRequest) -> AsyncGenerator[AsyncIterator[TokenPiece]]:
         """Generate; leaving the context ends the request on the server.
 
         Raises:
@@ -77,7 +77,7 @@ class SglangDialect:
     async def pause(self) -> None:
         """Requests stay: put back into the queue to be read again, or frozen with what was computed of them."""
         await self._http.post(
-            "/pause_generation", {"mode": "retract" if self._recompute else "in_place"}, _Anything
+            "/pause_generation", {"mode": "retract" if self._recompute else "in_place"}, AnyAnswer
         )
 
     async def load(self, folder: Path, *, label: str) -> None:
@@ -95,7 +95,7 @@ class SglangDialect:
 
     async def resume(self) -> None:
         """Generate again."""
-        await self._http.post("/continue_generation", {}, _Anything)
+        await self._http.post("/continue_generation", {}, AnyAnswer)
 
     async def label(self) -> str:
         """What it calls the weights that it serves; ``default`` until the first update."""
@@ -113,7 +113,7 @@ class SglangDialect:
             "logprob_start_len": 0,
             "sampling_params": {"max_new_tokens": 1, "temperature": temperature, "ignore_eos": True},
         }
-        answer = await self._http.post("/generate", body, _Chunk, deadline_s=self._update_deadline_s)
+        answer = await self._http.post("/generate", body, _SglangChunk, deadline_s=self._update_deadline_s)
         prompt = answer.meta_info.input_token_logprobs or []
         sampled = answer.meta_info.output_token_logprobs
         if [token for _, token, _ in prompt] != list(tokens) or len(sampled) != 1:
@@ -128,10 +128,6 @@ class SglangDialect:
     async def close(self) -> None:
         """Close all connections."""
         await self._http.close()
-
-
-class _Anything(msgspec.Struct):
-    """An answer of which nothing is read."""
 
 
 class _ServerInfo(msgspec.Struct):
@@ -152,12 +148,6 @@ class _Finish(msgspec.Struct):
     message: str = ""
 
 
-class _Span(msgspec.Struct):
-    version: str
-    start: int
-    end: int
-
-
 # Logprob, token, text; the first token of a prompt has no logprob, and texts are not asked for.
 _TokenLogprob = tuple[float | None, int, str | None]
 
@@ -167,19 +157,19 @@ class _MetaInfo(msgspec.Struct):
     output_token_logprobs: list[_TokenLogprob] = []
     input_token_logprobs: list[_TokenLogprob] | None = None
     finish_reason: _Finish | None = None
-    weight_versions: list[_Span] | None = None
+    weight_versions: list[LabelSpan] | None = None
 
 
-class _Chunk(msgspec.Struct):
+class _SglangChunk(msgspec.Struct):
     meta_info: _MetaInfo = msgspec.field(default_factory=_MetaInfo)
     error: Any = None
 
 
-async def _pieces(events: AsyncIterator[bytes]) -> AsyncIterator[Piece]:
+async def _pieces(events: AsyncIterator[bytes]) -> AsyncIterator[TokenPiece]:
     """A server started with incremental output sends what is new, any other one all tokens so far, every time."""
     received = 0
     async for event in events:
-        chunk = decode(event, _Chunk, what="an event")
+        chunk = decode(event, _SglangChunk, what="an event")
         if chunk.error is not None:
             raise UnavailableError("The SGLang server broke a request off", why=str(chunk.error))
         meta = chunk.meta_info
@@ -192,10 +182,10 @@ async def _pieces(events: AsyncIterator[bytes]) -> AsyncIterator[Piece]:
             )
         new = meta.output_token_logprobs[len(meta.output_token_logprobs) - num_new :]
         received = meta.completion_tokens
-        yield Piece(
+        yield TokenPiece(
             tokens=[token for _, token, _ in new],
             logprobs=[_known(logprob) for logprob, _, _ in new],
-            spans=tuple(LabelSpan(span.version, span.start, span.end) for span in meta.weight_versions or ()),
+            spans=tuple(meta.weight_versions or ()),
             finish=_finish(meta.finish_reason),
         )
 

@@ -37,7 +37,7 @@ TOKENS_PER_PASS = 512
 IDLE_WAIT_S = 0.05
 
 
-class _Call:
+class _EngineCall:
     """A request under way: ``row`` is its place in the batch, which the thread alone sets and reads."""
 
     __slots__ = ("future", "request", "row", "written")
@@ -88,10 +88,10 @@ class TorchEngine:
             cache_bytes_max=cache_bytes_max,
         )
         # A call stands here when it begins, and once more when it was cancelled; the thread takes it out.
-        self._inbox: deque[_Call] = deque()
+        self._inbox: deque[_EngineCall] = deque()
         self._wake = threading.Event()
-        self._calls: set[_Call] = set()
-        self._calls_of_rows: dict[int, _Call] = {}  # the thread's
+        self._calls: set[_EngineCall] = set()
+        self._calls_of_rows: dict[int, _EngineCall] = {}  # the thread's
         self._closing = False
         self._ended = False
 
@@ -172,7 +172,7 @@ class TorchEngine:
             raise BackpressureError(
                 f"{REQUESTS_MAX} requests are under way", fix="ask again when some are done"
             )
-        call = _Call(request, written, asyncio.get_running_loop().create_future())
+        call = _EngineCall(request, written, asyncio.get_running_loop().create_future())
         self._calls.add(call)
         self._tell(call)
         try:
@@ -190,11 +190,11 @@ class TorchEngine:
 
     # -- in the event loop -----------------------------------------------------------------------------------------
 
-    def _tell(self, call: _Call) -> None:
+    def _tell(self, call: _EngineCall) -> None:
         self._inbox.append(call)
         self._wake.set()
 
-    def _deliver(self, calls: Sequence[_Call], stepped: GenerationStep, version: PolicyVersion) -> None:
+    def _deliver(self, calls: Sequence[_EngineCall], stepped: GenerationStep, version: PolicyVersion) -> None:
         for call, row, token, logprob in zip(
             calls, stepped.rows, stepped.tokens, stepped.logprobs, strict=True
         ):

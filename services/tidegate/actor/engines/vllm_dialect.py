@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidegate.actor.engines.server_http import ServerHttp, decode
+from tidegate.actor.engines.server_http import AnyAnswer, ServerHttp, decode
 from tidegate.actor.engines.server_port import (
     LabelSpan,
-    Piece,
     PieceFinish,
     ProbeAnswer,
     ServerRefusalError,
     ServerRequest,
+    TokenPiece,
 )
 from tidegate.core.errors import ConfigError, UnavailableError
 
@@ -69,7 +69,7 @@ class VllmDialect:
             ) from error
 
     @asynccontextmanager
-    async def stream(self, request: ServerRequest) -> AsyncGenerator[AsyncIterator[Piece]]:
+    async def stream(self, request: ServerRequest) -> AsyncGenerator[AsyncIterator[TokenPiece]]:
         """Generate; leaving the context ends the request on the server.
 
         Raises:
@@ -96,17 +96,17 @@ class VllmDialect:
     async def pause(self) -> None:
         """Requests stay; unless their cache is kept, it is emptied, and they are read again after ``resume``."""
         clear = "true" if self._cache_on_swap == "recompute" else "false"
-        await self._http.post(f"/pause?mode=keep&clear_cache={clear}", {}, _Anything)
+        await self._http.post(f"/pause?mode=keep&clear_cache={clear}", {}, AnyAnswer)
 
     async def load(self, folder: Path, *, label: str) -> None:
         """Replace the weights by those of a folder."""
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        await self._http.post("/collective_rpc", reload, _Anything, deadline_s=self._update_deadline_s)
-        await self._http.post("/update_weight_version", {"new_version": label}, _Anything)
+        await self._http.post("/collective_rpc", reload, AnyAnswer, deadline_s=self._update_deadline_s)
+        await self._http.post("/update_weight_version", {"new_version": label}, AnyAnswer)
 
     async def resume(self) -> None:
         """Generate again."""
-        await self._http.post("/resume", {}, _Anything)
+        await self._http.post("/resume", {}, AnyAnswer)
 
     async def label(self) -> str:
         """What it calls the weights that it serves; ``default`` until the first update."""
@@ -152,10 +152,6 @@ class VllmDialect:
         await self._http.close()
 
 
-class _Anything(msgspec.Struct):
-    """An answer of which nothing is read."""
-
-
 class _Model(msgspec.Struct):
     max_model_len: int = 0
 
@@ -177,17 +173,11 @@ class _Logprobs(msgspec.Struct):
     content: list[_TokenLogprob] | None = None
 
 
-class _Span(msgspec.Struct):
-    version: str
-    start: int
-    end: int
-
-
-class _Choice(msgspec.Struct):
+class _VllmChoice(msgspec.Struct):
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
-    weight_versions: list[_Span] | None = None
+    weight_versions: list[LabelSpan] | None = None
 
     def content(self) -> list[_TokenLogprob]:
         """Logprobs of the tokens, one each.
@@ -209,28 +199,26 @@ class _PromptLogprob(msgspec.Struct):
 
 
 class _ProbeAnswer(msgspec.Struct):
-    choices: list[_Choice]
+    choices: list[_VllmChoice]
     prompt_logprobs: list[dict[str, _PromptLogprob] | None] | None = None
 
 
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+class _VllmChunk(msgspec.Struct):
+    choices: list[_VllmChoice] = []
     error: Any = None
 
 
-async def _pieces(events: AsyncIterator[bytes]) -> AsyncIterator[Piece]:
+async def _pieces(events: AsyncIterator[bytes]) -> AsyncIterator[TokenPiece]:
     async for event in events:
-        chunk = decode(event, _Chunk, what="an event")
+        chunk = decode(event, _VllmChunk, what="an event")
         if chunk.error is not None:
             raise UnavailableError("The vLLM server broke a request off", why=str(chunk.error))
         for choice in chunk.choices:
             content = choice.content()
-            yield Piece(
+            yield TokenPiece(
                 tokens=[entry.token_id for entry in content],
                 logprobs=[entry.logprob for entry in content],
-                spans=tuple(
-                    LabelSpan(span.version, span.start, span.end) for span in choice.weight_versions or ()
-                ),
+                spans=tuple(choice.weight_versions or ()),
                 finish=_finish(choice.finish_reason),
             )
 

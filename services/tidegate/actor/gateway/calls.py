@@ -9,19 +9,19 @@ from typing import TypeAlias
 import msgspec
 
 from tidegate.actor.engines.token_port import TokenEngine, TokenRequest
-from tidegate.actor.gateway.chains import Turn
+from tidegate.actor.gateway.chains import RecordedTurn
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import Episode, derived_seed
+from tidegate.actor.gateway.episodes import AgentEpisode, derived_seed
 from tidegate.actor.gateway.errors import RefusedCallError
 from tidegate.actor.gateway.formats import ChatFormat
-from tidegate.actor.gateway.messages import Message, Tool, conversation_digests, read_messages, read_tools
+from tidegate.actor.gateway.messages import ChatMessage, Tool, conversation_digests, read_messages, read_tools
 from tidegate.actor.gateway.requests import CallOptions, ChatRequest, CompletionRequest
-from tidegate.actor.gateway.responses import Answer
+from tidegate.actor.gateway.responses import CallAnswer
 from tidegate.actor.gateway.tool_text import Reply, read_reply
 from tidegate.actor.gateway.writing import Draft, write
 from tidegate.runtime.clock import Clock
 
-Part: TypeAlias = Draft | Answer
+Part: TypeAlias = Draft | CallAnswer
 
 
 class Prepared(msgspec.Struct, frozen=True, eq=False):
@@ -30,7 +30,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
     ``callable_tools``: what the reply may call. ``ends_with``: the conversation that ends with a reply to it.
     """
 
-    parent: Turn | None
+    parent: RecordedTurn | None
     given: tuple[int, ...]
     context: tuple[int, ...]
     callable_tools: tuple[Tool, ...]
@@ -53,7 +53,7 @@ class Caller:
         """The text of one token."""
         return self._engine.tokenizer.decode([token])
 
-    def prepare_chat(self, episode: Episode, request: ChatRequest) -> Prepared:
+    def prepare_chat(self, episode: AgentEpisode, request: ChatRequest) -> Prepared:
         """Find the conversation that a call goes on from, and tokenise what is new.
 
         Raises:
@@ -70,14 +70,14 @@ class Caller:
             given = self._format.going_on(messages, tools, num_known=num_known, ended=ended)
 
         def ends_with(reply: Reply) -> bytes:
-            return Message("assistant", reply.content, reply.calls).digest(digests[-1])
+            return ChatMessage("assistant", reply.content, reply.calls).digest(digests[-1])
 
         callable_tools = () if request.tool_choice == "none" else tools
         prepared = self._prepared(parent, given, callable_tools, ends_with)
         episode.answered(messages, now_s=self._clock.now_s())
         return prepared
 
-    def prepare_text(self, episode: Episode, request: CompletionRequest) -> Prepared:
+    def prepare_text(self, episode: AgentEpisode, request: CompletionRequest) -> Prepared:
         """The same for a raw prompt, which extends the longest recorded text that it begins with.
 
         Raises:
@@ -96,7 +96,7 @@ class Caller:
 
     def _prepared(
         self,
-        parent: Turn | None,
+        parent: RecordedTurn | None,
         given: list[int],
         callable_tools: tuple[Tool, ...],
         ends_with: Callable[[Reply], bytes | str],
@@ -113,8 +113,8 @@ class Caller:
         return Prepared(parent, tuple(given), context, callable_tools, ends_with)
 
     async def answers(
-        self, episode: Episode, prepared: Prepared, options: CallOptions, *, number: int
-    ) -> list[Answer]:
+        self, episode: AgentEpisode, prepared: Prepared, options: CallOptions, *, number: int
+    ) -> list[CallAnswer]:
         """All choices of a call, recorded.
 
         Raises:
@@ -133,7 +133,7 @@ class Caller:
         return [self._recorded(episode, prepared, draft) for draft in drafts]
 
     async def parts(
-        self, episode: Episode, prepared: Prepared, options: CallOptions, *, number: int
+        self, episode: AgentEpisode, prepared: Prepared, options: CallOptions, *, number: int
     ) -> AsyncGenerator[Part]:
         """The one choice of a call as it is written, and at last the answer, recorded.
 
@@ -150,7 +150,7 @@ class Caller:
                 yield self._recorded(episode, prepared, draft) if draft.finish_reason else draft
 
     async def _written(
-        self, episode: Episode, prepared: Prepared, options: CallOptions, *, number: int, choice: int
+        self, episode: AgentEpisode, prepared: Prepared, options: CallOptions, *, number: int, choice: int
     ) -> Draft:
         request = self._request(episode, prepared, options, number=number, choice=choice)
         async with aclosing(write(self._engine, request, stops=options.stops)) as drafts:
@@ -160,7 +160,7 @@ class Caller:
         raise AssertionError("the last draft has a reason to be")
 
     def _request(
-        self, episode: Episode, prepared: Prepared, options: CallOptions, *, number: int, choice: int
+        self, episode: AgentEpisode, prepared: Prepared, options: CallOptions, *, number: int, choice: int
     ) -> TokenRequest:
         room = self._engine.context_length - len(prepared.context)
         # A seed of the agent's own is mixed with the episode's: a group of equal samples teaches nothing.
@@ -175,7 +175,7 @@ class Caller:
             seed=derived_seed(episode.seed, asked, choice),
         )
 
-    def _recorded(self, episode: Episode, prepared: Prepared, draft: Draft) -> Answer:
+    def _recorded(self, episode: AgentEpisode, prepared: Prepared, draft: Draft) -> CallAnswer:
         reply = read_reply(
             draft.text, prepared.callable_tools, style=self._config.tool_calls, new_id=_new_call_id
         )
@@ -189,7 +189,7 @@ class Caller:
             finish_reason=draft.finish_reason,
         )
         episode.called(reply.calls, now_s=self._clock.now_s())
-        return Answer(draft, reply, prompt_tokens=len(prepared.context))
+        return CallAnswer(draft, reply, prompt_tokens=len(prepared.context))
 
 
 def _new_call_id() -> str:

@@ -14,14 +14,14 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, VersionSpan
 
 
-class Turn(msgspec.Struct, frozen=True, eq=False):
+class RecordedTurn(msgspec.Struct, frozen=True, eq=False):
     """One call that was answered.
 
     ``given``: tokens between the parent's last and the first of ``tokens``; of a root, its whole prompt. ``spans``
     are over ``tokens``, which are never empty. ``num_chosen``: tokens that the policy wrote from the root to here.
     """
 
-    parent: "Turn | None"
+    parent: "RecordedTurn | None"
     given: tuple[int, ...]
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -29,10 +29,10 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     finish_reason: str
     num_chosen: int
 
-    def path(self) -> list["Turn"]:
+    def path(self) -> list["RecordedTurn"]:
         """From the root to here."""
-        turns: list[Turn] = []
-        turn: Turn | None = self
+        turns: list[RecordedTurn] = []
+        turn: RecordedTurn | None = self
         while turn is not None:
             turns.append(turn)
             turn = turn.parent
@@ -69,17 +69,17 @@ class Recorder:
 
     def __init__(self) -> None:
         """Nothing was said yet."""
-        self._turns: list[Turn] = []
+        self._turns: list[RecordedTurn] = []
         self._parents: set[int] = set()
         # Conversations of messages by their digest, raw ones by their text.
-        self._ends: dict[bytes | str, Turn] = {}
+        self._ends: dict[bytes | str, RecordedTurn] = {}
 
     @property
     def num_turns(self) -> int:
         """Calls that were answered."""
         return len(self._turns)
 
-    def extended_by(self, digests: Sequence[bytes]) -> tuple[Turn | None, int]:
+    def extended_by(self, digests: Sequence[bytes]) -> tuple[RecordedTurn | None, int]:
         """The longest recorded conversation that a call goes on from, and how many of its messages that covers.
 
         ``digests``: the call's conversation after each message. Two conversations of the same words are one to their
@@ -91,7 +91,7 @@ class Recorder:
                 return turn, count
         return None, 0
 
-    def extended_by_text(self, prompt: str) -> tuple[Turn | None, int]:
+    def extended_by_text(self, prompt: str) -> tuple[RecordedTurn | None, int]:
         """The same for a raw prompt: the longest recorded text that it begins with, and that text's length."""
         texts = [end for end in self._ends if isinstance(end, str) and prompt.startswith(end)]
         known = max(texts, key=len, default="")
@@ -99,7 +99,7 @@ class Recorder:
 
     def add(
         self,
-        parent: Turn | None,
+        parent: RecordedTurn | None,
         *,
         end: bytes | str,
         given: Sequence[int],
@@ -107,11 +107,11 @@ class Recorder:
         logprobs: Sequence[float],
         spans: Sequence[VersionSpan],
         finish_reason: str,
-    ) -> Turn:
+    ) -> RecordedTurn:
         """A call was answered; ``end`` is the conversation that its reply ends, by digest or by text."""
         assert tokens, "an answered call has tokens"
         assert len(tokens) == len(logprobs), "each token has its logprob"
-        turn = Turn(
+        turn = RecordedTurn(
             parent=parent,
             given=tuple(given),
             tokens=tuple(tokens),
@@ -126,16 +126,16 @@ class Recorder:
         self._ends[end] = turn
         return turn
 
-    def leaves(self) -> list[Turn]:
+    def leaves(self) -> list[RecordedTurn]:
         """The last turn of each chain, in the order they were answered."""
         return [turn for turn in self._turns if id(turn) not in self._parents]
 
-    def longest(self) -> Turn | None:
+    def longest(self) -> RecordedTurn | None:
         """The leaf of the chain with most tokens of the policy, the first of equals; None when nothing was said."""
         return max(self.leaves(), key=lambda turn: turn.num_chosen, default=None)
 
 
-def chain_to(leaf: Turn) -> Chain:
+def chain_to(leaf: RecordedTurn) -> Chain:
     """The trajectory that ends with a turn."""
     path = leaf.path()
     tokens: list[int] = []

@@ -20,7 +20,7 @@ import msgspec
 from tidegate.actor.gateway.chains import Recorder
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.errors import KeyRefusedError, RefusedCallError
-from tidegate.actor.gateway.messages import CalledTool, Message
+from tidegate.actor.gateway.messages import CalledTool, ChatMessage
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.core.records import Task, ToolCall
 from tidegate.runtime.clock import Clock
@@ -48,7 +48,7 @@ class Reward(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the reward and its components must be finite")
 
 
-class Episode:
+class AgentEpisode:
     """One agent at one task. ``ended`` is set once nothing more will be recorded."""
 
     def __init__(self, task: Task, *, sample_index: int, attempt: int, now_s: float) -> None:
@@ -97,7 +97,7 @@ class Episode:
         """A reply called tools (seconds since the epoch)."""
         self._calls_out |= {call.call_id: (call, now_s) for call in calls}
 
-    def answered(self, messages: Sequence[Message], *, now_s: float) -> None:
+    def answered(self, messages: Sequence[ChatMessage], *, now_s: float) -> None:
         """Messages of which some tell what tools gave back; each is noted once."""
         for message in messages:
             call, called_at_s = self._calls_out.pop(message.call_id, (None, 0.0))
@@ -143,15 +143,15 @@ class EpisodeTable:
         """Nothing is open."""
         self._config = config
         self._clock = clock
-        self._episodes: dict[str, Episode] = {}
-        self._waiting: deque[Episode] = deque()
+        self._episodes: dict[str, AgentEpisode] = {}
+        self._waiting: deque[AgentEpisode] = deque()
 
     @property
     def num_open(self) -> int:
         """Episodes whose keys open something."""
         return len(self._episodes)
 
-    def open(self, task: Task, *, sample_index: int, attempt: int) -> Episode:
+    def open(self, task: Task, *, sample_index: int, attempt: int) -> AgentEpisode:
         """A new episode.
 
         Raises:
@@ -163,22 +163,22 @@ class EpisodeTable:
                 fix="wait for one to end, or raise actor.gateway.episodes_max",
             )
         now_s = self._clock.monotonic_s()
-        episode = Episode(task, sample_index=sample_index, attempt=attempt, now_s=now_s)
+        episode = AgentEpisode(task, sample_index=sample_index, attempt=attempt, now_s=now_s)
         self._episodes[episode.episode_id] = episode
         return episode
 
-    def close(self, episode: Episode) -> None:
+    def close(self, episode: AgentEpisode) -> None:
         """Free its place; its keys open nothing any more."""
         episode.end()
         self._episodes.pop(episode.episode_id, None)
         if episode in self._waiting:
             self._waiting.remove(episode)
 
-    def offer(self, episode: Episode) -> None:
+    def offer(self, episode: AgentEpisode) -> None:
         """Let an agent come for it."""
         self._waiting.append(episode)
 
-    def claim(self) -> Episode:
+    def claim(self) -> AgentEpisode:
         """The episode that has waited longest, for the agent that asks.
 
         Raises:
@@ -191,7 +191,7 @@ class EpisodeTable:
         episode.claimed.set()
         return episode
 
-    def by_api_key(self, key: str) -> Episode:
+    def by_api_key(self, key: str) -> AgentEpisode:
         """Whose calls a key opens.
 
         Raises:
@@ -200,7 +200,7 @@ class EpisodeTable:
         episode = self._named_in(key)
         return _opened(episode, key, "" if episode is None else episode.api_key)
 
-    def by_reward_key(self, key: str, *, episode_id: str) -> Episode:
+    def by_reward_key(self, key: str, *, episode_id: str) -> AgentEpisode:
         """The episode that a key may end.
 
         Raises:
@@ -209,12 +209,12 @@ class EpisodeTable:
         episode = self._episodes.get(episode_id)
         return _opened(episode, key, "" if episode is None else episode.reward_key)
 
-    def _named_in(self, key: str) -> Episode | None:
+    def _named_in(self, key: str) -> AgentEpisode | None:
         prefix, _, rest = key.partition("-")
         return self._episodes.get(rest.partition("-")[0]) if prefix == KEY_PREFIX else None
 
 
-def _opened(episode: Episode | None, key: str, wanted: str) -> Episode:
+def _opened(episode: AgentEpisode | None, key: str, wanted: str) -> AgentEpisode:
     """Compared in a time that tells nothing, and compared with something when there is nothing to open."""
     fits = same_secret(key, wanted)
     if episode is None or not fits or episode.ended.is_set():

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from tidegate.actor.gateway.errors import RefusedCallError
-from tidegate.actor.gateway.messages import Message, Tool
+from tidegate.actor.gateway.messages import ChatMessage, Tool
 from tidegate.actor.gateway.tool_text import ToolStyle, as_text, check_tools, described
 from tidegate.models.tokenizer import Tokenizer
 
@@ -47,12 +47,12 @@ class ChatTokenizer(Tokenizer, Protocol):
 class ChatFormat(Protocol):
     """How one model reads conversations. All calls raise ``RecordError`` for what it cannot read."""
 
-    def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+    def opening(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[int]:
         """The context of a conversation of which nothing is recorded; never empty."""
         ...
 
     def going_on(
-        self, messages: Sequence[Message], tools: Sequence[Tool], *, num_known: int, ended: bool
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, num_known: int, ended: bool
     ) -> list[int]:
         """What follows the recorded reply ``messages[num_known - 1]`` before the model's next turn.
 
@@ -86,18 +86,18 @@ class TemplateFormat:
         probe = tokenizer.chat_text([{"role": "user", "content": "?"}], [_PROBE.declaration])
         self._shows_tools = style == "hermes" and _PROBE.name in probe
 
-    def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+    def opening(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[int]:
         """The template's text, tokenised."""
         return self._tokenizer.encode_text(self._text(messages, tools))
 
     def going_on(
-        self, messages: Sequence[Message], tools: Sequence[Tool], *, num_known: int, ended: bool
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, num_known: int, ended: bool
     ) -> list[int]:
         """The template's text behind the reply, tokenised; its end of turn only where the reply has none."""
         mark = MARK
         while any(mark in message.content for message in messages):
             mark += "-"
-        marked = [*messages[: num_known - 1], Message("assistant", mark), *messages[num_known:]]
+        marked = [*messages[: num_known - 1], ChatMessage("assistant", mark), *messages[num_known:]]
         before, found, behind = self._text(marked, tools).partition(mark)
         if not found or mark in behind or not before:
             raise RefusedCallError(
@@ -123,7 +123,7 @@ class TemplateFormat:
         """The text as it stands."""
         return self._tokenizer.encode_text(text)
 
-    def _text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+    def _text(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> str:
         check_tools(tools, style=self._style)
         if not self._shows_tools:
             shown = described(messages, tools) if self._style == "hermes" else messages
@@ -142,14 +142,14 @@ class PlainFormat:
         self._tokenizer = tokenizer
         self._style: ToolStyle = style
 
-    def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+    def opening(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[int]:
         """All texts, a line each."""
         check_tools(tools, style=self._style)
         shown = described(messages, tools) if self._style == "hermes" else messages
         return _not_empty(self._tokenizer.encode_prompt(_lines(shown, self._style)))
 
     def going_on(
-        self, messages: Sequence[Message], tools: Sequence[Tool], *, num_known: int, ended: bool
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, num_known: int, ended: bool
     ) -> list[int]:
         """The texts behind the reply."""
         return self._tokenizer.encode_reply(_lines(messages[num_known:], self._style))
@@ -163,7 +163,7 @@ class PlainFormat:
         return self._tokenizer.encode_reply(text)
 
 
-def _lines(messages: Sequence[Message], style: ToolStyle) -> str:
+def _lines(messages: Sequence[ChatMessage], style: ToolStyle) -> str:
     return "\n".join(as_text(message, style=style).content for message in messages)
 
 
@@ -173,7 +173,7 @@ def _not_empty(tokens: list[int]) -> list[int]:
     return tokens
 
 
-def _for_template(message: Message) -> dict[str, Any]:
+def _for_template(message: ChatMessage) -> dict[str, Any]:
     """As templates read it: like the API's, with a call's arguments as an object."""
     shown: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.calls:

@@ -1,9 +1,9 @@
 """From an ended episode to a sample: its longest chain, and the reward by whoever gives it."""
 
 from tidegate.actor.engines.port import Sample
-from tidegate.actor.gateway.chains import Turn, chain_to
+from tidegate.actor.gateway.chains import RecordedTurn, chain_to
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import Episode, Reward
+from tidegate.actor.gateway.episodes import AgentEpisode, Reward
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import Array
@@ -26,7 +26,7 @@ class NoRewardError(TidegateError):
         self.num_steps = num_steps
 
 
-class Judge:
+class EpisodeJudge:
     """Makes samples of episodes; asks the environment where the run file says so."""
 
     def __init__(self, context: ServiceContext, config: GatewayConfig, tokenizer: Tokenizer) -> None:
@@ -36,7 +36,7 @@ class Judge:
         self._tokenizer = tokenizer
         self._environment = EnvironmentClient(context.channel("environment"))
 
-    async def sample_of(self, episode: Episode, *, why: str) -> Sample:
+    async def sample_of(self, episode: AgentEpisode, *, why: str) -> Sample:
         """The sample of an ended episode with at least one turn; ``why`` it ended, for people.
 
         Raises:
@@ -56,7 +56,7 @@ class Judge:
             )
         return self._sample(episode, leaf, reward)
 
-    async def _scored(self, episode: Episode, leaf: Turn) -> Reward | None:
+    async def _scored(self, episode: AgentEpisode, leaf: RecordedTurn) -> Reward | None:
         """The environment's verdict on the last reply, however long it is away; None where others judge."""
         if self._config.reward != "environment":
             return None
@@ -72,7 +72,7 @@ class Judge:
         )
         return Reward(given.reward, given.components, given.log)
 
-    def _without_reward(self, leaf: Turn, *, why: str) -> Reward:
+    def _without_reward(self, leaf: RecordedTurn, *, why: str) -> Reward:
         self._context.stats.add(statistics.GATEWAY_EPISODES_WITHOUT_REWARD)
         if self._config.without_reward == "drop":
             raise NoRewardError(
@@ -82,7 +82,7 @@ class Judge:
             )
         return Reward(0.0, {}, f"no reward: {why}"[:1024])
 
-    def _sample(self, episode: Episode, leaf: Turn, reward: Reward) -> Sample:
+    def _sample(self, episode: AgentEpisode, leaf: RecordedTurn, reward: Reward) -> Sample:
         chain = chain_to(leaf)
         tensors: dict[str, Array] = {
             "prompt_tokens": chain.prompt_tokens_P,
@@ -103,7 +103,7 @@ class Judge:
             tool_calls=tuple(episode.tool_calls),
         )
 
-    def _text(self, leaf: Turn) -> str:
+    def _text(self, leaf: RecordedTurn) -> str:
         """Turns and what stands between them, as a person reads them."""
         path = leaf.path()
         decode = self._tokenizer.decode

@@ -41,7 +41,7 @@ class Tool(msgspec.Struct, frozen=True):
     declaration: dict[str, Any]
 
 
-class Message(msgspec.Struct, frozen=True):
+class ChatMessage(msgspec.Struct, frozen=True):
     """One message. ``call_id`` is the call that a tool's message answers."""
 
     role: Role
@@ -61,7 +61,7 @@ class Message(msgspec.Struct, frozen=True):
         return hashlib.blake2b(before + msgspec.json.encode(same), digest_size=DIGEST_BYTES).digest()
 
 
-def conversation_digests(messages: Iterable[Message], tools: Sequence[Tool]) -> list[bytes]:
+def conversation_digests(messages: Iterable[ChatMessage], tools: Sequence[Tool]) -> list[bytes]:
     """The conversation's digest after each message; other tools are another conversation, as a model reads them."""
     declared = msgspec.json.encode([tool.declaration for tool in tools], order="deterministic")
     digest = hashlib.blake2b(declared, digest_size=DIGEST_BYTES).digest()
@@ -72,7 +72,7 @@ def conversation_digests(messages: Iterable[Message], tools: Sequence[Tool]) -> 
     return digests
 
 
-def read_messages(raw: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
+def read_messages(raw: Sequence[dict[str, Any]]) -> tuple[ChatMessage, ...]:
     """The ``messages`` of a call.
 
     Raises:
@@ -83,7 +83,7 @@ def read_messages(raw: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
     return tuple(_message(item, where=f"messages[{index}]") for index, item in enumerate(raw))
 
 
-def _message(item: dict[str, Any], *, where: str) -> Message:
+def _message(item: dict[str, Any], *, where: str) -> ChatMessage:
     role = _ROLES.get(str(item.get("role")))
     if role is None:
         raise RefusedCallError(
@@ -99,7 +99,7 @@ def _message(item: dict[str, Any], *, where: str) -> Message:
     call_id = item.get("tool_call_id") or ""
     if role == "tool" and not isinstance(call_id, str):
         raise RefusedCallError(f"{where}.tool_call_id is no text", param=f"{where}.tool_call_id")
-    return Message(
+    return ChatMessage(
         role=role,
         content=_text(item.get("content"), where=f"{where}.content"),
         calls=tuple(_called(call, where=f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)),

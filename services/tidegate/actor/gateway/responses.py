@@ -9,7 +9,7 @@ from tidegate.actor.gateway.tool_text import Reply
 from tidegate.actor.gateway.writing import Draft
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CallAnswer(msgspec.Struct, frozen=True):
     """One choice, done. ``prompt_tokens`` counts the whole context."""
 
     draft: Draft
@@ -40,7 +40,7 @@ class Envelope(msgspec.Struct, frozen=True):
         }
 
 
-def usage_of(answers: Sequence[Answer]) -> dict[str, int]:
+def usage_of(answers: Sequence[CallAnswer]) -> dict[str, int]:
     """Tokens read and written; a prompt is read once, however many choices follow it."""
     prompt = answers[0].prompt_tokens
     completion = sum(len(answer.draft.tokens) for answer in answers)
@@ -48,7 +48,7 @@ def usage_of(answers: Sequence[Answer]) -> dict[str, int]:
 
 
 def chat_answer(
-    envelope: Envelope, answers: Sequence[Answer], *, piece_of: Callable[[int], str] | None
+    envelope: Envelope, answers: Sequence[CallAnswer], *, piece_of: Callable[[int], str] | None
 ) -> dict[str, Any]:
     """A chat completion; with ``piece_of`` (a token's text) it tells logprobs."""
     choices = [
@@ -64,7 +64,7 @@ def chat_answer(
 
 
 def text_answer(
-    envelope: Envelope, answers: Sequence[Answer], *, piece_of: Callable[[int], str] | None
+    envelope: Envelope, answers: Sequence[CallAnswer], *, piece_of: Callable[[int], str] | None
 ) -> dict[str, Any]:
     """A completion; with ``piece_of`` it tells logprobs."""
     choices = [

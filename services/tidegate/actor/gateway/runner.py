@@ -18,9 +18,9 @@ from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sam
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import Episode, EpisodeTable
+from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable
 from tidegate.actor.gateway.formats import open_format
-from tidegate.actor.gateway.judging import Judge, NoRewardError
+from tidegate.actor.gateway.judging import EpisodeJudge, NoRewardError
 from tidegate.actor.gateway.programs import arguments_of, environment_of, run_program
 from tidegate.actor.gateway.server import GatewayServer, reward_url, task_of
 from tidegate.actor.rollouts.engine_stats import report_engine
@@ -70,7 +70,7 @@ class AgentRunner:
         self._holder = holder
         self._table = EpisodeTable(config, context.clock)
         self._places = asyncio.Semaphore(config.episodes_max)
-        self._judge = Judge(context, config, engine.tokenizer)
+        self._judge = EpisodeJudge(context, config, engine.tokenizer)
         caller = Caller(engine, open_format(engine.tokenizer, style=config.tool_calls), config, context.clock)
         self.server = GatewayServer(
             caller,
@@ -211,13 +211,13 @@ class AgentRunner:
             fix="run actor.gateway.command by hand with OPENAI_BASE_URL and OPENAI_API_KEY of any server",
         )
 
-    async def _hold(self, episode: Episode) -> str:
+    async def _hold(self, episode: AgentEpisode) -> str:
         """Let an agent have its episode until it has ended; how it did, for people."""
         if self._config.command:
             return await self._hold_program(episode)
         return await self._hold_visitor(episode)
 
-    async def _hold_program(self, episode: Episode) -> str:
+    async def _hold_program(self, episode: AgentEpisode) -> str:
         config = self._config
         base = f"http://{self.server.address}"
         given = {
@@ -243,7 +243,7 @@ class AgentRunner:
             self._context.stats.add(statistics.GATEWAY_PROGRAMS_FAILED)
         return str(end)
 
-    async def _hold_visitor(self, episode: Episode) -> str:
+    async def _hold_visitor(self, episode: AgentEpisode) -> str:
         config, clock = self._config, self._context.clock
         self._table.offer(episode)
         with suppress(TimeoutError):

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import Episode, EpisodeTable, Reward, same_secret
+from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable, Reward, same_secret
 from tidegate.actor.gateway.errors import (
     KeyRefusedError,
     RefusedCallError,
@@ -160,10 +160,10 @@ class GatewayServer:
         self._check_model(name)
         return web.json_response(model_answer(name, created_at_s=int(self._clock.now_s())))
 
-    def _episode(self, http: web.Request) -> Episode:
+    def _episode(self, http: web.Request) -> AgentEpisode:
         return self._table.by_api_key(http.match_info.get("key") or _bearer(http))
 
-    def _options(self, call: Request, episode: Episode) -> CallOptions:
+    def _options(self, call: Request, episode: AgentEpisode) -> CallOptions:
         self._check_model(call.model)
         return options_of(call, sampler=episode.task.sampler, config=self._config)
 
@@ -177,7 +177,7 @@ class GatewayServer:
         return self._config.models or (MODEL,)
 
     @contextmanager
-    def _calling(self, episode: Episode) -> Generator[int]:
+    def _calling(self, episode: AgentEpisode) -> Generator[int]:
         config = self._config
         with episode.calling(
             calls_max=config.calls_max, turns_max=config.turns_max, clock=self._clock
@@ -235,7 +235,7 @@ class GatewayServer:
         episode.end()
         return web.json_response({"episode_id": episode.episode_id, "ended": True})
 
-    def _judged(self, http: web.Request) -> Episode:
+    def _judged(self, http: web.Request) -> AgentEpisode:
         return self._table.by_reward_key(_bearer(http), episode_id=http.match_info["episode_id"])
 
     # -- errors ----------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class GatewayServer:
         )
 
 
-def task_of(episode: Episode) -> dict[str, Any]:
+def task_of(episode: AgentEpisode) -> dict[str, Any]:
     """What an agent is told of its task; never the answer."""
     task = episode.task
     return {
@@ -272,7 +272,7 @@ def task_of(episode: Episode) -> dict[str, Any]:
     }
 
 
-def reward_url(base: str, episode: Episode) -> str:
+def reward_url(base: str, episode: AgentEpisode) -> str:
     """Where an episode's reward is posted."""
     return f"{base}/tidegate/episodes/{episode.episode_id}/reward"
 

@@ -11,7 +11,7 @@ from tidegate.actor.gateway.calls import Part
 from tidegate.actor.gateway.errors import error_body
 from tidegate.actor.gateway.requests import CallOptions
 from tidegate.actor.gateway.responses import (
-    Answer,
+    CallAnswer,
     Envelope,
     called_delta,
     chat_chunk,
@@ -67,7 +67,7 @@ async def send_chat(
             async for part in parts:
                 if not events.response.prepared:
                     await events.send(chat_chunk(envelope, {"role": "assistant", "content": ""}))
-                if isinstance(part, Answer):
+                if isinstance(part, CallAnswer):
                     await _finish_chat(events, envelope, part, options, sent=sent)
                     continue
                 sure = sure_length(part.text, openings=openings)
@@ -80,7 +80,7 @@ async def send_chat(
 
 
 async def _finish_chat(
-    events: _Events, envelope: Envelope, answer: Answer, options: CallOptions, *, sent: int
+    events: _Events, envelope: Envelope, answer: CallAnswer, options: CallOptions, *, sent: int
 ) -> None:
     if answer.reply.content[sent:]:
         await events.send(chat_chunk(envelope, {"content": answer.reply.content[sent:]}))
@@ -104,14 +104,14 @@ async def send_text(
     try:
         async with aclosing(parts):
             async for part in parts:
-                done = isinstance(part, Answer)
-                text = part.draft.text if isinstance(part, Answer) else part.text
+                done = isinstance(part, CallAnswer)
+                text = part.draft.text if isinstance(part, CallAnswer) else part.text
                 sure = len(text) if done else sure_length(text, openings=options.stops)
                 if done or sure > sent:
-                    reason = part.finish_reason if isinstance(part, Answer) else ""
+                    reason = part.finish_reason if isinstance(part, CallAnswer) else ""
                     await events.send(text_chunk(envelope, text[sent:sure], finish_reason=reason))
                     sent = max(sent, sure)
-                if isinstance(part, Answer) and options.include_usage:
+                if isinstance(part, CallAnswer) and options.include_usage:
                     await events.send({**envelope.around("text_completion", []), "usage": usage_of([part])})
     except TidegateError as error:
         return await _failed(events, error)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from tidegate.actor.gateway.errors import RefusedCallError
-from tidegate.actor.gateway.messages import CalledTool, Message, Tool
+from tidegate.actor.gateway.messages import CalledTool, ChatMessage, Tool
 
 ToolStyle: TypeAlias = Literal["hermes", "bracket"]
 
@@ -88,19 +88,21 @@ def _bracket(body: str, tools: Sequence[Tool]) -> tuple[str, dict[str, Any]]:
     return tools[0].name, {tools[0].parameters[0]: body}
 
 
-def as_text(message: Message, *, style: ToolStyle) -> Message:
+def as_text(message: ChatMessage, *, style: ToolStyle) -> ChatMessage:
     """The same message with calls and results in its text, for a model whose template knows of neither."""
     if message.role == "tool":
         content = message.content
         if style == "hermes":
             content = f"<tool_response>\n{content}\n</tool_response>"
-        return Message("user", content)
+        return ChatMessage("user", content)
     if not message.calls:
         return message
-    return Message("assistant", "\n".join(filter(None, [message.content, *_calls_as_text(message, style)])))
+    return ChatMessage(
+        "assistant", "\n".join(filter(None, [message.content, *_calls_as_text(message, style)]))
+    )
 
 
-def _calls_as_text(message: Message, style: ToolStyle) -> list[str]:
+def _calls_as_text(message: ChatMessage, style: ToolStyle) -> list[str]:
     if style == "bracket":
         return [f"[{_only_argument(call)}]" for call in message.calls]
     return [
@@ -119,12 +121,12 @@ def _only_argument(call: CalledTool) -> str:
     return " ".join(str(value) for value in cast("dict[str, Any]", arguments).values())
 
 
-def described(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+def described(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[ChatMessage]:
     """The messages with the tools declared in the system's words, as the Hermes models were taught them."""
     if not tools:
         return list(messages)
     declared = "\n".join(msgspec.json.encode(tool.declaration).decode() for tool in tools)
     preface = _PREFACE.format(tools=declared)
     if messages[0].role == "system":
-        return [Message("system", f"{messages[0].content}\n\n{preface}"), *messages[1:]]
-    return [Message("system", preface), *messages]
+        return [ChatMessage("system", f"{messages[0].content}\n\n{preface}"), *messages[1:]]
+    return [ChatMessage("system", preface), *messages]

@@ -30,14 +30,14 @@ from tidegate.runtime.service import ServiceContext
 T = TypeVar("T")
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class BatchOutcome(msgspec.Struct, frozen=True):
     """What the engine made of a batch: rollouts, and the tasks that it cannot run."""
 
     rollouts: list[Rollouts]
     refused: list[tuple[Task, TidegateError]]
 
 
-def run_batch(engine: Engine, tasks: Sequence[Task]) -> Outcome:
+def run_batch(engine: Engine, tasks: Sequence[Task]) -> BatchOutcome:
     """Check each task by itself, then run the good ones together: one bad task spoils no batch."""
     good: list[Task] = []
     refused: list[tuple[Task, TidegateError]] = []
@@ -48,7 +48,7 @@ def run_batch(engine: Engine, tasks: Sequence[Task]) -> Outcome:
             refused.append((task, error))
         else:
             good.append(task)
-    return Outcome(engine.generate(good) if good else [], refused)
+    return BatchOutcome(engine.generate(good) if good else [], refused)
 
 
 class BatchRunner:

@@ -62,7 +62,7 @@ class ReplayDiffersError(RecordError):
     """An environment answered the same turns otherwise than before: what was written does not fit it any more."""
 
 
-class Sessions:
+class EpisodeSessions:
     """The workers of a run, taken in turn. Holds nothing; a session belongs to who opened it."""
 
     def __init__(self, context: ServiceContext, workers: Sequence[SessionWorker]) -> None:
@@ -71,12 +71,12 @@ class Sessions:
         self._workers = workers
         self._turn = itertools.count(context.index)
 
-    def session(self, task: Task, *, turns: Sequence[str], last: str | None) -> "Session":
+    def session(self, task: Task, *, turns: Sequence[str], last: str | None) -> "EpisodeSession":
         """A session about a task's problem, not opened yet.
 
         ``turns``: those that were answered before; ``last``: what the environment said then, None for a new episode.
         """
-        return Session(self, task, turns=turns, last=last)
+        return EpisodeSession(self, task, turns=turns, last=last)
 
     async def open(self, task: Task, turns: Sequence[str]) -> tuple[SessionWorker, str, str]:
         """A worker with room, the id of the session there, and what it said last; waits as long as there is none.
@@ -124,11 +124,13 @@ class Sessions:
         self._context.log.warning("session_lost", task_id=task.task_id, error=str(error))
 
 
-class Session:
+class EpisodeSession:
     """One episode's session; ``close`` it."""
 
-    def __init__(self, sessions: Sessions, task: Task, *, turns: Sequence[str], last: str | None) -> None:
-        """``Sessions.session`` is the way in."""
+    def __init__(
+        self, sessions: EpisodeSessions, task: Task, *, turns: Sequence[str], last: str | None
+    ) -> None:
+        """``EpisodeSessions.session`` is the way in."""
         self._sessions = sessions
         self._task = task
         self._turns = list(turns)
@@ -192,8 +194,8 @@ class Session:
             return
 
 
-def open_sessions(context: ServiceContext) -> Sessions:
+def open_sessions(context: ServiceContext) -> EpisodeSessions:
     """Sessions at all environment workers of a run."""
     count = len(context.settings.addresses["environment"])
     workers = [EnvironmentClient(context.channel("environment", index)) for index in range(count)]
-    return Sessions(context, workers)
+    return EpisodeSessions(context, workers)

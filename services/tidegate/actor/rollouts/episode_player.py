@@ -6,7 +6,7 @@ import msgspec
 
 from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.token_port import FinishReason, TokenEngine, TokenRequest
-from tidegate.actor.rollouts.environment_sessions import Session, Sessions
+from tidegate.actor.rollouts.environment_sessions import EpisodeSession, EpisodeSessions
 from tidegate.actor.rollouts.episode import Episode
 from tidegate.actor.rollouts.time_accounting import TimeAccounts
 from tidegate.catalogue import actor as statistics
@@ -35,7 +35,7 @@ class EpisodePlayer:
         *,
         engine: TokenEngine,
         steering: EngineSteering,
-        sessions: Sessions | None,
+        sessions: EpisodeSessions | None,
         time_accounts: TimeAccounts,
     ) -> None:
         """``sessions``: None where an episode is one completion, scored by somebody else."""
@@ -77,7 +77,7 @@ class EpisodePlayer:
     def _said_last(self, task: Task, episode: Episode) -> str:
         return episode.reply if episode.num_turns > 1 else episode.opening or task.prompt
 
-    async def _converse(self, task: Task, episode: Episode, session: Session) -> None:
+    async def _converse(self, task: Task, episode: Episode, session: EpisodeSession) -> None:
         tokenizer = self._engine.tokenizer
         with self._time_accounts.answering():
             said = await session.open()

@@ -36,7 +36,7 @@ class ProgressKeeper:
         self._context = context
         self._period_s = period_s
         self._stream = context.topology.stream("PROGRESS")
-        # Running groups, with what was revision when they were written last; freed when they leave.
+        # Running groups, and the revision of each that was written last; freed by ``untrack``.
         self._groups: dict[TaskId, Group] = {}
         self._written: dict[TaskId, tuple[int, int]] = {}
         # Tasks that have a message; freed when it is purged, or when they are for another actor.

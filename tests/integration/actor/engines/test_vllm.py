@@ -23,7 +23,7 @@ from tests.integration.actor.engines.vllm_harness import (
 from tests.support.broker import free_port
 from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.server_config import ServerConfig
-from tidegate.actor.engines.server_port import Piece, ProbeAnswer, ServerDialect, ServerRequest
+from tidegate.actor.engines.server_port import ProbeAnswer, ServerDialect, ServerRequest, TokenPiece
 from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.actor.engines.server_weights import read_untied, write_folder
 from tidegate.actor.engines.token_port import Written
@@ -286,7 +286,7 @@ class Spoiling:
     async def check(self, *, context_length: int) -> None:
         await self._dialect.check(context_length=context_length)
 
-    def stream(self, request: ServerRequest) -> AbstractAsyncContextManager[AsyncIterator[Piece]]:
+    def stream(self, request: ServerRequest) -> AbstractAsyncContextManager[AsyncIterator[TokenPiece]]:
         return self._dialect.stream(request)
 
     async def pause(self) -> None:

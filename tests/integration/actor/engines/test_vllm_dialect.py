@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from tidegate.actor.engines.server_http import ServerHttp
-from tidegate.actor.engines.server_port import LabelSpan, Piece, ServerRefusalError, ServerRequest
+from tidegate.actor.engines.server_port import LabelSpan, ServerRefusalError, ServerRequest, TokenPiece
 from tidegate.actor.engines.vllm_dialect import VllmDialect
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.records import Sampler
@@ -121,7 +121,7 @@ async def at(recorded: Recorded, *, deadline_s: float = 5.0) -> AsyncGenerator[V
         await server.close()
 
 
-async def read(dialect: VllmDialect) -> list[Piece]:
+async def read(dialect: VllmDialect) -> list[TokenPiece]:
     async with dialect.stream(REQUEST) as pieces:
         return [piece async for piece in pieces]
 
@@ -131,8 +131,8 @@ async def test_a_stream_is_its_tokens_their_logprobs_and_in_the_end_whose_they_a
     recorded.answers["/inference/v1/generate"] = FIRST + LAST + DONE
     async with at(recorded) as dialect:
         assert await read(dialect) == [
-            Piece([29], [-4.134380340576172]),
-            Piece([21], [-4.09853458404541], (LabelSpan("0-a@3", 0, 2),), "length"),
+            TokenPiece([29], [-4.134380340576172]),
+            TokenPiece([21], [-4.09853458404541], (LabelSpan("0-a@3", 0, 2),), "length"),
         ]
     [(_, body)] = recorded.asked
     assert body["token_ids"] == [3, 4, 5, 6]

@@ -10,7 +10,7 @@ import openai
 from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import Episode, EpisodeTable
+from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable
 from tidegate.actor.gateway.formats import open_format
 from tidegate.actor.gateway.server import GatewayServer
 from tidegate.core.records import Task
@@ -41,7 +41,7 @@ class Harness:
         caller = Caller(engine, open_format(engine.tokenizer, style=config.tool_calls), config, clock)
         self.server = GatewayServer(caller, self.table, config, clock, self.stats, operator_key=OPERATOR_KEY)
 
-    def episode(self, task: Task | None = None, *, sample_index: int = 0) -> Episode:
+    def episode(self, task: Task | None = None, *, sample_index: int = 0) -> AgentEpisode:
         return self.table.open(task or group_task(), sample_index=sample_index, attempt=0)
 
     @property

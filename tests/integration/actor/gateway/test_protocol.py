@@ -10,7 +10,7 @@ from tests.integration.actor.gateway.harness import CALCULATOR, HELLO, gateway, 
 from tests.support.service_harness import until
 from tests.unit.actor.gateway.fakes import END_ID, ChatMlTokenizer, ScriptedEngine, group_task
 from tidegate.actor.gateway.chains import chain_to
-from tidegate.actor.gateway.episodes import Episode
+from tidegate.actor.gateway.episodes import AgentEpisode
 from tidegate.core.records import Sampler
 
 pytestmark = pytest.mark.integration
@@ -24,7 +24,7 @@ def everything(engine: ScriptedEngine, index: int = -1) -> list[int]:
     return [*request.context, *written.tokens]
 
 
-def recorded(episode: Episode) -> list[int]:
+def recorded(episode: AgentEpisode) -> list[int]:
     leaf = episode.recorder.longest()
     assert leaf is not None
     chain = chain_to(leaf)

@@ -15,10 +15,10 @@ import torch
 from tests.unit.models.tiny_llama import CONTEXT, open_model
 from tidegate.actor.engines.server_port import (
     LabelSpan,
-    Piece,
     ProbeAnswer,
     ServerRefusalError,
     ServerRequest,
+    TokenPiece,
 )
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import parse_version
@@ -49,17 +49,17 @@ class ToyServer:
         assert context_length <= CONTEXT
 
     @asynccontextmanager
-    async def stream(self, request: ServerRequest) -> AsyncGenerator[AsyncIterator[Piece]]:
+    async def stream(self, request: ServerRequest) -> AsyncGenerator[AsyncIterator[TokenPiece]]:
         self._call("stream")
         self.num_requests += 1
-        wire: asyncio.Queue[tuple[float, Piece]] = asyncio.Queue()
+        wire: asyncio.Queue[tuple[float, TokenPiece]] = asyncio.Queue()
         making = asyncio.create_task(self._make(request, wire))
         try:
             yield self._deliver(wire)
         finally:
             making.cancel()
 
-    async def _make(self, request: ServerRequest, wire: asyncio.Queue[tuple[float, Piece]]) -> None:
+    async def _make(self, request: ServerRequest, wire: asyncio.Queue[tuple[float, TokenPiece]]) -> None:
         labels: list[str] = []
         loop = asyncio.get_running_loop()
         while len(labels) < request.sampler.max_new_tokens:
@@ -73,11 +73,11 @@ class ToyServer:
             stops = token in request.stop_ids
             spans = _spans(labels) if self.labels_pieces or last or stops else ()
             finish = "stop" if stops else "length" if last else None
-            wire.put_nowait((loop.time() + self.wire_s, Piece([token], [-0.5], spans, finish)))
+            wire.put_nowait((loop.time() + self.wire_s, TokenPiece([token], [-0.5], spans, finish)))
             if finish is not None:
                 return
 
-    async def _deliver(self, wire: asyncio.Queue[tuple[float, Piece]]) -> AsyncIterator[Piece]:
+    async def _deliver(self, wire: asyncio.Queue[tuple[float, TokenPiece]]) -> AsyncIterator[TokenPiece]:
         loop = asyncio.get_running_loop()
         while True:
             due_at_s, piece = await wire.get()

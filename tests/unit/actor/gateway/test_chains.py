@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.actor.gateway.fakes import version
 from tidegate.actor.engines.token_port import Written
-from tidegate.actor.gateway.chains import Recorder, Turn, chain_to
+from tidegate.actor.gateway.chains import RecordedTurn, Recorder, chain_to
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import VersionSpan
 
@@ -17,7 +17,7 @@ from tidegate.core.records import VersionSpan
 class Seen:
     """One call as an engine knows it."""
 
-    turn: Turn
+    turn: RecordedTurn
     parent: "Seen | None"
     context: list[int]
     written: Written

@@ -7,9 +7,9 @@ import pytest
 
 from tests.unit.actor.gateway.fakes import group_task
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import Episode, EpisodeTable, Reward
+from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable, Reward
 from tidegate.actor.gateway.errors import KeyRefusedError
-from tidegate.actor.gateway.messages import CalledTool, Message
+from tidegate.actor.gateway.messages import CalledTool, ChatMessage
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.runtime.clock import SystemClock
 
@@ -21,7 +21,7 @@ def table() -> EpisodeTable:
     return EpisodeTable(CONFIG, SystemClock())
 
 
-def opened(table: EpisodeTable, *, sample_index: int = 0, attempt: int = 0) -> Episode:
+def opened(table: EpisodeTable, *, sample_index: int = 0, attempt: int = 0) -> AgentEpisode:
     return table.open(group_task(), sample_index=sample_index, attempt=attempt)
 
 
@@ -113,9 +113,9 @@ async def test_tools_results_are_noted_once_with_their_calls(table: EpisodeTable
     episode = opened(table)
     episode.called([CalledTool("c1", "calculator", "{}")], now_s=1.0)
     results = [
-        Message("user", "c1"),
-        Message("tool", "4", call_id="c1"),
-        Message("tool", "5", call_id="other"),
+        ChatMessage("user", "c1"),
+        ChatMessage("tool", "4", call_id="c1"),
+        ChatMessage("tool", "5", call_id="other"),
     ]
     for _ in range(2):
         episode.answered(results, now_s=3.0)

@@ -8,7 +8,7 @@ from tests.unit.actor.gateway.fakes import END_ID, ChatMlTokenizer
 from tests.unit.models.tiny_tokenizer import CHATML, add_tokenizer
 from tidegate.actor.gateway.errors import RefusedCallError
 from tidegate.actor.gateway.formats import PlainFormat, TemplateFormat, open_format
-from tidegate.actor.gateway.messages import CalledTool, Message, Tool
+from tidegate.actor.gateway.messages import CalledTool, ChatMessage, Tool
 from tidegate.core.errors import RecordError
 from tidegate.models.char_tokenizer import CharTokenizer
 from tidegate.models.transformers_tokenizer import TransformersTokenizer
@@ -23,9 +23,9 @@ def tool(*parameters: str, name: str = "calculator") -> Tool:
     return Tool(name, parameters, declaration)
 
 
-HELLO = Message("user", "hello")
+HELLO = ChatMessage("user", "hello")
 CALL = CalledTool("call_1", "calculator", '{"expression":"3+1"}')
-CALLED = [HELLO, Message("assistant", "", (CALL,)), Message("tool", "4", call_id="call_1")]
+CALLED = [HELLO, ChatMessage("assistant", "", (CALL,)), ChatMessage("tool", "4", call_id="call_1")]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_recorded_reply_and_what_follows_are_the_conversation_encoded_at_once(
 ) -> None:
     chat = open_format(real, style="hermes")
     assert isinstance(chat, TemplateFormat)
-    said = [HELLO, Message("assistant", "good day"), Message("user", "how is it?")]
+    said = [HELLO, ChatMessage("assistant", "good day"), ChatMessage("user", "how is it?")]
     reply = [*real.encode_text("good day"), *real.encode_text("<|im_end|>")]
     piece_by_piece = [*chat.opening(said[:1], ()), *reply, *chat.going_on(said, (), num_known=2, ended=True)]
     assert piece_by_piece == chat.opening(said, ())
@@ -52,12 +52,12 @@ def test_recorded_reply_and_what_follows_are_the_conversation_encoded_at_once(
 def test_markup_in_a_message_is_text(real: TransformersTokenizer) -> None:
     chat = open_format(real, style="hermes")
     [end] = real.encode_text("<|im_end|>")
-    assert chat.opening([Message("user", "a<|im_end|>b")], ()).count(end) == 1
+    assert chat.opening([ChatMessage("user", "a<|im_end|>b")], ()).count(end) == 1
 
 
 def test_reply_without_an_end_of_its_own_gets_the_templates() -> None:
     chat = open_format(ChatMlTokenizer(), style="hermes")
-    said = [HELLO, Message("assistant", "good"), Message("user", "more")]
+    said = [HELLO, ChatMessage("assistant", "good"), ChatMessage("user", "more")]
     ended, cut = (chat.going_on(said, (), num_known=2, ended=ended) for ended in (True, False))
     assert cut == [END_ID, *ended]
 
@@ -66,9 +66,9 @@ def test_mark_of_the_reply_is_none_that_a_message_holds() -> None:
     tokenizer = ChatMlTokenizer()
     chat = open_format(tokenizer, style="hermes")
     said = [
-        Message("user", "the-recorded-reply"),
-        Message("assistant", "x"),
-        Message("user", "the-recorded-reply-"),
+        ChatMessage("user", "the-recorded-reply"),
+        ChatMessage("assistant", "x"),
+        ChatMessage("user", "the-recorded-reply-"),
     ]
     text = tokenizer.decode(chat.going_on(said, (), num_known=2, ended=True))
     assert text == "\n<|im_start|>user\nthe-recorded-reply-<|im_end|>\n<|im_start|>assistant\n"
@@ -81,7 +81,7 @@ def test_template_that_hides_replies_is_refused() -> None:
                 [message for message in messages if message["role"] != "assistant"], tools
             )
 
-    said = [HELLO, Message("assistant", "x"), Message("user", "more")]
+    said = [HELLO, ChatMessage("assistant", "x"), ChatMessage("user", "more")]
     with pytest.raises(RefusedCallError, match="cannot be gone on from"):
         open_format(Hiding(), style="hermes").going_on(said, (), num_known=2, ended=True)
 
@@ -97,7 +97,7 @@ def test_template_that_shows_tools_gets_calls_and_results_as_such() -> None:
 def test_template_without_tools_gets_them_in_words() -> None:
     tokenizer = ChatMlTokenizer(shows_tools=False)
     chat = open_format(tokenizer, style="hermes")
-    text = tokenizer.decode(chat.opening([Message("system", "Be brief."), *CALLED], [tool("expression")]))
+    text = tokenizer.decode(chat.opening([ChatMessage("system", "Be brief."), *CALLED], [tool("expression")]))
     assert text.startswith("<|im_start|>system\nBe brief.\n\nYou may call")
     assert '<tool_call>\n{"name": "calculator", "arguments": {"expression":"3+1"}}\n</tool_call>' in text
     assert "<|im_start|>user\n<tool_response>\n4\n</tool_response>" in text
@@ -107,18 +107,18 @@ def test_characters_follow_each_other_as_the_built_in_episodes_have_them() -> No
     tokenizer = CharTokenizer()
     chat = open_format(tokenizer, style="bracket")
     assert isinstance(chat, PlainFormat)
-    said = [Message("user", "3+1="), *CALLED[1:]]
+    said = [ChatMessage("user", "3+1="), *CALLED[1:]]
     assert chat.opening(said[:1], [tool("expression")]) == tokenizer.encode_prompt("3+1=")
     assert chat.going_on(said, [tool("expression")], num_known=2, ended=True) == tokenizer.encode_reply("4")
     assert chat.opening(said, [tool("expression")]) == tokenizer.encode_prompt("3+1=\n[3+1]\n4")
     with pytest.raises(RecordError, match="alphabet"):
-        chat.opening([Message("user", "What?")], ())
+        chat.opening([ChatMessage("user", "What?")], ())
 
 
 @pytest.mark.parametrize("tools", [[tool("a", "b")], [tool()], [tool("a"), tool("a", name="other")]])
 def test_brackets_call_one_tool_with_one_parameter(tools: list[Tool]) -> None:
     with pytest.raises(RefusedCallError, match="only one tool"):
-        open_format(CharTokenizer(), style="bracket").opening([Message("user", "1")], tools)
+        open_format(CharTokenizer(), style="bracket").opening([ChatMessage("user", "1")], tools)
 
 
 def test_empty_prompt_is_refused() -> None:

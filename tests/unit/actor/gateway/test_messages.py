@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tidegate.actor.gateway.errors import RefusedCallError
 from tidegate.actor.gateway.messages import (
     CalledTool,
-    Message,
+    ChatMessage,
     conversation_digests,
     read_messages,
     read_tools,
@@ -77,7 +77,7 @@ def test_other_tools_are_another_conversation() -> None:
     st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(max_size=4)), min_size=1, max_size=5)
 )
 def test_digests_of_a_conversation_are_those_of_its_beginnings(said: list[tuple[Any, str]]) -> None:
-    messages = [Message(role, text) for role, text in said]
+    messages = [ChatMessage(role, text) for role, text in said]
     digests = conversation_digests(messages, ())
     for count in range(1, len(messages) + 1):
         assert conversation_digests(messages[:count], ()) == digests[:count]
