@@ -1,4 +1,4 @@
-"""Actors: they take a task, wait for a version that may start it, roll out, hand on."""
+"""Actors: each takes a task, waits for a version that may start it, rolls out, and passes the result on."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from tidegate.fleet.weights import FleetWeights
 
 
 class Actor:
-    """One rollout at a time, and ``line``, the tasks it holds besides.
+    """Runs one rollout at a time; ``held_tasks`` wait for it.
 
-    ``num_free`` tasks more would find a place here. ``serving`` numbers the newest version it had; ``attempt`` tells
-    old events apart.
+    ``num_free``: free places for tasks. ``serving``: number of the newest version it had. ``attempt`` identifies
+    outdated events.
     """
 
     __slots__ = (
@@ -34,7 +34,6 @@ class Actor:
     )
 
     def __init__(self, depth: int) -> None:
-        """There, with nothing to do."""
         self.depth = depth
         self.rollout: Rollout | None = None
         self.held_tasks: deque[Rollout] = deque()
@@ -47,10 +46,10 @@ class Actor:
 
 
 class FleetActors:
-    """All of them, and ``tasks``, the stream they take from.
+    """All actors, and ``tasks``, the stream they consume.
 
-    ``requests`` are the actors that ask for tasks, in turns, as a broker serves them: whoever has a place gets one and
-    goes to the end, even if another has nothing to do.
+    ``requests``: actors with a free place, in turn, as a broker serves pulls: an actor with a place gets a task and
+    moves to the end, even if another actor is idle.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class FleetActors:
         began: Callable[[Rollout], None],
         finished: Callable[[Rollout], None],
     ) -> None:
-        """``began`` hears of rollouts that start, ``finished`` takes what ends. Nobody is there before ``join``."""
+        """``began`` is called with rollouts that start, ``finished`` with those that end."""
         self._events = events
         self._meters = meters
         self._draws = draws
@@ -80,18 +79,18 @@ class FleetActors:
         self.members = [Actor(depth) for depth in depths(plan.actors, fan_out=plan.fan_out)]
         self.requests: deque[Actor] = deque()
         self.num_free = 0
-        # Who may begin what it holds.
+        # Actors that may start a task that they hold.
         self._ready: list[Actor] = []
         self.tasks: deque[Rollout] = deque()
-        # Tasks of actors that left: the broker gives them to others once their acknowledgement is overdue.
+        # Tasks of failed actors: the broker redelivers them once their acknowledgement is overdue.
         self.overdue: list[Rollout] = []
         self.waiting: list[Actor] = []
         self.slowdown = 1.0
 
-    # -- who is there ----------------------------------------------------------------------------------------------
+    # -- membership ------------------------------------------------------------------------------------------------
 
     def join(self, actor: Actor) -> None:
-        """An actor comes, or comes back."""
+        """An actor starts, or restarts."""
         if actor.alive:
             return
         self._meters.advance()
@@ -102,7 +101,7 @@ class FleetActors:
         self.requests.append(actor)
 
     def leave(self, actor: Actor) -> None:
-        """An actor dies; the tasks it held come back after a while."""
+        """An actor fails; its tasks are redelivered after ``redelivery_s``."""
         if not actor.alive:
             return
         self._meters.advance()
@@ -135,7 +134,7 @@ class FleetActors:
     # -- work ------------------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
-        """Actors take tasks, and begin those they can."""
+        """Actors take tasks, and start those that they can."""
         requests, tasks = self.requests, self.tasks
         while requests and tasks:
             actor = requests.popleft()
@@ -157,12 +156,12 @@ class FleetActors:
         return bool(self.tasks or self._ready)
 
     def receive_version(self, _version: PolicyVersion, tree: LineageTree) -> None:
-        """A version was announced: those that wait for one look again."""
+        """A version was announced: actors that wait for one check again."""
         self._tree = tree
         self.recheck_waiting()
 
     def recheck_waiting(self) -> None:
-        """Those that wait for a version nobody had published look whether it is there."""
+        """Actors that wait for an unpublished version check again."""
         waiting, self.waiting = self.waiting, []
         for actor in waiting:
             self._recheck((actor, actor.attempt))
@@ -189,7 +188,7 @@ class FleetActors:
         self._events.after(seconds, self._end, (actor, actor.attempt))
 
     def _wait(self, actor: Actor, rollout: Rollout) -> None:
-        """Until the first version that may start the task arrives; if nobody has published it, until somebody does."""
+        """Wait for the arrival, or first the publication, of a version that may start the task."""
         if not actor.is_waiting:
             self._meters.advance()
             self._meters.pulling += 1
@@ -215,7 +214,7 @@ class FleetActors:
     def _end(self, argument: tuple[Actor, int]) -> None:
         actor, attempt = argument
         rollout = actor.rollout
-        if actor.attempt != attempt or rollout is None:  # it died meanwhile
+        if actor.attempt != attempt or rollout is None:  # it failed meanwhile
             return
         self._meters.advance()
         self._meters.busy -= 1

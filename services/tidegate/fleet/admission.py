@@ -1,4 +1,4 @@
-"""Admission: the observations it keeps and the limits it asks for are the service's own; stats are made up here."""
+"""Admission: its observations and its limits are the service's own code; statistics come from the model."""
 
 from collections.abc import Callable
 
@@ -12,12 +12,12 @@ from tidegate.fleet.event_queue import EventQueue
 from tidegate.fleet.plan import FleetPlan
 from tidegate.wire.stats import ServiceStats, check_stats
 
-# A diagnosis of the service looks this far back; limits look at the newest report alone.
+# The window of a diagnosis; limits use the newest report alone.
 WINDOW_S = 10.0
 
 
 class FleetAdmission:
-    """Level-triggered: each tick decides anew from what was reported, and asks the task queue for it."""
+    """Level-triggered: each tick decides from the reported statistics and requests limits from the task queue."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class FleetAdmission:
         report: Callable[[], list[ServiceStats]],
         request: Callable[[Limits], None],
     ) -> None:
-        """``report`` gathers what the services say of themselves; ``ask`` takes new limits."""
+        """``report`` returns the services' statistics; ``request`` is called with new limits."""
         self._plan = plan
         self._events = events
         self._report = report
@@ -37,7 +37,7 @@ class FleetAdmission:
         self.skew_s = 0.0
         self._seen, self.steering = self._begin()
         self.asked: Limits | None = None
-        # What the last decision was made from.
+        # The input of the last decision.
         self.reported: tuple[object, ...] = ()
         self.num_changes = 0
         self.num_refused = 0
@@ -48,7 +48,7 @@ class FleetAdmission:
         self.alive = False
 
     def restart(self) -> None:
-        """A new life has seen nothing yet."""
+        """A new process has no observations."""
         self.alive = True
         self._seen, self.steering = self._begin()
 
@@ -62,7 +62,7 @@ class FleetAdmission:
         return Observations(window_s=WINDOW_S), steering
 
     def tick(self) -> None:
-        """Look, decide, ask. Limits that did not change are asked for again, which changes nothing."""
+        """Observe, decide, request. Unchanged limits are requested again, which changes nothing."""
         if not self.alive:
             return
         now_s = self._events.now_s + self.skew_s
@@ -97,7 +97,7 @@ class FleetAdmission:
 
 
 def _same(limits: Limits, others: Limits) -> bool:
-    """Whether they bind alike; the reason is only text."""
+    """Whether two limits bound alike; the reason is only text."""
     return (limits.max_lag, limits.batch_size, limits.max_running, limits.paused) == (
         others.max_lag,
         others.batch_size,

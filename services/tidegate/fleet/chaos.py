@@ -1,8 +1,8 @@
-"""Storms: seeded runs of small fleets in which everything breaks at random, looked at after every tick of admission.
+"""Chaos runs: seeded runs of small fleets with random faults; invariants are checked after every tick of admission.
 
-A storm has three parts: calm, in which the rate is measured; faults, one of a kind at a time; calm again, in which the
-rate must come back. Durations are shuffled strata between half and one and a half times their mean, so that the rate
-of a calm stretch is no matter of luck. One seed is one run: the same on any machine.
+A chaos run has three parts: one without faults, in which the rate is measured; one with faults, at most one of a kind
+at a time; and one without faults, in which the rate must recover. Durations are shuffled strata between 0.5 and 1.5
+times their mean, so that chance hardly moves the rate. One seed is one run, the same on any machine.
 """
 
 import math
@@ -25,14 +25,14 @@ from tidegate.runtime.config import ResponseConfig
 
 TICKS_MAX = 2000
 TICK_S = 1.0
-# A prime, so that batches of any size meet all of them.
+# A prime, so that batches of any size see all of them.
 STRATA = 31
 SHORTEST, LONGEST = 0.5, 1.5
 RECOVERED_RATIO = 0.95
-# A rate is measured over as many tasks: each duration is drawn three times, so that no stretch has the short ones.
+# A rate is measured over this many tasks: each duration is drawn three times.
 TASKS_MEASURED = 3 * STRATA
 UPDATES_MEASURED = STRATA
-# Of the two rates together: what a rate can be too low by chance, once in some thousand storms.
+# Of the two rates together: chance exceeds it once in some thousand runs.
 STANDARD_ERRORS = 2.0
 FAULT_TICKS_MIN = 100
 PACED_SHARE = 0.25
@@ -40,7 +40,7 @@ STEERED_SHARE = 0.25
 
 
 class ChaosRun(msgspec.Struct, frozen=True):
-    """One seed's fleet; from ``faults_from_tick`` to ``calm_from_tick`` a fault begins every ``fault_every_ticks``."""
+    """The fleet of a seed; from ``faults_from_tick`` to ``healthy_from_tick``, a fault every ``fault_every_ticks``."""
 
     seed: int
     ticks_max: int
@@ -53,10 +53,10 @@ class ChaosRun(msgspec.Struct, frozen=True):
 
 
 class ChaosReport(msgspec.Struct, frozen=True):
-    """What came of one storm. Rates in trajectories a second; ``longest_gap_s`` was seen, ``progress_s`` promised.
+    """The result of a chaos run. Rates in trajectories/s; ``longest_gap_s`` between updates, ``progress_s`` its bound.
 
-    ``recovery_ratio`` is None where too few updates lie on one side to speak of a rate; ``recovery_chance`` is how much
-    it may be lower by chance.
+    ``recovery_ratio`` is None where too few updates lie on one side for a rate; ``recovery_chance`` is how much lower
+    it may be by chance. ``events``: the faults, after a violation.
     """
 
     seed: int
@@ -85,25 +85,26 @@ class ChaosReport(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether every promise held."""
+        """Whether every invariant held."""
         return not self.violations
 
 
 def draw_chaos_run(seed: int, *, ticks_max: int = TICKS_MAX) -> ChaosRun:
     """The fleet and the length of a seed: a quarter, a half or all of ``ticks_max``."""
+    # Part of each seed: another text would draw other fleets.
     rng = random.Random(f"{seed}/storm")
     present = rng.randint(2, 12)
     joining = rng.randint(0, 4)
     group_size = rng.choice((1, 1, 2))
     max_lag = rng.choice((0, 0, 1, 2, 4, 8))
-    # At most four rounds of all actors in flight: what settles in a time that a storm can wait for.
+    # At most four rounds of all actors in flight, which end within a run.
     groups_max = max(1, 4 * present // (max_lag + 1))
     batch_size = group_size * rng.randint(1, min(6, groups_max))
     rollout_s = rng.choice((2.0, 3.0, 5.0))
     environments = rng.choice((0, 0, 1, 3))
     in_flight = (max_lag + 1) * batch_size
     learn_s, score_s = rng.choice((0.1, 0.5, 1.5)), rng.choice((0.2, 0.5))
-    # Twice what a trajectory takes at most while nothing goes wrong, so that what went wrong makes it too old.
+    # Twice the longest time of a trajectory without faults, so that faults make trajectories too old.
     batch_s = rollout_s * (2 + batch_size / group_size / present)
     scores_s = score_s * in_flight / group_size / environments if environments else 0.0
     tight_age_s = 2 * LONGEST * (batch_s + scores_s + learn_s * (max_lag + 2))
@@ -125,8 +126,8 @@ def draw_chaos_run(seed: int, *, ticks_max: int = TICKS_MAX) -> ChaosRun:
         hop_s=rng.choice((0.0, 0.0, 0.02)),
         tick_s=TICK_S,
         trajectory_bytes=1,
-        # Where it is small, honest pressure bounds the rollouts too. Below two batches it would do so by the chance of
-        # when admission looks: a batch has to come together, and the rate would depend on the phase of the ticks.
+        # Where it is small, memory pressure bounds the rollouts too. Below two batches the rate would depend on the
+        # phase of the ticks, because a batch has to accumulate.
         resident_bytes_high=float(rng.choice((2, 2, 2 * (max_lag + 1))) * batch_size),
         checkpoint_every=rng.choice((1, 3, 8)),
         redelivery_s=rng.choice((5.0, 10.0)),
@@ -139,7 +140,7 @@ def draw_chaos_run(seed: int, *, ticks_max: int = TICKS_MAX) -> ChaosRun:
     measured_s = tasks / slowest_rate(plan, bounds, actors=present)
     before = math.ceil((bounds.drain_s(present) + measured_s) / TICK_S)
     after = math.ceil((bounds.progress_s(present) + measured_s) / TICK_S)
-    # A quarter or a half of the ticks where that leaves room for faults, else all; then the calms may be short.
+    # A quarter or a half of the ticks where that leaves time for faults, else all; the other parts may be short then.
     lengths = [ticks_max // part for part in (4, 2, 1)]
     enough = [ticks for ticks in lengths if before + FAULT_TICKS_MIN + after <= ticks] or [ticks_max]
     ticks = rng.choice(enough)
@@ -157,7 +158,7 @@ def draw_chaos_run(seed: int, *, ticks_max: int = TICKS_MAX) -> ChaosRun:
 
 
 def _response(rng: random.Random) -> ResponseConfig:
-    """Mostly none; hard syncs often enough to fall into faults, a goodput controller that decides within a storm."""
+    """Mostly none; else hard syncs that coincide with faults, and a goodput controller that decides within a run."""
     if rng.random() >= STEERED_SHARE:
         return ResponseConfig()
     return ResponseConfig(
@@ -167,7 +168,7 @@ def _response(rng: random.Random) -> ResponseConfig:
 
 
 def slowest_rate(plan: FleetPlan, bounds: Bounds, *, actors: int) -> float:
-    """Tasks a second that such a fleet makes at least, in whole rounds of the longest rollouts."""
+    """The lowest rate of such a fleet in tasks/s: whole rounds of the longest rollouts."""
     tasks = min(actors, bounds.in_flight // plan.group_size)
     round_s = bounds.rollout_s + bounds.score_s + bounds.travel_s + bounds.learn_s
     rates = [tasks / round_s, plan.batch_size / plan.group_size / (bounds.learn_s + bounds.travel_s + TICK_S)]
@@ -177,7 +178,7 @@ def slowest_rate(plan: FleetPlan, bounds: Bounds, *, actors: int) -> float:
 
 
 def simulate_chaos(run: ChaosRun, *, faults: Mapping[Fault, int] = FAULTS) -> ChaosReport:
-    """Run one storm to its end, or to its first violation."""
+    """Run to the end, or to the first violation."""
     oracle = FleetOracle()
     rng = random.Random(f"{run.seed}/durations")
     loop = FleetLoop(
@@ -201,13 +202,13 @@ def simulate_chaos(run: ChaosRun, *, faults: Mapping[Fault, int] = FAULTS) -> Ch
             checker.note_disturbance()
         elif run.faults_from_tick <= tick < run.healthy_from_tick and injector.step(tick):
             checker.note_disturbance()
-        # Half a tick beside those of admission, so that what a tick asked for has been answered.
+        # Half a tick after those of admission, when the queue has applied the limits of a tick.
         loop.run((tick + 0.5) * TICK_S)
         tick += 1
-        checker.look(healthy=not injector.running)
+        checker.check(healthy=not injector.running)
         updates.note(loop.meters.updates, now_s=loop.events.now_s)
     before, after = _rates(run, bounds, updates)
-    # Syncs stop everything now and then, and a budget that moves moves the rate: there is no one rate to return to.
+    # Hard syncs and a moving budget change the rate: there is no single rate to return to.
     ratio, tolerance = (None, 0.0) if run.plan.is_steered() else _recovery(before, after)
     if not oracle.violations and ratio is not None and ratio < RECOVERED_RATIO - tolerance:
         oracle.violate(
@@ -229,10 +230,10 @@ def simulate_chaos(run: ChaosRun, *, faults: Mapping[Fault, int] = FAULTS) -> Ch
 
 
 def strata(duration: Durations, rng: random.Random) -> Draws:
-    """Durations between ``SHORTEST`` and ``LONGEST`` means, evenly spread and shuffled, again and again.
+    """Durations between ``SHORTEST`` and ``LONGEST`` means, evenly spread, in rounds of random order.
 
-    Shuffled anew each time: the same order over and over makes a fleet fall into step with it, into one step before
-    the faults and perhaps into another, slower one behind them.
+    Each round has a new order: a fleet synchronises with a repeated one, perhaps in a slower pattern after the faults
+    than before them.
     """
     if isinstance(duration, Fixed):
         return repeat(duration.value_s)
@@ -247,14 +248,14 @@ def _shuffled(values: list[float], rng: random.Random) -> Draws:
 
 
 class UpdateRate(msgspec.Struct, frozen=True):
-    """Updates a second between the first and the last update of a stretch, with its standard error."""
+    """Updates/s between the first and the last update of an interval, with its standard error."""
 
     per_s: float
     error: float
 
 
 class _Updates:
-    """When each update was seen: to half a tick, however many there were."""
+    """The times of updates, to half a tick."""
 
     def __init__(self) -> None:
         self._times_s: list[float] = []
@@ -266,14 +267,14 @@ class _Updates:
             self._counts.append(count)
 
     def rate(self, from_s: float, to_s: float, *, at_least: float) -> UpdateRate | None:
-        """Of a stretch of time; None where there are less than ``at_least`` updates in it."""
+        """The rate of an interval; None with less than ``at_least`` updates in it."""
         times_s, counts = self._times_s, self._counts
         first, last = bisect_left(times_s, from_s), bisect_right(times_s, to_s) - 1
         if last <= first or counts[last] - counts[first] < at_least:
             return None
         elapsed_s = times_s[last] - times_s[first]
         per_s = (counts[last] - counts[first]) / elapsed_s
-        # What the updates of each look deviate from the rate; it grows as a sum of independent ones would at most.
+        # Deviations of the updates of each tick from the rate, summed as if independent, which bounds the error.
         squares = sum(
             (counts[index] - counts[index - 1] - per_s * (times_s[index] - times_s[index - 1])) ** 2
             for index in range(first + 1, last + 1)
@@ -293,12 +294,12 @@ def _rates(run: ChaosRun, bounds: Bounds, updates: _Updates) -> tuple[UpdateRate
 
 
 def _updates_measured(plan: FleetPlan) -> float:
-    """Updates that a rate is measured over."""
+    """The number of updates that a rate needs."""
     return max(UPDATES_MEASURED, TASKS_MEASURED * plan.group_size / plan.batch_size)
 
 
 def _recovery(before: UpdateRate | None, after: UpdateRate | None) -> tuple[float | None, float]:
-    """The rate after, as a share of the rate before; and how much less than 0.95 could be chance."""
+    """The rate after as a share of the rate before, and its tolerance for chance."""
     if before is None or after is None:
         return None, 0.0
     ratio = after.per_s / before.per_s
@@ -348,7 +349,7 @@ def _report(
 
 
 def replay_command(seed: int, *, ticks_max: int) -> str:
-    """What to type to see the same storm again."""
+    """The command that replays the run."""
     if ticks_max == TICKS_MAX:
         return f"make sim SEED={seed} ARGS=--chaos"
     return f'make sim SEED={seed} ARGS="--chaos --ticks {ticks_max}"'

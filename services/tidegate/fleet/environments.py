@@ -1,4 +1,4 @@
-"""Environment workers: one line, ``environments`` of them, first come first served."""
+"""Environment workers: one queue, ``environments`` workers, first in first out."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tidegate.fleet.rollout import Rollout
 
 
 class FleetEnvironments:
-    """Scores rollouts. Its line is bounded by what is in flight; a worker's end frees a place."""
+    """Scores rollouts. Its queue is bounded by what is in flight; a worker that ends takes the next."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class FleetEnvironments:
         *,
         scored: Callable[[Rollout], None],
     ) -> None:
-        """``scored`` takes what is finished."""
+        """``scored`` is called with each scored rollout."""
         self._workers = workers
         self._draws = draws
         self._events = events
@@ -39,7 +39,7 @@ class FleetEnvironments:
         self._begin()
 
     def stop(self) -> None:
-        """What was being scored goes back to the head of the line."""
+        """All workers fail; their rollouts return to the head of the queue."""
         self.alive = False
         self._meters.advance()
         self._meters.scoring -= len(self.being_scored)
@@ -61,7 +61,7 @@ class FleetEnvironments:
 
     def _end(self, number: int) -> None:
         rollout = self.being_scored.pop(number, None)
-        if rollout is None:  # its worker died meanwhile
+        if rollout is None:  # its worker failed meanwhile
             return
         self._meters.advance()
         self._meters.scoring -= 1

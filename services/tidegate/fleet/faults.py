@@ -1,4 +1,4 @@
-"""What goes wrong in a storm: who dies, who is slow, whose clock jumps and whose statistics lie; and how it ends."""
+"""Faults of a chaos run: failures, slow services, clock jumps and wrong statistics; and how each ends."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ from tidegate.wire.stats import ServiceStats
 Fault: TypeAlias = Literal[
     "actors_leave",
     "actors_join",
-    "learner_dead",
+    "learner_down",
     "learner_restored",
-    "store_dead",
-    "environment_dead",
-    "weights_dead",
-    "queue_dead",
-    "admission_dead",
+    "store_down",
+    "environment_down",
+    "weights_down",
+    "queue_down",
+    "admission_down",
     "actors_slow",
     "learner_slow",
     "environment_slow",
@@ -29,20 +29,20 @@ Fault: TypeAlias = Literal[
     "clock_of_learner",
     "clock_of_actors",
     "clock_of_admission",
-    "lies",
+    "wrong_stats",
 ]
 
-# How often each comes, relative to the others.
+# Relative weight of each in the draw.
 FAULTS: Mapping[Fault, int] = {
     "actors_leave": 3,
     "actors_join": 2,
-    "learner_dead": 2,
+    "learner_down": 2,
     "learner_restored": 1,
-    "store_dead": 2,
-    "environment_dead": 2,
-    "weights_dead": 2,
-    "queue_dead": 2,
-    "admission_dead": 1,
+    "store_down": 2,
+    "environment_down": 2,
+    "weights_down": 2,
+    "queue_down": 2,
+    "admission_down": 1,
     "actors_slow": 1,
     "learner_slow": 1,
     "environment_slow": 1,
@@ -51,7 +51,7 @@ FAULTS: Mapping[Fault, int] = {
     "clock_of_learner": 1,
     "clock_of_actors": 1,
     "clock_of_admission": 1,
-    "lies": 3,
+    "wrong_stats": 3,
 }
 
 WrongStats: TypeAlias = Literal[
@@ -69,14 +69,14 @@ WRONG_STATS: tuple[WrongStats, ...] = (
 )
 REPORTING = ("trajectory_store", "task_queue", "learner")
 
-# Virtual seconds that a clock jumps by: below and far beyond any max_age_s that a storm draws.
+# Virtual seconds of a clock jump: below and far beyond any max_age_s that is drawn.
 JUMPS_S = (-4000.0, -90.0, -5.0, 5.0, 90.0, 4000.0)
 SLOWER = (2.0, 3.0, 5.0)
 TICKS_MAX = 40
 
 
 class ActiveFault(msgspec.Struct):
-    """A fault that goes on; ``end`` makes everything as it was."""
+    """An active fault; ``end`` undoes it."""
 
     fault: Fault
     until_tick: int
@@ -84,12 +84,12 @@ class ActiveFault(msgspec.Struct):
 
 
 class FleetFaultInjector:
-    """Draws faults, one of a kind at a time, and ends each in its time."""
+    """Draws faults, at most one of a kind at a time, and ends each after its duration."""
 
     def __init__(
         self, loop: FleetLoop, rng: random.Random, *, every_ticks: float, faults: Mapping[Fault, int] = FAULTS
     ) -> None:
-        """``every_ticks``: mean time between two faults that begin."""
+        """``every_ticks``: mean time between the starts of two faults."""
         self._loop = loop
         self._rng = rng
         self._every_ticks = every_ticks
@@ -104,11 +104,11 @@ class FleetFaultInjector:
         loop.filter_stats = self._distort_reports
 
     def begin(self, tick: int) -> None:
-        """Faults may come from now on."""
+        """Draw faults from now on."""
         self._next_tick = tick + self._rng.expovariate(1 / self._every_ticks)
 
     def step(self, tick: int) -> bool:
-        """End what is over and begin what is due; whether anything changed."""
+        """End and start the faults that are due; returns whether any changed."""
         over = [running for running in self.running if running.until_tick <= tick]
         for running in over:
             self._end(running, tick)
@@ -119,10 +119,10 @@ class FleetFaultInjector:
         return changed
 
     def stop(self, tick: int) -> None:
-        """End everything."""
+        """End every fault."""
         for running in list(self.running):
             self._end(running, tick)
-        # A burst may have met a death: whoever belongs there is there, and nobody else.
+        # A join may have overlapped a failure: exactly the original actors are up now.
         self._join(self._loop.actors.members[: self._loop.present])
         self._leave(self._loop.actors.members[self._loop.present :])
 
@@ -136,41 +136,41 @@ class FleetFaultInjector:
         lasts = self._rng.randint(1, TICKS_MAX)
         if any(running.fault == fault for running in self.running):
             return False
-        end, detail = self._break(fault)
+        end, detail = self._inject(fault)
         self.running.append(ActiveFault(fault, tick + lasts, end))
         self.num_faults += 1
         self.events.append(f"tick {tick}: {fault} {detail} for {lasts} ticks")
         return True
 
-    def _break(self, fault: Fault) -> tuple[Callable[[], None], str]:
+    def _inject(self, fault: Fault) -> tuple[Callable[[], None], str]:
         loop, rng = self._loop, self._rng
         match fault:
             case "actors_leave":
                 return self._actors_leave()
             case "actors_join":
                 return self._actors_join()
-            case "learner_dead" | "learner_restored":
+            case "learner_down" | "learner_restored":
                 return self._stop_learner(back=rng.randint(0, 2) if fault == "learner_restored" else 0)
-            case "store_dead":
+            case "store_down":
                 loop.store.stop()
                 return self._restart_store, ""
-            case "environment_dead":
+            case "environment_down":
                 loop.environments.stop()
                 return loop.environments.restart, ""
-            case "weights_dead":
+            case "weights_down":
                 loop.weights.stop()
                 return self._restart_weights, ""
-            case "queue_dead":
+            case "queue_down":
                 loop.queue.stop()
                 return loop.queue.restart, ""
-            case "admission_dead":
+            case "admission_down":
                 loop.admission.stop()
                 return loop.admission.restart, ""
             case "actors_slow" | "learner_slow" | "environment_slow" | "weights_slow":
                 return self._slow(fault)
             case "clock_of_store" | "clock_of_learner" | "clock_of_actors" | "clock_of_admission":
                 return self._jump(fault)
-            case "lies":
+            case "wrong_stats":
                 return self._report_wrong_stats()
 
     # -- each of them ----------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class FleetFaultInjector:
     def _stop_learner(self, *, back: int) -> tuple[Callable[[], None], str]:
         learner = self._loop.learner
         if not learner.alive:
-            return _nothing, "is dead already"
+            return _nothing, "is down already"
         learner.stop()
         return lambda: learner.start(checkpoints_back=back), f"restored {back} checkpoints back"
 
@@ -249,7 +249,7 @@ class FleetFaultInjector:
         return self._wrong_stats.clear, f"of {service}: {wrong}"
 
     def _distort_reports(self, reports: list[ServiceStats]) -> list[ServiceStats]:
-        """Statistics as they arrive; each service's last true ones are remembered for the stale lie."""
+        """Statistics as admission receives them; the last true ones of each service are kept for stale reports."""
         received: list[ServiceStats] = []
         for stats in reports:
             wrong = self._wrong_stats.get(stats.service)
@@ -273,11 +273,11 @@ _FACTORS: dict[WrongStats, float] = {
 
 
 def distort(stats: ServiceStats, wrong: WrongStats) -> ServiceStats:
-    """What a service would say that lies so; 1 is added, so that a zero is distorted too."""
+    """Statistics with wrong values; 1 is added, so that a zero is distorted too."""
     if wrong == "wrong_lineage":
-        # As a learner that was given up would go on to say: far ahead, on a branch that nobody follows.
+        # As an abandoned learner would report: far ahead, on a branch without followers.
         values = {**stats.values, learner_stats.VERSION_STEP: 1e6}
-        return msgspec.structs.replace(stats, values=values, labels={"lineage": "9-nobody"})
+        return msgspec.structs.replace(stats, values=values, labels={"lineage": "9-abandoned"})
     factor = _FACTORS[wrong]
     return msgspec.structs.replace(
         stats, values={name: (value + 1) * factor for name, value in stats.values.items()}
@@ -285,4 +285,4 @@ def distort(stats: ServiceStats, wrong: WrongStats) -> ServiceStats:
 
 
 def _nothing() -> None:
-    """Somebody else ends it."""
+    """Another fault undoes it."""

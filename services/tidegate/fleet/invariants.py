@@ -1,18 +1,18 @@
-"""Looks on at a storm: what must hold, held against books that nobody in the loop writes.
+"""Invariants of a chaos run, checked against the accounting of an oracle that the loop does not write.
 
-The promises, in ticks of admission, with n actors there and all services alive (``Bounds`` derives the numbers):
+They hold at each tick of admission, with n actors and all services up (``Bounds`` derives the numbers):
 
 - I1: no gradient is farther from any version in it than ``max_lag``, counted update by update, nor older than
-  ``max_age_s`` but for the clocks that were set wrong.
-- I2: what was admitted and is not terminal is in exactly one place, by id, and the queue's counts say the same.
-- I7: every line, stream, lease and log is as short as the law makes it.
+  ``max_age_s``, but for clock jumps.
+- I2: each admitted trajectory that is not terminal is in exactly one place, and the queue's counts agree.
+- I7: every queue, stream, lease and log is within the bound of the capacity law.
 - I9: updates go on within ``progress_s``.
 - No oscillation: closed by the budget, admission opens at most once for each version that was announced or reported as
   trained, each report of drops, each change of limits and each return of the queue; limits change at most once a tick,
-  and never while what is reported and steered stays the same. Each opening is closed once: twice as many alternations.
+  and never while the reported statistics stay the same. Each opening is closed once: twice as many alternations.
 - Steering: one hard sync a period of versions, one move of the budget a pair of measured windows.
 - Recovery: ``progress_s`` after the last fault ended, throughput is 95 % of what it was before the first one, less two
-  standard errors of the two rates (``storm`` measures them).
+  standard errors of the two rates (``chaos`` measures them).
 """
 
 from math import ceil
@@ -33,11 +33,11 @@ VIOLATIONS_SHOWN = 8
 class Bounds(msgspec.Struct, frozen=True):
     """The longest times of one plan, in seconds, and the most trajectories in flight.
 
-    ``rollout_s``, ``score_s``, ``learn_s``: longest of each. Whatever is in flight has ended after ``drain_s``: tasks
-    of the dead come back, those that wait are rolled out and scored one after another by those who are there, and each
-    version is made and travels. In the worst case all of it is beyond the budget by then, and its replacement takes as
-    long again; and before, whatever began while its maker was slow ends ``slowest`` times as late: ``progress_s``. A
-    hard sync stops admission for ``held_s`` at most, once between two updates.
+    ``rollout_s``, ``score_s``, ``learn_s``: longest of each. Everything in flight has ended after ``drain_s``: tasks of
+    failed actors are redelivered, waiting tasks are rolled out and scored one after another by the actors that are up,
+    and each version is trained and distributed. In the worst case all of it is beyond the budget by then, and its
+    replacement takes as long again; before that, work that started under a slowdown ends ``slowest`` times as late:
+    ``progress_s``. A hard sync stops admission for ``held_s`` at most, once between two updates.
     """
 
     in_flight: int
@@ -55,7 +55,7 @@ class Bounds(msgspec.Struct, frozen=True):
     held_s: float
 
     def drain_s(self, actors: int) -> float:
-        """How long what is in flight can stay so, with ``actors`` there."""
+        """The longest time of anything in flight, with ``actors`` up."""
         tasks = ceil(self.in_flight / self.group_size)
         rollouts_s = (ceil(tasks / max(1, actors)) + 1 + self.prefetch) * (self.rollout_s + self.travel_s)
         scores_s = (ceil(tasks / self.environments) + 1) * self.score_s if self.environments else 0.0
@@ -63,14 +63,14 @@ class Bounds(msgspec.Struct, frozen=True):
         return self.redelivery_s + 2 * self.tick_s + rollouts_s + scores_s + updates_s
 
     def progress_s(self, actors: int) -> float:
-        """The longest time between two updates while nothing goes wrong."""
+        """The longest time between two updates without faults."""
         begun_slow_s = self.slowest * (self.rollout_s + self.score_s + self.learn_s + self.travel_s)
         return 2 * self.drain_s(actors) + begun_slow_s + self.held_s
 
 
 def bounds_of(plan: FleetPlan, *, longest: float, slowest: float) -> Bounds:
     """The bounds of a plan whose durations are at most ``longest`` times their means, and ``slowest`` times that."""
-    assert plan.max_lag is not None, "a storm has a budget"
+    assert plan.max_lag is not None, "a chaos run has a budget"
     deepest = plan.announce_s + plan.actors.bit_length() * plan.pull_s
     return Bounds(
         in_flight=(plan.max_lag + 1) * plan.batch_size,
@@ -92,10 +92,9 @@ def bounds_of(plan: FleetPlan, *, longest: float, slowest: float) -> Bounds:
 
 
 class FleetOracle:
-    """What was really served, started and trained; an observer of the loop."""
+    """Observes the loop and records independently what was started, trained and dropped."""
 
     def __init__(self) -> None:
-        """Nothing happened."""
         self.loop: FleetLoop | None = None
         self.open: set[TrajectoryId] = set()
         self.revived: set[TrajectoryId] = set()
@@ -123,7 +122,7 @@ class FleetOracle:
                 self.revived.add(trajectory)
 
     def gradient(self, version: PolicyVersion, batch: tuple[Candidate, ...]) -> None:
-        """I1, for every trajectory of a loss."""
+        """Check I1 for every trajectory of a loss."""
         assert self.loop is not None, "the watch sets it"
         loop, limits = self.loop, self.loop.plan.staleness()
         forks = {
@@ -147,7 +146,7 @@ class FleetOracle:
                 self.violate("I1", f"{candidate.trajectory_id} is trained {age_s:.1f} s old")
 
     def violate(self, invariant: str, what: str) -> None:
-        """Note a violation, with the moment."""
+        """Record a violation with its time."""
         now_s = 0.0 if self.loop is None else self.loop.events.now_s
         self.violations.append(f"{invariant} at {now_s:.3f} s: {what}")
 
@@ -160,7 +159,7 @@ def _ancestors(
     name, step = version.lineage, version.step
     for distance in range(most + 1):
         parent, fork_step = forks[name]
-        # At its fork a branch is what its parent was there.
+        # Up to its fork a branch is its parent.
         while parent is not None and step <= fork_step:
             name = parent
             parent, fork_step = forks[name]
@@ -175,7 +174,7 @@ class FleetInvariantChecker:
     """Checks everything after each tick."""
 
     def __init__(self, loop: FleetLoop, oracle: FleetOracle, bounds: Bounds) -> None:
-        """``truth`` observes ``loop`` from its first event on."""
+        """``oracle`` observes ``loop`` from its first event on."""
         self._loop = loop
         self._truth = oracle
         oracle.loop = loop
@@ -191,11 +190,11 @@ class FleetInvariantChecker:
         self.num_openings_max = 0
 
     def note_disturbance(self) -> None:
-        """Something went wrong, or ended: from here on it counts anew how long nothing does."""
+        """A fault started or ended: the time without faults counts from now."""
         self._whole_since_s = self._loop.events.now_s
 
-    def look(self, *, healthy: bool) -> None:
-        """Check what can be checked at a tick; ``calm`` while no fault is active."""
+    def check(self, *, healthy: bool) -> None:
+        """Check the invariants of a tick; ``healthy`` while no fault is active."""
         self._check_conservation()
         self._check_bounds()
         self._check_progress(healthy=healthy)
@@ -220,14 +219,14 @@ class FleetInvariantChecker:
         if distinct != self._truth.open:
             lost = self._truth.open - distinct
             surplus = distinct - self._truth.open
-            self._truth.violate("I2", f"{len(lost)} are nowhere, {len(surplus)} are terminal and still there")
+            self._truth.violate("I2", f"{len(lost)} are nowhere, {len(surplus)} are terminal and still held")
         meters, counts = loop.meters, loop.queue.counts
         if counts.admitted != meters.admitted:
             self._truth.violate("I2", f"the queue counts {counts.admitted} of {meters.admitted} admitted")
         has_read_all = loop.queue.alive and not loop.plan.hop_s and not loop.queue.log
         if has_read_all and counts.in_flight != len(self._truth.open):
             self._truth.violate(
-                "I2", f"the queue believes {counts.in_flight} in flight, they are {len(self._truth.open)}"
+                "I2", f"the queue counts {counts.in_flight} in flight, there are {len(self._truth.open)}"
             )
 
     def _check_bounds(self) -> None:
@@ -246,7 +245,7 @@ class FleetInvariantChecker:
             "arriving at the store": (arriving, most),
             "leased": (leased, loop.plan.batch_size),
             "batches at the learner": (loop.learner.num_held, 1),
-            # Accepted and ended, for each that was in flight; the same again for each that came back meanwhile.
+            # Accepted and ended, for each that was in flight; the same again for each that was revived meanwhile.
             "in the outcome log": (len(loop.queue.log), self._outcomes_max(most)),
             "versions that wait for the weights": (loop.weights.num_waiting, 1),
             "checkpoints": (len(loop.learner.checkpoints), CHECKPOINTS_KEPT),
@@ -261,14 +260,14 @@ class FleetInvariantChecker:
                 self._truth.violate("I7", f"{length} {name}, the bound is {bound}")
 
     def _outcomes_max(self, most: int) -> int:
-        """Outcomes since the queue last read the log: two for each that was in flight then, and what restores make.
+        """Outcomes since the queue last read the log: two for each that was in flight then, and those of restores.
 
-        A trajectory that is free again makes three (free, and perhaps trained, and superseded), one superseded one.
+        A revived trajectory makes three (available, and perhaps trained, and superseded), a superseded one makes one.
         """
         meters, queue = self._loop.meters, self._loop.queue
         restored = 3 * meters.revived + meters.dropped["superseded"]
         if queue.alive and not queue.log:
-            # What was in flight a look ago may have ended since, with its outcomes still on their way here.
+            # What was in flight at the last tick may have ended since, with its outcomes not yet received.
             self._read_at = (2 * max(most, self._most_before), restored)
         self._most_before = most
         in_flight_then, restored_then = self._read_at
@@ -305,7 +304,9 @@ class FleetInvariantChecker:
         if changes > 1:
             self._truth.violate("oscillation", f"limits changed {changes} times in a tick")
         if changes and self._reported is not None and admission.reported == self._reported:
-            self._truth.violate("oscillation", "limits changed although nothing else was reported")
+            self._truth.violate(
+                "oscillation", "limits changed although the reported statistics did not change"
+            )
         self._reported = admission.reported
         self._check_steering()
 

@@ -1,4 +1,4 @@
-"""The learner: its check before the loss and its lineages are the service's own; an update is only time."""
+"""The learner: its check before the loss and its lineages are the service's own code; an update is only time."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -36,7 +36,7 @@ class FleetLearner:
         weights: FleetWeights,
         on_gradient: Gradient,
     ) -> None:
-        """Nothing is trained before ``start``; ``on_gradient`` hears of every loss."""
+        """``on_gradient`` is called at every loss."""
         self._plan = plan
         self._limits = plan.staleness()
         self._events = events
@@ -63,21 +63,21 @@ class FleetLearner:
         self._on_gradient = on_gradient
 
     def start(self, *, checkpoints_back: int = 0) -> None:
-        """Begin, or be restored from the newest checkpoint but ``checkpoints_back``; waits for the store."""
+        """Start, or restore the checkpoint ``checkpoints_back`` before the newest; waits for the store."""
         self.alive = self.dirty = self._is_opening = True
         if self.checkpoints:
             del self.checkpoints[max(1, len(self.checkpoints) - checkpoints_back) :]
             self._opens_from = self.checkpoints[-1]
 
     def stop(self) -> None:
-        """What it was training is lost; the lease stays until the next lineage opens."""
+        """It fails: its update is lost; the lease stays until the next lineage opens."""
         self.alive = False
         self._life += 1
         self._set_training(is_training=False)
         self._uncommitted = False
 
     def turn(self) -> None:
-        """Go on as far as the store lets it: open, commit, lease and train."""
+        """Open a lineage, commit, lease and train, as far as the store allows."""
         self.dirty = False
         if not (self.alive and self._store.alive):
             return
@@ -106,7 +106,7 @@ class FleetLearner:
         self._weights.publish(self.head, self.tree)
 
     def _train(self, batch: tuple[Candidate, ...]) -> bool:
-        """Check the batch and begin; False when it had to be given back."""
+        """Check the batch and start; False when it was released instead."""
         trajectories = [
             Trajectory(
                 trajectory_id=candidate.trajectory_id,
@@ -139,7 +139,7 @@ class FleetLearner:
         return True
 
     def _trained(self, life: int) -> None:
-        if life != self._life:  # it died meanwhile
+        if life != self._life:  # it failed meanwhile
             return
         self._set_training(is_training=False)
         self._uncommitted = self.dirty = True

@@ -1,4 +1,4 @@
-"""The loop: its parts put together, and run on a virtual clock."""
+"""The loop: connects its parts and runs them on a virtual clock."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -31,14 +31,14 @@ from tidegate.fleet.weights import FleetWeights
 from tidegate.wire.stats import ServiceStats
 
 NO_LABELS: Mapping[Text, str] = MappingProxyType({})
-# Made up: what a version of lag costs of the effective sample size.
+# Assumed: the effective sample size falls by this factor per version of lag.
 ESS_PER_VERSION = 0.97
-# One stream of chance for each part: a draw more of one changes nothing for the others.
+# A random stream per part, so that a new draw of one does not change the others.
 STREAMS = ("rollout", "score", "learn")
 
 
 class Observer(Protocol):
-    """Somebody who keeps books of their own."""
+    """Receives the events of a loop, for accounting of its own."""
 
     def admitted(self, rollout: Rollout) -> None:
         """A task was admitted."""
@@ -58,7 +58,7 @@ class Observer(Protocol):
 
 
 class NoObserver:
-    """An observer who does not look."""
+    """Ignores all events."""
 
     def admitted(self, rollout: Rollout) -> None:
         """Nothing."""
@@ -77,7 +77,7 @@ StatsFilter = Callable[[list[ServiceStats]], list[ServiceStats]]
 
 
 class FleetLoop:
-    """Every part of one fleet. ``run`` may be called again to go on; whoever breaks things does so in between."""
+    """Every part of one fleet. ``run`` may be called again to continue; faults are injected in between."""
 
     def __init__(
         self,
@@ -87,12 +87,12 @@ class FleetLoop:
         observer: Observer | None = None,
         present: int | None = None,
     ) -> None:
-        """Version 0 is everywhere, and all actors are there, or the first ``present``.
+        """Every actor has version 0; all actors are up, or the first ``present``.
 
-        ``make_draws`` replaces the chance of durations.
+        ``make_draws`` replaces the seeded draws of durations.
 
         Raises:
-            ConfigError: such a fleet could not go on.
+            ConfigError: such a fleet makes no progress.
         """
         self.plan = check_plan(plan)
         self.events = events = EventQueue()
@@ -133,11 +133,11 @@ class FleetLoop:
         events.after(plan.tick_s, self._tick)
 
     def run(self, until_s: float) -> None:
-        """Go on until ``until_s``."""
+        """Continue until ``until_s``."""
         self.events.run(until_s, on_moment_end=self._start_work)
         self.meters.advance()
 
-    # -- what flows where ------------------------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------------------------
 
     def _admitted(self, rollout: Rollout) -> None:
         self._observer.admitted(rollout)
@@ -168,11 +168,11 @@ class FleetLoop:
         self.queue.receive_limits(limits)
 
     def _start_work(self) -> None:
-        """Nothing more ends at this moment: whoever has something to do begins."""
+        """Everything of this moment has ended: parts with work start it."""
         learner, queue, actors, events = self.learner, self.queue, self.actors, self.events
         if learner.dirty:
             learner.turn()
-            if events.has_more_now():  # an update that takes no time ends before anything else begins
+            if events.has_more_now():  # an update that takes no time ends before anything else starts
                 return
         if queue.alive and (queue.dirty or not self.plan.admission):
             queue.turn(places=actors.num_free - len(actors.tasks))
@@ -186,7 +186,7 @@ class FleetLoop:
         self.events.after(self.plan.tick_s, self._tick)
 
     def _report(self) -> list[ServiceStats]:
-        """What the services say of themselves."""
+        """The statistics that the services report."""
         reports: list[ServiceStats] = []
         if self.store.alive:
             resident = float(self.store.pool.num_trajectories * self.plan.trajectory_bytes)
@@ -220,7 +220,7 @@ class FleetLoop:
         return self.filter_stats(reports)
 
     def _serving(self) -> list[ServiceStats]:
-        """What each actor that is there could begin its next rollout under."""
+        """The version that each running actor serves."""
         reports: list[ServiceStats] = []
         for index, actor in enumerate(self.actors.members):
             number = self.weights.newest_at(actor.depth, at_least=actor.serving)

@@ -1,8 +1,8 @@
-"""A real run as a plan: how long its rollouts, updates and messages took, and what rate and lag it came to.
+"""A plan made of a real run: the times of its rollouts, updates and messages, and its rate and lag.
 
-Rollouts are drawn from the measured times between a task's start and its end, made longer by what an actor does beside
-them while there is work. An update takes from one step's end to the next, without the wait for a batch. The way from
-actor to store is one hop, and the way of its outcome back to the queue is taken to be another.
+Rollouts are drawn from the measured times between a task's start and its end, made longer by the other work of an
+actor. An update takes from one step's end to the next, without the wait for a batch. From actor to
+store is one hop, and back to the queue is taken to be another.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,15 +19,15 @@ from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.report import FleetReport, simulate_fleet
 
 VALUES_MAX = 4096
-# The beginning of a run, in which processes warm up, is no part of its rate.
+# The warm-up at the start of a run is no part of its rate.
 WARM_UP_SHARE = 0.2
 STEPS_MIN = 10
-# Environments that are busier than this are simulated as a line; below, scoring is part of the hop.
+# Environments that are busier than this are simulated as a queue; below, scoring is part of the hop.
 SCORING_RATIO_MIN = 0.3
 
 
 class StepTimes(msgspec.Struct, frozen=True):
-    """What is read of a step of the learner; ``at_s`` is its end."""
+    """Times of a step of the learner; ``at_s`` is its end."""
 
     at_s: float
     samples: int
@@ -37,7 +37,7 @@ class StepTimes(msgspec.Struct, frozen=True):
 
 
 class RolloutTimes(msgspec.Struct, frozen=True):
-    """What is read of a row of the ledger, in seconds since the epoch."""
+    """Times of a row of the ledger, in seconds since the epoch."""
 
     trajectory_id: TrajectoryId
     num_steps: int
@@ -47,7 +47,7 @@ class RolloutTimes(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """What the run file says: ``actors`` counts slots, each of which works on a task; ``prefetch`` is a slot's."""
+    """Settings of the run: ``actors`` counts slots, each of which runs one task; ``prefetch`` is per slot."""
 
     actors: int
     batch_size: int
@@ -71,7 +71,7 @@ class Shares(msgspec.Struct, frozen=True):
 
 
 class MeasuredRun(msgspec.Struct, frozen=True):
-    """The plan of a run, and what it came to: trajectories a second, environment steps or tokens a second, mean lag."""
+    """The plan of a run, and its measured trajectories/s, environment steps or tokens/s, and mean lag."""
 
     plan: FleetPlan
     rollout_s: float
@@ -103,10 +103,10 @@ def measure(
     shares: Shares,
     seed: int = 0,
 ) -> MeasuredRun:
-    """Read rates off the books of a run.
+    """Measure a run from its steps, its ledger and its statistics.
 
     Raises:
-        NotFoundError: it made too few steps to speak of a rate.
+        NotFoundError: it made too few steps for a rate.
     """
     if len(steps) < STEPS_MIN:
         raise NotFoundError(
@@ -155,7 +155,7 @@ def measure(
 
 
 def predict(measured: MeasuredRun, *, horizon_s: float) -> Prediction:
-    """Simulate what was measured, and hold the one against the other."""
+    """Simulate the measured plan, and compare rate and lag."""
     report = simulate_fleet(measured.plan, horizon_s=horizon_s)
     return Prediction(
         actors=measured.plan.actors,

@@ -1,4 +1,4 @@
-"""Sums over a run: time integrals of who does what, lags of what was trained, and how things ended."""
+"""Sums over a run: time integrals of activities, lags of trained trajectories, and outcomes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from tidegate.fleet.event_queue import EventQueue
 
 
 class Meters:
-    """What a report is made of. Integrals are in actor-seconds (learner-seconds, trajectory-seconds) since 0 s."""
+    """The measurements of a report. Integrals are in actor-seconds (learner-seconds, trajectory-seconds) since 0 s."""
 
     __slots__ = (
         "_events",
@@ -35,10 +35,9 @@ class Meters:
     )
 
     def __init__(self, events: EventQueue) -> None:
-        """Nobody does anything yet."""
         self._events = events
         self._since_s = 0.0
-        # Who does what now: actors that are there, that roll out and that wait for weights; rollouts being scored.
+        # Counts now: actors that are up, that roll out, that wait for weights; rollouts being scored.
         self.actors = self.busy = self.pulling = self.scoring = self.queue = 0
         self.learning = False
         self.busy_area = self.pull_area = self.straggler_area = self.stall_area = 0.0
@@ -49,9 +48,9 @@ class Meters:
         self.dropped: Counter[str] = Counter()
 
     def advance(self) -> None:
-        """Add up the time since the last change; to be called before each change of who does what.
+        """Integrate the time since the last change; call it before each change of activity.
 
-        An actor with nothing to do waits for stragglers while any rollout is under way, else for the learner.
+        An idle actor waits for stragglers while any rollout is in flight, else for the learner.
         """
         elapsed_s = self._events.now_s - self._since_s
         if elapsed_s <= 0.0:

@@ -7,14 +7,14 @@ import msgspec
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.report import Mode
 
-# The budget that runs have unless their file says otherwise.
+# The default budget of a run file.
 MAX_LAG = 4
 
 
 def in_mode(plan: FleetPlan, mode: Mode, *, batch_size: int | None, max_lag: int | None) -> FleetPlan:
     """``plan`` as synchronous or asynchronous training; None takes the mode's own.
 
-    Synchronous is ``max_lag`` 0 and, unless told otherwise, a batch of one rollout of each actor: all roll out, all
+    Synchronous is ``max_lag`` 0 and, by default a batch of one rollout of each actor: all roll out, all
     wait for the last one and for the update. Asynchronous is a batch of one task, and a budget in which every actor
     is busy and as many rollouts wait for the learner. Without admission there is no budget unless one was named.
     """

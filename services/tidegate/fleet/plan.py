@@ -1,4 +1,4 @@
-"""What a simulated fleet is made of."""
+"""The settings of a simulated fleet."""
 
 import msgspec
 
@@ -11,8 +11,8 @@ from tidegate.runtime.config import ResponseConfig
 
 # No budget at all: far beyond any version a run can reach, far below where sums stop being exact.
 NO_BOUND = 1 << 40
-# There the model of the planner has them as fast as one again. It goes on past the planner's own bound, which is where
-# they are fastest: what more of them would do is simulated all the same.
+# With this many replicas the planner's model is as fast as with one. The planner stops where they are fastest; the
+# fleet simulates more of them all the same.
 REPLICAS_MAX = 25
 
 
@@ -28,7 +28,7 @@ class FleetPlan(msgspec.Struct, frozen=True):
     ``pull_s``: of a version; ``fan_out``: children of each node of the tree of relays (0: all pull from the root at
     once). ``hop_s``: one message between two services. ``tick_s``: admission's. ``resident_bytes_high``: where the
     pressure of ``trajectory_bytes`` each in the store begins to bound the rollouts. ``checkpoint_every``: updates.
-    ``redelivery_s``: until the task of an actor that died goes to another. ``prefetch``: tasks that an actor holds
+    ``redelivery_s``: until the task of a failed actor is redelivered. ``prefetch``: tasks that an actor holds
     besides the one it works on; others may have nothing to do meanwhile. ``response``: hard syncs and the budget of
     best goodput, as admission steers them.
     """
@@ -70,7 +70,7 @@ class FleetPlan(msgspec.Struct, frozen=True):
         return limits
 
     def staleness(self) -> StalenessLimits:
-        """The budget that every gradient is held against."""
+        """The staleness budget of every gradient."""
         return StalenessLimits(
             max_lag=NO_BOUND if self.max_lag is None else self.max_lag, max_age_s=self.max_age_s
         )
@@ -97,7 +97,7 @@ def depths(count: int, *, fan_out: int) -> list[int]:
 
 
 def check_plan(plan: FleetPlan) -> FleetPlan:
-    """Refuse what could not go on.
+    """Refuse a plan that makes no progress.
 
     Raises:
         ConfigError: time would stand still, or a batch could never be filled.

@@ -1,4 +1,4 @@
-"""The task queue: the law, the plan of tasks and the counts are the service's own; its journal is a dict here."""
+"""The task queue: the capacity law, the plan of tasks and the counts are the service's own; its journal is a dict."""
 
 from collections import deque
 from collections.abc import Callable
@@ -29,17 +29,17 @@ from tidegate.task_queue.state import (
 
 RUN = RunId("fleet")
 TASKS_PER_TURN_MAX = 1024
-# How the law says that not actors are missing, but a version.
+# The start of the law's reason when the staleness budget is full.
 BUDGET_FILLED = "staleness budget filled"
 
-# A trajectory, where it is now, and the version whose update trained it.
+# A trajectory, its new state, and the version whose update trained it.
 Outcome: TypeAlias = tuple[TrajectoryId, str, PolicyVersion | None]
 
 
 class FleetQueue:
-    """Follows outcomes and versions, and admits what the law allows.
+    """Follows outcomes and versions, and admits what the capacity law allows.
 
-    ``log`` is the store's outcome log as far as this queue has not read it; reading it frees it.
+    ``log``: the part of the store's outcome log that this queue has not read; reading it frees it.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class FleetQueue:
             seed=plan.seed,
         )
 
-    # -- what it hears ---------------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------------
 
     def receive_outcomes(self, outcomes: list[Outcome]) -> None:
         """The store's log grew."""
@@ -88,28 +88,28 @@ class FleetQueue:
         self.dirty = True
 
     def receive_version(self, version: PolicyVersion, tree: LineageTree) -> None:
-        """A version was announced; the newest stands on the stream until it is read."""
+        """A version was announced; the stream keeps the newest until it is read."""
         self._announced = (version, tree)
         self.dirty = True
 
     def receive_limits(self, limits: Limits) -> None:
-        """Admission asked for other limits; the last ones stand on the stream until they are read."""
+        """Admission requested limits; the stream keeps the last ones until they are read."""
         self._asked_for = limits
         self.dirty = True
 
     def stop(self) -> None:
-        """Nothing is read or admitted until it returns; its journal remembers the rest."""
+        """It fails: nothing is read or admitted until ``restart``; its journal survives."""
         self.alive = False
 
     def restart(self) -> None:
-        """Go on where the journal ends."""
+        """Continue where the journal ends."""
         self.alive = True
         self.dirty = True
 
-    # -- what it does ----------------------------------------------------------------------------------------------
+    # -- admission -------------------------------------------------------------------------------------------------
 
     def turn(self, *, places: int) -> None:
-        """Read what came, then admit until the law says no; without a law, as many as actors ask for."""
+        """Read what arrived, then admit what the law allows; without admission, as many as actors have places."""
         self.dirty = False
         self._read()
         if not self._plan.admission:
@@ -127,7 +127,7 @@ class FleetQueue:
             self._admit(snapshot, count=decision.count // self._plan.group_size)
 
     def snapshot(self) -> Snapshot:
-        """All that a decision is made from."""
+        """The input of a decision."""
         return Snapshot(
             limits=self.limits,
             counts=self.counts,

@@ -1,4 +1,4 @@
-"""What a simulated run came to."""
+"""The result of a simulated run."""
 
 from typing import Literal
 
@@ -11,10 +11,10 @@ Mode = Literal["async", "sync"]
 
 
 class RoundTimes(msgspec.Struct, frozen=True):
-    """Where an actor's time between two updates goes, in seconds; the four parts add up to ``total_s``.
+    """An actor's time between two updates by use, in seconds; the four parts add up to ``total_s``.
 
-    ``straggler_wait_s``: nothing to do while others roll out or are scored; ``learner_stall_s``: nothing to do while
-    nobody does; ``weights_wait_s``: a task in hand, and no version that may start it.
+    ``straggler_wait_s``: idle while others roll out or are scored; ``learner_stall_s``: idle while no rollout is in
+    flight; ``weights_wait_s``: holds a task and waits for a version that may start it.
     """
 
     total_s: float
@@ -65,7 +65,7 @@ def simulate_fleet(plan: FleetPlan, *, horizon_s: float) -> FleetReport:
     """Run a fleet without faults for ``horizon_s`` virtual seconds.
 
     Raises:
-        ConfigError: such a fleet could not go on.
+        ConfigError: such a fleet makes no progress.
     """
     loop = FleetLoop(plan)
     loop.run(horizon_s)
@@ -73,7 +73,7 @@ def simulate_fleet(plan: FleetPlan, *, horizon_s: float) -> FleetReport:
 
 
 def report_of(loop: FleetLoop) -> FleetReport:
-    """What a loop came to so far."""
+    """The report of a loop so far."""
     plan, meters, horizon_s = loop.plan, loop.meters, loop.events.now_s
     size = plan.samples_per_trajectory
     dropped = sum(meters.dropped.values())

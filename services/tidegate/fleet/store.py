@@ -1,4 +1,4 @@
-"""The trajectory store: arrivals, leases, commits and restores as the ledger has them, in memory."""
+"""The trajectory store: arrivals, leases, commits and restores as in the ledger, in memory."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,19 +17,18 @@ from tidegate.learner.state import OutdatedTrajectory
 
 
 class Trained:
-    """A batch that an update was made of; ``resident`` while its payload is kept, because a restore may need it."""
+    """The batch of an update; ``resident`` while its payload is kept for a restore."""
 
     __slots__ = ("candidates", "resident", "version")
 
     def __init__(self, version: PolicyVersion, candidates: tuple[Candidate, ...]) -> None:
-        """Just committed."""
         self.version = version
         self.candidates = candidates
         self.resident = True
 
 
 class FleetStore:
-    """Consumes rollouts, produces batches and outcomes. ``stream`` holds what arrives while it is away."""
+    """Consumes rollouts, produces batches and outcomes. ``stream`` holds arrivals while it is down."""
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class FleetStore:
         *,
         report_outcomes: Callable[[list[Outcome]], None],
     ) -> None:
-        """``report_outcomes`` takes what is new in the outcome log."""
+        """``report_outcomes`` is called with new entries of the outcome log."""
         self._plan = plan
         self._limits = plan.staleness()
         self._events = events
@@ -50,7 +49,7 @@ class FleetStore:
         self.pool = WholeGroups()
         self.head: PolicyVersion | None = None
         self.leased: tuple[Candidate, ...] = ()
-        # Recent updates, oldest first; one is forgotten once no checkpoint that is kept lies before it.
+        # Recent updates, oldest first; one is removed once no kept checkpoint precedes it.
         self.recent: deque[Trained] = deque()
         self.stream: deque[Rollout] = deque()
         self.alive = True
@@ -59,7 +58,7 @@ class FleetStore:
     # -- arrivals --------------------------------------------------------------------------------------------------
 
     def arrive(self, rollout: Rollout) -> None:
-        """A rollout came; while the store is away it waits in its stream."""
+        """Accept a rollout; while the store is down it waits in its stream."""
         if not self.alive:
             self.stream.append(rollout)
             return
@@ -83,11 +82,11 @@ class FleetStore:
         self._report_outcomes([(trajectory, "accepted", None) for trajectory in rollout.ids])
 
     def stop(self) -> None:
-        """Nothing is taken or given until it returns; the ledger remembers."""
+        """It fails: nothing is accepted or leased until ``restart``; the ledger survives."""
         self.alive = False
 
     def restart(self) -> None:
-        """Take what waited."""
+        """Accept the arrivals that waited."""
         self.alive = True
         waiting, self.stream = self.stream, deque()
         for rollout in waiting:
@@ -114,7 +113,7 @@ class FleetStore:
         return choice.batch
 
     def expire(self) -> None:
-        """Drop what left the budget of the newest version heard of."""
+        """Drop trajectories beyond the budget of the newest known version."""
         if self.alive and self.head is not None and self.pool.num_trajectories:
             self._drop(
                 self.pool.overdue(head=self.head, tree=self._tree, limits=self._limits, now_s=self._now_s())
@@ -127,7 +126,7 @@ class FleetStore:
         self._report_outcomes([(candidate.trajectory_id, "trained", version) for candidate in batch])
 
     def release(self, outdated: tuple[OutdatedTrajectory, ...]) -> None:
-        """The leased batch comes back, without what left the budget meanwhile."""
+        """Make the leased batch available again, without its outdated trajectories."""
         reasons = {item.trajectory_id: item.reason for item in outdated}
         batch, self.leased = self.leased, ()
         self._make_available([candidate for candidate in batch if candidate.trajectory_id not in reasons])
@@ -137,7 +136,7 @@ class FleetStore:
     # -- restores --------------------------------------------------------------------------------------------------
 
     def note_checkpoints(self, newest: PolicyVersion, oldest_kept: PolicyVersion, tree: LineageTree) -> None:
-        """Payloads that the newest checkpoint holds are freed; what the oldest one holds is trained for good."""
+        """Free payloads that the newest checkpoint covers; updates that the oldest covers are final."""
         safe = surviving_steps(newest, tree)
         for update in self.recent:
             if update.version.step < safe.get(update.version.lineage, 0):
@@ -147,7 +146,7 @@ class FleetStore:
             self.recent.popleft()
 
     def open_lineage(self, lineage: Lineage, tree: LineageTree) -> None:
-        """A learner starts: the lease of the one before ends, and what its branch trained beyond the fork is free."""
+        """A learner starts: the earlier lease ends, and what its branch trained beyond the fork is available again."""
         batch, self.leased = self.leased, ()
         self._make_available(batch)
         surviving = surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree)
@@ -187,7 +186,7 @@ class FleetStore:
         self._report_outcomes([(drop.candidate.trajectory_id, "dropped", None) for drop in drops])
 
     def _take_out(self, candidates: Sequence[Candidate]) -> None:
-        """Groups leave whole, their members one after the other."""
+        """Remove whole groups, whose members follow each other."""
         position = 0
         while position < len(candidates):
             position += len(self.pool.remove(candidates[position].seq))
@@ -196,7 +195,7 @@ class FleetStore:
         return self._events.now_s + self.skew_s
 
     def ids(self) -> list[TrajectoryId]:
-        """Everything that is here and not terminal, each as often as it is here."""
+        """All trajectories held here that are not terminal, with repetitions."""
         waiting = [candidate.trajectory_id for group in self.pool.groups() for candidate in group]
         leased = [candidate.trajectory_id for candidate in self.leased]
         arriving = [trajectory for rollout in self.stream for trajectory in rollout.ids]

@@ -1,4 +1,4 @@
-"""One setting varied, both modes side by side, and where the curves cross what matters.
+"""A sweep over one setting in both modes, and its crossovers.
 
 More actors **stop helping** at the first point of a sweep from which one percent more actors bring less than
 ``GAIN_MIN`` percent more samples a second. Lag **passes the bound** at the first point where its mean exceeds it.
@@ -26,7 +26,7 @@ PlanMaker: TypeAlias = Callable[[int, Mode], FleetPlan]
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """What is varied, over which values."""
+    """The varied setting and its values."""
 
     setting: Setting
     values: tuple[int, ...]
@@ -114,7 +114,7 @@ def run_sweep(axis: Axis, make_plan: PlanMaker, *, horizon_s: float, lag_bound: 
     """Simulate every point in both modes.
 
     Raises:
-        ConfigError: one of the fleets could not go on.
+        ConfigError: one of the fleets makes no progress.
     """
     points = tuple(
         Point(
@@ -151,7 +151,7 @@ def stops_helping(points: Sequence[tuple[int, FleetReport]]) -> int | None:
 
 
 def crossovers(sweep: FleetSweep) -> list[str]:
-    """What the sweep found, a sentence each."""
+    """The crossovers of a sweep, one sentence each."""
     sentences: list[str] = []
     if sweep.setting == "actors":
         for mode, at in (

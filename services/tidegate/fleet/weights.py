@@ -1,4 +1,4 @@
-"""Published versions, and when each reaches whom: announced at once to all, then pulled level by level of a tree."""
+"""Published versions and their arrival times: announced to all at once, then pulled level by level of a tree."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tidegate.fleet.plan import FleetPlan
 
 
 class FleetWeights:
-    """What was published. A pull overlaps rollouts, and pulls of following versions each other.
+    """Published versions. A pull overlaps rollouts, and pulls of following versions each other.
 
     Versions grow by one an update and are kept, as times and names, for the length of a run.
     """
@@ -19,7 +19,7 @@ class FleetWeights:
     def __init__(
         self, plan: FleetPlan, events: EventQueue, *, announce: Callable[[PolicyVersion, LineageTree], None]
     ) -> None:
-        """``announce`` is called when the task queue and the actors hear of a version."""
+        """``announce`` is called when a version reaches the task queue and the actors."""
         self._plan = plan
         self._events = events
         self._announce = announce
@@ -36,7 +36,7 @@ class FleetWeights:
 
     @property
     def num_waiting(self) -> int:
-        """Versions that the learner published while it was away; it keeps the newest of them."""
+        """Versions published while it was down, of which it keeps the newest."""
         return len(self._waiting)
 
     def delay_s(self, depth: int) -> float:
@@ -44,12 +44,12 @@ class FleetWeights:
         return (self._plan.announce_s + depth * self._plan.pull_s) * self.slowdown
 
     def publish(self, version: PolicyVersion, tree: LineageTree) -> None:
-        """Take a version from the learner; while it is away only the newest is remembered, for the return."""
+        """Accept a version from the learner; while it is down only the newest is kept."""
         if not self.alive:
             self._waiting = [(version, tree)]
             return
         if not self._versions:
-            # The first policy is everywhere before the run begins.
+            # Every actor has the first policy before the run starts.
             self._times_s.append(-inf)
             self._versions.append(version)
             self._announce(version, tree)
@@ -65,7 +65,7 @@ class FleetWeights:
     def newest_at(self, depth: int, *, at_least: int = 0) -> int:
         """Number of the newest version that a node at ``depth`` can serve now; never older than it served before."""
         now_s = min(self._events.now_s, self._died_at_s)
-        # Behind what arrives in this very moment, in spite of rounding.
+        # Includes what arrives at this moment, in spite of rounding.
         found = bisect_right(self._times_s, now_s - self.delay_s(depth) + 1e-9) - 1
         return max(found, at_least)
 
@@ -78,15 +78,15 @@ class FleetWeights:
         return len(self._versions) - 1
 
     def arrival_s(self, number: int, depth: int) -> float:
-        """When a node at ``depth`` serves the ``number``-th version, if nothing goes wrong meanwhile."""
+        """When a node at ``depth`` serves the ``number``-th version, without faults in between."""
         return self._times_s[number] + self.delay_s(depth)
 
     def stop(self) -> None:
-        """Nothing is announced or pulled until it returns."""
+        """It fails: nothing is announced or pulled until ``restart``."""
         self._died_at_s = min(self._died_at_s, self._events.now_s)
 
     def restart(self) -> None:
-        """Publish what waited; pulls that were under way begin anew."""
+        """Publish what waited; interrupted pulls start again."""
         if self.alive:
             return
         begun = bisect_right(self._times_s, self._died_at_s - self.delay_s(1))

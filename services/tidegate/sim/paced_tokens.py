@@ -42,7 +42,7 @@ class SumTokenizer:
 
 
 class PacedTokenEngine:
-    """Writes as many continuations as it is asked for; each takes as long as ``pace`` says now."""
+    """Writes as many continuations as it is asked for; each takes the time of ``pace``."""
 
     def __init__(self, pace: Pace, steering: EngineSteering, oracle: Oracle) -> None:
         self.tokenizer = SumTokenizer()

@@ -1,4 +1,4 @@
-"""Each defect planted here is found by the storms, and by the promise that it breaks."""
+"""Chaos runs find each defect planted here, by the invariant that it breaks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,11 +29,11 @@ SEEDS_TRIED = 30
 
 
 def first_failure(*, ticks_max: int = 500) -> str:
-    """What the first storm says in which a promise was broken."""
-    return failing_storm(ticks_max=ticks_max).violations[0]
+    """The first violation of the first run that has one."""
+    return failing_run(ticks_max=ticks_max).violations[0]
 
 
-def failing_storm(*, ticks_max: int) -> ChaosReport:
+def failing_run(*, ticks_max: int) -> ChaosReport:
     for seed in range(SEEDS_TRIED):
         report = simulate_chaos(draw_chaos_run(seed, ticks_max=ticks_max))
         if not report.passed:
@@ -72,7 +72,7 @@ def test_finds_a_budget_that_is_off_by_one(monkeypatch: pytest.MonkeyPatch) -> N
     assert first_failure().startswith("I1")
 
 
-def test_finds_an_age_that_nobody_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_an_age_that_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def judge_lag_alone(
         spans: tuple[VersionSpan, ...], *, limits: StalenessLimits, **context: Any
     ) -> Verdict:
@@ -117,7 +117,7 @@ def test_finds_a_version_that_never_arrives(monkeypatch: pytest.MonkeyPatch) -> 
     assert first_failure().startswith("I9")
 
 
-def test_finds_actors_that_wait_for_a_branch_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_actors_that_wait_for_an_abandoned_branch(monkeypatch: pytest.MonkeyPatch) -> None:
     def same_branch(_tree: LineageTree, version: PolicyVersion, required: PolicyVersion) -> bool:
         return version.lineage == required.lineage and version.step >= required.step
 
@@ -175,7 +175,7 @@ def test_finds_limits_that_stay_low_once_they_were(monkeypatch: pytest.MonkeyPat
     assert failures[0].startswith("recovery")
 
 
-def test_budget_filled_is_how_the_law_says_it() -> None:
+def test_budget_filled_is_the_reason_of_the_law() -> None:
     limits = Limits(max_lag=0, batch_size=2, max_running=8)
     decision = law.decide_admission(limits, Flow(running=0, in_flight=2), group_size=1)
     assert isinstance(decision, Delay)
@@ -190,4 +190,4 @@ def test_finds_a_hard_sync_that_waits_for_ever(monkeypatch: pytest.MonkeyPatch) 
         return real(state, msgspec.structs.replace(view, running=1), for_ever, **named)
 
     monkeypatch.setattr(hard_sync, "advance", patient)
-    assert failing_storm(ticks_max=1_000).violations[0].startswith("I9")
+    assert failing_run(ticks_max=1_000).violations[0].startswith("I9")

@@ -1,4 +1,4 @@
-"""The fleet against what can be computed by hand: straggler walls, free actors, a learner that binds."""
+"""The fleet against closed forms: straggler walls, independent actors, a learner that is the bottleneck."""
 
 import math
 

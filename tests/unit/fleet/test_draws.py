@@ -21,9 +21,7 @@ def sample(durations: Durations) -> np.ndarray[tuple[int], np.dtype[np.float64]]
     ("text", "mean_s", "spread"),
     [("exp:0.04", 0.04, 1.0), ("lognormal:60:1", 60, 1.0), ("lognormal:2:0.5", 2, 0.5), ("fixed:3", 3, 0.0)],
 )
-def test_draws_have_the_mean_and_the_spread_they_were_asked_for(
-    text: str, mean_s: float, spread: float
-) -> None:
+def test_draws_have_the_configured_mean_and_spread(text: str, mean_s: float, spread: float) -> None:
     drawn = sample(parse_distribution(text))
     assert drawn.mean() == pytest.approx(mean_s, rel=0.02)
     assert drawn.std() / drawn.mean() == pytest.approx(spread, rel=0.05, abs=1e-12)
@@ -59,11 +57,11 @@ def test_efficiency_of_replicas_falls_with_their_number() -> None:
         FleetPlan(actors=1, rollout=Fixed(1.0), replicas=REPLICAS_MAX + 1),
     ],
 )
-def test_plan_that_could_not_go_on_is_refused(plan: FleetPlan) -> None:
+def test_plan_that_makes_no_progress_is_refused(plan: FleetPlan) -> None:
     with pytest.raises(ConfigError):
         check_plan(plan)
 
 
-def test_lognormal_is_what_its_parameters_say() -> None:
+def test_lognormal_has_its_parameters() -> None:
     logarithms = np.log(sample(parse_distribution("lognormal:60:1")))
     assert logarithms.var() == pytest.approx(math.log(2), rel=0.02)

@@ -1,4 +1,4 @@
-"""A simulated run, written down as a real one's books would have it, is predicted again."""
+"""A simulated run, recorded as a real one, is predicted again."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tidegate.fleet.measured import RolloutTimes, Setup, Shares, StepTimes, meas
 SETUP = Setup(actors=4, batch_size=4, max_lag=2, max_age_s=300, max_running=16, group_size=1)
 
 
-def books(*, rollout_s: float, learn_s: float, wait_s: float) -> tuple[list[StepTimes], list[RolloutTimes]]:
+def records(*, rollout_s: float, learn_s: float, wait_s: float) -> tuple[list[StepTimes], list[RolloutTimes]]:
     rng = np.random.default_rng(3)
     interval_s = learn_s + wait_s
     steps = [
@@ -33,8 +33,8 @@ def books(*, rollout_s: float, learn_s: float, wait_s: float) -> tuple[list[Step
     return steps, rollouts
 
 
-def test_measured_times_are_those_of_the_books() -> None:
-    steps, rollouts = books(rollout_s=0.2, learn_s=0.05, wait_s=0.0)
+def test_measured_times_are_those_of_the_records() -> None:
+    steps, rollouts = records(rollout_s=0.2, learn_s=0.05, wait_s=0.0)
     measured = measure(SETUP, steps=steps, rollouts=rollouts, shares=Shares(pull_ms=3))
     assert measured.rollout_s == pytest.approx(0.2, rel=0.02)
     assert measured.learn_s == pytest.approx(0.05, rel=0.02)
@@ -46,7 +46,7 @@ def test_measured_times_are_those_of_the_books() -> None:
 
 def test_rate_of_a_run_bound_by_its_actors_is_predicted() -> None:
     # Four actors, 0.2 s each: 20 a second, which is a batch every 0.2 s.
-    steps, rollouts = books(rollout_s=0.2, learn_s=0.05, wait_s=0.15)
+    steps, rollouts = records(rollout_s=0.2, learn_s=0.05, wait_s=0.15)
     prediction = predict(measure(SETUP, steps=steps, rollouts=rollouts, shares=Shares()), horizon_s=100)
     assert prediction.measured_per_s == pytest.approx(20)
     assert prediction.predicted_per_s == pytest.approx(20, rel=0.05)
@@ -54,13 +54,13 @@ def test_rate_of_a_run_bound_by_its_actors_is_predicted() -> None:
 
 
 def test_what_actors_do_beside_rollouts_makes_them_slower() -> None:
-    steps, rollouts = books(rollout_s=0.2, learn_s=0.05, wait_s=0.15)
+    steps, rollouts = records(rollout_s=0.2, learn_s=0.05, wait_s=0.15)
     measured = measure(SETUP, steps=steps, rollouts=rollouts, shares=Shares(busy=0.6, waiting=0.2))
     assert measured.rollout_s == pytest.approx(0.2 * 0.8 / 0.6, rel=0.02)
 
 
 def test_group_takes_as_long_as_its_longest_sample() -> None:
-    steps, _ = books(rollout_s=0.2, learn_s=0.05, wait_s=0.15)
+    steps, _ = records(rollout_s=0.2, learn_s=0.05, wait_s=0.15)
     rollouts = [
         RolloutTimes(TrajectoryId(f"t{number}.{sample}"), 4, 1010.0, 1010.0 + 0.1 * (1 + sample), 1011.0)
         for number in range(50)
@@ -71,7 +71,7 @@ def test_group_takes_as_long_as_its_longest_sample() -> None:
 
 
 def test_short_run_has_no_rate() -> None:
-    steps, rollouts = books(rollout_s=0.2, learn_s=0.05, wait_s=0.0)
+    steps, rollouts = records(rollout_s=0.2, learn_s=0.05, wait_s=0.0)
     with pytest.raises(NotFoundError):
         measure(SETUP, steps=steps[:5], rollouts=rollouts, shares=Shares())
 

@@ -44,7 +44,7 @@ def test_axis_is_read(text: str, values: tuple[int, ...]) -> None:
     "text",
     ["", "actors", "actors=", "actors=0..4", "actors=4..2", "colour=1..2", "actors=1..4:odd", "actors=2,2"],
 )
-def test_what_is_no_axis_is_refused(text: str) -> None:
+def test_invalid_axis_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_axis(text)
 
@@ -63,7 +63,7 @@ def test_lag_of_free_actors_passes_a_bound_where_their_number_less_one_does() ->
     assert any("passes 9.5 at actors = 11" in sentence for sentence in crossovers(found))
 
 
-def test_sweep_that_crosses_nothing_says_so() -> None:
+def test_sweep_without_a_crossover_reports_none() -> None:
     found = sweep("actors=2,3", batch_size=1, lag_bound=100)
     assert found.lag_passes_bound_at is None
     assert any("stays at or below 100" in sentence for sentence in crossovers(found))
