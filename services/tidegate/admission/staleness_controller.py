@@ -48,7 +48,7 @@ class StalenessController:
                 head=_version(learner),
                 running=flow.running,
                 in_flight=flow.in_flight,
-                unpublished=flow.unpublished,
+                unannounced=flow.unannounced,
                 serving=tuple(seen.serving(now_s=now_s)),
                 drain_asked=learner is not None
                 and learner.values.get(learner_stats.RESPONSE_DRAIN, 0.0) > 0.0,

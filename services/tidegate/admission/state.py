@@ -102,7 +102,7 @@ def flow_of(seen: Observations, *, now_s: float) -> Flow:
     return Flow(
         running=int(values.get(queue_stats.RUNNING_TRAJECTORIES, 0.0)),
         in_flight=int(values.get(queue_stats.IN_FLIGHT_TRAJECTORIES, 0.0)),
-        unpublished=int(values.get(queue_stats.UNANNOUNCED_TRAJECTORIES, 0.0)),
+        unannounced=int(values.get(queue_stats.UNANNOUNCED_TRAJECTORIES, 0.0)),
         behind=int(values.get(queue_stats.BEHIND_VERSIONS, 0.0)),
     )
 

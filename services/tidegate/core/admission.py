@@ -2,11 +2,11 @@
 
 The law (AReaL's, with everything between admission and gradient counted as running):
 
-    capacity = min(C - running, (max_lag + 1) * B - in_flight - unpublished)
+    capacity = min(C - running, (max_lag + 1) * B - in_flight - unannounced)
 
 in trajectories. The learner consumes exactly B for each version, so once version ``v`` is announced, what was trained
 is ``v * B`` and AReaL's ``(max_lag + v + 1) * B - accepted - running`` reduces to the right-hand term; a restart
-cannot burst. ``unpublished`` is what was trained beyond: between a commit and its announcement the batch has left the
+cannot burst. ``unannounced`` is what was trained beyond: between a commit and its announcement the batch has left the
 flight, but a rollout started now would still run under the version before, one further behind than it looks. At
 ``max_lag`` 0 it would be dropped. The law bounds the aggregate; ``required_version`` and the two hard checks bound
 each trajectory.
@@ -14,7 +14,7 @@ each trajectory.
 Paced, the law bounds each trajectory as well. A rollout that is still running was started ``behind`` versions ago, so
 only ``max_lag - behind`` more may be made before its own: what they can be made of is all that may be in flight,
 
-    budget = (max_lag + 1 - behind) * B - in_flight - unpublished
+    budget = (max_lag + 1 - behind) * B - in_flight - unannounced
 
 which is the law with ``v`` the version of the oldest rollout instead of the newest policy. Slow work is then waited for
 instead of dropped, whatever it costs in throughput, and what is trained stays the mix that was admitted. What reached
@@ -52,13 +52,13 @@ class Limits(msgspec.Struct, frozen=True):
 class Flow(msgspec.Struct, frozen=True):
     """What is under way, in trajectories.
 
-    ``running`` not yet in the store, ``in_flight`` not yet terminal, ``unpublished`` trained in updates that no
+    ``running`` not yet in the store, ``in_flight`` not yet terminal, ``unannounced`` trained in updates that no
     announced version holds yet. ``behind``: versions published since the oldest rollout that is running was admitted.
     """
 
     running: int
     in_flight: int
-    unpublished: int = 0
+    unannounced: int = 0
     behind: int = 0
 
 
@@ -77,7 +77,7 @@ class Delay(msgspec.Struct, frozen=True):
 def capacity(limits: Limits, flow: Flow) -> int:
     """Trajectories that may be admitted now (never negative)."""
     spent = flow.behind * limits.batch_size if limits.paced else 0
-    budget = limits.max_in_flight() - spent - flow.in_flight - flow.unpublished
+    budget = limits.max_in_flight() - spent - flow.in_flight - flow.unannounced
     return max(0, min(limits.max_running - flow.running, budget))
 
 
@@ -98,7 +98,7 @@ def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | 
 def required_version(limits: Limits, *, head: PolicyVersion, position: int) -> PolicyVersion:
     """The oldest policy that may start the trajectory which is ``position``-th in flight (0 is the next to be trained).
 
-    ``position`` counts the unpublished ones too. It will be trained about ``position // batch_size`` versions from
+    ``position`` counts the unannounced ones too. It will be trained about ``position // batch_size`` versions from
     now, so a policy older than that minus the budget would be dropped at the end: better to wait for the newer one.
     At ``max_lag`` 0 it is always the head.
     """

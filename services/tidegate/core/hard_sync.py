@@ -34,7 +34,7 @@ DRAIN_S_MIN = 1.0
 class SyncView(msgspec.Struct, frozen=True):
     """What a sync looks at.
 
-    ``head``: the newest announced version (None before the first). ``running``, ``in_flight``, ``unpublished``:
+    ``head``: the newest announced version (None before the first). ``running``, ``in_flight``, ``unannounced``:
     trajectories, as in ``core.admission.Flow``. ``serving``: the version of each living actor. ``drain_asked``: the
     learner's last batch stood in a tier that drains.
     """
@@ -42,7 +42,7 @@ class SyncView(msgspec.Struct, frozen=True):
     head: PolicyVersion | None
     running: int
     in_flight: int
-    unpublished: int
+    unannounced: int
     serving: tuple[PolicyVersion, ...]
     drain_asked: bool = False
 
@@ -117,4 +117,4 @@ def _begin(
 
 
 def _drained(view: SyncView, batch_size: int) -> bool:
-    return view.running == 0 and view.unpublished == 0 and view.in_flight < batch_size
+    return view.running == 0 and view.unannounced == 0 and view.in_flight < batch_size

@@ -199,7 +199,7 @@ class FleetLoop:
                     {
                         queue_stats.RUNNING_TRAJECTORIES: flow.running,
                         queue_stats.IN_FLIGHT_TRAJECTORIES: flow.in_flight,
-                        queue_stats.UNANNOUNCED_TRAJECTORIES: flow.unpublished,
+                        queue_stats.UNANNOUNCED_TRAJECTORIES: flow.unannounced,
                     },
                 )
             )

@@ -160,7 +160,7 @@ class TaskQueue:
             if isinstance(decision, Admit):
                 self._journal_tasks(snapshot, count=decision.count)
                 continue
-            # Also for a new head: an update that was just announced is unpublished no more.
+            # Also for a new head: an update that was just announced no longer counts as unannounced.
             self._show_counts(snapshot)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=TICK_S)
@@ -272,7 +272,7 @@ class TaskQueue:
         stats.set(statistics.ADMITTED, counts.admitted)
         stats.set(statistics.IN_FLIGHT_TRAJECTORIES, counts.in_flight)
         stats.set(statistics.RUNNING_TRAJECTORIES, counts.running)
-        stats.set(statistics.UNANNOUNCED_TRAJECTORIES, snapshot.flow().unpublished)
+        stats.set(statistics.UNANNOUNCED_TRAJECTORIES, snapshot.flow().unannounced)
         stats.set(statistics.BEHIND_VERSIONS, snapshot.behind)
 
     # -- what wakes it ---------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return Flow(
             running=self.counts.running,
             in_flight=self.counts.in_flight,
-            unpublished=sum(ahead.values()),
+            unannounced=sum(ahead.values()),
             behind=self.behind,
         )
 
@@ -235,7 +235,7 @@ def plan_tasks(
     """
     assert snapshot.head is not None, "decide() admits nothing before the first policy"
     flow = snapshot.flow()
-    ahead = flow.in_flight + flow.unpublished
+    ahead = flow.in_flight + flow.unannounced
     tasks: list[Task] = []
     for number, (prompt, trace_parent) in enumerate(zip(prompts, trace_parents, strict=True)):
         last_sample = ahead + (number + 1) * workload.group_size - 1

@@ -17,6 +17,7 @@ from tidegate.core.admission import Limits
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Task
+from tidegate.runtime.board_metrics import readings
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import DatasetConfig, Settings, WorkloadConfig
 from tidegate.runtime.service import ServiceContext
@@ -113,6 +114,22 @@ async def test_synchronous_training_admits_the_next_batch_only_under_the_version
             if step == 0:
                 assert await stage.taker.take_whatever_comes(for_s=0.3) == [], "committed, not announced"
             await stage.announce(step + 1)
+
+
+async def test_unannounced_counts_what_is_trained_until_its_version_is_announced(stage: Stage) -> None:
+    async with running(build, CONFIG, stage.context()) as context:
+        await stage.announce(0)
+        tasks = await stage.taker.take(2)
+        await until(lambda: context.stats.value(statistics.RUNNING_TRAJECTORIES) == 2)
+        assert context.stats.value(statistics.UNANNOUNCED_TRAJECTORIES) == 0, "admitted, not trained"
+        stage.tell(tasks, "accepted")
+        stage.tell(tasks, "trained", trained_at=0)
+        await until(lambda: context.stats.value(statistics.UNANNOUNCED_TRAJECTORIES) == 2)
+        assert context.stats.value(statistics.TASKS_PUBLISHED) == 2, "no task waits for the broker"
+        shown = {each.metric: each.value for each in readings(context.stats.snapshot(at_s=0.0))}
+        assert shown["tidegate.task.unannounced"] == 2
+        await stage.announce(1)
+        await until(lambda: context.stats.value(statistics.UNANNOUNCED_TRAJECTORIES) == 0)
 
 
 async def test_announcement_that_overtakes_its_commit_admits_once_the_commit_is_known(stage: Stage) -> None:

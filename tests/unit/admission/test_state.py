@@ -161,7 +161,7 @@ def test_services_that_fell_silent_are_missing_from_the_signals() -> None:
     signals = signals_of(loop_at_work(), RUN_FILE, StreamBacklog(), group_size=1, now_s=20.0)
     assert (signals.num_actors, signals.num_learners) == (0, 0)
     assert flow_of(loop_at_work(), now_s=20.0) == Flow(running=0, in_flight=0)
-    assert flow_of(loop_at_work(), now_s=10.0) == Flow(running=20, in_flight=30, unpublished=8, behind=3)
+    assert flow_of(loop_at_work(), now_s=10.0) == Flow(running=20, in_flight=30, unannounced=8, behind=3)
 
 
 def test_empty_observations_give_signals_and_an_answer() -> None:

@@ -25,15 +25,15 @@ def runs(draw: st.DrawFn) -> tuple[Limits, int]:
 
 @given(runs(), st.integers(0, 200), st.integers(0, 200), st.integers(0, 50))
 def test_admitting_the_capacity_exceeds_neither_bound(
-    case: tuple[Limits, int], running: int, stored: int, unpublished: int
+    case: tuple[Limits, int], running: int, stored: int, unannounced: int
 ) -> None:
     limits, group_size = case
-    flow = Flow(running=running, in_flight=running + stored, unpublished=unpublished)
+    flow = Flow(running=running, in_flight=running + stored, unannounced=unannounced)
     room = capacity(limits, flow)
     assert room >= 0
     if room:
         assert flow.running + room <= limits.max_running
-        assert flow.in_flight + flow.unpublished + room <= limits.max_in_flight()
+        assert flow.in_flight + flow.unannounced + room <= limits.max_in_flight()
     decision = decide_admission(limits, flow, group_size=group_size)
     if isinstance(decision, Admit):
         assert 0 < decision.count <= room
@@ -86,14 +86,14 @@ class World:
         self.learner: int = 0
         self.queued: deque[int] = deque()  # the required step of each
         self.stored: deque[int] = deque()  # the step it was generated under
-        self.unpublished = 0
+        self.unannounced = 0
         self.lags: list[int] = []
 
     def admit(self) -> None:
-        flow = Flow(len(self.queued), len(self.queued) + len(self.stored), self.unpublished)
+        flow = Flow(len(self.queued), len(self.queued) + len(self.stored), self.unannounced)
         decision = decide_admission(self.limits, flow, group_size=self.group_size)
         if isinstance(decision, Admit):
-            ahead = flow.in_flight + flow.unpublished
+            ahead = flow.in_flight + flow.unannounced
             for position in range(ahead, ahead + decision.count):
                 required = required_version(
                     self.limits, head=PolicyVersion(LINEAGE, self.head), position=position
@@ -112,11 +112,11 @@ class World:
             batch = [self.stored.popleft() for _ in range(self.limits.batch_size)]
             self.lags += [self.learner - step for step in batch]
             self.learner += 1
-            self.unpublished += len(batch)
+            self.unannounced += len(batch)
 
     def announce(self) -> None:
         if self.head < self.learner:
-            self.head, self.unpublished = self.learner, 0
+            self.head, self.unannounced = self.learner, 0
 
     def run(self, moves: list[str]) -> None:
         for move in moves:
@@ -151,7 +151,7 @@ def test_loop_never_waits_for_itself(case: tuple[Limits, int]) -> None:
 def test_batch_between_commit_and_announcement_still_counts() -> None:
     """At max_lag 0 a task admitted then would start under the version before and be dropped."""
     limits = Limits(max_lag=0, batch_size=8, max_running=64)
-    committed = Flow(running=0, in_flight=0, unpublished=8)
+    committed = Flow(running=0, in_flight=0, unannounced=8)
     assert isinstance(decide_admission(limits, committed, group_size=1), Delay)
     assert decide_admission(limits, Flow(0, 0), group_size=1) == Admit(count=8)
 

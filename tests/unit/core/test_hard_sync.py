@@ -21,7 +21,7 @@ class House:
     step: int = 0
     running: int = 2
     in_flight: int = 9
-    unpublished: int = 0
+    unannounced: int = 0
     serving: int = 0
     lineage: str = "0-a"
     drain_asked: bool = False
@@ -34,7 +34,7 @@ class House:
             head=version(self.step, self.lineage),
             running=self.running,
             in_flight=self.in_flight,
-            unpublished=self.unpublished,
+            unannounced=self.unannounced,
             serving=(version(self.serving, self.lineage),),
             drain_asked=self.drain_asked,
         )
@@ -49,9 +49,9 @@ def test_a_sync_drains_spreads_and_goes_on() -> None:
     assert house.look().phase == "draining"
     house.running, house.in_flight = 0, 5
     assert house.look().phase == "draining", "a whole batch still waits for a gradient"
-    house.step, house.in_flight, house.unpublished = 14, 3, 2
+    house.step, house.in_flight, house.unannounced = 14, 3, 2
     assert house.look().phase == "draining", "what was trained is not announced yet"
-    house.unpublished = 0
+    house.unannounced = 0
     assert house.look().phase == "spreading"
     house.serving = 14
     synced = house.look()
@@ -122,7 +122,7 @@ def test_it_never_pauses_longer_than_its_timeout(data: st.DataObject) -> None:
         house.serving = data.draw(st.integers(0, house.step))
         house.running = data.draw(st.integers(0, 3))
         house.in_flight = house.running + data.draw(st.integers(0, 6))
-        house.unpublished = data.draw(st.integers(0, 2))
+        house.unannounced = data.draw(st.integers(0, 2))
         state = house.look(after_s=data.draw(st.floats(0.1, 2.0)))
         if not state.pauses:
             paused_since_s = None
