@@ -23,7 +23,7 @@ from benchmarks.report import (
 from benchmarks.results import BenchResult
 from benchmarks.setting import BenchSetting, say
 from tidegate.core.errors import ConfigError, TidegateError
-from tidegate.launch.services import load
+from tidegate.runtime.loading import load
 
 FOLDER = Path(".tidegate") / "bench"
 RUN_FILE = Path("runs") / "cartpole.yaml"

@@ -13,7 +13,7 @@ from tidegate.core.errors import (
     StaleFolderError,
     TidegateError,
 )
-from tidegate.launch.services import load
+from tidegate.runtime.loading import load
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2

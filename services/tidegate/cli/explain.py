@@ -56,8 +56,8 @@ def explain(
     """
     where = find_folder(folder)
     if trajectory_id is not None:
-        life = read_trajectory_history(where, trajectory_id)
-        answer: dict[str, Any] = {**msgspec.to_builtins(life), "sentence": sentence(life)}
+        history = read_trajectory_history(where, trajectory_id)
+        answer: dict[str, Any] = {**msgspec.to_builtins(history), "sentence": sentence(history)}
         _print(answer, Text(answer["sentence"]), json=json)
         return
     diagnosis = ask_admission(where, AdmissionClient.diagnose, otherwise=diagnosis_of_samples)

@@ -37,39 +37,41 @@ def trace(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print every stage of one trajectory with its worker, its time and the policy versions."""
-    life = read_trajectory_history(find_folder(folder), trajectory_id)
+    history = read_trajectory_history(find_folder(folder), trajectory_id)
     if json:
-        sys.stdout.write(msgspec.json.encode(life).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(history).decode() + "\n")
         return
     console = Console()
-    console.print(render(life, width=console.width), highlight=False)
+    console.print(render(history, width=console.width), highlight=False)
 
 
-def render(life: TrajectoryHistory, *, width: int) -> RenderableType:
+def render(history: TrajectoryHistory, *, width: int) -> RenderableType:
     """Facts first, then the stages as a waterfall of at most ``width`` columns."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bright_black")
     facts.add_column(overflow="fold")
-    facts.add_row("trajectory", Text(life.trajectory_id, style="bold"))
+    facts.add_row("trajectory", Text(history.trajectory_id, style="bold"))
     facts.add_row(
         "task",
-        f"{life.task_id}, attempt {life.attempt}"
-        + (f", group of {life.group_size}" if life.group_size > 1 else ""),
+        f"{history.task_id}, attempt {history.attempt}"
+        + (f", group of {history.group_size}" if history.group_size > 1 else ""),
     )
-    facts.add_row("environment", f"{life.env_id}, {life.num_steps} steps" if life.env_id else "–")
-    if life.completion:
-        facts.add_row("completion", Text(repr(life.completion)))
-    if life.reward is not None:
-        facts.add_row("reward", f"{life.reward:g}")
-    versions = ", ".join(f"{span.version} for [{span.start}, {span.stop})" for span in life.spans)
-    facts.add_row("versions", versions + (f"  (span {life.span})" if len(life.spans) > 1 else "") or "–")
-    facts.add_row("outcome", Text(sentence(life)))
-    return Group(facts, Text(), _waterfall(life, width=width)) if life.stages else facts
+    facts.add_row("environment", f"{history.env_id}, {history.num_steps} steps" if history.env_id else "–")
+    if history.completion:
+        facts.add_row("completion", Text(repr(history.completion)))
+    if history.reward is not None:
+        facts.add_row("reward", f"{history.reward:g}")
+    versions = ", ".join(f"{span.version} for [{span.start}, {span.stop})" for span in history.spans)
+    facts.add_row(
+        "versions", versions + (f"  (span {history.span})" if len(history.spans) > 1 else "") or "–"
+    )
+    facts.add_row("outcome", Text(sentence(history)))
+    return Group(facts, Text(), _waterfall(history, width=width)) if history.stages else facts
 
 
-def _waterfall(life: TrajectoryHistory, *, width: int) -> Table:
-    start_s = life.stages[0].started_at_s
-    total_s = max(1e-9, max(stage.finished_at_s for stage in life.stages) - start_s)
+def _waterfall(history: TrajectoryHistory, *, width: int) -> Table:
+    start_s = history.stages[0].started_at_s
+    total_s = max(1e-9, max(stage.finished_at_s for stage in history.stages) - start_s)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bright_black")
     for heading in ("stage", "by"):
         table.add_column(heading, no_wrap=True)
@@ -78,7 +80,7 @@ def _waterfall(life: TrajectoryHistory, *, width: int) -> Table:
     table.add_column(f"0 … {_duration(total_s)}", no_wrap=True)
     bar_width = max(BAR_WIDTH_MIN, min(BAR_WIDTH_MAX, width - COLUMNS_WIDTH))
     busy_until_s = start_s
-    for stage in life.stages:
+    for stage in history.stages:
         if stage.started_at_s - busy_until_s > WAIT_SHOWN_SHARE * total_s:
             waited_s = stage.started_at_s - busy_until_s
             table.add_row(

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,7 @@ from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, VersionSpan
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
-from tidegate.task_queue.journal_file import connect_reader
+from tidegate.task_queue.journal_file import admission_of
 from tidegate.trajectory_store import reading
 from tidegate.wire.clients.trajectory_store import TrajectoryStatus, TrajectoryStoreClient
 
@@ -68,7 +67,7 @@ def read_trajectory_history(folder: Path, trajectory_id: str) -> TrajectoryHisto
     """
     record = read_record(folder)
     if record.cluster:
-        return _life(asyncio.run(_ask(record, trajectory_id)), admitted_at_s=None)
+        return _history(asyncio.run(_ask(record, trajectory_id)), admitted_at_s=None)
     admitted = _read_admission(folder, trajectory_id)
     try:
         status = reading.trajectory(ledger_path(folder), trajectory_id)
@@ -86,7 +85,7 @@ def read_trajectory_history(folder: Path, trajectory_id: str) -> TrajectoryHisto
             num_steps=0, reward=None, completion="", spans=(), trained_at=None, stale_by_versions=0, span=0,
             age_s=time.time() - admitted_at_s, admitted_at_s=admitted_at_s, stages=(),
         )  # fmt: skip
-    return _life(status, admitted_at_s=admitted[0] if admitted is not None else None)
+    return _history(status, admitted_at_s=admitted[0] if admitted is not None else None)
 
 
 async def _ask(record: RunRecord, trajectory_id: str) -> TrajectoryStatus:
@@ -95,7 +94,7 @@ async def _ask(record: RunRecord, trajectory_id: str) -> TrajectoryStatus:
         return await TrajectoryStoreClient(channel).trajectory(trajectory_id)
 
 
-def _life(status: TrajectoryStatus, *, admitted_at_s: float | None) -> TrajectoryHistory:
+def _history(status: TrajectoryStatus, *, admitted_at_s: float | None) -> TrajectoryHistory:
     record = status.trajectory
     stages = sorted(status.stages, key=lambda stage: stage.started_at_s)
     return TrajectoryHistory(
@@ -122,39 +121,34 @@ def _life(status: TrajectoryStatus, *, admitted_at_s: float | None) -> Trajector
     )
 
 
-def sentence(life: TrajectoryHistory) -> str:
-    """What became of it, why, and what would change that."""
-    name = f"Trajectory {life.trajectory_id}"
-    match life.state:
+def sentence(history: TrajectoryHistory) -> str:
+    """The outcome of a trajectory, its reason, and a remedy."""
+    name = f"Trajectory {history.trajectory_id}"
+    match history.state:
         case "trained":
             return (
-                f"{name} was trained at {life.trained_at}, {life.stale_by_versions} versions and {life.age_s:.2f} s"
-                " after it was started."
+                f"{name} was trained at {history.trained_at}, {history.stale_by_versions} versions and"
+                f" {history.age_s:.2f} s after its start."
             )
         case "dropped":
-            reason: DropReason = life.reason  # pyright: ignore[reportAssignmentType]  # the ledger writes no other
+            reason: DropReason = history.reason  # pyright: ignore[reportAssignmentType]  # the ledger writes no other
             why = REASONS.get(reason, "")
-            detail = f" ({life.detail})" if life.detail else ""
-            todo = f" To change that, {REMEDIES_BY_REASON[reason]}." if reason in REMEDIES_BY_REASON else ""
-            return f"{name} was dropped as {life.reason}: {why}{detail}.{todo}"
+            detail = f" ({history.detail})" if history.detail else ""
+            todo = f" To prevent it, {REMEDIES_BY_REASON[reason]}." if reason in REMEDIES_BY_REASON else ""
+            return f"{name} was dropped as {history.reason}: {why}{detail}.{todo}"
         case "available":
-            return f"{name} is in the store and waits for a batch."
+            return f"{name} is stored and waits for a batch."
         case "leased":
-            return f"{name} is in the batch that the learner holds."
+            return f"{name} is leased to the learner."
         case _:
-            return f"{name} was admitted {life.age_s:.1f} s ago and is on its way: the store never heard of it yet."
+            return f"{name} was admitted {history.age_s:.1f} s ago and has not arrived at the store yet."
 
 
 def _read_admission(folder: Path, trajectory_id: str) -> tuple[float, int] | None:
     path = journal_path(folder)
     if not path.is_file():
         return None
-    with closing(connect_reader(path)) as db:
-        row = db.execute(
-            "SELECT admitted_at_s, attempt FROM tasks WHERE task_id = ?",
-            (task_of(TrajectoryId(trajectory_id)),),
-        ).fetchone()
-    return (float(row[0]), int(row[1])) if row is not None else None
+    return admission_of(path, task_of(TrajectoryId(trajectory_id)))
 
 
 def _example(folder: Path) -> str:

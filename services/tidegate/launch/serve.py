@@ -21,8 +21,9 @@ from tidegate.launch.guarded import guard_by_supervisor
 from tidegate.launch.log_lines import log_json_lines, log_plain_lines
 from tidegate.launch.run_folder import RUN_JSON, read_record, settings_of
 from tidegate.launch.run_parsing import parse_section, parse_shared
-from tidegate.launch.services import SERVICES, load
+from tidegate.launch.services import SERVICES
 from tidegate.runtime.config import Settings
+from tidegate.runtime.loading import load
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -104,6 +105,6 @@ def _run(service: str, config: object, settings: Settings, *, index: int) -> int
     # garbage among it while it loads is wasted.
     gc.disable()
     run_service = load("tidegate.runtime.process:run_service")
-    spec = load(f"{SERVICES[service].room}.main:SPEC")
+    spec = load(f"{SERVICES[service].package}.main:SPEC")
     gc.enable()
     return run_service(spec, config, settings, index=index)

@@ -1,22 +1,23 @@
 """The literal table of services: what ``up`` starts, ``serve`` runs and the chart deploys.
 
-A new service is one line in ``SERVICES`` and a package of its own. Names are imported only when they are used, so that
+A new service is one line in ``SERVICES`` and a package of its own. Names are imported on first use, so that
 ``tidegate --help`` and a light service start at once.
 """
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
+
+from tidegate.runtime.loading import load
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceEntry:
-    """One service: its room, the name of its config Struct, and whether the run file may ask for several instances.
+    """One service: its package, the name of its config Struct, and whether a run file may set several instances.
 
-    ``stop_order`` is its place when a run ends: producers of work before its consumers, the books after both.
+    ``stop_order``: producers of work drain before its consumers, and the journal's and ledger's services after both.
     """
 
-    room: str
+    package: str
     config: str
     scalable: bool
     stop_order: int
@@ -37,16 +38,10 @@ SERVICES: dict[str, ServiceEntry] = {
 }
 
 
-def load(target: str) -> Any:
-    """Import ``module:name`` and return what it names."""
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
-
-
 def config_type(service: str) -> type[Any]:
     """The config Struct of a service; importing it loads nothing heavy."""
     entry = SERVICES[service]
-    return load(f"{entry.room}.config:{entry.config}")
+    return load(f"{entry.package}.config:{entry.config}")
 
 
 def instances(service: str, *, replicas: int) -> list[str]:

@@ -1,6 +1,7 @@
 """The journal's file: its schema, how it is opened, and the small values beside the tables."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -8,7 +9,7 @@ import msgspec
 
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import StaleFolderError
-from tidegate.core.ids import RunId
+from tidegate.core.ids import RunId, TaskId
 from tidegate.task_queue.state import Counts, TrajectoryState
 
 SCHEMA_VERSION = 1
@@ -91,6 +92,44 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         return _begin_reading(uri)
     except sqlite3.OperationalError:
         return _begin_reading(f"{uri}&immutable=1")
+
+
+def admission_of(path: Path, task_id: TaskId) -> tuple[float, int] | None:
+    """(seconds since the epoch, attempt) of a task's admission; None where the journal has no such task.
+
+    Raises:
+        sqlite3.DatabaseError: the file is no journal.
+    """
+    with closing(connect_reader(path)) as db:
+        row = db.execute("SELECT admitted_at_s, attempt FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
+    return (float(row[0]), int(row[1])) if row is not None else None
+
+
+def first_admission_s(path: Path) -> float | None:
+    """Seconds since the epoch of the first admission; None before it.
+
+    Raises:
+        sqlite3.DatabaseError: the file is no journal.
+    """
+    with closing(connect_reader(path)) as db:
+        (first_s,) = db.execute("SELECT min(admitted_at_s) FROM tasks").fetchone()
+    return first_s
+
+
+def admitted_by_slice(path: Path, *, start_s: float, slice_s: float) -> dict[int, int]:
+    """Trajectories admitted for training in each time slice of ``slice_s`` seconds after ``start_s``.
+
+    Raises:
+        sqlite3.DatabaseError: the file is no journal.
+    """
+    with closing(connect_reader(path)) as db:
+        return dict(
+            db.execute(
+                "SELECT CAST((admitted_at_s - ?1) / ?2 AS INTEGER), sum(num_samples) FROM tasks"
+                " WHERE kind != 'evaluation' GROUP BY 1",
+                (start_s, slice_s),
+            ).fetchall()
+        )
 
 
 def _begin_reading(uri: str) -> sqlite3.Connection:

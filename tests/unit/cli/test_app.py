@@ -21,7 +21,7 @@ def test_command_of_the_registry_exists_and_explains_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_service_of_the_registry_builds_what_its_config_says(name: str) -> None:
-    spec = load(f"{SERVICES[name].room}.main:SPEC")
+    spec = load(f"{SERVICES[name].package}.main:SPEC")
     assert spec.name == name
     assert spec.config_type is config_type(name)
     assert config_type(name)()

@@ -36,7 +36,7 @@ def test_trajectory_on_its_way_is_known_from_the_journal(tmp_path: Path) -> None
     write_books(tmp_path, admitted=12, arrived=9, retired=1)
     life = read_trajectory_history(tmp_path, id_of(12))
     assert life.state == "admitted"
-    assert "the store never heard of it yet" in sentence(life)
+    assert "has not arrived at the store yet" in sentence(life)
 
 
 def test_waiting_trajectory_says_what_it_waits_for(tmp_path: Path) -> None:

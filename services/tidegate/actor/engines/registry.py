@@ -5,7 +5,6 @@ server's engine needs its client.
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -16,6 +15,7 @@ from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
+from tidegate.runtime.loading import load
 
 
 class EngineSetting(msgspec.Struct, frozen=True):
@@ -141,6 +141,4 @@ def open_token_engine(
 
 
 def _opener(entry: EngineEntry) -> Callable[[EngineSetting, EngineSteering, Clock], Any]:
-    module, _, function = entry.target.partition(":")
-    opener: Callable[[EngineSetting, EngineSteering, Clock], Any] = getattr(import_module(module), function)
-    return opener
+    return load(entry.target)

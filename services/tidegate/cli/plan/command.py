@@ -8,7 +8,7 @@ from rich.console import Console
 from tidegate.cli.json_output import write_json
 from tidegate.cli.option_groups import grouped
 from tidegate.cli.plan.answer import PlanAnswer, work_out
-from tidegate.cli.plan.measured import MeasuredRun
+from tidegate.cli.plan.measured import RunMeasurements
 from tidegate.cli.plan.options import BalanceOptions, PriceOptions, RolloutOptions, SourceOptions
 from tidegate.cli.plan.page import write_page
 from tidegate.cli.plan.question import PlanFlags, ask
@@ -37,7 +37,7 @@ def plan(
             console.print(f"page: {source.html}", highlight=False, markup=False)
 
 
-def as_document(answer: PlanAnswer, run: MeasuredRun | None) -> dict[str, Any]:
+def as_document(answer: PlanAnswer, run: RunMeasurements | None) -> dict[str, Any]:
     """The answer for ``--json``; of what was measured everything but the thousands of draws."""
     document: dict[str, Any] = msgspec.to_builtins(answer)
     if run is None:

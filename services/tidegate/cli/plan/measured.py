@@ -19,7 +19,7 @@ from tidegate.core.distributions import Histogram, histogram_of
 from tidegate.core.errors import NotFoundError
 from tidegate.core.prices import Prices
 from tidegate.launch.run_folder import read_plan
-from tidegate.trajectory_store.schema import reading
+from tidegate.trajectory_store.timeline import rollout_times
 
 # Evenly through the run; the tail of a distribution is known to a hundredth with less.
 ROLLOUTS_MAX = 4096
@@ -36,7 +36,7 @@ class LengthQuantiles(msgspec.Struct, frozen=True):
     max: float
 
 
-class MeasuredRun(msgspec.Struct, frozen=True):
+class RunMeasurements(msgspec.Struct, frozen=True):
     """Rates are trajectories/s: of one actor, one worker (0: nothing is scored by workers), the learner.
 
     ``num_slots``: rollouts one actor makes at once, by Little's law. ``seconds``: the stretch that was measured.
@@ -61,7 +61,7 @@ class MeasuredRun(msgspec.Struct, frozen=True):
     prices: Prices
 
 
-def measure_run(folder: Path) -> MeasuredRun:
+def measure_run(folder: Path) -> RunMeasurements:
     """Read a run folder, live or stopped.
 
     Raises:
@@ -93,7 +93,7 @@ def measure_run(folder: Path) -> MeasuredRun:
     if actor_rate <= 0.0 or learner_rate <= 0.0:
         raise NotFoundError(f"Nothing was rolled out or trained in {folder}", fix="see `tidegate explain`")
     rollout, lengths = _rollouts(ledger_path(folder))
-    return MeasuredRun(
+    return RunMeasurements(
         run_id=record.run_id,
         seconds=seconds,
         throughput_per_s=trained / seconds,
@@ -126,21 +126,13 @@ def _rate(count: float, seconds: float) -> float:
 
 
 def _rollouts(ledger: Path) -> tuple[Histogram, LengthQuantiles]:
-    with reading(ledger) as db:
-        (count,) = db.execute(
-            "SELECT count(*) FROM trajectories WHERE finished_at_s > started_at_s"
-        ).fetchone()
-        rows = db.execute(
-            "SELECT finished_at_s - started_at_s, max(num_steps, length_tokens) FROM trajectories"
-            " WHERE finished_at_s > started_at_s AND seq % ?1 = 0",
-            (max(1, count // ROLLOUTS_MAX),),
-        ).fetchall()
+    rows = rollout_times(ledger, num_max=ROLLOUTS_MAX)
     if not rows:
         raise NotFoundError(
             f"No rollout in {ledger} has a duration", fix="let the run train for some seconds"
         )
-    lengths = sorted(float(length) for _, length in rows)
-    return histogram_of([float(seconds) for seconds, _ in rows]), LengthQuantiles(
+    lengths = sorted(length for _, length in rows)
+    return histogram_of([seconds for seconds, _ in rows]), LengthQuantiles(
         mean=sum(lengths) / len(lengths),
         p50=_quantile(lengths, 0.50),
         p95=_quantile(lengths, 0.95),

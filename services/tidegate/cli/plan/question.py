@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from tidegate.cli.durations import read_durations
 from tidegate.cli.plan.answer import PlanQuestion
-from tidegate.cli.plan.measured import MeasuredRun, measure_run
+from tidegate.cli.plan.measured import RunMeasurements, measure_run
 from tidegate.cli.plan.options import BalanceOptions, PriceOptions, RolloutOptions
 from tidegate.core.distributions import Durations
 from tidegate.core.errors import ConfigError
@@ -29,7 +29,7 @@ class PlanFlags(NamedTuple):
     prices: PriceOptions = PriceOptions()
 
 
-def ask(flags: PlanFlags, *, from_run: Path | None = None) -> tuple[PlanQuestion, MeasuredRun | None]:
+def ask(flags: PlanFlags, *, from_run: Path | None = None) -> tuple[PlanQuestion, RunMeasurements | None]:
     """The question that options and a run folder describe.
 
     Raises:
@@ -79,7 +79,7 @@ def _known(typed: ValueT | None, otherwise: ValueT) -> ValueT:
     return otherwise if typed is None else typed
 
 
-def _rollout(flags: PlanFlags, run: MeasuredRun | None) -> Durations | None:
+def _rollout(flags: PlanFlags, run: RunMeasurements | None) -> Durations | None:
     if flags.rollouts.rollout is not None:
         return read_durations(flags.rollouts.rollout, option="--rollout")
     return run.rollout if run else None
@@ -90,14 +90,18 @@ def _reward(flags: PlanFlags) -> Durations | None:
     return read_durations(text, option="--reward-tail") if text else None
 
 
-def _sizes(flags: PlanFlags, run: MeasuredRun | None, *, places: int, has_rollouts: bool) -> tuple[int, int]:
+def _sizes(
+    flags: PlanFlags, run: RunMeasurements | None, *, places: int, has_rollouts: bool
+) -> tuple[int, int]:
     """(rollouts a step, samples an update); where one is not known it is the other."""
     batch = flags.balance.batch if flags.balance.batch is not None else (run.batch_size if run else None)
     group = _known(flags.rollouts.group, _known(batch, places))
     return group, _known(batch, group if has_rollouts else BATCH)
 
 
-def _actor_rate(flags: PlanFlags, run: MeasuredRun | None, rollout: Durations | None, *, slots: int) -> float:
+def _actor_rate(
+    flags: PlanFlags, run: RunMeasurements | None, rollout: Durations | None, *, slots: int
+) -> float:
     if flags.balance.actor_rate is not None:
         return flags.balance.actor_rate
     if run is not None and flags.rollouts.rollout is None:
@@ -110,7 +114,7 @@ def _actor_rate(flags: PlanFlags, run: MeasuredRun | None, rollout: Durations | 
     return slots / rollout.mean_s if rollout.mean_s > 0.0 else 0.0
 
 
-def _learner_rate(flags: PlanFlags, run: MeasuredRun | None, *, batch: int, group: int) -> float:
+def _learner_rate(flags: PlanFlags, run: RunMeasurements | None, *, batch: int, group: int) -> float:
     if flags.balance.learner_rate is not None and flags.balance.update_rate is not None:
         raise ConfigError(
             "--learner-rate and --update-rate both set the rate of the learner", fix="give one of them"

@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.plan.answer import PlanAnswer
-from tidegate.cli.plan.measured import MeasuredRun
+from tidegate.cli.plan.measured import RunMeasurements
 from tidegate.core.planner.rollout import RolloutPlan
 from tidegate.core.planner.stages import Balance, Stage
 from tidegate.core.planner.tails import Tail
@@ -16,7 +16,7 @@ MUTED = "bright_black"
 BOUND_BY = {"actors": "bound by actors", "learner": "bound by the learner", "admission": "bound by max_lag"}
 
 
-def render(answer: PlanAnswer, run: MeasuredRun | None) -> RenderableType:
+def render(answer: PlanAnswer, run: RunMeasurements | None) -> RenderableType:
     """The whole answer."""
     parts: list[RenderableType] = []
     if run is not None:
@@ -37,7 +37,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _measured(run: MeasuredRun) -> RenderableType:
+def _measured(run: RunMeasurements) -> RenderableType:
     lengths = run.lengths
     spread = f"p50 {lengths.p50:,.0f}, p95 {lengths.p95:,.0f}, p99 {lengths.p99:,.0f}, max {lengths.max:,.0f}"
     return Text(

@@ -4,8 +4,6 @@ Times are seconds since the run's first admission. Queries group by time, so tha
 a few hundred numbers.
 """
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,8 @@ from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
-from tidegate.task_queue.journal_file import connect_reader
-from tidegate.trajectory_store.schema import reading
+from tidegate.task_queue.journal_file import admitted_by_slice, first_admission_s
+from tidegate.trajectory_store.timeline import last_event_s, read_timeline
 
 Points = list[tuple[float, float]]
 
@@ -36,7 +34,7 @@ class WorkFlow(msgspec.Struct, frozen=True):
 
     depths: dict[str, Points]
     rates: dict[str, Points]
-    life_s: dict[str, Points]
+    stages_s: dict[str, Points]
 
 
 class RunData(msgspec.Struct, frozen=True):
@@ -117,48 +115,18 @@ def read_run(folder: Path) -> RunData:
     )
 
 
-_EMPTY = WorkFlow(depths={}, rates={}, life_s={})
-
-# What happened to trajectories, as the ledger dates it. One that was dropped while it waited left the store unleased.
-_EVENTS = {
-    "stored": "accepted_at_s",
-    "leased": "coalesce(leased_at_s, terminal_at_s)",
-    "ended": "terminal_at_s",
-}
-_LIFE = {
-    "rollout": "finished_at_s - started_at_s",
-    "in transit": "accepted_at_s - finished_at_s",
-    "waiting for a batch": "leased_at_s - accepted_at_s",
-    "in a batch": "terminal_at_s - leased_at_s",
-}
+_EMPTY = WorkFlow(depths={}, rates={}, stages_s={})
 
 
 def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
-    with reading(ledger_path(folder)) as ledger, closing(connect_reader(journal_path(folder))) as journal:
-        start_s = _scalar(journal, "SELECT min(admitted_at_s) FROM tasks")
-        end_s = _scalar(ledger, "SELECT max(coalesce(terminal_at_s, accepted_at_s)) FROM trajectories")
-        if start_s is None or end_s is None:
-            return fallback_s, _EMPTY
-        slice_s = max(SLICE_S_MIN, (end_s - start_s) / SLICES)
-        counts = {
-            name: _count_by_slice(ledger, column, start_s=start_s, slice_s=slice_s)
-            for name, column in _EVENTS.items()
-        }
-        counts["admitted"] = dict(
-            journal.execute(
-                "SELECT CAST((admitted_at_s - ?1) / ?2 AS INTEGER), sum(num_samples) FROM tasks"
-                " WHERE kind != 'evaluation' GROUP BY 1",
-                (start_s, slice_s),
-            ).fetchall()
-        )
-        steps = dict(
-            ledger.execute(
-                "SELECT CAST((terminal_at_s - ?1) / ?2 AS INTEGER), sum(num_steps) FROM trajectories"
-                " WHERE state = 'trained' GROUP BY 1",
-                (start_s, slice_s),
-            ).fetchall()
-        )
-        life_s = _life(ledger, start_s=start_s, slice_s=slice_s)
+    journal, ledger = journal_path(folder), ledger_path(folder)
+    start_s, end_s = first_admission_s(journal), last_event_s(ledger)
+    if start_s is None or end_s is None:
+        return fallback_s, _EMPTY
+    slice_s = max(SLICE_S_MIN, (end_s - start_s) / SLICES)
+    timeline = read_timeline(ledger, start_s=start_s, slice_s=slice_s)
+    admitted = admitted_by_slice(journal, start_s=start_s, slice_s=slice_s)
+    counts = {**timeline.events, "admitted": admitted}
     num_slices = int((end_s - start_s) / slice_s) + 1
     totals = {name: _cumulative(by_slice, num_slices) for name, by_slice in counts.items()}
     times = [(index + 1) * slice_s for index in range(num_slices)]
@@ -169,42 +137,21 @@ def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
             for at_s, first, second in zip(times, totals[earlier], totals[later], strict=True)
         ]
 
+    rates = {
+        name: _rates(counts[name], num_slices, slice_s=slice_s) for name in ("admitted", "stored", "ended")
+    }
     return start_s, WorkFlow(
         depths={
             "in rollout": between("admitted", "stored"),
             "waiting for a batch": between("stored", "leased"),
             "in a batch": between("leased", "ended"),
         },
-        rates={
-            **{
-                name: _rates(counts[name], num_slices, slice_s=slice_s)
-                for name in ("admitted", "stored", "ended")
-            },
-            "trained steps": _rates(steps, num_slices, slice_s=slice_s),
+        rates={**rates, "trained steps": _rates(timeline.trained_steps, num_slices, slice_s=slice_s)},
+        stages_s={
+            name: [((index + 1) * slice_s, max(0.0, mean_s)) for index, mean_s in by_slice.items()]
+            for name, by_slice in timeline.stages_s.items()
         },
-        life_s=life_s,
     )
-
-
-def _count_by_slice(db: sqlite3.Connection, column: str, *, start_s: float, slice_s: float) -> dict[int, int]:
-    query = (
-        f"SELECT CAST(max(0, {column} - ?1) / ?2 AS INTEGER), count(*) FROM trajectories"
-        f" WHERE {column} IS NOT NULL GROUP BY 1"
-    )
-    return dict(db.execute(query, (start_s, slice_s)).fetchall())
-
-
-def _life(db: sqlite3.Connection, *, start_s: float, slice_s: float) -> dict[str, Points]:
-    means = ", ".join(f"avg({span})" for span in _LIFE.values())
-    rows = db.execute(
-        f"SELECT CAST(max(0, terminal_at_s - ?1) / ?2 AS INTEGER), {means} FROM trajectories"
-        " WHERE state = 'trained' AND leased_at_s IS NOT NULL GROUP BY 1 ORDER BY 1",
-        (start_s, slice_s),
-    ).fetchall()
-    return {
-        name: [((row[0] + 1) * slice_s, max(0.0, float(row[1 + index]))) for row in rows]
-        for index, name in enumerate(_LIFE)
-    }
 
 
 def _cumulative(by_slice: dict[int, int], num_slices: int) -> list[int]:
@@ -226,11 +173,6 @@ def _rates(by_slice: dict[int, int], num_slices: int, *, slice_s: float) -> Poin
         )
         for start in range(0, num_slices - stretch, stretch)
     ]
-
-
-def _scalar(db: sqlite3.Connection, query: str) -> float | None:
-    value = db.execute(query).fetchone()[0]
-    return None if value is None else float(value)
 
 
 def _is_number(value: object) -> bool:

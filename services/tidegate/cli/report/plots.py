@@ -135,8 +135,10 @@ def _idle(run: RunData) -> Plot:
     return Plot("Idle share", "Share of their own time, over ten seconds; the bottleneck is never idle.", svg)
 
 
-def _life(run: RunData) -> Plot:
-    svg = stacked_chart("life", run.flow.life_s, x_label=SECONDS) if any(run.flow.life_s.values()) else ""
+def _stages(run: RunData) -> Plot:
+    svg = (
+        stacked_chart("stages", run.flow.stages_s, x_label=SECONDS) if any(run.flow.stages_s.values()) else ""
+    )
     return Plot(
         "Time from rollout to gradient",
         "Mean seconds of a trajectory in each stage, by the time of its training.",
@@ -163,6 +165,6 @@ _PLOTS: tuple[Callable[[RunData], Plot], ...] = (
     _throughput,
     _steps_rate,
     _idle,
-    _life,
+    _stages,
     _drops,
 )

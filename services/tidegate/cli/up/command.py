@@ -19,9 +19,9 @@ from tidegate.launch.live_run import Screen
 from tidegate.launch.preparation import prepare_model, write_datasets
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
-from tidegate.launch.services import load
 from tidegate.launch.session import RunSession, run_to_end
 from tidegate.launch.targets import parse_target
+from tidegate.runtime.loading import load
 
 
 def up(
