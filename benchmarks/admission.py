@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.process_tree import machine_busy_s, process_cpu_s
 from benchmarks.results import BenchResult, Goal, Sample, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.stage import Stage, stage
 from benchmarks.training_run import remove_folder
 from tidegate.admission import indicators
@@ -98,7 +98,9 @@ def run(setting: BenchSetting) -> BenchResult:
         remove_folder(folder)
         samples.append(sample)
         shares.append(sample.cpu_s / sample.wall_s)
-        say(f"admission {repetition + 1}: {decisions_us[-1]:.0f} µs a decision, {shares[-1]:.1%} of a core")
+        print_progress(
+            f"admission {repetition + 1}: {decisions_us[-1]:.0f} µs a decision, {shares[-1]:.1%} of a core"
+        )
     return BenchResult(
         name="admission",
         rows=[
@@ -122,7 +124,7 @@ def run(setting: BenchSetting) -> BenchResult:
 
 
 def _reports(index: int) -> Iterator[ServiceStats]:
-    """What one actor says, report after report."""
+    """The reports of one actor, one after another."""
     for number in count():
         values: dict[str, float] = {name: float(number * (index % 7 + 1)) for name in MOVING}
         values |= dict.fromkeys(STANDING, 0.0)
@@ -139,14 +141,14 @@ def _reports(index: int) -> Iterator[ServiceStats]:
 
 
 def _others(number: int) -> list[ServiceStats]:
-    """What the services say of which there is one."""
+    """The reports of the services that have one instance."""
     now_s = REPORT_PERIOD_S * number
     bins = {
         family.member(str(name)): 10.0 * number
         for family in (queue_stats.ADMITTED_IN_BIN, queue_stats.DECIDED_IN_BIN, queue_stats.TRAINED_IN_BIN)
         for name in range(16)
     }
-    said: dict[str, dict[str, float]] = {
+    reported: dict[str, dict[str, float]] = {
         "learner": {
             learner_stats.VERSION_STEP: number,
             learner_stats.BUSY_S: now_s,
@@ -169,7 +171,7 @@ def _others(number: int) -> list[ServiceStats]:
         ServiceStats(
             service, service, "ready", now_s, 0.0, {key: float(value) for key, value in values.items()}
         )
-        for service, values in said.items()
+        for service, values in reported.items()
     ]
 
 

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 from benchmarks.results import BenchResult, Goal, Sample, Side, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.training_run import Length, TrainingRun, measure_training, remove_folder, up_command
 
 REPETITIONS = 5
 TARGET_RETURN = 475.0
-SETTLE_S = 4.0
+WARM_UP_S = 4.0
 WINDOW_S = 20.0
-QUICK_SETTLE_S = 2.0
+QUICK_WARM_UP_S = 2.0
 QUICK_WINDOW_S = 6.0
 RATIO_MIN = 0.7
 STEPS_PER_CPU_S_MIN = 10_000.0
@@ -36,7 +36,7 @@ def run(setting: BenchSetting) -> BenchResult:
             done = _measure(setting, side, repetition)
             runs[side].append(done)
             samples += samples_of(done, side=side, repetition=repetition)
-            say(
+            print_progress(
                 f"cartpole {side} {repetition + 1}: {done.steady.steps / done.steady.cpu_s:,.0f} steps a CPU-second"
             )
     ours, peer = runs["tidegate"], runs["peer"]
@@ -92,15 +92,15 @@ def run(setting: BenchSetting) -> BenchResult:
 
 
 def alternating(repetition: int) -> tuple[Side, Side]:
-    """Who goes first changes, so that a machine that warms up or slows down favours nobody."""
+    """The order alternates, so that a machine that warms up or slows down favours neither side."""
     return ("tidegate", "peer") if repetition % 2 == 0 else ("peer", "tidegate")
 
 
 def lengths(setting: BenchSetting, *, target_return: float | None = None) -> Length:
-    """How long to look at one run."""
+    """How long to measure one run."""
     if setting.quick:
-        return Length(QUICK_SETTLE_S, QUICK_WINDOW_S, target_return, target_timeout_s=60.0)
-    return Length(SETTLE_S, WINDOW_S, target_return)
+        return Length(QUICK_WARM_UP_S, QUICK_WINDOW_S, target_return, target_timeout_s=60.0)
+    return Length(WARM_UP_S, WINDOW_S, target_return)
 
 
 def _measure(setting: BenchSetting, side: Side, repetition: int) -> TrainingRun:

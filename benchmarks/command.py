@@ -21,13 +21,13 @@ from benchmarks.report import (
     write_report,
 )
 from benchmarks.results import BenchResult
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.runtime.loading import load
 
 FOLDER = Path(".tidegate") / "bench"
 RUN_FILE = Path("runs") / "cartpole.yaml"
-# Columns of the tables where no terminal says how wide it is.
+# Columns of the tables where no terminal reports its width.
 FILE_WIDTH = 160
 
 
@@ -50,7 +50,7 @@ def bench(
 ) -> None:
     """Measure the platform beside plain peers, print the ratios, keep a JSON.
 
-    Exits 0 when everything could be measured, whatever the figures say.
+    Exits 0 when everything could be measured, whatever the figures are.
     """
     chosen = names or [name for name, entry in BENCHES.items() if not entry.asked_for]
     for name in chosen:
@@ -96,8 +96,8 @@ def bench(
 
 
 def _run_one(name: str, setting: BenchSetting) -> BenchResult:
-    """One bench with its own cost; what stops it is told, and the others go on."""
-    say(f"{name}: {BENCHES[name].summary}")
+    """One bench with its own cost; an error that stops it is reported, and the other benches run."""
+    print_progress(f"{name}: {BENCHES[name].summary}")
     started_s, started_cpu_s = time.monotonic(), own_tree_cpu_s()
     try:
         result = load(BENCHES[name].target)(setting)

@@ -11,15 +11,15 @@ import msgspec
 
 from benchmarks.program import Program
 from benchmarks.results import BenchResult, Goal, Row, Sample, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.steps_file import StepPoint, StepsFile
 from benchmarks.training_run import (
     STEPS_FILE,
     THREADS,
     remove_folder,
-    settle,
     sleep_until,
     up_command,
+    wait_for_training,
 )
 from tidegate.cli.accounting import RunAccounting, read_accounting
 from tidegate.cli.samples import read_samples
@@ -30,9 +30,9 @@ from tidegate.core.records import DROP_REASONS
 WASTE_MAX = 0.02
 RECOVERED_SHARE = 0.95
 NAMED_SHARE = 0.8
-# One look at throughput: several learner steps.
-LOOK_S = 3.0
-SETTLE_S = 8.0
+# One sample of throughput: several learner steps.
+SAMPLE_S = 3.0
+WARM_UP_S = 8.0
 BASELINE_S = 15.0
 RECOVERY_TIMEOUT_S = 30.0
 DISTURBED_S = 60.0
@@ -40,7 +40,7 @@ QUICK_DISTURBED_S = 15.0
 
 
 class Case(msgspec.Struct, frozen=True):
-    """``service`` becomes ``factor`` times slower in a run of ``run_file``; ``named``: whom the diagnosis may blame."""
+    """``service`` is ``factor`` times slower in a run of ``run_file``; ``named``: what the diagnosis may name."""
 
     service: str
     factor: float
@@ -66,13 +66,13 @@ class Found(msgspec.Struct, frozen=True):
     lag_max: int
     max_lag: int
     waste: float
-    blamed: dict[str, float]
+    attributed: dict[str, float]
     balanced: bool
     trained_twice: int
 
     def named(self) -> float:
-        """Share of the looks in which the diagnosis blamed the right one."""
-        return sum(share for name, share in self.blamed.items() if name in self.case.named)
+        """Share of the samples in which the diagnosis names the right bottleneck."""
+        return sum(share for name, share in self.attributed.items() if name in self.case.named)
 
 
 def run(setting: BenchSetting) -> BenchResult:
@@ -97,21 +97,21 @@ def _measure(setting: BenchSetting, case: Case) -> Found:
     command = up_command(case.run_file, folder=folder)
     steps = StepsFile(folder / STEPS_FILE)
     with Program(command, log=log, environment=THREADS) as program:
-        settle(program, folder, after_s=SETTLE_S)
+        wait_for_training(program, folder, after_s=WARM_UP_S)
         began_s = program.moment().at_s
         sleep_until(program, began_s + BASELINE_S)
-        books_before = read_accounting(folder)
+        accounting_before = read_accounting(folder)
         slowed_s = program.moment().at_s
         slow_down(lambda: pids_of(folder, case.service), factor=case.factor, duration_s=disturbed_s)
         freed_s = program.moment().at_s
-        before_per_s = rate(steps.look(), began_s, slowed_s)
+        before_per_s = rate(steps.read(), began_s, slowed_s)
         sleep_until(program, freed_s + RECOVERY_TIMEOUT_S)
-        books_after = read_accounting(folder)
-        points = list(steps.look())
-    books = read_accounting(folder)
-    # The diagnosis looks back over ten seconds: the first part of the disturbance still shows the time before it.
+        accounting_after = read_accounting(folder)
+        points = list(steps.read())
+    accounting = read_accounting(folder)
+    # The diagnosis averages over ten seconds: the first part of the disturbance still shows the time before it.
     late_s = slowed_s + disturbed_s / 2
-    blamed = Counter(
+    attributed = Counter(
         sample["bottleneck"] for sample in read_samples(folder) if late_s <= sample["at_s"] < freed_s
     )
     lags = sorted(lag for point in points if slowed_s <= point.at_s < freed_s for lag in point.lags)
@@ -122,14 +122,14 @@ def _measure(setting: BenchSetting, case: Case) -> Found:
         recovery_s=recovery_s(points, freed_s, wanted_per_s=RECOVERED_SHARE * before_per_s),
         lag_p95=lags[int(0.95 * (len(lags) - 1))] if lags else 0,
         lag_max=max(lags, default=0),
-        max_lag=books.audit.max_lag or 0,
-        waste=waste(books_before, books_after),
-        blamed={name: count / blamed.total() for name, count in blamed.items()},
-        balanced=books.audit.balanced,
-        trained_twice=books.audit.trained_twice,
+        max_lag=accounting.audit.max_lag or 0,
+        waste=waste(accounting_before, accounting_after),
+        attributed={name: count / attributed.total() for name, count in attributed.items()},
+        balanced=accounting.audit.balanced,
+        trained_twice=accounting.audit.trained_twice,
     )
     remove_folder(folder)
-    say(f"disturbances {_note(found)}")
+    print_progress(f"disturbances {_note(found)}")
     return found
 
 
@@ -139,10 +139,10 @@ def rate(points: Sequence[StepPoint], start_s: float, stop_s: float) -> float:
 
 
 def recovery_s(points: Sequence[StepPoint], freed_s: float, *, wanted_per_s: float) -> float | None:
-    """Seconds from the end of the disturbance to the first look of ``LOOK_S`` at the wanted rate."""
+    """Seconds from the end of the disturbance to the first sample of ``SAMPLE_S`` at the wanted rate."""
     last_s = points[-1].at_s if points else freed_s
-    looks = (point.at_s for point in points if freed_s <= point.at_s <= last_s - LOOK_S)
-    back = (at_s for at_s in looks if rate(points, at_s, at_s + LOOK_S) >= wanted_per_s)
+    starts = (point.at_s for point in points if freed_s <= point.at_s <= last_s - SAMPLE_S)
+    back = (at_s for at_s in starts if rate(points, at_s, at_s + SAMPLE_S) >= wanted_per_s)
     returned_s = next(back, None)
     return None if returned_s is None else returned_s - freed_s
 
@@ -165,12 +165,17 @@ def _rows(found: Found) -> list[Row]:
     return [
         row(f"{name}: lag p95", "versions", [found.lag_p95], goal=Goal(found.max_lag, "at_most", "figure")),
         row(f"{name}: waste", "share", [found.waste], goal=Goal(WASTE_MAX, "at_most", "figure")),
-        row(f"{name}: blamed", "share", [found.named()], goal=Goal(NAMED_SHARE, "at_least", "figure")),
+        row(
+            f"{name}: bottleneck named",
+            "share",
+            [found.named()],
+            goal=Goal(NAMED_SHARE, "at_least", "figure"),
+        ),
         row(
             f"{name}: back to 95 %",
             "s",
             [found.recovery_s if found.recovery_s is not None else RECOVERY_TIMEOUT_S],
-            goal=Goal(RECOVERY_TIMEOUT_S - LOOK_S, "at_most", "figure"),
+            goal=Goal(RECOVERY_TIMEOUT_S - SAMPLE_S, "at_most", "figure"),
         ),
         row(f"{name}: trajectories/s", "1/s", [found.during_per_s], [found.before_per_s]),
     ]
@@ -184,7 +189,7 @@ def _sample(found: Found) -> Sample:
         "balanced": float(found.balanced),
         "trained_twice": float(found.trained_twice),
         "recovery_s": -1.0 if found.recovery_s is None else found.recovery_s,
-        **{f"blamed.{name}": share for name, share in found.blamed.items()},
+        **{f"bottleneck.{name}": share for name, share in found.attributed.items()},
     }
     return Sample(
         side="tidegate",
@@ -199,11 +204,11 @@ def _sample(found: Found) -> Sample:
 
 
 def _note(found: Found) -> str:
-    blamed = ", ".join(f"{name} {share:.0%}" for name, share in sorted(found.blamed.items()))
+    attributed = ", ".join(f"{name} {share:.0%}" for name, share in sorted(found.attributed.items()))
     back = "not back in time" if found.recovery_s is None else f"back to 95 % after {found.recovery_s:.1f} s"
     return (
         f"{found.case.service} {found.case.factor:g} times slower: {found.before_per_s:.1f} to"
         f" {found.during_per_s:.1f} trajectories/s, lag p95 {found.lag_p95} and at most {found.lag_max} of"
-        f" {found.max_lag}, waste {found.waste:.2%}, blamed: {blamed}; {back};"
+        f" {found.max_lag}, waste {found.waste:.2%}, bottleneck: {attributed}; {back};"
         f" {'balanced' if found.balanced else 'NOT balanced'}, {found.trained_twice} trained twice"
     )

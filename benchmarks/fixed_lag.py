@@ -1,4 +1,4 @@
-"""One process of the staleness bench: trains the character model at an exact lag, again and again as it is told.
+"""One process of the staleness bench: trains the character model at an exact lag, once for each request.
 
 Reads one ``Cell`` a line from standard input and answers each with one ``CellResult``. Every completion comes from the
 policy exactly ``lag`` versions before the update it takes part in, which is the worst that a budget of that size allows
@@ -107,7 +107,7 @@ def _solved(model: CharLm, seed: int) -> float:
 def _rollouts(
     model: CharLm, problems: list[Problem], *, number: int, lag: int, generator: torch.Generator
 ) -> list[Trajectory]:
-    """A batch for update ``number``, scored, as environments hand it on."""
+    """A batch for update ``number``, scored, as environments publish it."""
     prompts = [encode_prompt(problem.prompt) for problem in problems]
     completions = generate(
         model,

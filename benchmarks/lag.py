@@ -1,7 +1,7 @@
 """What the staleness budget buys and costs: a table over ``max_lag``, with V-trace and with no correction.
 
 Every run makes the same number of updates. On the way the run with V-trace gives steps and time to the target; the
-mean return at the end is what tells the objectives apart.
+mean return at the end is what distinguishes the objectives.
 """
 
 import statistics
@@ -12,7 +12,7 @@ import msgspec
 
 from benchmarks.program import Program
 from benchmarks.results import BenchResult, Goal, Row, Sample, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.steps_file import StepsFile, first_reaching
 from benchmarks.training_run import STEPS_FILE, THREADS, remove_folder, up_command
 from tidegate.cli.up.summary import read_summary
@@ -38,8 +38,8 @@ class Audited(msgspec.Struct, frozen=True):
     trained_twice: int
 
 
-class Books(msgspec.Struct, frozen=True):
-    """What is read of ``summary.json`` (``cli.up.summary`` writes more)."""
+class SummaryFile(msgspec.Struct, frozen=True):
+    """The fields read from ``summary.json`` (``cli.up.summary`` writes more)."""
 
     audit: Audited
     steps_per_cpu_s: float
@@ -74,7 +74,7 @@ def run(setting: BenchSetting) -> BenchResult:
     """Seeds outermost, so that an interrupted round is balanced.
 
     Raises:
-        UnavailableError: a platform made no update, or left no books.
+        UnavailableError: a platform made no update, or wrote no summary.
     """
     updates = QUICK_UPDATES if setting.quick else UPDATES
     runs: list[LagRun] = []
@@ -82,7 +82,7 @@ def run(setting: BenchSetting) -> BenchResult:
         for max_lag in QUICK_MAX_LAGS if setting.quick else MAX_LAGS:
             for objective in OBJECTIVES:
                 runs.append(_measure(setting, max_lag, objective, seed, updates=updates))
-                say(
+                print_progress(
                     f"lag {max_lag} {objective} seed {seed}: return {runs[-1].final_return:.0f},"
                     f" lag {runs[-1].lag_mean:.2f} on average, {runs[-1].lag_max} at most"
                 )
@@ -121,11 +121,11 @@ def _measure(setting: BenchSetting, max_lag: int, objective: Objective, seed: in
     with Program(command, log=log, environment=THREADS) as program:
         program.wait(timeout_s=2 * RUN_TIMEOUT_S)
         whole = program.end()
-        points = [point for point in StepsFile(folder / STEPS_FILE).look() if point.step <= updates]
-    books = _books(folder)
-    if books is None or len(points) < 2:
+        points = [point for point in StepsFile(folder / STEPS_FILE).read() if point.step <= updates]
+    summary = _read_summary(folder)
+    if summary is None or len(points) < 2:
         raise UnavailableError(
-            f"The run of max_lag {max_lag} made no update or left no books",
+            f"The run of max_lag {max_lag} made no update or wrote no summary",
             why=last_line(log),
             fix=f"see {log} and the logs in {folder}",
         )
@@ -139,7 +139,7 @@ def _measure(setting: BenchSetting, max_lag: int, objective: Objective, seed: in
         steps=last.env_steps,
         seconds=last.at_s - first.at_s,
         steps_per_s=(last.env_steps - first.env_steps) / (last.at_s - first.at_s),
-        steps_per_cpu_s=books.steps_per_cpu_s,
+        steps_per_cpu_s=summary.steps_per_cpu_s,
         whole_wall_s=whole.at_s - program.started_at_s,
         whole_cpu_s=whole.cpu_s,
         steps_to_target=reached.env_steps if reached is not None else None,
@@ -147,16 +147,16 @@ def _measure(setting: BenchSetting, max_lag: int, objective: Objective, seed: in
         final_return=last.mean_return or 0.0,
         lag_mean=sum(point.lag_mean for point in points) / len(points),
         lag_max=max(point.lag_max for point in points),
-        balanced=books.audit.balanced,
-        max_lag_trained=books.audit.max_lag_trained,
-        trained_twice=books.audit.trained_twice,
+        balanced=summary.audit.balanced,
+        max_lag_trained=summary.audit.max_lag_trained,
+        trained_twice=summary.audit.trained_twice,
     )
 
 
-def _books(folder: Path) -> Books | None:
-    """What the run said about itself when it ended; None when it came to no update or wrote no books."""
+def _read_summary(folder: Path) -> SummaryFile | None:
+    """The run's own summary; None when it made no update or wrote none."""
     try:
-        return msgspec.convert(read_summary(folder), Books)
+        return msgspec.convert(read_summary(folder), SummaryFile)
     except msgspec.ValidationError:
         return None
 

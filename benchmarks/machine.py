@@ -1,4 +1,4 @@
-"""What the figures were measured on; without it nobody could compare them."""
+"""What the figures were measured on; without it figures cannot be compared."""
 
 import importlib.metadata
 import os

@@ -9,8 +9,8 @@ from benchmarks.setting import BenchSetting
 from benchmarks.training_run import (
     THREADS,
     remove_folder,
-    settle,
     up_command,
+    wait_for_training,
 )
 from tidegate.core.errors import UnavailableError
 from tidegate.launch.run_folder import read_processes
@@ -62,7 +62,7 @@ def _measure(setting: BenchSetting, repetition: int) -> dict[str, tuple[float, b
     log = folder.with_name(f"{folder.name}.log")
     length = lengths(setting)
     with Program(up_command(setting.run_file, folder=folder), log=log, environment=THREADS) as program:
-        settle(program, folder, after_s=length.settle_s + length.window_s)
+        wait_for_training(program, folder, after_s=length.warm_up_s + length.window_s)
         record = read_processes(folder)
         if record is None:
             raise UnavailableError(f"{folder} names no processes")

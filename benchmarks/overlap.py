@@ -3,7 +3,7 @@
 Three cases: answers as they are, short and alike; rollouts that take as long as if their lengths differed tenfold; and
 verifiers besides that answer after a while, with a heavy tail. Waiting burns no CPU, as on an accelerator that writes
 few long answers as slowly as many, so two cores show what a batch waits for. All runs hold the same processes, slots
-and cores for as long as they last: a second of each costs the same. Time counts from the first look at held-out
+and cores for as long as they last: a second of each costs the same. Time counts from the first evaluation at held-out
 problems, which every run takes of the same policy before its first rollout.
 """
 
@@ -15,15 +15,15 @@ import msgspec
 
 from benchmarks.program import Program
 from benchmarks.results import BenchResult, Goal, Row, Sample, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.steps_file import StepsFile
 from benchmarks.training_run import (
     STEPS_FILE,
     THREADS,
     remove_folder,
-    settle,
     sleep_until,
     up_command,
+    wait_for_training,
 )
 from tidegate.cli.accounting import read_accounting
 from tidegate.core.errors import UnavailableError
@@ -49,13 +49,13 @@ RUN_TIMEOUT_S = 240.0
 QUICK_RUN_S = 15.0
 POLL_S = 0.5
 TARGET_SOLVED = 0.75
-# The mean of so many looks at held-out problems is what a run stands at: one of 256 problems is ±0.03.
-LOOKS = 3
+# A run has solved the mean of its last evaluations on held-out problems: one of 256 problems is ±0.03.
+EVALUATIONS = 3
 FASTER_GOAL = 2.5
 
 
-class Look(msgspec.Struct, frozen=True):
-    """Share of held-out problems solved, so many seconds after the first look."""
+class Evaluation(msgspec.Struct, frozen=True):
+    """Share of held-out problems solved, so many seconds after the first evaluation."""
 
     after_s: float
     solved: float
@@ -71,7 +71,7 @@ class OverlapRun(msgspec.Struct, frozen=True):
     case: str
     max_lag: int
     seed: int
-    looks: list[Look]
+    evaluations: list[Evaluation]
     updates: int
     updates_per_s: float
     lag_mean: float
@@ -82,12 +82,14 @@ class OverlapRun(msgspec.Struct, frozen=True):
     balanced: bool
 
     def stood_at(self, after_s: float) -> float:
-        """Share solved at a moment: the mean of the last looks by then."""
-        return statistics.fmean([each.solved for each in self.looks if each.after_s <= after_s][-LOOKS:])
+        """Share solved at a moment: the mean of the last evaluations by then."""
+        return statistics.fmean(
+            [each.solved for each in self.evaluations if each.after_s <= after_s][-EVALUATIONS:]
+        )
 
     def reached_s(self) -> float | None:
         """Seconds until it stood at the target; None if it never did."""
-        return reached_s(self.looks)
+        return reached_s(self.evaluations)
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -140,12 +142,15 @@ def _measure(setting: BenchSetting, case: str, max_lag: int, seed: int) -> Overl
     limit_s = QUICK_RUN_S if setting.quick else RUN_TIMEOUT_S
     steps = StepsFile(folder / STEPS_FILE)
     with Program(command, log=log, environment=THREADS) as program:
-        settle(program, folder, after_s=0.0)
+        wait_for_training(program, folder, after_s=0.0)
         before = program.moment()
-        while reached_s(looks := _looks(folder)) is None and program.moment().at_s - before.at_s < limit_s:
+        while (
+            reached_s(evaluations := _evaluations(folder)) is None
+            and program.moment().at_s - before.at_s < limit_s
+        ):
             sleep_until(program, program.moment().at_s + POLL_S)
         after = program.moment()
-        points = list(steps.look())
+        points = list(steps.read())
     audit = read_accounting(folder).audit
     remove_folder(folder)
     dropped = sum(audit.dropped.get(reason, 0) for reason in ("stale", "expired"))
@@ -153,7 +158,7 @@ def _measure(setting: BenchSetting, case: str, max_lag: int, seed: int) -> Overl
         case=case,
         max_lag=max_lag,
         seed=seed,
-        looks=looks,
+        evaluations=evaluations,
         updates=len(points),
         updates_per_s=(len(points) - 1) / max(POLL_S, points[-1].at_s - points[0].at_s),
         lag_mean=statistics.fmean(point.lag_mean for point in points),
@@ -163,25 +168,26 @@ def _measure(setting: BenchSetting, case: str, max_lag: int, seed: int) -> Overl
         cpu_s=after.cpu_s - before.cpu_s,
         balanced=audit.balanced,
     )
-    say(f"{case}, max_lag {max_lag}, seed {seed}: {found.updates} updates, {_when(found)}")
+    print_progress(f"{case}, max_lag {max_lag}, seed {seed}: {found.updates} updates, {_when(found)}")
     return found
 
 
-def _looks(folder: Path) -> list[Look]:
+def _evaluations(folder: Path) -> list[Evaluation]:
     evaluations = list(read_events(folder, "evaluation"))
     if not evaluations:
         raise UnavailableError(f"{folder} has no evaluation of its first policy", fix="see its logs")
     began_s = evaluations[0]["at_s"]
-    return [Look(each["at_s"] - began_s, each["solved_share"]) for each in evaluations]
+    return [Evaluation(each["at_s"] - began_s, each["solved_share"]) for each in evaluations]
 
 
-def reached_s(looks: Sequence[Look]) -> float | None:
-    """Seconds until the mean of the last looks was at the target; None if it never was."""
+def reached_s(evaluations: Sequence[Evaluation]) -> float | None:
+    """Seconds until the mean of the last evaluations was at the target; None if it never was."""
     return next(
         (
-            looks[last].after_s
-            for last in range(LOOKS - 1, len(looks))
-            if statistics.fmean(each.solved for each in looks[last + 1 - LOOKS : last + 1]) >= TARGET_SOLVED
+            evaluations[last].after_s
+            for last in range(EVALUATIONS - 1, len(evaluations))
+            if statistics.fmean(each.solved for each in evaluations[last + 1 - EVALUATIONS : last + 1])
+            >= TARGET_SOLVED
         ),
         None,
     )
@@ -254,6 +260,9 @@ def _sample(each: OverlapRun) -> Sample:
             "lag_max": float(each.lag_max),
             "waste": each.waste,
             "balanced": float(each.balanced),
-            **{f"solved after {look.after_s:.1f} s": look.solved for look in each.looks},
+            **{
+                f"solved after {evaluation.after_s:.1f} s": evaluation.solved
+                for evaluation in each.evaluations
+            },
         },
     )

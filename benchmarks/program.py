@@ -94,7 +94,7 @@ class Program:
         return Moment(time.time(), cpu_s, machine_busy_s() - self._machine_started_s)
 
     def require_alive(self) -> None:
-        """Notice an end that nobody asked for.
+        """Check that the program has not ended by itself.
 
         Raises:
             UnavailableError: the program ended.

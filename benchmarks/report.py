@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 class BenchReport(msgspec.Struct, frozen=True):
-    """Everything of one round. ``load_at_end`` beside the machine's ``load_at_start`` says how alone it was."""
+    """Everything of one round. ``load_at_end`` beside the machine's ``load_at_start`` shows how idle it was."""
 
     format: int
     started_at_s: float

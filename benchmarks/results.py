@@ -108,7 +108,7 @@ def row(
 
 
 class BenchResult(msgspec.Struct, frozen=True):
-    """One bench. ``notes`` explain, ``table`` is text to print as it stands, ``problem`` says why it stopped."""
+    """One bench. ``notes`` explain, ``table`` is text to print unchanged, ``problem`` is why it stopped."""
 
     name: str
     rows: list[Row]

@@ -27,7 +27,7 @@ class BenchSetting(msgspec.Struct, frozen=True):
         return 1 if self.quick else usual
 
 
-def say(text: str) -> None:
-    """Progress, on standard error: a whole round of benches takes many minutes."""
+def print_progress(text: str) -> None:
+    """Print progress to standard error: a whole round of benches takes many minutes."""
     sys.stderr.write(f"bench: {text}\n")
     sys.stderr.flush()

@@ -17,7 +17,7 @@ import msgspec
 
 from benchmarks.cells import Cell, CellResult
 from benchmarks.results import BenchResult, Sample
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.training_run import THREADS
 from tidegate.algorithms.grpo_settings import GrpoSettings
 from tidegate.cli.report.figures import line_chart
@@ -55,7 +55,7 @@ def run(setting: BenchSetting) -> BenchResult:
     """Every cell of the table, as many at a time as there are cores; seeds outermost.
 
     Raises:
-        UnavailableError: a worker died; the message says with what.
+        UnavailableError: a worker died; the message names its log.
     """
     updates = QUICK_UPDATES if setting.quick else UPDATES
     cells = [
@@ -85,7 +85,7 @@ def run(setting: BenchSetting) -> BenchResult:
 
 
 def measure(cells: Sequence[Cell], *, folder: Path) -> list[CellResult]:
-    """Hand each cell to the next free worker; in the order of the cells."""
+    """Give each cell to the next free worker; returns results in the order of the cells."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = iter(enumerate(cells))
     lock = threading.Lock()
@@ -111,7 +111,7 @@ def measure(cells: Sequence[Cell], *, folder: Path) -> list[CellResult]:
                         problems.append(f"worker {number} died: see {log}")
                     return
                 found[position] = msgspec.json.decode(line, type=CellResult)
-                say(_progress(found[position], done=len(found), of=len(cells)))
+                print_progress(_progress(found[position], done=len(found), of=len(cells)))
             process.stdin.close()
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(os.cpu_count() or 1)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchmarks.program import Program
 from benchmarks.results import BenchResult, Goal, Sample, row
-from benchmarks.setting import BenchSetting, say
-from benchmarks.training_run import THREADS, remove_folder, settle, up_command
+from benchmarks.setting import BenchSetting, print_progress
+from benchmarks.training_run import THREADS, remove_folder, up_command, wait_for_training
 from tidegate.launch.run_folder import RUN_JSON
 
 REPETITIONS = 5
@@ -42,7 +42,7 @@ def run(setting: BenchSetting) -> BenchResult:
                 details=found,
             )
         )
-        say(f"startup {repetition + 1}: {found['first gradient']:.1f} s")
+        print_progress(f"startup {repetition + 1}: {found['first gradient']:.1f} s")
     names = sorted(starts[0], key=lambda name: starts[0][name])
     return BenchResult(
         name="startup",
@@ -67,7 +67,7 @@ def _measure(setting: BenchSetting, name: str) -> tuple[dict[str, float], float,
     folder = setting.folder / f"startup-{name}"
     log = folder.with_name(f"{folder.name}.log")
     with Program(up_command(setting.run_file, folder=folder), log=log, environment=THREADS) as program:
-        first_gradient_at_s = settle(program, folder, after_s=0.0)
+        first_gradient_at_s = wait_for_training(program, folder, after_s=0.0)
         moment = program.moment()
         events = _events(folder)
     remove_folder(folder)

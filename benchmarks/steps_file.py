@@ -22,16 +22,15 @@ class StepPoint(msgspec.Struct, frozen=True):
 
 
 class StepsFile:
-    """Reads what was appended since the last look; a line that is still being written waits for the next."""
+    """Reads the lines appended since the last call; a line that is still being written waits for the next call."""
 
     def __init__(self, path: Path) -> None:
-        """The file need not be there yet."""
         self._path = path
         self._decoder = msgspec.json.Decoder(StepPoint)
         self._read_bytes = 0
         self.points: list[StepPoint] = []
 
-    def look(self) -> list[StepPoint]:
+    def read(self) -> list[StepPoint]:
         """All points so far."""
         try:
             with self._path.open("rb") as file:

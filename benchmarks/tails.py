@@ -11,15 +11,15 @@ import msgspec
 
 from benchmarks.program import Program
 from benchmarks.results import BenchResult, Row, Sample, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.steps_file import StepPoint, StepsFile, first_reaching
 from benchmarks.training_run import (
     STEPS_FILE,
     THREADS,
     remove_folder,
-    settle,
     sleep_until,
     up_command,
+    wait_for_training,
 )
 from tidegate.cli.accounting import read_accounting
 
@@ -103,16 +103,16 @@ def _measure(setting: BenchSetting, tail: Tail, max_lag: int, seed: int) -> Tail
     )
     steps = StepsFile(folder / STEPS_FILE)
     with Program(command, log=log, environment=THREADS) as program:
-        first_gradient_at_s = settle(program, folder, after_s=0.0)
+        first_gradient_at_s = wait_for_training(program, folder, after_s=0.0)
         before = program.moment()
         sleep_until(program, first_gradient_at_s + (QUICK_RUN_S if setting.quick else RUN_S))
         after = program.moment()
-        points = list(steps.look())
+        points = list(steps.read())
     balanced = read_accounting(folder).audit.balanced
     remove_folder(folder)
     found = _summary(tail, max_lag, seed, points, wall_s=after.at_s - before.at_s)
     found = msgspec.structs.replace(found, cpu_s=after.cpu_s - before.cpu_s, balanced=balanced)
-    say(
+    print_progress(
         f"tails {tail} max_lag {max_lag} seed {seed}: {found.samples_per_s:.1f} samples/s, learner idle"
         f" {found.learner_idle:.0%}, return {found.return_early:.0f} after {EARLY_S:g} s, lag {found.lag_mean:.1f}"
     )

@@ -16,7 +16,7 @@ import msgspec
 from benchmarks.cartpole import alternating, lengths
 from benchmarks.peers.otlp_sink import Counts
 from benchmarks.results import BenchResult, Goal, Sample, Side, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.training_run import Window, measure_beside, remove_folder, up_command
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.ports import LOOPBACK, pick_ports
@@ -50,7 +50,7 @@ def run(setting: BenchSetting) -> BenchResult:
             found = _beside(setting, repetition, endpoint=endpoint)
             for side in SIDES:
                 windows[side].append(found[side])
-            say(
+            print_progress(
                 f"telemetry {repetition + 1}: "
                 + ", ".join(f"{side} {rate(found[side]):,.0f} steps a CPU-second" for side in SIDES)
             )
@@ -62,7 +62,7 @@ def run(setting: BenchSetting) -> BenchResult:
         raise UnavailableError(
             "Telemetry was on and nothing arrived",
             why=f"{counts.trace_exports} exports of traces, {counts.metric_exports} of metrics",
-            fix="the ratio would say nothing: see the logs of a run with telemetry.otlp_endpoint set",
+            fix="the ratio would mean nothing: see the logs of a run with telemetry.otlp_endpoint set",
         )
     return BenchResult(
         name="telemetry",

@@ -54,7 +54,7 @@ class TrainingRun(msgspec.Struct, frozen=True):
 class Length(msgspec.Struct, frozen=True):
     """Seconds after the first gradient before the window begins, of the window, and at most until the target."""
 
-    settle_s: float
+    warm_up_s: float
     window_s: float
     target_return: float | None = None
     target_timeout_s: float = 120.0
@@ -83,13 +83,13 @@ def measure_training(command: Sequence[str], *, folder: Path, length: Length) ->
         begun = program.moment()
         _wait_for_first_gradient(program, steps)
         first = steps.points[0]
-        sleep_until(program, first.at_s + length.settle_s)
-        steady_from, at_start, names_before = program.moment(), steps.look()[-1], _by_process(program, folder)
+        sleep_until(program, first.at_s + length.warm_up_s)
+        steady_from, at_start, names_before = program.moment(), steps.read()[-1], _by_process(program, folder)
         sleep_until(program, steady_from.at_s + length.window_s)
-        steady_to, at_end, names_after = program.moment(), steps.look()[-1], _by_process(program, folder)
+        steady_to, at_end, names_after = program.moment(), steps.read()[-1], _by_process(program, folder)
         if length.target_return is not None:
             _wait_for_target(program, steps, length)
-        points = list(steps.look())
+        points = list(steps.read())
     reached = (
         first_reaching(points, mean_return=length.target_return) if length.target_return is not None else None
     )
@@ -113,10 +113,10 @@ def measure_training(command: Sequence[str], *, folder: Path, length: Length) ->
 def measure_beside(
     commands: Mapping[str, Sequence[str]], folders: Mapping[str, Path], length: Length
 ) -> dict[str, Window]:
-    """Run programs at the same time and look at all of them through the same window.
+    """Run programs at the same time and measure all of them over the same window.
 
     What the rest of the machine does then happens to all of them, which leaves the difference between them: for that
-    it is the sharper measurement, and no figure of it says how fast one of them is alone.
+    it is the sharper measurement, and no figure of it shows how fast one of them is alone.
 
     Raises:
         UnavailableError: one ended by itself, or no gradient came in time.
@@ -134,18 +134,18 @@ def measure_beside(
         for name, program in programs.items():
             _wait_for_first_gradient(program, steps[name])
         watched = next(iter(programs.values()))
-        sleep_until(watched, time.time() + length.settle_s)
-        before = {name: (program.moment(), steps[name].look()[-1]) for name, program in programs.items()}
+        sleep_until(watched, time.time() + length.warm_up_s)
+        before = {name: (program.moment(), steps[name].read()[-1]) for name, program in programs.items()}
         sleep_until(watched, time.time() + length.window_s)
-        after = {name: (program.moment(), steps[name].look()[-1]) for name, program in programs.items()}
+        after = {name: (program.moment(), steps[name].read()[-1]) for name, program in programs.items()}
     return {
         name: _window(before[name][0], after[name][0], before[name][1], after[name][1], {})
         for name in programs
     }
 
 
-def settle(program: Program, folder: Path, *, after_s: float) -> float:
-    """Return ``after_s`` seconds after the first gradient; gives the first gradient's time since the epoch.
+def wait_for_training(program: Program, folder: Path, *, after_s: float) -> float:
+    """Return ``after_s`` seconds after the first gradient, with that gradient's time since the epoch.
 
     Raises:
         UnavailableError: the program ended by itself, or no gradient came in time.
@@ -159,7 +159,7 @@ def settle(program: Program, folder: Path, *, after_s: float) -> float:
 
 def _wait_for_first_gradient(program: Program, steps: StepsFile) -> None:
     deadline_s = time.monotonic() + FIRST_GRADIENT_TIMEOUT_S
-    while not steps.look():
+    while not steps.read():
         program.require_alive()
         if time.monotonic() > deadline_s:
             raise DeadlineError(
@@ -169,11 +169,11 @@ def _wait_for_first_gradient(program: Program, steps: StepsFile) -> None:
 
 
 def _wait_for_target(program: Program, steps: StepsFile, length: Length) -> None:
-    """A run that does not reach it in time is told as such; it spoils no other figure."""
+    """A run that does not reach it in time is reported as such; it affects no other figure."""
     assert length.target_return is not None
     deadline_s = time.monotonic() + length.target_timeout_s
     while time.monotonic() < deadline_s:
-        if first_reaching(steps.look(), mean_return=length.target_return) is not None:
+        if first_reaching(steps.read(), mean_return=length.target_return) is not None:
             return
         program.require_alive()
         time.sleep(POLL_S)

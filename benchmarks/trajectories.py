@@ -25,7 +25,7 @@ from benchmarks.cartpole import alternating
 from benchmarks.payloads import VERSION, Payload, payloads
 from benchmarks.process_tree import machine_busy_s, own_tree_cpu_s
 from benchmarks.results import BenchResult, Goal, Row, Sample, Side, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.stage import Stage, stage
 from benchmarks.training_run import THREADS, remove_folder
 from tidegate.core.errors import DeadlineError, TidegateError
@@ -39,7 +39,7 @@ from tidegate.wire.subjects import HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
 
 REPETITIONS = 5
 RATIO_MIN = 0.7
-# Publishes under way at once, as from eight actors with two unacknowledged each.
+# Publishes in flight at once, as from eight actors with two unacknowledged each.
 CONCURRENCY = 16
 STREAM_KIND = "TRAJECTORIES"
 SHARD = 0
@@ -85,7 +85,7 @@ def run(setting: BenchSetting) -> BenchResult:
             folder = setting.folder / f"trajectories-{side}-{repetition}"
             done.append(uvloop.run(_round(setting, side, folder)))
             remove_folder(folder)
-            say(
+            print_progress(
                 f"trajectories {side} {repetition + 1}: "
                 + ", ".join(f"{t.megabytes / t.wall_s:.1f} MB/s" for t in done[-1])
             )
@@ -115,7 +115,7 @@ def run(setting: BenchSetting) -> BenchResult:
             for transfer in of_round
         ],
         notes=[
-            f"{CONCURRENCY} publishes under way at once on both sides; both readers fetch equally many a batch"
+            f"{CONCURRENCY} publishes in flight at once on both sides; both readers fetch equally many a batch"
         ],
     )
 
@@ -241,7 +241,7 @@ async def _measure(
 ) -> Transfer:
     await _send_all(running, send, [prepare(each) for each in itertools.islice(numbers, WARM_UP_MESSAGES)])
     chosen = [prepare(each) for each in itertools.islice(numbers, payload.messages)]
-    # An actor never holds thousands of records: no collection is to look at them while the clock runs.
+    # An actor never holds thousands of records: no garbage collection may scan them while the clock runs.
     gc.collect()
     gc.freeze()
     cpu_s, busy_s, started_s = own_tree_cpu_s(), machine_busy_s(), time.monotonic()

@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.program import Program
 from benchmarks.results import BenchResult, Goal, Sample, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.training_run import STEPS_FILE, THREADS, up_command
 from tidegate.core.errors import UnavailableError
 from tidegate.launch.run_file import read_run_file
@@ -27,7 +27,7 @@ UPDATES = 12
 QUICK_UPDATES = 3
 RUN_TIMEOUT_S = 3600.0
 SOURCES = Path(__file__).parents[1]
-# The last so many of the updates say what was reached.
+# The result is the mean over so many last updates.
 REACHED_SHARE = 1 / 3
 
 
@@ -74,7 +74,9 @@ def run(setting: BenchSetting) -> BenchResult:
         ours = _platform(setting, seed=seed, updates=updates)
         theirs = _peer(setting, python, seed=seed, updates=updates)
         pairs.append((ours, theirs))
-        say(f"seed {seed}: {ours.seconds:.0f} s beside {theirs.seconds:.0f} s for {updates - 1} updates")
+        print_progress(
+            f"seed {seed}: {ours.seconds:.0f} s beside {theirs.seconds:.0f} s for {updates - 1} updates"
+        )
     batch_size = read_run_file(RUN_FILE, []).file.batch_size
     completions = (updates - 1) * batch_size
 

@@ -19,7 +19,7 @@ from benchmarks.cartpole import alternating
 from benchmarks.peers.raw_stream import METHOD, OPTIONS, SERVICE
 from benchmarks.process_tree import machine_busy_s, own_tree_cpu_s
 from benchmarks.results import BenchResult, Goal, Sample, Side, row
-from benchmarks.setting import BenchSetting, say
+from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.stage import stage
 from benchmarks.training_run import THREADS, remove_folder
 from tidegate.actor.main import FREED_BYTES_KEPT
@@ -89,7 +89,7 @@ async def _run(setting: BenchSetting, folder: Path) -> BenchResult:
         for repetition in range(setting.repeat(REPETITIONS)):
             for side in alternating(repetition):
                 samples.append(await _measure(pulls[side], side, repetition, mib=mib))
-            say(
+            print_progress(
                 f"weights {repetition + 1}: "
                 + ", ".join(f"{each.side} {each.per_s:,.0f} MB/s" for each in samples[-2:])
             )

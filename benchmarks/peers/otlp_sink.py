@@ -1,4 +1,4 @@
-"""An OTLP/gRPC receiver that takes everything and keeps nothing; it says now and then how much came.
+"""An OTLP/gRPC receiver that accepts everything and keeps nothing; it prints now and then how much it received.
 
 Usage: ``python -m benchmarks.peers.otlp_sink ADDRESS COUNTS_FILE``; ends at SIGTERM.
 """

@@ -89,7 +89,7 @@ def _untyped(name: str) -> Any:
 
 
 def main() -> None:
-    """Train, and say so line by line."""
+    """Train, and print one line per update."""
     setting = msgspec.json.decode(sys.argv[1], type=PeerSetting)
     torch.set_num_threads(setting.threads)
     recorder = Recorder(setting)

@@ -93,7 +93,7 @@ def render(
     release: str = "t",
     namespace: str = "space",
 ) -> list[Manifest]:
-    """The same as objects, anew for every caller."""
+    """The same as objects; each caller gets a copy."""
     return documents(render_text(preset, values, release=release, namespace=namespace))
 
 

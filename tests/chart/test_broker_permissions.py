@@ -33,7 +33,7 @@ HEARD_TIMEOUT_S = 60.0
 TASKS = TOPOLOGY.task_consumer("main", ack_wait_s=5.0, max_running=4)
 ROLLOUTS = TOPOLOGY.rollout_consumer("e", ack_wait_s=5.0, max_running=4)
 TRAJECTORIES = TOPOLOGY.trajectory_consumer(0)
-# Subjects of streams by who publishes them; what everybody may publish stands apart.
+# Subjects of streams by their publishers, except those that every service may publish.
 PUBLISHERS = {
     TOPOLOGY.tasks("main"): {"task-queue"},
     TOPOLOGY.rollouts("e"): {"actor"},
@@ -269,7 +269,7 @@ async def test_admission_tunes_the_actors_consumer_and_reads_nothing_from_it(ser
     await operator.close()
 
 
-async def test_everybody_hears_statistics_and_nobody_hears_work(server: Server) -> None:
+async def test_every_service_receives_statistics_and_none_receives_work(server: Server) -> None:
     operator = await server.client("operator")
     for service in SERVICES:
         client = await server.client(service)

@@ -71,7 +71,7 @@ def permitted(objects: list[Manifest], caller: str, called: str, port: int) -> b
 
 
 def flows(objects: list[Manifest], components: tuple[str, ...]) -> set[Flow]:
-    """Every flow between two components that the policies let through; a port nobody knows stands for all of them."""
+    """Every flow between two components that the policies let through; an unknown port represents all ports."""
     found: set[Flow] = set()
     for caller, called in itertools.product(components, repeat=2):
         if permitted(objects, caller, called, 50_000):

@@ -43,9 +43,9 @@ def test_autoscaler_asks_admission_and_never_shares_the_actors() -> None:
     ids=str,
 )
 def test_missing_api_is_named_with_what_to_do(values: dict[str, Any]) -> None:
-    said = refusal(values)
-    assert "this cluster has no " in said
-    assert "--api-versions" in said
+    output = refusal(values)
+    assert "this cluster has no " in output
+    assert "--api-versions" in output
 
 
 def test_queue_label_reaches_who_needs_quota() -> None:

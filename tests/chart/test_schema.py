@@ -133,7 +133,7 @@ def test_run_of_every_preset_holds_together(preset: str) -> None:
 
 
 def test_large_integers_of_a_run_file_stay_integers() -> None:
-    # Helm's own YAML would write 1.073741824e+09, which is no integer to whoever reads it.
+    # Helm's own YAML would write 1.073741824e+09, which is no integer to a reader.
     values = {"run.trajectory_store.max_resident_bytes": 1 << 30}
     mounted = named(render(values=values), "ConfigMap", "t-run")["data"]["run.yaml"]
     assert yaml.safe_load(mounted)["trajectory_store"]["max_resident_bytes"] == 1 << 30

@@ -24,7 +24,7 @@ from tools import chart_readme
 pytestmark = pytest.mark.chart
 
 GOLDEN = Path(__file__).parent / "golden"
-# TIDEGATE_UPDATE_GOLDEN=1 pytest tests/chart/test_texts.py writes them anew; read the difference before committing it.
+# TIDEGATE_UPDATE_GOLDEN=1 pytest tests/chart/test_texts.py regenerates them; read the difference before committing it.
 UPDATE = os.environ.get("TIDEGATE_UPDATE_GOLDEN") == "1"
 
 
@@ -66,13 +66,13 @@ def test_version_has_an_entry_in_changelog_and_upgrading() -> None:
 
 
 def test_chart_says_what_it_is() -> None:
-    said = chart()
+    metadata = chart()
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert said["apiVersion"] == "v2"
-    assert f'\nversion = "{said["appVersion"]}"\n' in project
-    assert said["kubeVersion"]
-    assert said["maintainers"]
-    assert "dependencies" not in said  # a fresh clone installs without network
+    assert metadata["apiVersion"] == "v2"
+    assert f'\nversion = "{metadata["appVersion"]}"\n' in project
+    assert metadata["kubeVersion"]
+    assert metadata["maintainers"]
+    assert "dependencies" not in metadata  # a fresh clone installs without network
 
 
 def test_templates_neither_look_anything_up_nor_draw_lots() -> None:

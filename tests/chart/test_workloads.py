@@ -37,7 +37,7 @@ def drain_timeout_of(objects: list[Manifest]) -> float:
 
 
 @pytest.mark.parametrize("preset", ["", *PRESETS])
-def test_nobody_but_kubectl_and_autoscalers_sets_the_number_of_actors(preset: str) -> None:
+def test_only_kubectl_and_autoscalers_set_the_number_of_actors(preset: str) -> None:
     rendered = {each["metadata"]["name"]: each for each in workloads(render(preset))}
     for name in SCALABLE:
         assert rendered[name]["kind"] == "Deployment"

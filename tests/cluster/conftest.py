@@ -59,11 +59,11 @@ def release(
     namespace: str, tmp_path_factory: pytest.TempPathFactory, figures: dict[str, object]
 ) -> Namespace:
     """CartPole on one node without GPUs, installed and ready."""
-    house = Namespace(namespace, "t")
+    release = Namespace(namespace, "t")
     values = cartpole_values(tmp_path_factory.mktemp("values"))
-    said = house.helm(
+    output = release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
         "--set", f"images.tag={TAG}", "--wait", "--timeout", "10m",
     )  # fmt: skip
-    figures["notes"] = said
-    return house
+    figures["notes"] = output
+    return release

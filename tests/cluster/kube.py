@@ -17,7 +17,7 @@ POLL_S = 0.5
 
 
 class CommandError(Exception):
-    """A command of kubectl or helm that failed, with what it said."""
+    """A command of kubectl or helm that failed, with its output."""
 
 
 def why_no_cluster() -> str:
@@ -87,7 +87,7 @@ class Namespace:
         ]
 
     def tidegate(self, *arguments: str, component: str = "admission", timeout_s: float = 300.0) -> str:
-        """Run `tidegate` inside of a pod of the release, as NOTES.txt tells people to."""
+        """Run `tidegate` inside of a pod of the release, as NOTES.txt describes."""
         kind = "deployment" if component in ("actor", "environment") else "statefulset"
         where = f"{kind}/{self.release}-{component}"
         return self.kubectl("exec", where, "--", "tidegate", *arguments, timeout_s=timeout_s)

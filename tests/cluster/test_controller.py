@@ -20,21 +20,21 @@ SCALING = {
 @pytest.fixture(scope="module")
 def steered(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     """Rollouts that take two seconds each, so that one actor leaves the learner idle."""
-    house = Namespace(namespace, "ctl")
+    release = Namespace(namespace, "ctl")
     path = cartpole_values(tmp_path_factory.mktemp("values"))
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     values["run"]["workload"]["latency"] = "fixed:2.0"
     values["run"]["admission"] = {"scaling": SCALING}
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
-    house.helm(
+    release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(path),
         "--set", f"images.tag={TAG}", "--wait", "--timeout", "10m",
     )  # fmt: skip
-    return house
+    return release
 
 
-def replicas(house: Namespace) -> int:
-    return int(house.get("deployment", "ctl-actor")["spec"]["replicas"])
+def replicas(release: Namespace) -> int:
+    return int(release.get("deployment", "ctl-actor")["spec"]["replicas"])
 
 
 def test_actors_are_added_until_the_learner_is_not_short_of_them(
@@ -67,7 +67,7 @@ def test_a_persons_number_is_recorded_and_held(steered: Namespace) -> None:
         events = steered.get("events.events.k8s.io")
         return any(event.get("reason") == "ExternalScaleDetected" for event in events)
 
-    until("an Event tells of it", recorded, timeout_s=120)
+    until("an Event reports it", recorded, timeout_s=120)
     assert replicas(steered) == 1
     explained = json.dumps(json.loads(steered.tidegate("explain", "--json")))
     assert "held" in explained
@@ -77,7 +77,7 @@ def test_it_goes_on_without_the_api_server(steered: Namespace) -> None:
     steered.kubectl("delete", "rolebinding", "--selector", "app.kubernetes.io/component=admission")
     before = float(steered.status()["values"]["version_step"])
     until(
-        "training goes on",
+        "training continues",
         lambda: float(steered.status()["values"]["version_step"]) > before + 3,
         timeout_s=180,
     )

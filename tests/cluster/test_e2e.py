@@ -1,6 +1,6 @@
 """CartPole on a real cluster, from install to uninstall, with everything done to it that operators and nodes do.
 
-The tests are one story and run in this order: each leaves a release that trains for the next.
+The tests run in this order: each leaves a release that trains for the next.
 """
 
 import json
@@ -53,7 +53,7 @@ def scale(release: Namespace, replicas: int) -> float:
     )
 
 
-def assert_books_balance(release: Namespace) -> Any:
+def assert_accounting_balances(release: Namespace) -> Any:
     audit = release.audit()
     assert audit["balanced"], audit["problems"]
     assert audit["trained_twice"] == 0
@@ -65,12 +65,12 @@ def test_cartpole_reaches_its_target(release: Namespace, figures: dict[str, obje
     started_s = time.monotonic()
     release.tidegate("await", "--until", "mean_return>=475", "--timeout", "8m", timeout_s=500)
     figures["s_to_475_after_install"] = time.monotonic() - started_s
-    assert_books_balance(release)
+    assert_accounting_balances(release)
 
 
 def test_helm_test_sends_a_task_through_to_a_gradient(release: Namespace) -> None:
-    said = release.helm("test", "--timeout", "5m")
-    assert "Phase:          Succeeded" in said
+    output = release.helm("test", "--timeout", "5m")
+    assert "Phase:          Succeeded" in output
 
 
 def test_every_question_is_answered_inside_of_a_pod(release: Namespace) -> None:
@@ -92,10 +92,10 @@ def test_actors_are_scaled_by_kubectl_while_it_trains(release: Namespace, figure
     time.sleep(5.0)
     assert step(release) == paused_at, "zero actors is a pause"
     assert len(release.ready("learner")) == 1, "and no failure"
-    assert_books_balance(release)
+    assert_accounting_balances(release)
     took["to_3"] = {"ready_s": scale(release, 3), "trains_s": seconds_until_it_trains(release)}
     figures["scaling"] = took
-    assert_books_balance(release)
+    assert_accounting_balances(release)
 
 
 def test_an_upgrade_keeps_the_scale_that_kubectl_set(
@@ -114,21 +114,21 @@ def test_an_upgrade_keeps_the_scale_that_kubectl_set(
     assert len(after) == 3
     assert not after & before, "the actors are new ones"
     figures["trains_after_upgrade_s"] = seconds_until_it_trains(release)
-    assert_books_balance(release)
+    assert_accounting_balances(release)
 
 
 @pytest.mark.parametrize("component", [*SINGLE, "environment", "actor"])
 def test_any_pod_may_be_deleted(release: Namespace, component: str, figures: dict[str, object]) -> None:
     seconds_until_it_trains(release)
     victim = release.pods(component)[0]["metadata"]["name"]
-    # No grace, as when a node is lost: nothing is said to the process.
+    # No grace, as when a node is lost: nothing is output to the process.
     release.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
     took = figures.setdefault("deleted_pod_trains_again_s", {})
     assert isinstance(took, dict)
-    # More than what is under way could give without the victim.
+    # More than the work in flight could give without the victim.
     took[component] = seconds_until_it_trains(release, more=20)
     until(f"{component} is ready", lambda: bool(release.ready(component)), timeout_s=RECOVERY_TIMEOUT_S)
-    assert_books_balance(release)
+    assert_accounting_balances(release)
 
 
 def test_draining_the_actors_off_a_node_loses_nothing(release: Namespace, figures: dict[str, object]) -> None:
@@ -151,7 +151,7 @@ def test_draining_the_actors_off_a_node_loses_nothing(release: Namespace, figure
     until("3 actors", lambda: len(release.ready("actor")) == 3, timeout_s=RECOVERY_TIMEOUT_S)
     assert not before & {pod["metadata"]["name"] for pod in release.pods("actor")}
     figures["trains_after_drain_s"] = seconds_until_it_trains(release)
-    assert_books_balance(release)
+    assert_accounting_balances(release)
 
 
 def test_pods_may_not_ask_the_api_server_for_what_they_do_not_need(release: Namespace) -> None:
@@ -166,7 +166,7 @@ def test_pods_may_not_ask_the_api_server_for_what_they_do_not_need(release: Name
     assert mounted.strip() == "False"
 
 
-def test_pods_reach_whom_the_policies_let_them_and_nobody_else(release: Namespace) -> None:
+def test_pods_reach_only_what_the_policies_allow(release: Namespace) -> None:
     ours = [service for service in SERVICES if service != "learner"]
     reached = {flow for caller in ours for flow in flows_from(release, caller)}
     wanted = {
@@ -200,7 +200,7 @@ def flows_from(release: Namespace, caller: str) -> set[Flow]:
 
 
 def test_the_books_balance_at_the_end(release: Namespace, figures: dict[str, object]) -> None:
-    figures["audit"] = assert_books_balance(release)
+    figures["audit"] = assert_accounting_balances(release)
 
 
 def test_uninstalling_leaves_nothing_but_the_kept_volumes(release: Namespace) -> None:

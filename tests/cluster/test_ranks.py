@@ -12,22 +12,22 @@ RECOVERY_TIMEOUT_S = 300.0
 
 @pytest.fixture(scope="module")
 def pair(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
-    house = Namespace(namespace, "pair")
+    release = Namespace(namespace, "pair")
     values = cartpole_values(tmp_path_factory.mktemp("values"))
-    house.helm(
+    release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
         "--set", f"images.tag={TAG}", "--set", "learner.ranks=2", "--set", "run.learner.rank_timeout_s=20",
         "--wait", "--timeout", "10m",
     )  # fmt: skip
-    return house
+    return release
 
 
-def trains(house: Namespace, *, more: int = 5) -> float:
+def trains(release: Namespace, *, more: int = 5) -> float:
     """Seconds until the learner made so many more updates."""
     seen: list[float] = []
 
     def grew() -> bool:
-        now = float(house.status()["values"]["version_step"])
+        now = float(release.status()["values"]["version_step"])
         if not seen or now < seen[0]:
             seen[:] = [now]
         return now >= seen[0] + more

@@ -22,7 +22,7 @@ def chosen_mask() -> Tensor:
 def make_inputs(seed: int, *, drift: float, critic: bool = False) -> tuple[Tensor, GrpoInputs]:
     """Logprobs under θ that want a gradient, and inputs whose policies are ``drift`` nats apart.
 
-    Garbage, and another one each, where nobody chose.
+    Garbage, another one in each tensor, where the policy did not choose.
     """
     generator = torch.Generator().manual_seed(seed)
     mask_BT = chosen_mask()
@@ -64,7 +64,7 @@ def floats(row: Tensor) -> list[float]:
 
 
 def chosen_lists(tensor_BT: Tensor) -> list[list[float]]:
-    """Each row's chosen values; nothing of what stands between them."""
+    """Each row's chosen values, without those between them."""
     return [floats(row[mask]) for row, mask in zip(tensor_BT, chosen_mask(), strict=True)]
 
 

@@ -1,6 +1,6 @@
 """A Kubernetes API server of a few paths: objects in a dict, resource versions, managed fields, and faults.
 
-What admission sends is kept in ``requests``. ``deny`` answers 403 to what begins with a path, ``hang`` never answers.
+``requests`` keeps what admission sends. ``deny`` answers 403 to what begins with a path, ``hang`` never answers.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ class FakeApi:
     """The server and its objects by path."""
 
     def __init__(self) -> None:
-        """An empty namespace that knows no KEDA and no TrainingRuns."""
         self.objects: dict[str, Json] = {}
         self.lists = {PODS, APPS, LEASES, EVENTS, AUTOSCALERS}
         self.requests: list[tuple[str, str, Json]] = []

@@ -9,10 +9,9 @@ from tidegate.core.errors import ConflictError, NotFoundError
 
 
 class MemoryApi:
-    """Objects by path; ``sent`` keeps what was asked."""
+    """Objects by path; ``sent`` keeps the requests."""
 
     def __init__(self) -> None:
-        """Empty."""
         self.objects: dict[str, dict[str, Any]] = {}
         self.sent: list[tuple[str, str, Any]] = []
         self._version = 0
@@ -38,7 +37,7 @@ class MemoryApi:
         return json.dumps(self.objects[path]).encode()
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """There is nothing to close."""
 
     def _put(self, path: str, body: Any) -> bytes:
         self._version += 1

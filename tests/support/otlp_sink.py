@@ -1,4 +1,4 @@
-"""An OTLP/gRPC receiver in the test's own process: keeps every span and metric it is sent."""
+"""An OTLP/gRPC receiver in the test's own process: keeps every span and metric that it receives."""
 
 from collections.abc import Generator
 from concurrent import futures

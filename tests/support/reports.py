@@ -1,4 +1,4 @@
-"""What the services of a small run report to admission, without the services."""
+"""Reports of the services of a small run to admission, without the services."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ PERIOD_S = 0.1
 
 
 class Services:
-    """Actors that never wait, by instance, and a learner that waits half of its time; change them as you go."""
+    """Actors that never wait, by instance, and a learner that waits half of its time; a test may change them."""
 
     def __init__(self) -> None:
         """No actor; the learner is at version 10."""

@@ -64,28 +64,28 @@ def deployment() -> dict[str, object]:
 
 
 @pytest.fixture
-def house() -> Iterator[Namespace]:
+def release() -> Iterator[Namespace]:
     """A namespace with actors' pods and admission's ServiceAccount; gone afterwards."""
     name = f"tidegate-scaling-{uuid.uuid4().hex[:6]}"
     run("kubectl", "create", "namespace", name)
-    house = Namespace(name, RELEASE)
+    release = Namespace(name, RELEASE)
     try:
         run("kubectl", "apply", "--server-side", "--filename", str(CRD))
-        house.kubectl("create", "serviceaccount", ACCOUNT)
-        house.kubectl("apply", "--server-side", "--filename", "-", given=json.dumps(role()))
-        house.kubectl(
+        release.kubectl("create", "serviceaccount", ACCOUNT)
+        release.kubectl("apply", "--server-side", "--filename", "-", given=json.dumps(role()))
+        release.kubectl(
             "create", "rolebinding", ACCOUNT, "--role", ACCOUNT, "--serviceaccount", f"{name}:{ACCOUNT}"
         )
-        yield house
+        yield release
     finally:
         run("kubectl", "delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture
-def kubeconfig(house: Namespace, tmp_path: Path) -> Path:
+def kubeconfig(release: Namespace, tmp_path: Path) -> Path:
     """The cluster of KUBECONFIG, as the ServiceAccount."""
     config = yaml.safe_load(run("kubectl", "config", "view", "--raw", "--minify", "--flatten"))
-    token = house.kubectl("create", "token", ACCOUNT).strip()
+    token = release.kubectl("create", "token", ACCOUNT).strip()
     config["users"] = [{"name": config["contexts"][0]["context"]["user"], "user": {"token": token}}]
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -105,12 +105,12 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 def make(
-    tmp_path: Path, bus: Bus, house: Namespace, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bus: Bus, release: Namespace, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], ServiceContext]:
     """A life of admission with access to the cluster."""
     for name, value in {
         "TIDEGATE_KUBERNETES": "1",
-        "TIDEGATE_NAMESPACE": house.namespace,
+        "TIDEGATE_NAMESPACE": release.namespace,
         "TIDEGATE_RELEASE": RELEASE,
         "TIDEGATE_POD_NAME": "t-admission-0",
         "TIDEGATE_ACTOR_DEPLOYMENTS": ACTORS,
@@ -135,12 +135,12 @@ def services() -> Services:
 class Hands:
     """The operator's kubectl, beside the loops of admission instead of in their way."""
 
-    def __init__(self, house: Namespace, kubeconfig: str) -> None:
+    def __init__(self, release: Namespace, kubeconfig: str) -> None:
         """``kubeconfig`` is the operator's."""
-        self.house, self._kubeconfig = house, kubeconfig
+        self.release, self._kubeconfig = release, kubeconfig
 
     async def install(self, *, server_side: bool) -> None:
-        """The actors, as Helm 4 does it and whoever applies server-side, or as Helm 3 does it."""
+        """The actors, as Helm 4 and any server-side apply do it, or as Helm 3 does it."""
         how = ("apply", "--server-side") if server_side else ("create",)
         await self.kubectl(*how, "--filename", "-", given=deployment())
 
@@ -148,7 +148,7 @@ class Hands:
         """Run it in the namespace."""
         text = "" if given is None else json.dumps(given)
         return await asyncio.to_thread(
-            self.house.kubectl, "--kubeconfig", self._kubeconfig, *arguments, given=text
+            self.release.kubectl, "--kubeconfig", self._kubeconfig, *arguments, given=text
         )
 
     async def get(self, kind: str, name: str = "") -> Any:
@@ -195,5 +195,5 @@ class Hands:
 
 
 @pytest.fixture
-def hands(house: Namespace) -> Hands:
-    return Hands(house, os.environ["KUBECONFIG"])
+def hands(release: Namespace) -> Hands:
+    return Hands(release, os.environ["KUBECONFIG"])

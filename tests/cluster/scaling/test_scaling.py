@@ -94,7 +94,7 @@ async def test_scaling_in_by_a_person_takes_the_least_invested_actor_and_is_reco
 async def test_the_controller_scales_holds_a_persons_scale_and_gives_way_to_an_autoscaler(
     make: Callable[[], ServiceContext], services: Services, hands: Hands, server_side: bool
 ) -> None:
-    """Kubernetes notes who scaled only where somebody owned the number before; a hold must not depend on that."""
+    """Kubernetes records the scaler only where a manager owned the number before; a hold must not depend on that."""
     await hands.install(server_side=server_side)
     await hands.kubectl("apply", "--filename", "-", given=training_run())
     services.actors = {"a-0": {"serving_step": 10.0}}
@@ -238,7 +238,7 @@ async def test_admission_works_on_without_its_role_and_with_it_again(
 @pytest.mark.parametrize("mode", ["observe", "controller"])
 async def test_the_role_grants_what_is_needed_and_nothing_else(hands: Hands, mode: Mode) -> None:
     await hands.kubectl("apply", "--server-side", "--filename", "-", given=role(mode=mode))
-    account = f"--as=system:serviceaccount:{hands.house.namespace}:{ACCOUNT}"
+    account = f"--as=system:serviceaccount:{hands.release.namespace}:{ACCOUNT}"
 
     async def may(*what: str) -> bool:
         try:

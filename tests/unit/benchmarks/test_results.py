@@ -98,12 +98,12 @@ def point(step: int, *, mean_return: float | None = None) -> StepPoint:
 def test_line_that_is_still_being_written_waits_for_its_end(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     steps = StepsFile(path)
-    assert steps.look() == []
+    assert steps.read() == []
     first, second = (msgspec.json.encode(point(step)) + b"\n" for step in (1, 2))
     path.write_bytes(first + second[:20])
-    assert [each.step for each in steps.look()] == [1]
+    assert [each.step for each in steps.read()] == [1]
     path.write_bytes(first + second)
-    assert [each.step for each in steps.look()] == [1, 2]
+    assert [each.step for each in steps.read()] == [1, 2]
 
 
 def test_target_is_reached_at_the_first_step_that_touches_it() -> None:
@@ -219,7 +219,7 @@ def overlap_run(max_lag: int, shares: list[float]) -> overlap.OverlapRun:
         case="lengths",
         max_lag=max_lag,
         seed=0,
-        looks=[overlap.Look(10.0 * place, share) for place, share in enumerate(shares)],
+        evaluations=[overlap.Evaluation(10.0 * place, share) for place, share in enumerate(shares)],
         updates=20,
         updates_per_s=2.0,
         lag_mean=1.5,
