@@ -1,4 +1,4 @@
-"""Ending tasks that give no trajectory: their samples become terminal in the ledger at once, and are counted."""
+"""Report tasks that end without a trajectory: the ledger drops their samples at once, and they are counted."""
 
 from tidegate.actor.rollouts.outcomes import DroppedTask, EndedBy
 from tidegate.catalogue import actor as statistics
@@ -30,19 +30,18 @@ ENDED: dict[EndedBy, tuple[Counter, Family[Counter]]] = {
 
 
 class DropReporter:
-    """Tells the store what will never come. One for all publishing loops."""
+    """Reports samples that will never arrive to the trajectory store. Shared by all publishing loops."""
 
     def __init__(self, context: ServiceContext, store: TrajectoryStoreClient) -> None:
-        """Nothing was given up yet."""
         self._context = context
         self._store = store
         self._labels = Labels()
 
     async def report(self, task: Task, dropped_task: DroppedTask) -> bool:
-        """Make all samples of a task terminal, however long the store is away; False when draining came first.
+        """Drop all samples of a task, retrying while the store is away; False if the actor drained first.
 
         All of them in one transaction, whatever became of an earlier attempt: the ledger keeps what it already knows,
-        so a group is never settled in part.
+        so a group is never dropped in part.
         """
         context = self._context
         dropped = [

@@ -1,7 +1,7 @@
-"""The desk: the tasks an actor holds, from delivery to acknowledgement.
+"""The tasks in flight in an actor, from delivery to acknowledgement.
 
 Bounded by ``slots + prefetch`` tasks that wait or run; a place is freed when a rollout is handed to publishing, whose
-own queue is bounded. One bell rings for everything that the generating loop may wait for: a task, a policy, the drain.
+own queue is bounded. ``wakeup`` is set by all that the generating loop waits for: a task, a policy, the drain.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from tidegate.runtime.consumer import Delivery
 
 
 class LeasedTask(msgspec.Struct, frozen=True, eq=False):
-    """A task with the delivery to answer, and when it was taken (seconds since the epoch)."""
+    """A task with its delivery, and when it was taken (seconds since the epoch)."""
 
     task: Task
     delivery: Delivery
@@ -23,7 +23,7 @@ class LeasedTask(msgspec.Struct, frozen=True, eq=False):
 
 
 class Finished(msgspec.Struct, frozen=True, eq=False):
-    """A task with its rollouts, to be published, or with why it has none, to be settled; then acknowledged."""
+    """A task with its rollouts to publish, or with the reason why it was dropped to report; then acknowledged."""
 
     leased: LeasedTask
     result: Rollouts | DroppedTask
@@ -47,7 +47,7 @@ class InFlightTasks:
         return max(0, self._capacity - len(self.waiting) - len(self.running))
 
     async def wait_for_room(self, *, timeout_s: float) -> None:
-        """Return once a task was started or left, or after ``timeout_s``."""
+        """Return once a task was started or answered, or after ``timeout_s``."""
         self._room.clear()
         if self.room() > 0:
             return
@@ -57,10 +57,10 @@ class InFlightTasks:
             return
 
     def take(self, leased: LeasedTask) -> bool:
-        """A task arrived; False, and nothing changes, when it is here already.
+        """Add a delivered task; False, without a change, when it is in flight already.
 
-        Heartbeats that a broker did not hear while it was away let it offer a task again. An answer to the first
-        delivery answers the second too, so the task is neither run twice nor left unanswered.
+        A broker that missed heartbeats while it was away delivers a task again. Acknowledging the first delivery
+        acknowledges the second too, so the task is neither run twice nor left unanswered.
         """
         if leased.delivery.sequence in self._leased:
             return False
@@ -78,17 +78,17 @@ class InFlightTasks:
         return started
 
     def stop_running(self, leased: LeasedTask) -> None:
-        """A task is done with: its place is free, it is still held until answered."""
+        """A task runs no more: its place is free, and its lease lasts until it is answered."""
         if leased in self.running:
             self.running.remove(leased)
         self._room.set()
 
     def unanswered(self) -> list[LeasedTask]:
-        """Everything not yet answered; each needs a heartbeat."""
+        """All tasks that are not acknowledged or released yet; each needs a heartbeat."""
         return list(self._leased.values())
 
     def answered(self, leased: LeasedTask) -> None:
-        """A task was acknowledged or handed back."""
+        """A task was acknowledged or released for redelivery."""
         self._leased.pop(leased.delivery.sequence, None)
         if leased in self.waiting:
             self.waiting.remove(leased)

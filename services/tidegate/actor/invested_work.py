@@ -1,6 +1,6 @@
-"""How much unfinished work an actor holds: what is lost, or done again elsewhere, if it goes now.
+"""How much unfinished work an actor holds: what is lost, or repeated elsewhere, if it stops now.
 
-Produces two statistics at the pace of the others; waits for time only. What ranks actors by it is admission.
+Produces two statistics at the pace of the others; waits for time only. Admission ranks actors by it.
 """
 
 from tidegate.actor.in_flight import InFlightTasks

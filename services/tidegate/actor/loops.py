@@ -33,13 +33,13 @@ POOL = "default"
 FETCH_WAIT_S = 0.5
 # Between two looks at whether the first policy is here; it comes once in an actor's life.
 READY_POLL_S = 0.05
-# Everything that ends a wait rings the bell; this is how often a long one is counted, below the period of statistics.
+# All that ends a wait sets ``wakeup``; a longer wait is counted this often, below the period of statistics.
 WAKEUP_WAIT_S = 0.25
 HEARTBEATS_PER_ACK_WAIT = 3
 
 
 class Runner(Protocol):
-    """Runs tasks on an engine; what it yields may be handed on at once."""
+    """Runs tasks on an engine; its results are final."""
 
     @property
     def flows_max(self) -> int:
@@ -52,7 +52,7 @@ class Runner(Protocol):
         ...
 
     def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
-        """Run tasks together; each comes back as soon as it is done. Those that do not were stopped."""
+        """Run tasks together and yield the result of each when it is done; stopped tasks have no result."""
         ...
 
     async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
@@ -64,7 +64,7 @@ class Runner(Protocol):
         ...
 
     def stop(self) -> None:
-        """End what is under way at its next boundary; its tasks are for other actors."""
+        """Stop running rollouts at their next boundary; their tasks are released to other actors."""
         ...
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Runner(Protocol):
 
 
 class WorkLoops:
-    """Fetch, generate and heartbeat; they share the desk."""
+    """Fetch, generate and heartbeat; they share the tasks in flight."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class WorkLoops:
     # -- fetch -----------------------------------------------------------------------------------------------------
 
     async def fetch(self) -> None:
-        """Consumes TASKS, puts them on the desk; waits for room there, which a started task makes.
+        """Consumes TASKS into the tasks in flight; waits for room, which a started task makes.
 
         And for a policy, and an engine that is there: warm-ups and servers take minutes, and from its delivery on a
         task has a deadline.
@@ -113,7 +113,7 @@ class WorkLoops:
             context.topology.task_consumer(
                 POOL,
                 ack_wait_s=config.ack_wait_s,
-                # In tasks, with one place for an evaluation beside a full house of rollouts.
+                # In tasks, with one place for an evaluation beside as many rollouts as may run.
                 max_running=max(1, context.settings.max_running // workload.num_samples) + 1,
             )
         )
@@ -168,7 +168,7 @@ class WorkLoops:
     # -- generate --------------------------------------------------------------------------------------------------
 
     async def generate(self) -> None:
-        """Takes startable tasks off the desk, finishes them; waits for a task, a policy, or room in the way out."""
+        """Runs startable tasks to their end; waits for a task, a policy, or room among finished ones."""
         ring = asyncio.create_task(self._ring_at_drain())
         try:
             async with asyncio.TaskGroup() as flows:
@@ -231,13 +231,13 @@ class WorkLoops:
         )
 
     def _waits_for(self) -> Counter:
-        """What the engine stands still for; an empty desk says nothing about TASKS while the broker is away."""
+        """What an idle engine waits for; without a broker it is unknown whether TASKS is empty."""
         if self._in_flight.waiting or not self._can_start_any():
             return statistics.WAIT_POLICY_S
         return statistics.WAIT_TASK_S if self._context.bus.connected else statistics.WAIT_BROKER_S
 
     async def _generate(self, batch: list[LeasedTask]) -> None:
-        """Run a batch; each task goes on its way as soon as it is done, those that were stopped are handed back."""
+        """Run a batch; each task is published as soon as it is done, stopped ones are released for redelivery."""
         in_flight, stats, clock = self._in_flight, self._context.stats, self._context.clock
         left = {leased.task.task_id: leased for leased in batch}
         async with contextlib.aclosing(self._runner.run([leased.task for leased in batch])) as results:

@@ -1,8 +1,8 @@
 """Holding a policy and pulling the next one.
 
 The newest policy is a level, not a queue: an announcement that is overtaken before its tensors arrived is never
-loaded. Tensors are known by their digests, so only what changed travels, a pull that was cut off goes on where it
-stopped, and nothing is served before all of it was verified.
+loaded. Tensors are known by their digests, so only changed tensors travel and an interrupted pull resumes where it
+stopped. A policy is served once all of its tensors are verified.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class PolicyLoop:
         self._engine = engine
         self._attempts = attempts
         self._client = WeightDistributionClient(context.channel("weight_distribution"))
-        # Verified tensors by content: those being served, and those of a pull that is under way (freed when it ends).
+        # Verified tensors by content: those being served, and those of a running pull (freed when it ends).
         self._known: dict[_Content, Array] = {}
         # The last version dealt with, served or refused: it is not tried again, the next one is.
         self._seen: PolicyVersion | None = None
@@ -148,7 +148,7 @@ class PolicyLoop:
                 f"Policy {announcement.version} has adapters of the model {theirs or 'none'!r},"
                 f" and this actor's are of {self._base_digest or 'none'!r}",
                 why="the learner's policy.path holds another config or other safetensors, or its policy.lora differs",
-                fix="give both the same folder (`tidegate model` prints its digest) and start the wrong one anew",
+                fix="give both the same folder (`tidegate model` prints its digest) and restart the wrong one",
             )
 
     async def _pull(self, announcement: Announcement) -> PolicySnapshot | None:

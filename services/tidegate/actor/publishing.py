@@ -42,7 +42,7 @@ from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 
 class Publisher:
-    """Takes finished rollouts off the desk. ``run`` is started as often as publishes may be unacknowledged."""
+    """Publishes finished rollouts. As many ``run`` loops are started as publishes may be unacknowledged."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Publisher:
         self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)
 
     async def run(self) -> None:
-        """Publish until the desk says that nothing more will be finished."""
+        """Publish until the generating loop has ended and its last result is published."""
         context = self._context
         while (finished := await self._in_flight.finished.get()) is not None:
             leased = finished.leased
@@ -87,7 +87,7 @@ class Publisher:
             self._in_flight.answered(leased)
 
     async def _tell(self, finished: Finished) -> bool:
-        """Publish rollouts, or settle a task that has none; False when another actor has to try."""
+        """Publish rollouts, or report a dropped task; False when another actor has to run it."""
         leased, result, stats = finished.leased, finished.result, self._context.stats
         if isinstance(result, DroppedTask):
             return await self._reporter.report(leased.task, result)

@@ -1,8 +1,8 @@
-"""Running a batch of tasks from the engine's first token to rollouts that may be handed on.
+"""Runs a batch of tasks, from the engine's first step or token to rollouts that can be published.
 
-The engine computes in one worker thread. What it made then waits until its time has passed (``workload.latency``);
-what is marked meanwhile is cut. With ``long_tail.early_stop_after`` the first samples of each group are scored, and the
-rest is made only where they differ.
+The engine computes in one worker thread. Finished rollouts then wait until their time has passed
+(``workload.latency``) unless they are cut meanwhile. With ``long_tail.early_stop_after`` the first samples of each
+group are scored, and the others are generated only where their rewards differ.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class BatchRunner:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def stop(self) -> None:
-        """End what is under way at its next boundary; its tasks are for other actors."""
+        """Stop running rollouts at their next boundary; their tasks are released to other actors."""
         self._steering.stop = True
         self._deadlines.changed.set()
 
@@ -92,7 +92,7 @@ class BatchRunner:
         self._thread.shutdown(wait=False)
 
     async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
-        """Run tasks together; each comes back as soon as it is done. Those that do not were stopped."""
+        """Run tasks together and yield the result of each when it is done; stopped tasks have no result."""
         self._deadlines.track(tasks)
         tasks = [self._predictions.capped(task) for task in tasks]
         in_rounds = all(self._early_stop.applies_to(task) for task in tasks)
@@ -188,7 +188,7 @@ class BatchRunner:
     # -- in rounds -------------------------------------------------------------------------------------------------
 
     async def _in_rounds(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
-        """The first samples of every group; then the rest of those that they did not settle."""
+        """The first samples of every group; then the others of the groups that are not stopped early."""
         num_first = self._early_stop.num_first
         opening = [msgspec.structs.replace(task, num_samples=num_first) for task in tasks]
         first: dict[TaskId, Rollouts] = {}
@@ -198,11 +198,11 @@ class BatchRunner:
                     first[result.task.task_id] = result
                 else:
                     yield result
-        settled = await self._early_stop.groups_to_stop(list(first.values()))
+        stopped = await self._early_stop.groups_to_stop(list(first.values()))
         rest: list[Task] = []
         for task in tasks:
             begun = first.get(task.task_id)
-            if begun is not None and task.task_id in settled:
+            if begun is not None and task.task_id in stopped:
                 yield stopped_early(task, begun)
             elif begun is not None:
                 rest.append(msgspec.structs.replace(task, num_samples=task.num_samples - num_first))

@@ -1,7 +1,7 @@
-"""Rollouts under way, held against the staleness budget again and again; those that cannot make it are marked.
+"""Checks running rollouts against the staleness budget and marks those that will exceed it.
 
-Consumes: announced versions, what the engine runs, what waits for its time. Produces: marks, which the engine and the
-runner obey at their next boundary. Waits for time. Only with ``long_tail.policy: cut``.
+Consumes: announced versions, the status of running rollouts. Produces: marks, which the engine and the runner obey at
+their next boundary. Waits for time. Only with ``long_tail.policy: cut``.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 
-# A cut comes this late at most; a look costs some ten microseconds a task.
+# A cut comes this late at most; a check costs some ten microseconds a task.
 CHECK_S = 0.05
 
 
 class RolloutStatus(msgspec.Struct, frozen=True):
-    """A task that was started: its oldest version, since when (seconds since the epoch), steps or tokens so far."""
+    """A running task: its oldest version, its start (seconds since the epoch), its steps or tokens so far."""
 
     task_id: TaskId
     oldest: PolicyVersion
@@ -34,7 +34,7 @@ class RolloutStatus(msgspec.Struct, frozen=True):
 
 
 class CutMark(msgspec.Struct, frozen=True):
-    """Why a task is cut, and how far it was: steps or tokens, and seconds."""
+    """Why a task is cut, and its length by then: steps or tokens, and seconds."""
 
     decision: Cut
     length: int
@@ -42,15 +42,15 @@ class CutMark(msgspec.Struct, frozen=True):
 
 
 class ReportsStatus(Protocol):
-    """A task whose samples are written one beside the other, each at its own pace."""
+    """A task whose samples are written side by side, each at its own pace."""
 
     def status(self) -> RolloutStatus | None:
-        """How far it is; None before its first token."""
+        """Its status; None before its first token."""
         ...
 
 
 class DeadlineWatch:
-    """The rollouts that were started. ``changed`` is set for who waits while one of them may be marked."""
+    """The running rollouts. ``changed`` is set whenever one of them was marked."""
 
     def __init__(
         self,
@@ -59,7 +59,6 @@ class DeadlineWatch:
         steering: EngineSteering,
         predictions: Predictions,
     ) -> None:
-        """Nothing is under way."""
         self._context = context
         self._watch = watch
         self._steering = steering
@@ -80,16 +79,16 @@ class DeadlineWatch:
         return self._config.policy == "cut"
 
     def track(self, tasks: Sequence[Task]) -> None:
-        """These are about to start, beside what is under way; each until it is ``over``."""
+        """These tasks are about to start, beside those that run; ``untrack`` ends each."""
         self._tasks |= {task.task_id: task for task in tasks}
 
     def track_group(self, task: Task, growing: ReportsStatus) -> None:
-        """A task starts that says itself how far it is, until it is ``over``."""
+        """A task starts that reports its own status, until ``untrack``."""
         self._tasks[task.task_id] = task
         self._groups[task.task_id] = growing
 
     def record_generated(self, rollouts: Rollouts) -> None:
-        """The engine is done with a task, and the task is not."""
+        """The engine has generated a task, which now waits for its time to pass."""
         task_id = rollouts.task.task_id
         if task_id not in self._generated:
             self._generated[task_id] = RolloutStatus(
@@ -100,7 +99,7 @@ class DeadlineWatch:
             )
 
     def untrack(self, task_id: TaskId) -> None:
-        """A task has ended, one way or another."""
+        """A task has ended."""
         self._generated.pop(task_id, None)
         self._groups.pop(task_id, None)
         self._tasks.pop(task_id, None)
@@ -108,12 +107,12 @@ class DeadlineWatch:
             self._steering.cut = frozenset(self.marks)
 
     async def run(self) -> None:
-        """Look until draining."""
+        """Check until draining."""
         while not await self._context.drain.sleep(CHECK_S):
             self.check()
 
     def check(self) -> None:
-        """One look: gather, decide for each rollout under way, mark those to cut."""
+        """One check: gather, decide for each running rollout, mark those to cut."""
         head, clock = self._watch.head, self._context.clock
         if head is None:
             return
@@ -125,7 +124,7 @@ class DeadlineWatch:
             try:
                 lag = head.tree.distance(head.version, rollout.oldest)
             except UnknownVersionError:
-                continue  # a branch this announcement has not heard of yet: the next look knows
+                continue  # a branch that is newer than this announcement: the next check has it
             elapsed_s = max(0.0, now_s - rollout.started_at_s)
             decision = decide_rollout(
                 RolloutUnderWay(elapsed_s=elapsed_s, lag=lag),

@@ -1,4 +1,4 @@
-"""Whether the first samples of groups settle them: they are rewarded alike, so the rest would teach nothing."""
+"""Early stop of groups whose first samples are rewarded alike: without differences there is no advantage."""
 
 from collections.abc import Sequence
 
@@ -14,20 +14,20 @@ from tidegate.wire.clients.environment import Completion, EnvironmentClient
 
 
 class EarlyStopCheck:
-    """``long_tail.early_stop_after`` samples of a group are made first; ``num_first`` says how many, 0 is off."""
+    """``long_tail.early_stop_after`` samples of a group are generated first: ``num_first``, 0 is off."""
 
     def __init__(self, context: ServiceContext) -> None:
-        """Asks any environment worker for what has no reward yet."""
+        """Samples without a reward are scored by any environment worker."""
         self._context = context
         self._environment = EnvironmentClient(context.channel("environment"))
         self.num_first = context.settings.long_tail.early_stop_after
 
     def applies_to(self, task: Task) -> bool:
-        """Whether a task is made in two rounds."""
+        """Whether a task is generated in two rounds."""
         return self.num_first > 0 and task.kind == "group" and task.num_samples > self.num_first
 
     async def groups_to_stop(self, first: Sequence[Rollouts], *, share: float = 1.0) -> set[TaskId]:
-        """The groups whose samples so far are rewarded alike; none when no environment worker can say.
+        """The groups whose samples so far are rewarded alike; none when no environment worker answers.
 
         ``share`` of the actor waits for it, and the wait is counted accordingly.
         """
@@ -37,7 +37,7 @@ class EarlyStopCheck:
             rewards = await self._rewards(first)
         except TidegateError as error:
             context.stats.add(statistics.EARLY_STOP_CHECKS_FAILED)
-            context.log.warning("groups_not_settled", error=str(error))
+            context.log.warning("early_stop_check_failed", error=str(error))
             return set()
         context.stats.add(statistics.WAIT_SCORE_S, share * (context.clock.monotonic_s() - started_at_s))
         size = self.num_first

@@ -1,7 +1,7 @@
-"""Sessions at the environment workers: opened where there is room, and again elsewhere when one is lost.
+"""Sessions at the environment workers: opened where there is room, and reopened elsewhere when one is lost.
 
-A session lives in one worker. An episode is a function of its problem, its seed and its turns, so a session that went
-away is made again by replaying them; the environment then has to say again what it said last, or the episode fails.
+A session lives in one worker. An episode is a function of its problem, its seed and its turns, so a lost session is
+rebuilt by replaying them. The environment must then repeat its last observation, or the episode fails.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class EpisodeSessions:
     async def open(self, task: Task, turns: Sequence[str]) -> tuple[SessionWorker, str, str]:
         """A worker with room, the id of the session there, and what it said last; waits as long as there is none.
 
-        A run without environment workers is a pause and not a failure: whoever waits is cancelled by a drain or a cut.
+        A run without environment workers pauses and does not fail: a drain or a cut cancels the wait.
 
         Raises:
             TidegateError: waiting will not help.
@@ -105,7 +105,7 @@ class EpisodeSessions:
                 )
             except ConflictError as error:
                 raise ReplayDiffersError(
-                    f"An environment ended an episode of {task.task_id} that had gone on", why=str(error)
+                    f"An environment ended an episode of {task.task_id} that continued before", why=str(error)
                 ) from error
             except TidegateError as error:
                 if not error.retryable:

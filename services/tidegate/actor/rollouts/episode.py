@@ -1,7 +1,7 @@
-"""A rollout of tokens as it grows: an episode is one sample, turns of the policy and replies between them.
+"""A partial rollout of tokens: an episode is one sample, the policy's turns and the replies between them.
 
-Both live in the event loop: engines append to what they were given, and whoever looks between two awaits sees all
-that is written, so that a drain, a cut or the keeping of progress loses nothing.
+Both live in the event loop: engines append to what they were given, and a reader between two awaits sees all tokens
+written so far. A drain, a cut or a checkpoint of progress therefore loses nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from tidegate.wire.clients.environment import EnvironmentStep
 from tidegate.wire.progress import Progress, SampleProgress
 
 Decode = Callable[[Sequence[int]], str]
-# A verifier's log is for people; all of it travels with every write of progress.
+# A verifier's log is for people; every checkpoint of progress contains all of it.
 LOG_CHARACTERS_MAX = 16 * 1024
 
 
@@ -27,12 +27,11 @@ class Episode:
     """One sample. Bounded by its task's cap on new tokens, by its turns, and by the model's context.
 
     ``opening``: what the policy reads first where that is not the task's prompt; ``prompt``: the same as tokens.
-    ``reply``: what the environment said last. ``reward`` to ``log``: of its steps so far. ``finish_reason``: empty
+    ``reply``: the environment's last observation. ``reward`` to ``log``: of its steps so far. ``finish_reason``: empty
     until it is done.
     """
 
     def __init__(self, index: int) -> None:
-        """Nothing is written."""
         self.index = index
         self.opening = ""
         self.prompt: list[int] = []
@@ -46,7 +45,7 @@ class Episode:
         self._replies: list[tuple[int, int]] = []
         self._writing = Written()
 
-    # -- what is there ---------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -88,15 +87,15 @@ class Episode:
             for start, (stop, _) in zip(starts, self._replies, strict=False)
         ]
 
-    # -- how it grows ----------------------------------------------------------------------------------------------
+    # -- writing ---------------------------------------------------------------------------------------------------
 
     def begin_write(self) -> Written:
-        """Where an engine appends; ``wrote`` takes it in."""
+        """Where an engine appends; ``end_write`` adds it to the episode."""
         self._writing = Written()
         return self._writing
 
     def end_write(self) -> None:
-        """What the engine appended belongs to the episode; it appends no more."""
+        """Add what the engine appended; it appends no more."""
         _append(self._written, self._writing)
         self._writing = Written()
 
@@ -235,7 +234,7 @@ class Group:
         return self.num_tokens, sum(bool(episode.finish_reason) for episode in self.episodes)
 
     def status(self) -> RolloutStatus | None:
-        """How far the task is; its oldest version is that of the sample that was begun first."""
+        """The task's status; its oldest version is that of the sample that was begun first."""
         versions = [episode.oldest for episode in self.episodes]
         oldest = min((version for version in versions if version is not None), key=_step, default=None)
         if oldest is None:

@@ -1,4 +1,4 @@
-"""Playing one episode to its end: the policy's turn, the environment's reply, and so on."""
+"""Plays one episode to its end: the policy's turn, the environment's reply, and so on."""
 
 import itertools
 

@@ -1,6 +1,6 @@
-"""Running tasks on an engine that writes tokens: many at once, each sample an episode of its own.
+"""Runs tasks on an engine that writes tokens: many at once, each sample an episode of its own.
 
-A task leaves as soon as all of its samples are done. Samples of a group read their prompt once where the engine can;
+A task ends as soon as all of its samples are done. Samples of a group read their prompt once where the engine can;
 an engine that has room is given the next task at once, so that one long answer holds up nothing but its own group.
 What a task has when it is stopped is kept for the actor that gets it next.
 """
@@ -81,7 +81,7 @@ class EpisodeRunner:
         await report_engine(self._context, self._steering, also)
 
     def stop(self) -> None:
-        """End what is under way; it is kept for other actors."""
+        """Stop running rollouts; their progress is checkpointed for other actors."""
         self._steering.stop = True
         self._deadlines.changed.set()
 
@@ -89,7 +89,7 @@ class EpisodeRunner:
         """Nothing but memory is held."""
 
     async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
-        """Run one task; nothing comes back of one that was stopped."""
+        """Run one task; a stopped one has no result."""
         [task] = tasks
         try:
             self._engine.check_task(task)

@@ -11,7 +11,7 @@ from tidegate.core.records import Task
 def rollout_time_s(by_bin: Mapping[str, Distribution], task: Task, *, first_sample: int = 0) -> float:
     """Seconds that a task's samples take together: the slowest of them; the same for every actor that tries it.
 
-    ``first_sample``: index of the first of these samples, so that those made later draw anew.
+    ``first_sample``: index of the first of these samples, so that later samples draw another time.
     """
     distribution = by_bin.get(task.curriculum_bin, by_bin.get(OTHER_BIN))
     if distribution is None:

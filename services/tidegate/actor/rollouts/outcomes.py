@@ -20,7 +20,7 @@ class RefusedTask(msgspec.Struct, frozen=True, eq=False):
 
 
 class DroppedTask(msgspec.Struct, frozen=True):
-    """A task that ends without a trajectory: cut, settled by rule, or failed.
+    """A task that ends without a trajectory: cut, stopped early (``settled`` in the ledger), or failed.
 
     ``length``: steps or tokens of its longest sample when it ended. ``num_made``: samples that were begun.
     """

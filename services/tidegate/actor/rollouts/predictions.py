@@ -1,6 +1,6 @@
-"""What this actor has learned about lengths, and what it does with it: caps, batches of one length, deadlines.
+"""Lengths predicted from this actor's rollouts, for caps, batches of similar length and deadlines.
 
-Each actor learns from its own rollouts alone, so nothing is shared and a restart begins anew; a bin is known after
+Each actor learns from its own rollouts alone, so nothing is shared and a restart forgets them; a bin is known after
 some twenty rollouts of it.
 """
 

@@ -1,8 +1,8 @@
-"""What is written of running tasks, kept in PROGRESS so that a rollout outlives its actor (I10).
+"""Checkpoints partial rollouts to PROGRESS, so that they survive their actor (I10).
 
-Consumes: groups as they grow. Produces: one message a task, each in place of the one before; forgets them when their
-task is done. Waits for time. What is kept is a note and not work: where it cannot be written, found or read, tokens
-are written again, and that is counted.
+Consumes: partial groups. Produces: one message a task, each replacing the one before, purged when the task is done.
+Waits for time. A checkpoint is an optimisation: where it cannot be written or read, its tokens are generated again,
+which is counted.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tidegate.wire.progress import Progress, check_progress, decode_progress, en
 # Each write repeats all that is written of a task, so long rollouts are kept less often: what all writes of an actor
 # may take of the broker's disk and network.
 BYTES_PER_S = 4 * 1024 * 1024
-# A write that takes longer is given up; the next one holds more.
+# A write that takes longer is abandoned; the next one contains more.
 WRITE_DEADLINE_S = 5.0
 # A read that fails costs all that is written of a task, and it comes when a broker that was away offers its task again.
 READ_ATTEMPTS = 3
@@ -61,19 +61,19 @@ class ProgressKeeper:
             pause_s = max(self._period_s, num_bytes / BYTES_PER_S)
 
     def track(self, group: Group) -> None:
-        """A group is about to be written, until it ``leaves``."""
+        """A group starts, until ``untrack``."""
         self._groups[group.task.task_id] = group
         self._idle.clear()
 
     def untrack(self, task_id: TaskId) -> None:
-        """A task runs here no longer; its message stays."""
+        """A task runs here no longer; its message stays in PROGRESS."""
         self._groups.pop(task_id, None)
         self._written.pop(task_id, None)
         if not self._groups:
             self._idle.set()
 
     def release(self, task_id: TaskId) -> None:
-        """A task is for another actor, and so is its message."""
+        """Another actor takes over a task and its message."""
         self._kept.discard(task_id)
 
     async def write(self, group: Group) -> int:
@@ -135,7 +135,7 @@ class ProgressKeeper:
         return await self._context.bus.last(self._stream, subject)
 
     async def forget(self, task_id: TaskId) -> None:
-        """A task is done: nobody will go on from here. What cannot be purged now goes by its age."""
+        """A task is done: no actor resumes it. What cannot be purged now goes by its age."""
         if task_id not in self._kept:
             return
         async with self._lock:

@@ -1,4 +1,4 @@
-"""Going on with what another actor began: which samples are still worth it, and which begin anew."""
+"""Resumes partial rollouts of another actor: which samples continue, and which restart."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from tidegate.wire.progress import Progress, SampleProgress
 
 
 class Resumed(msgspec.Struct, frozen=True, eq=False):
-    """A group to go on with, how many tokens it has already, and how many of those that were written it has not.
+    """A group to continue, how many tokens it has already, and how many written ones it has not.
 
     Both are of tokens that the policy chose.
     """
@@ -37,10 +37,10 @@ def resume(
     limits: StalenessLimits,
     now_s: float,
 ) -> Resumed:
-    """The group that ``progress`` tells of, under the cap it was begun with.
+    """The group in ``progress``, under the cap it was begun with.
 
-    Samples whose oldest version is beyond the budget already begin anew: nobody could train on them. So does all of it
-    once it is too old; what goes on keeps the time at which it was begun, as its age counts from there.
+    Samples whose oldest version exceeds the staleness budget restart, because they could not be trained on. The whole
+    group restarts once it is too old. A resumed group keeps its start time, as its age counts from there.
     """
     found: Sequence[SampleProgress] = progress.samples
     if now_s - progress.started_at_s > limits.max_age_s:

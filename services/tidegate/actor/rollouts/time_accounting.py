@@ -1,4 +1,4 @@
-"""Where an actor's time goes when many episodes are under way at once; each second is counted once."""
+"""How an actor's time is spent while many episodes run at once; each second is counted once."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

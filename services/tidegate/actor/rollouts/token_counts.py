@@ -1,9 +1,9 @@
-"""What becomes of the tokens that an actor writes, counted so that none goes missing unseen.
+"""Accounting of the tokens that an actor writes: each is published, dropped, released or held.
 
 Counters, in tokens that the policy chose (an environment's replies are had again for nothing):
 ``tokens_written_total``; ``tokens_dropped_total``, of tasks that end without a trajectory;
 ``tokens_released_total``, of tasks that are for another actor. With ``tokens_resumed_total``, and ``steps_total`` of
-what was published: written + resumed = published + given up + handed on + held now. Of what a killed actor held, that
+what was published: written + resumed = published + dropped + released + held now. Of what a killed actor held, that
 is lost which no other one resumed.
 """
 
