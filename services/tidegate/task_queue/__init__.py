@@ -1,8 +1,8 @@
-"""The task queue: admits work as far as the staleness budget allows, and remembers what it admitted.
+"""The task queue: admits work within the staleness budget and keeps a journal of what it admitted.
 
 Consumes: the dataset or the environment's id; limits (CONTROL); policy announcements (POLICY); outcomes of the
 trajectory store.
-Produces: TASKS, and the journal: the left-hand side of the audit.
-Waits for: room under the limits, and a first policy.
-Unblocked by: a version being announced, and work ending (accepted, trained or dropped).
+Produces: TASKS, and the admission journal, which the audit reconciles with the ledger.
+Waits for: capacity under the limits, and a first policy.
+Unblocked by: a version announcement, and work that ends (accepted, trained or dropped).
 """

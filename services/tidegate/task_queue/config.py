@@ -8,17 +8,17 @@ Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
 
 
 class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How work is chosen, published and given up on.
+    """How work is chosen, published and dropped.
 
     ``curriculum``: ``uniform`` reads the dataset in shuffled epochs; ``learnable`` prefers bins that neither always
     succeed nor always fail.
     ``evaluation_every_versions`` (versions, 0 turns it off): how often the held-out problems are tried; each try
     occupies one actor, so below about 5 it takes a visible share of the rollouts.
     ``task_deadline_s`` (seconds): a task that was delivered this long ago and whose trajectories never reached the
-    store is settled as failed. Below the longest rollout plus five redeliveries (150 s) it drops live work; far
+    store is dropped as failed. Below the longest rollout plus five redeliveries (150 s) it drops live work; far
     above it, a lost task holds its share of the budget for that long, and at max_lag 0 the whole run with it. What
     waits for staleness.max_age_s, say for an environment that is away, would expire anyway.
-    ``sweep_period_s`` (seconds): how often lost tasks are looked for.
+    ``sweep_period_s`` (seconds): how often the sweep searches for lost tasks.
     ``publish_concurrency`` (messages): publishes awaiting their ack at once; the burst is over when the broker acked
     them all. At 1 a batch costs a broker round trip a task.
     ``publish_deadline_s`` (seconds): after this a publish counts as unknown and is repeated with the same id. Above

@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bin: str = "all"
 
 
-# A task message holds 256 KiB; half of it leaves room for everything else a task says.
+# A task message holds 256 KiB; half of it remains for the other fields of a task.
 ROW_BYTES_MAX = 128 * KIB
 
 DIGEST_BYTES = 8
@@ -43,7 +43,7 @@ _DECODER = msgspec.json.Decoder(Row)
 
 
 class Dataset(Sequence[Prompt]):
-    """The problems of one file, in file order. The file is held open and belongs to the run: nobody changes it."""
+    """The problems of one file, in file order. The file is held open and belongs to the run: it never changes."""
 
     def __init__(self, file: BinaryIO, name: str, starts: "array[int]", bins: list[str]) -> None:
         """``starts``: where each row begins, and the end of the file; use ``open_dataset``."""
@@ -124,7 +124,7 @@ def _refuse(file: BinaryIO, name: str, ids: "array[int]") -> None:
         )
     in_order = np.frombuffer(ids, dtype=np.uint64)
     in_order.sort()
-    # Different ids have one digest by a chance of one in millions, which a second reading settles.
+    # Different ids share a digest with a chance of one in millions; a second read decides.
     if np.any(in_order[1:] == in_order[:-1]):
         _refuse_repeated(file, name)
 
@@ -182,5 +182,5 @@ def _bad_id(number: int, name: str, prompt_id: str, why: str) -> ConfigError:
     return ConfigError(
         f"Line {number} of dataset {name} has the prompt_id {prompt_id!r}",
         why=why,
-        fix="give every prompt an id of its own: the audit and the curriculum tell prompts apart by it",
+        fix="give every prompt an id of its own: the audit and the curriculum distinguish prompts by it",
     )

@@ -37,7 +37,7 @@ def read_rows(
     """Every row in the order of its files; of Arrow and Parquet the named columns only, as far as they are there.
 
     Raises:
-        ConfigError: there is no such file, it cannot be read as what it is said to be, or a library is missing.
+        ConfigError: there is no such file, it cannot be read in the given format, or a library is missing.
     """
     if not path.exists():
         raise ConfigError(
@@ -69,7 +69,7 @@ def _format_of(path: Path) -> Format:
         if len(kinds) == 1:
             return kinds.pop()
     raise ConfigError(
-        f"What dataset {path} is made of cannot be told from its name",
+        f"The format of dataset {path} cannot be told from its name",
         why=f"files end in {', '.join(sorted(_SUFFIXES))}; a folder that was saved to disk holds {STATE_JSON}",
         fix="set workload.dataset.format, or name the files so",
     )
@@ -149,11 +149,11 @@ def _saved_files(folder: Path, split: str) -> list[Path]:
             )
         folder /= split
     names = [entry.get("filename") for entry in _json(folder / STATE_JSON).get("_data_files", [])]
-    # Names only: a folder that somebody handed over must not lead out of itself.
+    # Names only: a folder from elsewhere must not refer to files outside of it.
     files = [folder / name for name in names if isinstance(name, str) and Path(name).name == name]
     if not files or len(files) < len(names):
         raise ConfigError(
-            f"{folder / STATE_JSON} names no files that can be read", fix="save it anew with save_to_disk"
+            f"{folder / STATE_JSON} names no files that can be read", fix="save it again with save_to_disk"
         )
     return files
 

@@ -1,7 +1,7 @@
 """A person's dataset, written once into the run folder as the rows that every service of a run reads.
 
-A run goes on with its copy, so its epochs stay what they were, wherever the original goes. Files that are there
-already stay: a resumed run's own, or those that somebody brought.
+A run reads its copy, so its epochs stay the same, whatever becomes of the original. Existing files stay: those of a
+resumed run, or those that an operator put there.
 """
 
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def _write(folder: Path, config: DatasetConfig, *, path: str, split: str, into: 
     if empty:
         why = f"none of its prompts came into {empty[0]}" if share else "it has no rows"
         raise ConfigError(f"Dataset {path} is too small", why=why, fix="add rows, or change held_out_share")
-    # The training file last: that it is there says that all of it is.
+    # The training file last: its presence means that all files are complete.
     for name in unfinished:
         if (folder / name).exists():
             unfinished[name].unlink()
@@ -88,7 +88,7 @@ def _problems(rows: Iterator[SourceRow], named: dict[str, str]) -> Iterator[Row]
     # Grow with the number of rows, not with their texts: about 100 bytes for each.
     numbers: dict[str, int] = {}
     repeats: dict[str, int] = {}
-    # A column that somebody named must be there; one that is named by default may be missing.
+    # A column named in the run file must exist; one named by default may be missing.
     needed = {
         field: column
         for field, column in named.items()
@@ -141,7 +141,7 @@ def _text(value: Any) -> str:
 
 
 def _content_id(prompt: str, answer: str, repeats: dict[str, int]) -> str:
-    """The digest of a row's content; a row that comes again is told apart by how often it came."""
+    """The digest of a row's content; a repeated row is distinguished by its repeat count."""
     digest = blake2b(digest_size=10)
     digest.update(f"{len(prompt)}:{prompt}{answer}".encode())
     name = digest.hexdigest()

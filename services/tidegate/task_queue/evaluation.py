@@ -3,7 +3,7 @@
 Consumes: policy announcements, results (EVENTS).
 Produces: a task of kind ``evaluation`` on TASKS; the actor that takes it reads the held-out problems from the run
 folder.
-Waits for: a version to be due, and the one before to end, so that at most one is under way. It is not admitted, not
+Waits for: a version to be due, and the one before to end, so that at most one is in flight. It is not admitted, not
 journaled as work and never trained on; if it is lost, the next one is due all the same.
 Unblocked by: the learner, and the actor that evaluates.
 """
@@ -24,13 +24,12 @@ class Evaluation:
     """Publishes evaluation tasks; the journal remembers the version of the last one."""
 
     def __init__(self, queue: TaskQueue) -> None:
-        """Nothing is under way."""
         self._queue = queue
-        # When the one under way was published (monotonic seconds); None when its result came.
+        # When the one in flight was published (monotonic seconds); None once its result came.
         self._published_at_s: float | None = None
 
     async def run(self) -> None:
-        """Look at every new head until draining."""
+        """Check every new head until draining."""
         queue, context = self._queue, self._queue.context
         await context.bus.subscribe(context.topology.event(EVENT), self._receive_result)
         seen: PolicyVersion | None = None

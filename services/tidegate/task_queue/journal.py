@@ -1,8 +1,8 @@
-"""The journal of admitted work: what the queue promised, on disk before anybody hears of it.
+"""The admission journal: every admitted task, on disk before it is published.
 
 SQLite in WAL mode with ``synchronous=NORMAL``: a commit survives ``kill -9`` of the process; a power cut may take the
-last ones. A transaction takes well under a millisecond, so it runs on the event loop. The journal is the left-hand
-side of the audit, which opens the same file read-only, beside a live queue or after it.
+last ones. A transaction takes well under a millisecond, so it runs on the event loop. The audit opens the
+same file read-only, beside a live queue or after it.
 """
 
 import sqlite3
@@ -49,7 +49,7 @@ IDS_AT_ONCE = 10_000
 class Applied(msgspec.Struct, frozen=True):
     """What a batch of outcomes changed; ``newest_seq`` is the newest task a trajectory arrived from (0: none).
 
-    ``ended``: outcomes that made a trajectory terminal, each once however often it is told.
+    ``ended``: outcomes that made a trajectory terminal, each counted once, however often it is reported.
     """
 
     changed: int
@@ -75,7 +75,7 @@ class OpenTrajectory(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """One open journal. Counters in memory follow every committed transaction; ``recount`` derives them anew."""
+    """One open journal. Counters in memory follow every committed transaction; ``recount`` derives them again."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         """Read the counters from the file; use ``open_journal``."""
@@ -204,7 +204,7 @@ class Journal:
         self.evaluated = version
 
     def running(self, *, before_seq: int, limit: int) -> list[TrajectoryId]:
-        """Trajectories of tasks numbered below ``before_seq`` that the store never heard of, oldest first."""
+        """Trajectories of tasks numbered below ``before_seq`` that never arrived at the store, oldest first."""
         rows = self._db.execute(
             f"SELECT seq, sample_index FROM trajectories WHERE state <= {int(TrajectoryState.ACCEPTED)}"
             " AND state = ? AND seq < ? ORDER BY seq, sample_index LIMIT ?",
@@ -224,7 +224,7 @@ class Journal:
         ]
 
     def oldest_running_seq(self) -> int:
-        """The oldest task with a trajectory that the store never heard of; ``next_seq`` when there is none."""
+        """The oldest task with a trajectory that never arrived at the store; ``next_seq`` when there is none."""
         seq = self._db.execute(
             f"SELECT min(seq) FROM trajectories WHERE state <= {int(TrajectoryState.ACCEPTED)} AND state = ?",
             (int(TrajectoryState.ADMITTED),),
@@ -244,13 +244,13 @@ class Journal:
         )
 
     def keep_dataset_size(self, size: int) -> None:
-        """Remember how many prompts an epoch has (0: none, segments), so that a reader can tell the position."""
+        """Remember how many prompts an epoch has (0: none, segments), so that a reader can compute the position."""
         with self._transaction():
             write_meta(self._db, "dataset_size", str(size))
         self.dataset_size = size
 
     def set_retired(self, *, retired: bool) -> None:
-        """Note whether the run was retired. For whoever reads the file: a resumed run admits again."""
+        """Record whether the run was retired, for readers of the file: a resumed run admits again."""
         with self._transaction():
             write_meta(self._db, "retired", str(int(retired)))
         self.retired = retired
@@ -289,7 +289,7 @@ class Journal:
             raise TidegateError(
                 "The task queue's journal cannot be written",
                 why=str(error),
-                fix="free space in the run folder; the service starts again by itself and goes on where it was",
+                fix="free space in the run folder; the service restarts by itself and resumes where it was",
             ) from error
 
 
@@ -311,7 +311,7 @@ def open_journal(path: Path, *, run_id: RunId) -> Journal:
 
 
 class JournalReader:
-    """A journal as the audit sees it: one moment of it, whoever is writing meanwhile."""
+    """A journal as the audit reads it: one moment of it, beside a live writer."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         """Use ``read_journal``."""

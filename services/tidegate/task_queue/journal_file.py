@@ -20,8 +20,8 @@ BUSY_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
 
-# `spec` is the task's message, kept until the store has heard of the task: only until then can it be wanted again.
-# The partial indexes hold what is under way and nothing else, so looking for it does not grow with the run.
+# `spec` is the task's message, kept until the task arrived at the store: only until then can it be published again.
+# The partial indexes hold only work in flight, so that queries for it do not grow with the run.
 _SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     """
@@ -82,7 +82,7 @@ def connect_writer(path: Path, *, run_id: RunId) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """Begin a read transaction beside whoever writes; in a read-only folder only a closed journal can be read.
+    """Begin a read transaction beside a writer; in a read-only folder only a closed journal can be read.
 
     Raises:
         sqlite3.DatabaseError: the file is no journal.

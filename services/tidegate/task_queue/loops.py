@@ -1,6 +1,6 @@
 """The loops of the task queue. Each gathers one snapshot, decides once, and acts.
 
-``admit``: consumes limits, the head and the journal; produces tasks in the journal and on TASKS; waits for room;
+``admit``: consumes limits, the head and the journal; produces tasks in the journal and on TASKS; waits for capacity;
 unblocked by outcomes, a new head or new limits, which set one event, so nothing on this path sleeps: at ``max_lag`` 0
 every learner step waits for it.
 ``outcomes``: consumes the store's outcome log from a persisted cursor; waits for the store.
@@ -54,9 +54,9 @@ from tidegate.wire.subjects import HEADER_TRACE_PARENT
 
 POOL = "default"
 
-# One transaction and one burst of publishes; more room than this is taken in the next turn of the loop.
+# One transaction and one burst of publishes; capacity beyond this is used in the next turn of the loop.
 TASKS_PER_TURN_MAX = 1024
-# Everything that can change a decision sets the event; the tick is for what nobody would notice missing.
+# Everything that can change a decision sets the event; the tick covers a missed event.
 TICK_S = 1.0
 
 _LIMITS_DECODER = msgspec.json.Decoder(Limits)
@@ -266,7 +266,7 @@ class TaskQueue:
             self.context.telemetry.count(METRIC_ADMISSION_DECISIONS, 1, reason)
 
     def _show_counts(self, snapshot: Snapshot) -> None:
-        """What is under way, in stats and metrics; after every change of the journal."""
+        """Work in flight, in stats and metrics; after every change of the journal."""
         stats = self.context.stats
         counts = snapshot.counts
         stats.set(statistics.ADMITTED, counts.admitted)

@@ -106,7 +106,7 @@ def _check_held_out(path: Path, workload: Workload, *, brought: bool) -> None:
     if brought and not path.exists():
         raise ConfigError(
             "task_queue.evaluation_every_versions is set and workload.dataset holds no problems out",
-            why="what was trained on says nothing about what was learned",
+            why="the score on trained problems does not measure what was learned",
             fix="set held_out_share, held_out_split or held_out_path of workload.dataset, or no evaluations",
         )
     open_dataset(path).close()

@@ -2,10 +2,10 @@
 
 Counters are ``admitted_bin.<bin>_total``, ``decided_bin.<bin>_total``, ``trained_bin.<bin>_total``,
 ``decided_length.<length>_total`` and ``trained_length.<length>_total``. Decided is all that became terminal, and
-``core.drift`` says why it is what the trained are held against. All are counted here, where each outcome passes once,
-so that both sides of a comparison are always of the same moment. Work that was retired at the end of a run is no one's
-choice, a group that was settled early has nothing to teach, and neither is counted; what never reached the store has
-length 0, so that cutting long rollouts shows as well. Counts begin anew with the process.
+``core.drift`` explains why it is the reference for the trained share. All are counted here, where each outcome passes
+once, so that both sides of a comparison are of the same moment. Retired work and early-stopped groups are not counted:
+neither was a choice of what to train. What never reached the store has length 0, so that cut long rollouts show as
+well. Counts restart with the process.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ class MixCounts:
         self._stats = stats
         self._tasks_max = tasks_max
         self._labels = Labels()
-        # A task that never reached the store has an outcome without a bin: only who admitted it knows.
+        # A task that never reached the store has an outcome without a bin: only the queue knows its bin.
         self._bins: dict[int, str] = {}
 
     def admitted(self, tasks: Sequence[Task], *, first_seq: int) -> None:

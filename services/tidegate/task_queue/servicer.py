@@ -1,4 +1,4 @@
-"""The gRPC face of the task queue: the journal's totals, open work, and retirement."""
+"""The gRPC service of the task queue: the journal's totals, open work, and retirement."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -26,13 +26,13 @@ class TaskQueueServicer(pb_grpc.TaskQueueServiceServicer):
     """Answers from the journal."""
 
     def __init__(self, journal: Journal, sweep: Sweep, *, path: Path) -> None:
-        """``sweep`` is who settles; ``path`` is the journal's file."""
+        """``sweep`` retires the run; ``path`` is the journal's file."""
         self._path = path
         self._journal = journal
         self._sweep = sweep
 
     async def GetJournal(self, request: pb.GetJournalRequest, context: Call) -> pb.GetJournalResponse:
-        """The totals: the left-hand side of the audit."""
+        """The journal's totals, for the audit."""
         return _totals(self._journal.totals())
 
     async def ReadJournal(
@@ -55,7 +55,7 @@ class TaskQueueServicer(pb_grpc.TaskQueueServiceServicer):
         )
 
     async def Retire(self, request: pb.RetireRequest, context: Call) -> pb.RetireResponse:
-        """Stop admitting for good and settle what the store never heard of. Idempotent."""
+        """Stop admitting for good and drop what never arrived at the store. Idempotent."""
         await self._sweep.retire(reason=request.reason)
         return pb.RetireResponse()
 

@@ -28,7 +28,7 @@ class TrajectoryState(IntEnum):
     DROPPED = 3
 
 
-# An outcome says where a trajectory is now, not what happened to it: the ledger is the truth, also about a row it
+# An outcome reports where a trajectory is now, not what happened to it: the ledger is the truth, also about a row it
 # takes back after a power cut. A revived row is available, that is accepted, again.
 _STATE_OF_OUTCOME = {
     "accepted": TrajectoryState.ACCEPTED,
@@ -84,7 +84,7 @@ def is_announced(trained_at: PolicyVersion, *, head: PolicyVersion, tree: Lineag
 
 
 def without_announced(trained_at: TrainedAt, *, head: PolicyVersion, tree: LineageTree) -> TrainedAt:
-    """What was trained in updates that nobody can pull yet; the rest need not be remembered."""
+    """What was trained in updates that are not announced yet; the rest need not be kept."""
     return {
         version: count
         for version, count in trained_at.items()
@@ -95,8 +95,8 @@ def without_announced(trained_at: TrainedAt, *, head: PolicyVersion, tree: Linea
 class Snapshot(msgspec.Struct, frozen=True):
     """All that one admission decision is made from.
 
-    ``unpublished_tasks``: journaled tasks that TASKS has not taken yet. ``head``: newest announced policy. ``behind``:
-    versions published since the oldest rollout that is running was admitted; only a paced queue looks.
+    ``unpublished_tasks``: journaled tasks that TASKS has not acknowledged yet. ``head``: newest announced policy.
+    ``behind``: versions published since the oldest running rollout was admitted; used only with pacing.
     """
 
     limits: Limits
@@ -109,7 +109,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     behind: int = 0
 
     def flow(self) -> Flow:
-        """What is under way, as the capacity law counts it."""
+        """Work in flight, as the capacity law counts it."""
         ahead = self.trained_at
         if self.head is not None:
             ahead = without_announced(ahead, head=self.head, tree=self.tree)
@@ -183,7 +183,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """One problem of the dataset; the empty one stands for a segment, which needs none."""
+    """One problem of the dataset; segments, which need none, use an empty one."""
 
     prompt_id: PromptId
     prompt: str = ""
@@ -292,7 +292,7 @@ class Deliveries(msgspec.Struct, frozen=True):
 
     TASKS is read in order, but for the few tasks of one burst of publishes, which the deadline covers. So all before
     a task whose trajectories arrived were delivered, and all that were published when an actor found nothing to do. A
-    task that nobody took yet is not lost, however old: zero actors is a pause (I9).
+    task that no actor took yet is not lost, however old: zero actors is a pause (I9).
     """
 
     seqs: tuple[int, ...] = ()

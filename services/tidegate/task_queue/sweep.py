@@ -1,8 +1,8 @@
-"""The sweep: settling what no actor will finish, so that every admitted trajectory ends in the ledger (I2).
+"""The sweep: drops what no actor will finish, so that every admitted trajectory ends in the ledger (I2).
 
 Consumes: the journal's open work; reports of actors (for what was delivered); the store's outcomes (for what arrived).
-Produces: ``failed`` and ``retired`` settlements at the store, which come back as outcomes.
-Waits for: time. Level-triggered: the same tick twice settles the same ids, and settling twice changes nothing.
+Produces: ``failed`` and ``retired`` drops at the store, which come back as outcomes.
+Waits for: time. Level-triggered: the same tick twice drops the same ids, and dropping twice changes nothing.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from tidegate.wire.clients.trajectory_store import Dropped
 from tidegate.wire.stats import decode_stats
 
 # Ids a call: one transaction of the store, a few milliseconds.
-SETTLE_BATCH = 500
-# More actors than this and only the first ones are listened to: one starved actor is all the sweep needs to know of.
+DROP_BATCH = 500
+# Reports of more actors than this are ignored: the sweep needs only one starved actor.
 ACTORS_MAX = 4096
-# Minutes of looks, reports come twice a second.
-LOOKS_KEPT = 64
-# Retire answers well within the five seconds that the end of a run waits for it; the loop settles the rest.
+# Minutes of samples; reports arrive twice a second.
+SAMPLES_KEPT = 64
+# Retire answers well within the five seconds that the end of a run waits for it; the loop drops the rest.
 RETIRE_DEADLINE_S = 4.0
 
 
@@ -37,38 +37,38 @@ class _ActorReport:
 
 
 class Sweep:
-    """Finds lost tasks, and retires the run when asked to."""
+    """Finds lost tasks, and retires the run on request."""
 
     def __init__(self, queue: TaskQueue) -> None:
-        """Nothing is known to be delivered yet: a restart gives every open task its deadline anew."""
+        """No delivery is known yet: after a restart the deadline of every open task starts again."""
         self._queue = queue
         self._deliveries = Deliveries()
         self._reports: dict[str, _ActorReport] = {}
         self._starved_from_s = 0.0
-        # What was published by when, a look each; a report that is older than all of them proves nothing.
-        self._published: deque[tuple[float, int]] = deque(maxlen=LOOKS_KEPT)
+        # What was published by when, one entry a sample; a report older than all of them proves nothing.
+        self._published: deque[tuple[float, int]] = deque(maxlen=SAMPLES_KEPT)
         self._retired_because = ""
 
     async def run(self) -> None:
-        """Look every ``sweep_period_s`` until draining."""
+        """Sweep every ``sweep_period_s`` until draining."""
         queue, context = self._queue, self._queue.context
         await context.bus.subscribe(context.topology.stats("*"), self._receive_stats)
         while not await context.drain.sleep(queue.config.sweep_period_s):
             self._note_deliveries()
             try:
-                await self._settle_lost()
+                await self._drop_lost()
                 if queue.retired:
-                    await self._settle_retired()
+                    await self._drop_retired()
             except TidegateError as error:
                 if not error.retryable:
                     raise
                 context.log.warning("drop_unarrived_failed", error=str(error))
 
     async def retire(self, *, reason: str) -> None:
-        """Stop admitting for good, and settle whatever the store never heard of. Arrivals after that are duplicates.
+        """Stop admitting for good, and drop what never arrived at the store. Later arrivals are duplicates.
 
         Raises:
-            UnavailableError: the store is away; admission has stopped, and the sweep settles as soon as it is back.
+            UnavailableError: the store is away; admission has stopped, and the sweep drops the rest once it is back.
         """
         queue = self._queue
         if not queue.retired:
@@ -78,12 +78,12 @@ class Sweep:
             queue.context.log.info("run_retired", reason=self._retired_because)
         queue.wake()
         try:
-            await asyncio.wait_for(self._settle_retired(), timeout=RETIRE_DEADLINE_S)
+            await asyncio.wait_for(self._drop_retired(), timeout=RETIRE_DEADLINE_S)
         except TimeoutError:
             queue.context.log.warning("retire_continues", running=queue.journal.counts.running)
 
     def _note_deliveries(self) -> None:
-        """All before an arrival was delivered; so was all that was published before an actor found nothing to do."""
+        """Everything before an arrival was delivered; so was all that was published before an actor had no task."""
         queue = self._queue
         now_s = queue.context.clock.monotonic_s()
         before = [seq for at_s, seq in self._published if at_s <= self._starved_from_s]
@@ -94,7 +94,7 @@ class Sweep:
         if not queue.journal.unpublished_tasks:
             self._published.append((now_s, queue.journal.next_seq - 1))
 
-    async def _settle_lost(self) -> None:
+    async def _drop_lost(self) -> None:
         queue = self._queue
         before_seq = lost_before(
             self._deliveries,
@@ -102,23 +102,23 @@ class Sweep:
             deadline_s=queue.config.task_deadline_s,
             now_s=queue.context.clock.monotonic_s(),
         )
-        lost = queue.journal.running(before_seq=before_seq, limit=SETTLE_BATCH)
+        lost = queue.journal.running(before_seq=before_seq, limit=DROP_BATCH)
         if lost:
             detail = (
                 f"no trajectory within task_deadline_s ({queue.config.task_deadline_s:g} s) of its delivery"
             )
-            settled = await self._settle(lost, reason="failed", detail=detail)
-            queue.context.stats.add(statistics.LOST, settled)
-            queue.context.log.warning("tasks_lost", first=lost[0], count=len(lost), settled=settled)
+            num_dropped = await self._drop(lost, reason="failed", detail=detail)
+            queue.context.stats.add(statistics.LOST, num_dropped)
+            queue.context.log.warning("tasks_lost", first=lost[0], count=len(lost), dropped=num_dropped)
 
-    async def _settle_retired(self) -> None:
+    async def _drop_retired(self) -> None:
         journal = self._queue.journal
         running = journal.running(before_seq=journal.next_seq, limit=journal.counts.running)
-        for start in range(0, len(running), SETTLE_BATCH):
-            batch = running[start : start + SETTLE_BATCH]
-            await self._settle(batch, reason="retired", detail=self._retired_because)
+        for start in range(0, len(running), DROP_BATCH):
+            batch = running[start : start + DROP_BATCH]
+            await self._drop(batch, reason="retired", detail=self._retired_because)
 
-    async def _settle(self, ids: list[TrajectoryId], *, reason: DropReason, detail: str) -> int:
+    async def _drop(self, ids: list[TrajectoryId], *, reason: DropReason, detail: str) -> int:
         return await self._queue.store.drop_unarrived(
             [Dropped(trajectory, reason, detail) for trajectory in ids]
         )

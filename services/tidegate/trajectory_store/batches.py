@@ -132,4 +132,4 @@ def check_released(db: sqlite3.Connection, batch_id: str) -> None:
     if row is None:
         raise NotFoundError(f"Batch {batch_id} was never leased")
     if row != ("released",):
-        raise ConflictError(f"Batch {batch_id} was committed and cannot be given back")
+        raise ConflictError(f"Batch {batch_id} was committed and cannot be released")

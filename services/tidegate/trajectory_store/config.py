@@ -14,15 +14,15 @@ class TrajectoryStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     ``durability``: ``process`` survives ``kill -9`` of anything, ``power_loss`` also a power cut of an intact disk, at
     the price of one flush a transaction. ``fetch_messages_max``: messages that share one transaction.
     ``max_resident_trajectories`` and ``max_resident_bytes``: trajectories that wait for a gradient; at either limit the
-    store stops fetching and pressure goes upstream through the stream; what was asked for before, at most two portions
+    store stops fetching and pressure goes upstream through the stream; what was requested before, at most two portions
     of ``fetch_messages_max``, still comes in. Both must hold at least one batch.
-    ``segment_bytes``: size at which a payload file is closed and the next one begun. ``retain_bytes_max``: bytes of
+    ``segment_bytes``: size at which a payload file is closed and the next one opened. ``retain_bytes_max``: bytes of
     payload files kept although no trajectory in them waits any more; beyond it, trajectories of a lost branch that are
     not in a checkpoint can no longer be trained again. ``frame_cache_bytes``: recent payloads kept in memory.
-    ``uploads_bytes_max`` and ``upload_ttl_s``: room and lifetime of uploaded payloads nobody has referred to yet; a
+    ``uploads_bytes_max`` and ``upload_ttl_s``: capacity and lifetime of uploads that no message refers to yet; a
     lifetime below the time a message may wait in the stream would lose it. ``outcomes_max``: entries of the outcome
     log; a reader further behind is given every row's present state instead. ``expiry_period_s``: seconds between
-    looks for trajectories that left the budget.
+    searches for trajectories that left the budget.
     """
 
     durability: Literal["process", "power_loss"] = "process"

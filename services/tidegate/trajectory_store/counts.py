@@ -61,7 +61,7 @@ def add_uses(db: sqlite3.Connection, version: PolicyVersion, measured: Iterable[
 
 
 def trained_twice(db: sqlite3.Connection, tree: LineageTree) -> int:
-    """Rows with more surviving uses than allowed, among the few that an index says were used again."""
+    """Rows with more surviving uses than allowed, among the few that an index lists as used again."""
     return _overused(
         db,
         tree,

@@ -2,7 +2,7 @@
 
 The ledger keeps a row and the provenance of every trajectory for ever (ids, versions, texts, rewards, timings); its
 tensors lie in the segments for as long as ``retain_bytes_max`` allows. Each page is a transaction of its own, so that a
-long export holds nothing back that the live store wants to clean up.
+long export delays no cleanup of the live store.
 """
 
 import os
@@ -29,7 +29,7 @@ class Ended(msgspec.Struct, frozen=True, eq=False):
     """One trajectory in its terminal state.
 
     ``record``: what is known of how it was made, without tensors; None for one that ended before it arrived.
-    ``tensors``: None where they were not asked for, or are kept no more.
+    ``tensors``: None where they were not requested, or are not kept any more.
     """
 
     trajectory_id: TrajectoryId

@@ -1,4 +1,4 @@
-"""The ledger: one row a trajectory, changed by transactions, with what it implies kept in memory beside it.
+"""The ledger: one row a trajectory, changed by transactions; derived state is kept in memory.
 
 A row is available, then leased to a batch, then trained at a version or dropped with a reason; a restore moves rows
 back (``restore``). Every method is one transaction: the file changes wholly or not at all, and memory follows only a
@@ -100,7 +100,7 @@ class Ledger:
         try:
             self._insert(arrivals, duplicates=duplicates, now_s=now_s)
         except sqlite3.IntegrityError:
-            # Redeliveries are few: who is known is looked up only after the unique key found that somebody is.
+            # Redeliveries are few: known rows are queried only after the unique key found one.
             fresh = self._without_known(arrivals)
             repeated = sum(len(item.columns) for item in arrivals) - sum(len(item.columns) for item in fresh)
             self._insert(fresh, duplicates=duplicates + repeated, now_s=now_s)
@@ -156,7 +156,7 @@ class Ledger:
     def drop_unarrived(self, dropped: Iterable[Dropped], *, now_s: float, quarantined: int = 0) -> int:
         """Give trajectories that never arrived their outcome; those with a row keep theirs.
 
-        ``quarantined`` messages stood for them. Returns how many were new.
+        ``quarantined``: messages that held them. Returns how many were new.
 
         Raises:
             RecordError: a reason is not one of ``DROP_REASONS``.
@@ -184,7 +184,7 @@ class Ledger:
     # -- batches ---------------------------------------------------------------------------------------------------
 
     def note_head(self, version: PolicyVersion) -> None:
-        """A newer version was heard of; one of another lineage than the one that is open says nothing."""
+        """A newer version was announced; one of a lineage that is not open is ignored."""
         if self.head is not None and version.lineage == self.head.lineage and version.step > self.head.step:
             self.head = version
 
@@ -203,7 +203,7 @@ class Ledger:
         """Refuse a learner whose lineage is not the one that is open.
 
         Raises:
-            UnknownVersionError: nobody opened the lineage.
+            UnknownVersionError: no learner opened the lineage.
             ConflictError: a newer lineage took over.
         """
         if version.lineage not in self.tree.lineages:
@@ -239,7 +239,7 @@ class Ledger:
     def commit(
         self, batch_id: str, *, version: PolicyVersion, consumptions: Sequence[Consumption], now_s: float
     ) -> list[Location]:
-        """A batch was trained at ``version``; returns the frames that nobody waits for any more.
+        """A batch was trained at ``version``; returns the frames that no trajectory needs any more.
 
         The lag is the learner's or our own count, whichever is larger: a learner that counts wrong shows. Committing
         a batch again at the same version changes nothing.
@@ -275,7 +275,7 @@ class Ledger:
     def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> list[Location]:
         """Give a batch back: the named trajectories, and with them their groups, end; the others are available again.
 
-        Releasing a batch again changes nothing. Returns the frames that nobody waits for any more.
+        Releasing a batch again changes nothing. Returns the frames that no trajectory needs any more.
 
         Raises:
             NotFoundError: there was no such batch.
@@ -308,7 +308,7 @@ class Ledger:
         return self.frames.finish(drop.candidate for drop in drops.values())
 
     def drop(self, drops: Sequence[Drop], *, now_s: float) -> list[Location]:
-        """Available trajectories end without a gradient; returns the frames that nobody waits for any more."""
+        """Available trajectories end without a gradient; returns the frames that no trajectory needs any more."""
         with transaction(self._db):
             self._write_drops(drops, now_s=now_s)
         gone = [drop.candidate for drop in drops]
@@ -370,7 +370,7 @@ class Ledger:
         """Updates up to ``version`` are safe in a checkpoint.
 
         Raises:
-            UnknownVersionError: nobody opened the lineage.
+            UnknownVersionError: no learner opened the lineage.
         """
         surviving_steps(version, self.tree)
         with transaction(self._db):
@@ -387,7 +387,7 @@ class Ledger:
         return row[0] if row else 0
 
     def segments_needed(self) -> set[int]:
-        """Segments with a payload that may be asked for: its trajectory waits, or no checkpoint has its update."""
+        """Segments with a payload that may be needed: its trajectory waits, or no checkpoint has its update."""
         return self.frames.segments() | restore.segments_without_checkpoint(self._db, self.tree)
 
     # -- asking ----------------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class Ledger:
             return prune_outcomes(self._db, outcomes_max=outcomes_max)
 
     def totals(self) -> LedgerTotals:
-        """Counts by state, from memory; only what was used again after a restore is looked up."""
+        """Counts by state, from memory; only what was used again after a restore is queried."""
         return self.tally.totals(trained_twice=counts.trained_twice(self._db, self.tree))
 
     @property

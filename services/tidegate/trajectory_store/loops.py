@@ -36,7 +36,7 @@ from tidegate.trajectory_store.store import Store
 
 SHARD = 0
 FETCH_WAIT_S = 1.0
-# A full store looks again this often; a commit or a drop makes room.
+# A full store checks this often; a commit or a drop frees capacity.
 FULL_WAIT_S = 0.05
 BACKOFF_S = 1.0
 STATS_PERIOD_S = 0.25
@@ -48,7 +48,7 @@ LINGER_S = 0.003
 class IntakeLoop:
     """Consumes TRAJECTORIES: what is there goes through one transaction, and is acknowledged after it.
 
-    Waits for messages, and for room below the residency limits, which a gradient or a drop makes.
+    Waits for messages, and for capacity below the residency limits, which a gradient or a drop frees.
     """
 
     def __init__(self, context: ServiceContext, config: TrajectoryStoreConfig, store: Store) -> None:
@@ -65,7 +65,7 @@ class IntakeLoop:
     async def run(self) -> None:
         """Take in until draining; what was fetched is finished first.
 
-        The next messages are asked for before these are stored, so that the broker sends while the ledger writes.
+        The next messages are requested before these are stored, so that the broker sends while the ledger writes.
         """
         context = self._context
         consumer = await context.bus.consumer(context.topology.trajectory_consumer(SHARD))
@@ -92,11 +92,11 @@ class IntakeLoop:
             await consumer.close()
 
     def _fetch(self, consumer: Consumer) -> asyncio.Task[list[Delivery]]:
-        """At most one under way: two portions in memory."""
+        """At most one fetch in flight: two portions in memory."""
         return asyncio.create_task(self._collect(consumer))
 
     async def _collect(self, consumer: Consumer) -> list[Delivery]:
-        """One portion; a message that comes alone is handed on at once."""
+        """One portion; a message that arrives alone is returned at once."""
         most, clock = self._config.fetch_messages_max, self._context.clock
         deliveries = await consumer.fetch(most, wait_s=FETCH_WAIT_S)
         if deliveries and clock.monotonic_s() - self._collected_at_s < LINGER_S and len(deliveries) < most:
@@ -114,7 +114,7 @@ class IntakeLoop:
         try:
             intake = self._store.ingest(messages, now_s=context.clock.now_s())
         except (OSError, UnavailableError) as error:
-            # Unacknowledged, they come again; so does the room, or a person who makes some.
+            # Unacknowledged, they are redelivered, until the disk has free space.
             context.log.warning("disk_not_writable", error=str(error), messages=len(messages))
             await context.drain.sleep(BACKOFF_S)
             return
@@ -129,7 +129,7 @@ class IntakeLoop:
             self._trace(intake.accepted, received_at_s=received_at_s)
 
     async def _refuse(self, delivery: Delivery, refusal: Refusal) -> None:
-        """Keep the message in QUARANTINE, settle what it stood for, and never see it again."""
+        """Keep the message in QUARANTINE, drop its trajectories, and end its delivery."""
         context = self._context
         context.log.warning("message_refused", sequence=delivery.sequence, reason=refusal.reason)
         try:
@@ -177,7 +177,7 @@ class ExpiryLoop:
     def __init__(
         self, context: ServiceContext, config: TrajectoryStoreConfig, store: Store, policy: PolicyWatch
     ) -> None:
-        """``policy`` tells of versions between two leases."""
+        """``policy`` reports versions between two leases."""
         self._context = context
         self._config = config
         self._store = store
@@ -206,7 +206,7 @@ class ReportLoop:
         """Nothing was told yet."""
         self._context = context
         self._store = store
-        self._looked_at_s = 0.0
+        self._sampled_at_s = 0.0
         self._shared_attributes = {
             ATTR_RUN: str(context.settings.run),
             ATTR_ENV: context.settings.workload.env,
@@ -245,9 +245,9 @@ class ReportLoop:
         """How far behind what waits already is, as often as it is exported."""
         context, ledger = self._context, self._store.ledger
         now_s = context.clock.now_s()
-        if ledger.head is None or now_s - self._looked_at_s < context.settings.telemetry.metric_period_s:
+        if ledger.head is None or now_s - self._sampled_at_s < context.settings.telemetry.metric_period_s:
             return
-        self._looked_at_s = now_s
+        self._sampled_at_s = now_s
         waiting = residents(ledger.pool, head=ledger.head, tree=ledger.tree, now_s=now_s)
         for bucket, number in waiting.by_lag.items():
             context.telemetry.observe(METRIC_STORE_RESIDENT, number, {ATTR_LAG_BUCKET: bucket})

@@ -15,7 +15,7 @@ from tidegate.trajectory_store.state import BatchLease, LiveFrames, Location, Po
 
 @dataclass(frozen=True, slots=True)
 class LedgerMemory:
-    """The lineages, the newest version heard of, the counts, who waits, who is leased, and the next free numbers."""
+    """Lineages, the newest known version, counts, waiting and leased trajectories, and the next free numbers."""
 
     tree: LineageTree
     head: PolicyVersion | None
@@ -86,7 +86,7 @@ def _next_of(db: sqlite3.Connection, column: str, table: str) -> int:
 
 
 def _newest_version(db: sqlite3.Connection, tree: LineageTree) -> PolicyVersion | None:
-    """The open lineage at the newest step that its batches tell of; its fork before the first."""
+    """The open lineage at the newest step in its batches; its fork before the first."""
     if not tree.lineages:
         return None
     lineage = list(tree.lineages.values())[-1]

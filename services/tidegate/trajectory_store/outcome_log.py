@@ -2,7 +2,7 @@
 
 The log is bounded, so a reader may ask for what was pruned, or, after the ledger lost its last transactions to a power
 cut, for what no longer exists. Either way it is given the present state of every row instead, in pages, under negative
-cursors that it passes back like any other; then it goes on in the log from where that began. Outcomes are therefore
+cursors that it passes back like any other; then it continues in the log from where that began. Outcomes are therefore
 absolute ("this trajectory is trained"), and a reader that applies each one as it comes ends up right.
 """
 

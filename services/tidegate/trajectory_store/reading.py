@@ -1,6 +1,6 @@
 """Read-only answers from a ledger's file: for the command line and the report, on a live or a stopped run.
 
-Counts come from the rows themselves and trust no counter that the live store keeps.
+Counts come from the rows themselves and use no counter of the live store.
 """
 
 import sqlite3

@@ -123,7 +123,7 @@ def _revive(
 
 
 def checkpoint_of(db: sqlite3.Connection) -> PolicyVersion | None:
-    """The newest version that a learner said is safe in a checkpoint."""
+    """The newest version that a learner reported safe in a checkpoint."""
     found = dict(
         db.execute("SELECT key, value FROM meta WHERE key IN ('checkpoint_lineage', 'checkpoint_step')")
     )

@@ -19,8 +19,8 @@ PAGE_CACHE_KIB = 4_096
 # `state` is one of `state.RowState`; SQLite's own check of it took a third of the time of writing a row.
 # `uses` holds one row a gradient use, for ever: a restore reads from it what the restored parameters were trained on.
 # `ordinal` counts the same trajectory's earlier ones, so that the few used again are found by index.
-# `outcomes` is pruned, and an entry stands for `num_rows` rows from `seq` on.
-# `batches` tells a commit that came twice from a late one.
+# `outcomes` is pruned, and an entry covers `num_rows` rows from `seq` on.
+# `batches` distinguishes a repeated commit from a late one.
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE lineages (
@@ -105,7 +105,7 @@ CREATE TABLE outcomes (
 def open_for_writing(
     path: Path, *, run_id: str, durability: Literal["process", "power_loss"]
 ) -> sqlite3.Connection:
-    """Open or create the ledger of one run. Transactions are begun by hand (see ``transaction``).
+    """Open or create the ledger of one run. Transactions are explicit (see ``transaction``).
 
     ``synchronous=NORMAL`` in WAL mode loses no committed transaction to ``kill -9``; a power cut may take the last
     ones, which ``FULL`` prevents with one flush a transaction.
@@ -182,7 +182,7 @@ def transaction(connection: sqlite3.Connection) -> Generator[None, None, None]:
             connection.execute("ROLLBACK")
         if isinstance(error, sqlite3.OperationalError):
             raise UnavailableError(
-                "The ledger cannot be written", why=str(error), fix="make room on the disk; nothing was lost"
+                "The ledger cannot be written", why=str(error), fix="free space on the disk; nothing was lost"
             ) from error
         raise
 

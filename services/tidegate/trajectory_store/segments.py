@@ -1,7 +1,7 @@
 """Payloads beside the ledger: append-only segment files, read back by place, deleted whole.
 
 A frame is on disk before the ledger names it, so a crash in between leaves bytes that nothing refers to, at the end of
-a file that nobody appends to again: every start begins a new segment. What is read back from disk is held
+a file that is never appended to again: every start opens a new segment. What is read back from disk is held
 against its digest, because a power cut may keep the ledger's page and lose the payload's.
 """
 
@@ -26,7 +26,7 @@ def segment_path(folder: Path, segment: int) -> Path:
 
 
 class FrameCache:
-    """The most recent frames, so that a batch that is leased at once needs no disk. Bounded: the oldest make room."""
+    """The most recent frames, so that a batch that is leased at once needs no disk. Bounded: the oldest are evicted."""
 
     def __init__(self, *, max_bytes: int) -> None:
         """Empty; 0 bytes switch it off."""
@@ -64,7 +64,7 @@ class Segments:
         durability: str = "process",
         newest_known: int = 0,
     ) -> None:
-        """Find the segments that are there and begin a new one, beyond the ``newest_known`` to the ledger.
+        """Find the existing segments and open a new one, beyond the ``newest_known`` to the ledger.
 
         A power cut may take a file that the ledger refers to; its number is not given to another one.
         """
@@ -164,15 +164,15 @@ class Segments:
         return self._readers[segment]
 
     def forget(self, location: Location) -> None:
-        """Nobody will lease this frame again: make room in memory."""
+        """Evict a frame that will not be leased again."""
         self._cache.discard(location)
 
     def holds(self, location: Location) -> bool:
-        """Whether the frame's bytes are still on disk, as far as the file's size tells."""
+        """Whether the frame's bytes are still on disk, judged by the file's size."""
         return location.offset + location.size <= self._sizes.get(location.segment, -1)
 
     def delete(self, segment: int) -> None:
-        """Remove a segment nobody needs; never the active one."""
+        """Remove a segment that is not needed; never the active one."""
         assert segment != self._active
         reader = self._readers.pop(segment, None)
         if reader is not None:

@@ -1,4 +1,4 @@
-"""gRPC calls to the store and back. Long polls wait here; everything they look at is in ``store``."""
+"""The gRPC service of the store. Long polls wait here; all state is in ``store``."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -44,7 +44,7 @@ from tidegate.wire.reference import reference_from_proto
 from tidegate.wire.subjects import CHUNK_BYTES, FIRST_CHUNK_BYTES
 
 NAME = "tidegate.v1.TrajectoryStoreService"
-# A longer wait is answered empty and asked again; nobody frees a forgotten poll sooner.
+# A longer wait is answered empty and repeated; an abandoned poll is freed no sooner.
 WAIT_S_MAX = 30.0
 # Outcomes that only say "accepted" wait this long for others, as an answer costs both sides more than what it says: 1
 # to 2 ms of CPU, of a learner step's 66. What frees budget (trained, dropped) is answered at once.
@@ -63,7 +63,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self._store = store
         self._clock = clock
         self._draining = False
-        # As the learner last asked for.
+        # As in the learner's last request.
         self._batch_size = 0
 
     def registration(self) -> Registration:
@@ -179,7 +179,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
     async def DropUnarrived(
         self, request: pb.DropUnarrivedRequest, context: _Context
     ) -> pb.DropUnarrivedResponse:
-        """Give trajectories that nobody will finish their outcome."""
+        """Drop trajectories that no actor will finish."""
         num_dropped = self._store.drop_unarrived(_dropped(request.dropped), now_s=self._clock.now_s())
         return pb.DropUnarrivedResponse(dropped=num_dropped)
 
@@ -238,7 +238,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         """Keep a frame that is too large for a message, until its message comes."""
         first = await anext(request_iterator, None)
         if not isinstance(first, pb.UploadPayloadRequest) or not first.HasField("reference"):
-            raise RecordError("An upload does not begin with its reference")
+            raise RecordError("An upload does not start with its reference")
         upload = self._store.uploads.begin(reference_from_proto(first.reference))
         if upload is None:
             return pb.UploadPayloadResponse()
@@ -259,7 +259,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         return self._clock.monotonic_s() + min(max(max_wait_s, 0.0), WAIT_S_MAX)
 
     async def _changed(self, event: asyncio.Event, deadline_s: float) -> bool:
-        """Whether to look again; not once the time is up or the service drains."""
+        """Whether to check again; False once the time is up or the service drains."""
         if self._draining:
             return False
         return await woken(event, timeout_s=deadline_s - self._clock.monotonic_s()) and not self._draining

@@ -1,4 +1,4 @@
-"""What the ledger implies, kept in memory: who waits, who is leased, and the counts. Rebuilt from it at every start."""
+"""State derived from the ledger, in memory: what waits, what is leased, and the counts. Rebuilt at every start."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ class Location(msgspec.Struct, frozen=True, gc=False):
 
 
 class LiveFrames:
-    """The frames that available and leased trajectories lie in; the others' bytes are nobody's concern in memory."""
+    """The frames that available and leased trajectories lie in; the bytes of others are not kept in memory."""
 
     def __init__(self) -> None:
         """None."""
@@ -53,7 +53,7 @@ class LiveFrames:
         self.num_bytes += location.size
 
     def finish(self, candidates: Iterable[Candidate]) -> list[Location]:
-        """Trajectories became terminal; returns the frames that nobody waits for any more."""
+        """Trajectories became terminal; returns the frames that no trajectory needs any more."""
         finished: list[Location] = []
         for candidate in candidates:
             self._num_live[candidate.frame_id] -= 1

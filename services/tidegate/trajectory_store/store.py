@@ -35,13 +35,13 @@ from tidegate.wire.clients.trajectory_store import (
     TrajectoryStatus,
 )
 
-# Drops kept for whoever traces them; older ones make room.
+# Drops kept for their traces; older ones are evicted.
 RECENT_DROPS_MAX = 1024
 SHORTENED_CHARACTERS = 300
 
 
 class Batch(msgspec.Struct, frozen=True, eq=False):
-    """A leased batch as it is sent: whole frames, and which of their trajectories are meant."""
+    """A leased batch as it is sent: whole frames, and which of their trajectories belong to it."""
 
     batch_id: str
     frames: list[bytes]
@@ -60,7 +60,7 @@ class Store:
     """The truth about one run's trajectories, on disk."""
 
     def __init__(self, folder: Path, *, run_id: RunId, config: TrajectoryStoreConfig, now_s: float) -> None:
-        """Open or create everything below ``folder`` and give up on payloads that a power cut took.
+        """Open or create everything below ``folder`` and drop trajectories whose payload a power cut took.
 
         Raises:
             StaleFolderError: another store has the folder open, or it belongs to another run.
@@ -104,7 +104,7 @@ class Store:
         return self.ledger.tree
 
     def is_full(self) -> bool:
-        """Whether fetching must stop until a gradient or a drop makes room."""
+        """Whether fetching must stop until a gradient or a drop frees capacity."""
         resident = len(self.ledger.pool) + self.ledger.tally.leased
         return (
             resident >= self._config.max_resident_trajectories
@@ -116,7 +116,7 @@ class Store:
     def ingest(self, messages: Sequence[ArrivedMessage], *, now_s: float) -> Ingested:
         """Decode, store and record messages in one transaction; they may be acknowledged when this returns.
 
-        Refused ones are not settled yet (see ``refuse``): first they are kept in QUARANTINE.
+        Refused ones are not dropped yet (see ``refuse``): first they are kept in QUARANTINE.
 
         Raises:
             OSError: the disk is full or broken; nothing was recorded.
@@ -179,7 +179,7 @@ class Store:
         return accepted
 
     def refuse(self, refusal: Refusal, *, now_s: float) -> int:
-        """Settle what a refused message stood for, once QUARANTINE has it; returns how many were new."""
+        """Drop the trajectories of a refused message, once QUARANTINE has it; returns how many were new."""
         dropped = [
             Dropped(trajectory_id=name, reason="invalid", detail=refusal.reason)
             for name in refusal.message.trajectory_ids()
@@ -189,7 +189,7 @@ class Store:
         return num_dropped
 
     def drop_unarrived(self, dropped: Sequence[Dropped], *, now_s: float) -> int:
-        """Give trajectories that nobody will finish their outcome; returns how many had none.
+        """Drop trajectories that no actor will finish; returns how many had no outcome.
 
         Raises:
             RecordError: a reason is unknown.
@@ -215,7 +215,7 @@ class Store:
         that batch again: its answer was lost, and a version takes one batch.
 
         Raises:
-            UnknownVersionError: nobody opened the version's lineage.
+            UnknownVersionError: no learner opened the version's lineage.
             ConflictError: a newer lineage took over.
             ConfigError: a group is larger than a batch.
         """
@@ -240,7 +240,7 @@ class Store:
             self._drop_lost(lost, now_s=now_s)
 
     def _lease_again(self, held: BatchLease, *, limits: StalenessLimits, now_s: float) -> Batch | None:
-        """The batch a learner holds already; None when it must be given back, because a part of it is beyond use."""
+        """The batch a learner holds already; None if it must be released, because a part is unusable."""
         frames, lost = self._read(held.candidates)
         judged = judge_groups(
             ((candidate,) for candidate in held.candidates),
@@ -266,13 +266,13 @@ class Store:
         self.outcome_added.notify()
 
     def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> None:
-        """A batch is given back (see ``Ledger.release``)."""
+        """Release a batch (see ``Ledger.release``)."""
         self._forget(self.ledger.release(batch_id, dropped=dropped, now_s=now_s))
         self.outcome_added.notify()
         self.arrived.notify()
 
     def expire(self, limits: StalenessLimits, *, now_s: float) -> int:
-        """Drop what left the budget of the newest version heard of; returns how many."""
+        """Drop what left the budget of the newest known version; returns how many."""
         if self.ledger.head is None:
             return 0
         overdue = self.ledger.pool.overdue(head=self.ledger.head, tree=self.tree, limits=limits, now_s=now_s)
@@ -350,7 +350,7 @@ class Store:
         """Updates up to ``version`` are safe in a checkpoint: payloads that only they needed go.
 
         Raises:
-            UnknownVersionError: nobody opened the version's lineage.
+            UnknownVersionError: no learner opened the version's lineage.
         """
         self.ledger.mark_checkpointed(version)
         needed = {*self.ledger.segments_needed(), self._segments.active}

@@ -1,7 +1,7 @@
 """Payloads too large for a message: uploaded first, referred to afterwards, and gone once the ledger has them.
 
-Files are named by their digest, so an upload that is repeated is the same file. Bounded in bytes; room is freed when
-the message that refers to an upload is accepted, or when nobody has referred to it within its lifetime.
+Files are named by their digest, so an upload that is repeated is the same file. Bounded in bytes; space is freed when
+the message that refers to an upload is accepted, or when none did within its lifetime.
 """
 
 import os
@@ -19,7 +19,7 @@ _NAME = re.compile(rf"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")
 
 
 class Upload:
-    """One upload under way. Ends with ``finish`` or ``abandon``."""
+    """One upload in progress. Ends with ``finish`` or ``abandon``."""
 
     def __init__(self, area: "UploadArea", reference: PayloadReference, *, number: int, path: Path) -> None:
         """Use ``UploadArea.begin``."""
@@ -64,17 +64,17 @@ class Upload:
         self._area.keep(self._path, self._reference, number=self._number, now_s=now_s)
 
     def abandon(self) -> None:
-        """Give its room back; fine after ``finish``."""
+        """Free its reserved space; fine after ``finish``."""
         self._file.close()
         self._path.unlink(missing_ok=True)
         self._area.release(self._number)
 
 
 class UploadArea:
-    """The folder of uploads nobody has referred to yet."""
+    """The folder of uploads that no message has referred to yet."""
 
     def __init__(self, folder: Path, *, bytes_max: int, ttl_s: float, durable: bool, now_s: float) -> None:
-        """Find what an earlier process kept; what it had begun is gone."""
+        """Find what an earlier process kept; its unfinished uploads are gone."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._bytes_max = bytes_max
@@ -82,7 +82,7 @@ class UploadArea:
         self.durable = durable
         self._kept: dict[bytes, tuple[int, float]] = {}
         self._reserved: dict[int, int] = {}
-        self._num_begun = 0
+        self._num_started = 0
         for path in folder.iterdir():
             if path.suffix == _PART:
                 path.unlink()
@@ -111,14 +111,14 @@ class UploadArea:
             return None
         if self.num_bytes + reference.size > self._bytes_max:
             raise BackpressureError(
-                f"There is no room for the upload {reference.payload_id!r} of {reference.size} bytes",
+                f"There is no space for the upload {reference.payload_id!r} of {reference.size} bytes",
                 why=f"{self.num_bytes} of {self._bytes_max} bytes wait for their message",
                 fix="try again; raise `uploads_bytes_max` if this lasts",
             )
-        self._num_begun += 1
-        self._reserved[self._num_begun] = reference.size
-        path = self._folder / f"{self._num_begun}{_PART}"
-        return Upload(self, reference, number=self._num_begun, path=path)
+        self._num_started += 1
+        self._reserved[self._num_started] = reference.size
+        path = self._folder / f"{self._num_started}{_PART}"
+        return Upload(self, reference, number=self._num_started, path=path)
 
     def keep(self, path: Path, reference: PayloadReference, *, number: int, now_s: float) -> None:
         """An upload is whole: name it by its digest."""
@@ -127,14 +127,14 @@ class UploadArea:
         self._kept[reference.digest] = (reference.size, now_s)
 
     def release(self, number: int) -> None:
-        """An upload ended: its reserved room is free."""
+        """An upload ended: its reserved space is free."""
         self._reserved.pop(number, None)
 
     def read(self, reference: PayloadReference) -> bytes:
         """The bytes a message refers to.
 
         Raises:
-            NotFoundError: they were never uploaded, or nobody referred to them in time.
+            NotFoundError: they were never uploaded, or no message referred to them in time.
             CorruptionError: the file changed on disk.
         """
         if reference.digest not in self._kept:
@@ -148,12 +148,12 @@ class UploadArea:
         return data
 
     def remove(self, digest: bytes) -> None:
-        """The ledger has it, or nobody wants it."""
+        """Remove one that the ledger has, or that no message needs."""
         if self._kept.pop(digest, None) is not None:
             self._path(digest).unlink(missing_ok=True)
 
     def expire(self, *, now_s: float) -> int:
-        """Remove what nobody referred to within its lifetime; returns how many."""
+        """Remove what no message referred to within its lifetime; returns how many."""
         old = [digest for digest, (_, kept_at_s) in self._kept.items() if now_s - kept_at_s > self._ttl_s]
         for digest in old:
             self.remove(digest)

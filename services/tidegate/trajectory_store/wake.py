@@ -4,7 +4,7 @@ import asyncio
 
 
 class Wake:
-    """Tells waiting calls that something changed. Listen first, then look: a change in between is not missed."""
+    """Wakes waiting calls after a change. Listen first, then read the state: a change in between is not missed."""
 
     def __init__(self) -> None:
         """Nothing happened yet."""
@@ -15,7 +15,7 @@ class Wake:
         return self._event
 
     def notify(self) -> None:
-        """Something changed: whoever listens looks again."""
+        """Wake all listeners."""
         self._event.set()
         self._event = asyncio.Event()
 

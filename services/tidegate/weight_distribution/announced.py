@@ -5,7 +5,7 @@ from tidegate.wire.announcement import Announcement
 
 
 def manifest_of(announcement: Announcement) -> Manifest:
-    """What an announcement says about its version, as decisions need it."""
+    """What decisions need of an announcement."""
     message = announcement.message
     return Manifest(
         version=announcement.version,

@@ -1,7 +1,7 @@
 """The one writer of POLICY: announces a version by compare-and-set, so that two writers cannot both win.
 
 The subject's last sequence is what the compare is against. It is learnt by get-last, and read again whenever a
-compare is lost; what stands there then decides (``state.decide_publish``).
+compare is lost; the announcement found then decides (``state.decide_publish``).
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tidegate.weight_distribution.versions import StoredVersion
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.subjects import HEADER_TRACE_PARENT, Topology
 
-# A compare is lost only when somebody else wrote, and then that write decides: more rounds mean a fight.
+# A compare is lost only to another writer, whose write then decides: more rounds mean two competing writers.
 ATTEMPTS_MAX = 4
 
 
@@ -56,7 +56,7 @@ class Announcer:
 
         Raises:
             UnavailableError: the broker did not answer.
-            RecordError: what stands there is no announcement.
+            RecordError: the message found is no announcement.
         """
         last = await self._bus.last(self._stream, self._subject)
         self._sequence = 0 if last is None else last.sequence
@@ -103,5 +103,5 @@ class Announcer:
             return
         raise UnavailableError(
             f"Policy {manifest.version} lost {ATTEMPTS_MAX} compares on {self._subject}",
-            why="somebody else writes announcements at the same time",
+            why="another process writes announcements at the same time",
         )

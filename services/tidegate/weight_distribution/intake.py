@@ -10,7 +10,7 @@ from tidegate.wire.digest import Digest
 from tidegate.wire.payload_cutter import PayloadCutter
 
 ANNOUNCEMENT_KEY = "tidegate.announcement"
-# A file below this is handed to the kernel in one write.
+# A file below this is written in one call.
 WRITE_BUFFER_BYTES = 1 << 20
 
 

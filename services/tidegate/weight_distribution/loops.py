@@ -12,7 +12,7 @@ from tidegate.weight_distribution.intake import Intake
 from tidegate.weight_distribution.state import Accept, Decision, Manifest, Refuse, Repeat, decide_publish
 from tidegate.weight_distribution.versions import StoredVersion, VersionStore
 
-# Two learners may be alive for a moment; a third sender waits. A publish that ends frees its place.
+# Two learners may run for a moment; a third sender waits. A publish that ends frees its slot.
 INTAKES_MAX = 2
 FIX_TWO_LEARNERS = "stop the learner that was started first"
 
@@ -96,7 +96,7 @@ class Distribution:
     async def reconcile(self) -> None:
         """Announce the newest version again if POLICY does not hold it (a lost stream, a crash before announcing).
 
-        A newer announcement than anything on disk is left alone: its learner publishes it again when asked for it.
+        A newer announcement than anything on disk is left alone: its learner publishes it again on request.
         """
         async with self._writing:
             head = self.versions.head

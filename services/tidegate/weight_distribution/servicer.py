@@ -65,7 +65,7 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
         started_at_s = self._context.clock.now_s()
         head = await anext(aiter(request_iterator), None)
         if not isinstance(head, pb.PublishPolicyRequest) or not head.HasField("announcement"):
-            raise RecordError("A publish does not begin with its announcement")
+            raise RecordError("A publish does not start with its announcement")
         head.announcement.ClearField("inline_payload")
         announcement = Announcement(head.announcement)
         manifest = manifest_of(announcement)

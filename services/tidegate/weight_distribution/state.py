@@ -1,7 +1,7 @@
 """What weight distribution decides, without touching disk or broker: which versions it takes, and which bytes it sends.
 
 Versions are immutable. A version follows another when it was trained from it, or when it opens a lineage that knows
-the other one; everything else means that two learners are alive, and the older of them is refused.
+the other one; everything else means that two learners run, and the older one is refused.
 """
 
 import math
@@ -123,7 +123,7 @@ def decide_publish(
     for name in ours.keys() & theirs.keys():
         if ours[name] != theirs[name]:
             return Refuse(
-                what=f"Policy {candidate.version} tells another story of lineage {name}",
+                what=f"Policy {candidate.version} contradicts the known history of lineage {name}",
                 why=f"it forked from {ours[name].parent}@{ours[name].fork_step} as far as is known here",
             )
     if candidate.version.lineage == head.version.lineage:

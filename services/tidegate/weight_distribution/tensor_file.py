@@ -23,7 +23,7 @@ _TO_SAFETENSORS = {
     "u1": "U8", "u2": "U16", "u4": "U32", "u8": "U64", "b1": "BOOL",
 }  # fmt: skip
 _FROM_SAFETENSORS = {name: dtype for dtype, name in _TO_SAFETENSORS.items()}
-# Pages behind the reader are given back in steps of this: a mapped gigabyte must not count as our memory.
+# Pages behind the reader are released in steps of this: a mapped gigabyte must not count as our memory.
 RELEASE_BYTES = 8 << 20
 
 
@@ -35,7 +35,7 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class TensorFile(msgspec.Struct, frozen=True):
-    """A readable file and what its header says. ``size`` in bytes, without the header."""
+    """A readable file and its header. ``size`` in bytes, without the header."""
 
     path: Path
     metadata: dict[str, str]
@@ -71,7 +71,7 @@ class _HeaderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_header(path: Path) -> TensorFile:
-    """Read a file's header and check that the file is as long as the header says.
+    """Read a file's header and check that the file has the length that it defines.
 
     Raises:
         CorruptionError: the file is truncated or is no safetensors file.
@@ -104,7 +104,7 @@ def read_header(path: Path) -> TensorFile:
 def read_mapped(path: Path, extent: Extent, *, chunk_bytes: int) -> Iterator[memoryview]:
     """The bytes of one extent in chunks, straight from the page cache.
 
-    Each view is valid until the next one is asked for. The file may be unlinked meanwhile.
+    Each view is valid until the next one is requested. The file may be unlinked meanwhile.
     """
     if extent.size == 0:
         return

@@ -3,7 +3,7 @@
 A file holds the tensors that are new in its version; tensors whose bytes an older file holds already are read from
 there (``state.plan_reuse``), so a frozen base is stored once. The file's metadata carries the announcement. One write
 and one rename make a version, and nothing is synced: the page cache outlives ``kill -9`` of any process, after a
-power cut the digests tell what is missing, and the learner, who waits with its newest version, publishes it again.
+power cut the digests show what is missing, and the learner, which keeps its newest version, publishes it again.
 
 The order of life is write, announce, prune; recovery accepts a crash between any two of them.
 """
@@ -59,10 +59,10 @@ class StoredVersion(msgspec.Struct, frozen=True):
 
 
 class VersionStore:
-    """The kept versions, oldest first. ``prune`` holds them to ``keep_versions`` and frees files nobody reads."""
+    """The kept versions, oldest first. ``prune`` holds them to ``keep_versions`` and frees files without a reader."""
 
     def __init__(self, directory: Path, *, keep_versions: int) -> None:
-        """Recover what an earlier life left in ``directory``; ``problems`` says what could not be kept, and why."""
+        """Recover what an earlier process left in ``directory``; ``problems`` lists what could not be kept, and why."""
         self._directory = directory
         self._keep_versions = keep_versions
         self._versions: dict[PolicyVersion, StoredVersion] = {}
@@ -273,7 +273,7 @@ class VersionStore:
         return sequence, manifest, announcement
 
     def _check_bytes(self, stored: StoredVersion) -> None:
-        """Whether the newest version's bytes are what they were; whoever pulls an older one checks it anyway."""
+        """Whether the newest version's bytes are unchanged; a reader of an older one checks it anyway."""
         for tensor in stored.manifest.tensors:
             file = self._files[self._held_in[tensor.digest]]
             whole = Extent(file.extents[tensor.digest].start, tensor.size)
