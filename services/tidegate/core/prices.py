@@ -11,11 +11,11 @@ MILLION = 1e6
 
 
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section ``prices`` of the run file. It changes nothing but what `explain` and `plan` say a fix costs.
+    """Section ``prices`` of the run file. Only `explain` and `plan` use it, to price fixes.
 
     Dollars an hour of one actor, one environment worker and one learner replica, in [0, 100,000]. The defaults are
-    examples (a spot machine of some cores, a small one, a rented accelerator): with wrong prices the advice ranks
-    fixes wrongly, and nothing else breaks. 0 stands for hardware that is there anyway.
+    examples (a spot machine with a few cores, a small one, a rented accelerator): wrong prices rank fixes wrongly and
+    affect nothing else. 0: hardware that you already own.
     """
 
     actor_usd_per_h: UsdPerHour = 0.50

@@ -14,38 +14,37 @@ PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
 class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How rollouts are scored and how many sessions may be open.
+    """Scoring of rollouts, and limits of sessions.
 
-    ``slots``: groups scored at once by one worker; a slot is freed when its group's publish was acknowledged.
+    ``slots``: groups that one worker scores at once; a slot is freed when its group's publish is acknowledged.
     ``max_ack_pending``: groups that all workers together may hold. ``ack_wait_s``: seconds without a heartbeat after
     which a group goes to another worker; must exceed a few broker round trips.
-    ``score_deadline_s``: seconds a task's own verifier has for one completion; past it ``on_error`` decides, so it is a
-    choice of reward design. ``verifier_threads``: such verifiers at work at once in this process, one thread each; one
-    that hangs keeps its thread. 0 scores in the event loop, for verifiers that are known to take microseconds: then the
-    deadline is only noticed afterwards.
-    ``score_attempts``: times that a verifier is asked about one completion while its failures are such that asking
-    again can help (a judge that is busy or away, a child process that died); what is wrong stays wrong and is not
-    asked again.
-    ``on_error``: what a verifier means that failed or was late, after all of its attempts. ``zero`` rewards nothing and
-    says so in the verifier log; ``drop`` drops the whole group as failed; ``partial`` gives the failed verifier
-    ``partial_credit`` (as if that had been its score) and counts the others as they are.
-    ``cache_entries``: verdicts kept, of the task's own verifier and of all others, least recently used out first; 0
-    scores everything anew.
-    ``rewards``: what the reward is the weighted sum of: ``task`` (the environment's own score) and verifiers by name;
-    empty is the task's own score. A weight of 0 keeps the component in the record and out of the reward.
+    ``score_deadline_s``: seconds for the task's own verifier to score one completion; after that ``on_error`` decides,
+    so it is a choice of reward design. ``verifier_threads``: concurrent verifiers in this process, one thread each; a
+    verifier that hangs keeps its thread. 0 scores in the event loop, for verifiers that take microseconds: a missed
+    deadline is then noticed only afterwards.
+    ``score_attempts``: attempts to score one completion while failures are transient (a judge that is busy or away, a
+    child process that died); permanent failures are not retried.
+    ``on_error``: the result of a verifier that failed or was late in all of its attempts. ``zero`` gives no reward and
+    notes it in the verifier log; ``drop`` drops the whole group as failed; ``partial`` gives the failed verifier
+    ``partial_credit`` (as its score) and counts the others unchanged.
+    ``cache_entries``: cached verdicts of the task's own verifier and of all others, least recently used out first; 0
+    disables the cache.
+    ``rewards``: weights of the reward's components: ``task`` (the environment's own score) and verifiers by name;
+    empty: the task's own score. A weight of 0 keeps the component in the record and out of the reward.
     ``verifiers``: judges and classifiers by name, each of ``kind`` judge or classifier; each needs a weight.
-    ``score_latency``: how long scoring takes at least, in place of slow verifiers: ``fixed:S``, ``exp:MEAN_S`` or
-    ``lognormal:MEAN_S:C``; a group takes as long as the slowest of its samples. Drawn by task, so runs repeat; it burns
-    no CPU, and holds one of the ``slots``.
-    ``max_sessions``: open sessions; the next Reset is refused until one ends. ``session_idle_s``: seconds without a
-    call after which a session is ended. ``session_deadline_s``: seconds that one reset or step may compute;
-    must exceed ``sandbox.wall_s`` where programs are run.
-    ``session_threads``: resets and steps that compute at once, programs in the sandbox among them.
-    ``session_envs``: environments that live outside of Gymnasium's registry (``module:EnvId``) and may be opened by a
-    call; naming a module imports it, which is why they are listed here.
-    ``tool_latency``, ``tool_error_share``: how long tools of conversations take beyond their work, and the share of
-    their calls that fail, to try out a trainer with; drawn by the session's seed.
-    ``sandbox``: what one run of model-written code may use.
+    ``score_latency``: the least time of scoring, to simulate slow verifiers: ``fixed:S``, ``exp:MEAN_S`` or
+    ``lognormal:MEAN_S:C``; a group takes as long as the slowest of its samples. Drawn by task, so runs repeat; it uses
+    no CPU, and occupies one of the ``slots``.
+    ``max_sessions``: open sessions; Reset is refused beyond them until one ends. ``session_idle_s``: seconds without a
+    call after which a session is closed. ``session_deadline_s``: seconds that one reset or step may compute; must
+    exceed ``sandbox.wall_s`` where programs are run.
+    ``session_threads``: resets and steps that compute at once, including programs in the sandbox.
+    ``session_envs``: environments outside of Gymnasium's registry (``module:EnvId``) that a call may open; opening one
+    imports its module, hence this list.
+    ``tool_latency``, ``tool_error_share``: added latency of the tools of conversations, and the share of their calls
+    that fail, to test a trainer; drawn by the session's seed.
+    ``sandbox``: limits of one run of model-written code.
     """
 
     slots: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
@@ -70,7 +69,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     sandbox: SandboxLimits = SandboxLimits()
 
     def __post_init__(self) -> None:
-        """Refuse rewards that nobody gives and times that cannot be read, before anything starts.
+        """Refuse weights without a verifier, verifiers without a weight and invalid times, before anything starts.
 
         Raises:
             ConfigError: one is such; the message says which.

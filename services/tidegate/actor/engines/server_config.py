@@ -8,26 +8,26 @@ Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86400.0)]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An inference server (vLLM, SGLang) of this actor alone: what pauses and updates it must have no other user.
+    """An inference server (vLLM, SGLang) of this actor alone, because updates pause it.
 
-    ``url``: where it listens, when somebody else starts it. ``python``: an interpreter that has vLLM installed; the
-    actor then starts the server itself, on a free port of loopback, and ends it; ``url`` is not read. ``arguments``:
-    for such a server, behind those that the engine needs.
-    ``update_dir``: a folder that actor and server see under the same path, with room for three copies of the model
-    (the start, the version served, the next one); empty takes ``server-weights`` in the actor's data folder. On a
-    file system in memory an update is as fast as it can be.
-    ``probe``: ``local`` compares the server's logprobs with this actor's own model after each update, for one copy of
-    the model in memory and one short pass a version; ``off`` believes the server. Servers have loaded wrong weights
-    without a word (docs/engines.md), so leave it on wherever the memory is to be had.
-    ``probe_tolerance``: logprobs that may differ on average over the probe; 0 takes what was measured for the dtype.
-    Too small refuses good updates, too large lets small errors pass.
+    ``url``: of a server that you start yourself. ``python``: an interpreter that has vLLM installed; the actor then
+    starts and stops the server itself, on a free port of loopback, and ignores ``url``. ``arguments``: for such a
+    server, after those that the engine adds.
+    ``update_dir``: a folder that actor and server see under the same path, with space for three copies of the model
+    (the first, the served, the next version); empty: ``server-weights`` in the actor's data folder. Updates are fastest
+    on an in-memory file system.
+    ``probe``: ``local`` compares the server's logprobs with this actor's own model after each update, at the cost of
+    one copy of the model in memory and one short pass for each version; ``off`` trusts the server. Servers have loaded
+    wrong weights without an error (docs/engines.md), so leave it on if there is enough memory.
+    ``probe_tolerance``: mean difference of logprobs that the probe accepts; 0: the measured value for the dtype. Too
+    small refuses good updates, too large accepts small errors.
     ``ready_deadline_s``: from a server's start, or its loss, to its first answer; then the engine fails.
-    ``update_deadline_s``: for loading one version. ``control_deadline_s``: for any other call that steers the server.
-    ``drain_deadline_s``: for the tokens made before a pause to arrive; what has not proven complete by then goes on as
-    a new request, from the tokens that did arrive. ``stall_deadline_s``: without any token of a request, which waits in
-    the server's queue and through its pauses; below the time of those, requests fail for nothing.
-    ``failures_max``: updates that may fail in a row before the engine does. ``retry_delay_s``: before a version that
-    failed is tried again; a newer one is tried at once.
+    ``update_deadline_s``: for loading one version. ``control_deadline_s``: for any other control call.
+    ``drain_deadline_s``: for the arrival of tokens that were generated before a pause; requests that are not complete
+    by then continue as new ones from the tokens that arrived. ``stall_deadline_s``: seconds without a token of a
+    request, including time in the server's queue and pauses; if it is shorter than those, requests fail needlessly.
+    ``failures_max``: failed updates in a row after which the engine fails. ``retry_delay_s``: before a failed version
+    is retried; a newer one is loaded at once.
     """
 
     url: str = "http://127.0.0.1:8000"

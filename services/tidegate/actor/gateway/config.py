@@ -10,34 +10,34 @@ Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Agents in place of the built-in episodes, behind an OpenAI-compatible base URL.
+    """External agents instead of the built-in episodes, behind an OpenAI-compatible base URL.
 
-    ``command``: the agent program, started once an episode with OPENAI_BASE_URL, OPENAI_API_KEY and TIDEGATE_TASK in
-    its environment; empty hands episodes to agents that ask for them over HTTP (``POST /tidegate/episodes``), whose
-    operator's key stands in the environment variable TIDEGATE_GATEWAY_KEY.
-    ``pass_env``: names of this process' variables that the program may see beside PATH, HOME, LANG and TMPDIR.
-    ``host``, ``port``: where it listens; actors of one machine take ``port`` plus their index, pods ``port`` itself; 0
-    takes any free one, which only a program of ``command`` can find. There is no TLS here: keep it on the machine, in a
-    cluster whose network you trust, or behind a proxy.
-    ``models``: names it answers to; empty takes any name an agent asks for.
+    ``command``: the agent program, started for each episode with OPENAI_BASE_URL, OPENAI_API_KEY and TIDEGATE_TASK in
+    its environment; empty: agents request episodes over HTTP (``POST /tidegate/episodes``) with the key in the
+    environment variable TIDEGATE_GATEWAY_KEY.
+    ``pass_env``: environment variables of this process that the program gets besides PATH, HOME, LANG and TMPDIR.
+    ``host``, ``port``: where the gateway listens; actors of one machine use ``port`` plus their index, pods ``port``
+    itself; 0: any free port, which only a program of ``command`` can find. There is no TLS here: keep it on the
+    machine, in a cluster whose network you trust, or behind a proxy.
+    ``models``: accepted model names; empty accepts any name.
 
     ``reward``: ``posted`` by the program or its harness, which alone gets the episode's reward key and the answer;
-    ``environment`` has the last reply scored by ``workload.env``.
-    ``without_reward``: what an episode without one at its end is: ``zero``, or ``drop`` for its whole group.
-    ``attempts``: times an episode is begun that ends without a call; one with calls is never begun again, because the
-    policy has chosen in it.
+    ``environment``: ``workload.env`` scores the last reply.
+    ``without_reward``: the result of an episode that ends without a reward: ``zero``, or ``drop`` for its whole group.
+    ``attempts``: attempts at an episode that ends without a call; an episode with calls is never restarted, because
+    the policy has made choices in it.
     ``branches``: calls that do not extend their episode's longest conversation (parallel ones, a summarised history)
     are answered, counted and not trained with ``longest``; with ``fail`` such an episode ends as one without reward.
-    ``sampling``: a call that asks for another temperature or top_p than the run's is refused with ``refuse``; with
-    ``override`` the run's hold, unasked. One record has one sampler, so a call's own cannot.
-    ``tool_calls``: how a model writes calls: ``hermes`` as JSON in <tool_call> tags, ``bracket`` as [argument] of the
-    one declared tool with its one parameter, for alphabets without quotes.
+    ``sampling``: for a call with another temperature or top_p than the run's: ``refuse`` it, or ``override`` it with
+    the run's. One record has one sampler, so a call cannot have its own.
+    ``tool_calls``: the format of the model's calls: ``hermes`` as JSON in <tool_call> tags, ``bracket`` as [argument]
+    of the one declared tool with its one parameter, for alphabets without quotes.
 
-    ``episode_deadline_s``: from its start to its reward; then the program is killed with its children. ``idle_s``:
-    without a call, for agents of HTTP. ``claim_deadline_s``: until such an agent took an episode; then its task goes
-    back. ``kill_grace_s``: from SIGTERM to SIGKILL.
-    ``episodes_max``: open at once; the next ones wait. ``calls_max``: under way in one episode; the next is refused
-    (429). ``turns_max``: calls of one episode; then refused. ``request_bytes_max``: of one call's body.
+    ``episode_deadline_s``: from the start of an episode to its reward; then the program and its children are killed.
+    ``idle_s``: seconds without a call, for agents over HTTP. ``claim_deadline_s``: until an agent claims an episode;
+    then its task is released. ``kill_grace_s``: from SIGTERM to SIGKILL.
+    ``episodes_max``: open episodes; further tasks wait. ``calls_max``: calls in flight in one episode; the next is
+    refused (429). ``turns_max``: calls of one episode; then refused. ``request_bytes_max``: of one call's body.
     ``choices_max``: ``n`` of one call.
     """
 
@@ -63,10 +63,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choices_max: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
 
     def __post_init__(self) -> None:
-        """Refuse a gateway that no agent could find.
+        """Refuse a gateway that no agent could reach.
 
         Raises:
-            ConfigError: agents are to come over HTTP, and the port is any free one.
+            ConfigError: agents connect over HTTP, and the port is any free one.
         """
         if not self.command and self.port == 0:
             raise ConfigError(

@@ -24,13 +24,13 @@ How good is the reply? Think briefly, then end with one line "Score: N", N from 
 class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="judge"):
     """A model behind an OpenAI-style API that grades completions.
 
-    ``base_url``: up to and without ``/chat/completions``. ``model``: its name there. ``api_key_env``: the environment
-    variable that holds the key, never the key itself; empty sends none.
-    ``rubric``: what it is asked, with ``{prompt}``, ``{answer}`` and ``{completion}`` where they belong.
+    ``base_url``: the URL without ``/chat/completions``. ``model``: the model's name. ``api_key_env``: the environment
+    variable that contains the key, never the key itself; empty sends none.
+    ``rubric``: the request, with the placeholders ``{prompt}``, ``{answer}`` and ``{completion}``.
     ``score_pattern``: a regular expression whose one group is the grade; the last match counts. ``score_key``: instead,
-    the key of the grade in the JSON object that it answers with. ``lowest``, ``highest``: the grades that become 0 and
-    1; a grade outside of them is a failure.
-    ``deadline_s``: seconds for one try. ``max_concurrent``: requests under way; others wait. ``temperature``,
+    the key of the grade in a JSON answer. ``lowest``, ``highest``: the grades that become 0 and 1; a grade outside of
+    them is a failure.
+    ``deadline_s``: seconds for one attempt. ``max_concurrent``: requests in flight; others wait. ``temperature``,
     ``max_tokens``: of the judge's answer.
     """
 
@@ -48,10 +48,10 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     max_tokens: Annotated[int, msgspec.Meta(ge=1, le=32768)] = 256
 
     def __post_init__(self) -> None:
-        """Refuse what could never give a grade.
+        """Refuse settings that cannot give a grade.
 
         Raises:
-            ConfigError: the address, the rubric, the pattern or the scale is none.
+            ConfigError: the address, the rubric, the pattern or the scale is invalid.
         """
         if not self.base_url.startswith(("http://", "https://")):
             raise ConfigError(
@@ -84,11 +84,11 @@ class ClassifierSettings(
 ):
     """A reward model: a folder of `transformers` with a sequence classifier, run by a child process on the CPU.
 
-    ``path``: the folder (config, tokenizer, safetensors), for every environment worker to read. ``text``: what it
-    reads, with ``{prompt}``, ``{answer}`` and ``{completion}`` where they belong. ``label``: the label whose output is
-    the score; empty where there is only one. ``output``: its ``probability``, or its ``logit`` as a reward model
-    without a scale gives it. ``deadline_s``: seconds for one text; past it the child is ended and begun anew.
-    ``start_deadline_s``: seconds in which the model must be loaded. ``num_threads``: threads of its arithmetic.
+    ``path``: the folder (config, tokenizer, safetensors), which every environment worker can read. ``text``: its input,
+    with the placeholders ``{prompt}``, ``{answer}`` and ``{completion}``. ``label``: the label whose output is the
+    score; empty for a model with one label. ``output``: the label's ``probability``, or its ``logit``, for reward
+    models without a scale. ``deadline_s``: seconds for one text; after that the child is restarted.
+    ``start_deadline_s``: seconds in which the model must load. ``num_threads``: threads of the model.
     """
 
     path: str
@@ -100,10 +100,10 @@ class ClassifierSettings(
     num_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
 
     def __post_init__(self) -> None:
-        """Refuse a text that leaves out what is to be scored.
+        """Refuse a text without the completion.
 
         Raises:
-            ConfigError: the completion has no place in it.
+            ConfigError: the text has no placeholder for the completion.
         """
         if "{completion}" not in self.text:
             raise ConfigError(
