@@ -1,4 +1,4 @@
-"""The dashboards: what each panel asks. Every metric comes from the catalogue, every rule from ``slo_rules``."""
+"""All dashboards. Metrics come from ``tidegate.catalogue``, recorded series from ``slo_rules``."""
 
 from tools.monitoring.boards_control import ADMISSION, VERSIONS
 from tools.monitoring.boards_run import FLOW, OVERVIEW

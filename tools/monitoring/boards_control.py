@@ -1,4 +1,4 @@
-"""Dashboards of what holds a run together: versions, weights, admission."""
+"""Dashboards of the control of a run: versions, weights, admission and scaling, Kubernetes."""
 
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import admission as admission_stats
@@ -10,22 +10,25 @@ from tools.monitoring.panels import Board, Panel, Query, Row
 from tools.monitoring.prometheus_names import label
 from tools.monitoring.queries import (
     CAUSE,
+    OUTCOME,
     one,
     quantiles,
     rate,
+    total,
+    total_rate,
 )
 from tools.monitoring.slo_rules import RUN
 
 VERSIONS = Board(
     uid="tidegate-versions",
     title="Tidegate / Versions and weights",
-    says="How fast a new policy reaches whoever acts on it.",
+    description="Propagation of new policy versions to the actors.",
     rows=(
         Row(
             "Versions",
             (
                 Panel(
-                    "Learner and actors",
+                    "Version of the learner and of the actors",
                     (
                         Query(f"max by ({RUN}) ({one(learner_stats.VERSION_STEP.metric)})", "learner"),
                         Query(f"max by ({RUN}) ({one(actor_stats.SERVING_STEP.metric)})", "newest actor"),
@@ -33,7 +36,7 @@ VERSIONS = Board(
                     ),
                 ),
                 Panel(
-                    "Learner ahead of the oldest actor",
+                    "Versions between the learner and the oldest actor",
                     (
                         Query(
                             f"max by ({RUN}) ({one(learner_stats.VERSION_STEP.metric)})"
@@ -43,7 +46,7 @@ VERSIONS = Board(
                     ),
                 ),
                 Panel(
-                    "Publication until an actor serves it",
+                    "Propagation, from publication to an actor that serves it",
                     quantiles(names.METRIC_WEIGHTS_PROPAGATION),
                     unit="s",
                 ),
@@ -52,10 +55,10 @@ VERSIONS = Board(
         Row(
             "Weights",
             (
-                Panel("Publication", quantiles(names.METRIC_WEIGHTS_PUBLISH), unit="s"),
-                Panel("An actor's load", quantiles(names.METRIC_WEIGHTS_LOAD), unit="s"),
+                Panel("Duration of publication", quantiles(names.METRIC_WEIGHTS_PUBLISH), unit="s"),
+                Panel("Duration of an actor's load", quantiles(names.METRIC_WEIGHTS_LOAD), unit="s"),
                 Panel(
-                    "Bytes a second",
+                    "Bytes per second",
                     (
                         Query(
                             f"sum by ({label(names.ATTR_KIND)}) ({rate(names.METRIC_WEIGHTS_BYTES)})",
@@ -65,12 +68,12 @@ VERSIONS = Board(
                     unit="Bps",
                 ),
                 Panel(
-                    "Versions published a second",
+                    "Versions published per second",
                     (Query(f"sum({rate(weights_stats.PUBLISHED.metric)})", "published"),),
                 ),
                 Panel(
-                    "Versions kept",
-                    (Query(f"sum({one(weights_stats.KEPT_VERSIONS.metric)})", "kept"),),
+                    "Versions available",
+                    (Query(f"sum({one(weights_stats.KEPT_VERSIONS.metric)})", "available"),),
                     kind="stat",
                 ),
             ),
@@ -81,13 +84,13 @@ VERSIONS = Board(
 ADMISSION = Board(
     uid="tidegate-admission",
     title="Tidegate / Admission and scaling",
-    says="What is admitted, what holds it back, and in which mode actors are scaled.",
+    description="Admission of work, the causes of delays, and the scaling of actors.",
     rows=(
         Row(
             "Admission",
             (
                 Panel(
-                    "Decisions a second",
+                    "Decisions per second",
                     (
                         Query(
                             f"sum by ({label(names.ATTR_DECISION)}, {CAUSE})"
@@ -99,8 +102,10 @@ ADMISSION = Board(
                 Panel(
                     "Capacity",
                     (
-                        Query(f"sum({one(admission_stats.CAPACITY.metric)})", "may be admitted now"),
-                        Query(f"sum({one(admission_stats.MAX_RUNNING.metric)})", "limit on running"),
+                        Query(f"sum({one(admission_stats.CAPACITY.metric)})", "admissible now"),
+                        Query(
+                            f"sum({one(admission_stats.MAX_RUNNING.metric)})", "limit on running trajectories"
+                        ),
                     ),
                 ),
                 Panel("Staleness budget", (Query(f"max({one(admission_stats.MAX_LAG.metric)})", "max_lag"),)),
@@ -123,14 +128,64 @@ ADMISSION = Board(
                     kind="timeline",
                 ),
                 Panel(
-                    "Actors that report", (Query(f"count({one(actor_stats.SERVING_STEP.metric)})", "actors"),)
+                    "Actors reporting", (Query(f"count({one(actor_stats.SERVING_STEP.metric)})", "actors"),)
                 ),
                 Panel(
-                    "Running, and trained but not announced",
+                    "Trajectories running, and trained but not announced",
                     (
                         Query(f"sum({one(queue_stats.UNANNOUNCED_TRAJECTORIES.metric)})", "unannounced"),
                         Query(f"sum({one(queue_stats.RUNNING_TRAJECTORIES.metric)})", "running"),
                     ),
+                ),
+            ),
+        ),
+        Row(
+            "Recommendation",
+            (
+                Panel(
+                    "Actors reporting, recommended and needed",
+                    (
+                        total(admission_stats.SCALING_CURRENT.metric, "reporting"),
+                        total(admission_stats.SCALING_RECOMMENDED.metric, "recommended next"),
+                        total(admission_stats.SCALING_NEEDED.metric, "needed"),
+                    ),
+                ),
+                Panel(
+                    "Goodput",
+                    (total(admission_stats.GOODPUT.metric, "trajectories per second"),),
+                    description="Trained trajectories per second, weighted by their effective sample size.",
+                ),
+                Panel(
+                    "Hard synchronisations, by outcome",
+                    (Query(f"sum by ({OUTCOME}) ({one(names.METRIC_HARD_SYNCS)})", f"{{{{{OUTCOME}}}}}"),),
+                    kind="stat",
+                ),
+            ),
+        ),
+        Row(
+            "Kubernetes",
+            (
+                Panel(
+                    "Requests to the API per second",
+                    (
+                        total_rate(admission_stats.KUBERNETES_REQUESTS.metric, "requests"),
+                        total_rate(admission_stats.KUBERNETES_FAILURES.metric, "failed"),
+                        total_rate(admission_stats.KUBERNETES_CONFLICTS.metric, "conflicts"),
+                    ),
+                ),
+                Panel(
+                    "Leader",
+                    (Query(one(admission_stats.KUBERNETES_LEADER.metric), "{{instance}}"),),
+                    kind="timeline",
+                ),
+                Panel(
+                    "Scaled or annotated by other managers",
+                    (
+                        total(admission_stats.FOREIGN_SCALES.metric, "scalings"),
+                        total(admission_stats.FOREIGN_POD_COSTS.metric, "pod deletion costs"),
+                    ),
+                    kind="stat",
+                    description="Admission leaves such a scale alone for `scaling.hold_s`, and such pods always.",
                 ),
             ),
         ),

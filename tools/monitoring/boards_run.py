@@ -1,4 +1,4 @@
-"""Dashboards of a run as a whole: its objectives, and the way of its trajectories."""
+"""Dashboards of a whole run: its objectives, and the path of its trajectories."""
 
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import admission as admission_stats
@@ -25,7 +25,7 @@ from tools.monitoring.slo_rules import RUN
 OVERVIEW = Board(
     uid="tidegate-slo",
     title="Tidegate / Objectives",
-    says="What the run promised, what is left of each budget, and who bounds it.",
+    description="The run's objectives, the error budget left of each, and the bottleneck.",
     rows=(
         Row(
             "Budgets",
@@ -40,7 +40,7 @@ OVERVIEW = Board(
                     ),
                     unit="percentunit",
                     kind="bargauge",
-                    says="As `tidegate slo` shows it, over the rules' period.",
+                    description="As `tidegate slo` reports it, over the period of the rules.",
                 ),
                 Panel(
                     "Burn rate",
@@ -49,7 +49,7 @@ OVERVIEW = Board(
                             f"max by (sloth_slo) ({of_slo('slo:current_burn_rate:ratio')})", "{{sloth_slo}}"
                         ),
                     ),
-                    says="1 spends a budget exactly within the period; 4.8 and 3 page, 1.5 is a ticket.",
+                    description="At 1 the budget lasts exactly one period. Alerts page at 4.8 and 3; 1.5 is a ticket.",
                 ),
                 Panel(
                     "Objectives by condition",
@@ -90,16 +90,18 @@ OVERVIEW = Board(
             "Staleness",
             (
                 Panel(
-                    "Lag at consumption",
+                    "Policy lag of trained trajectories",
                     (
                         *quantiles(names.METRIC_LAG, exemplars=True),
                         Query(f"max({one(names.METRIC_LAG_WINDOW_MAX)})", "max"),
                         Query(f"max({one(admission_stats.MAX_LAG.metric)})", "max_lag"),
                     ),
-                    says="Quantiles interpolate between whole versions; the objective counts trajectories instead.",
+                    description="Quantiles interpolate between whole versions; the objective counts trajectories.",
                 ),
-                Panel("Lag, all of it", (Query(buckets(names.METRIC_LAG), "{{le}}"),), kind="heatmap"),
-                Panel("Age at consumption", quantiles(names.METRIC_AGE, exemplars=True), unit="s"),
+                Panel(
+                    "Policy lag, distribution", (Query(buckets(names.METRIC_LAG), "{{le}}"),), kind="heatmap"
+                ),
+                Panel("Age of trained trajectories", quantiles(names.METRIC_AGE, exemplars=True), unit="s"),
             ),
         ),
         Row(
@@ -115,7 +117,7 @@ OVERVIEW = Board(
                     kind="timeline",
                 ),
                 Panel(
-                    "Limit and what is in flight",
+                    "In flight, and the limit",
                     (
                         Query(f"sum({one(admission_stats.MAX_RUNNING.metric)})", "limit"),
                         Query(f"sum({one(queue_stats.IN_FLIGHT_TRAJECTORIES.metric)})", "in flight"),
@@ -123,7 +125,7 @@ OVERVIEW = Board(
                     ),
                 ),
                 Panel(
-                    "Trained a second",
+                    "Trajectories trained per second",
                     (Query(f"sum by ({RUN}) ({rate(names.METRIC_CONSUMED)})", f"{{{{{RUN}}}}}"),),
                 ),
             ),
@@ -134,13 +136,13 @@ OVERVIEW = Board(
 FLOW = Board(
     uid="tidegate-flow",
     title="Tidegate / Flow of a trajectory",
-    says="Rate, errors and duration of every stage from task to gradient, and that nothing is lost between them.",
+    description="Rate, errors and duration of every stage from task to gradient, and the balance between them.",
     rows=(
         Row(
             "Conservation",
             (
                 Panel(
-                    "Trajectories a second",
+                    "Trajectories per second",
                     (
                         Query(f"sum({rate(queue_stats.ADMITTED.metric)})", "admitted"),
                         Query(f"sum({rate(actor_stats.TRAJECTORIES.metric)})", "generated"),
@@ -149,7 +151,7 @@ FLOW = Board(
                     ),
                 ),
                 Panel(
-                    "Dropped a second, by reason",
+                    "Trajectories dropped per second, by reason",
                     (
                         Query(
                             f"sum by ({REASON}) ({rate(store_stats.DROPPED_BECAUSE.metric)})",
@@ -159,7 +161,7 @@ FLOW = Board(
                     stacked=True,
                 ),
                 Panel(
-                    "Admitted and not terminal",
+                    "Trajectories in flight",
                     (
                         Query(
                             f"sum({one(queue_stats.ADMITTED.metric)}) - sum({one(names.METRIC_CONSUMED)})"
@@ -168,7 +170,7 @@ FLOW = Board(
                         ),
                         Query(f"sum({one(queue_stats.IN_FLIGHT_TRAJECTORIES.metric)})", "in flight"),
                     ),
-                    says="Both lines are the same number, told by different services; a restart of one parts them.",
+                    description="The same number, counted by different services; it differs after a restart.",
                 ),
             ),
         ),
@@ -197,7 +199,7 @@ FLOW = Board(
                     unit="s",
                 ),
                 Panel(
-                    "Calls served, p95 by method",
+                    "gRPC calls, p95 duration by method",
                     (
                         Query(
                             quantile(0.95, names.METRIC_RPC_DURATION, label(names.ATTR_RPC_METHOD)),
@@ -208,7 +210,7 @@ FLOW = Board(
                     width=12,
                 ),
                 Panel(
-                    "Calls a second by status",
+                    "gRPC calls per second, by status",
                     (
                         Query(
                             f"sum by ({label(names.ATTR_RPC_STATUS)}) (rate({metric(names.METRIC_RPC_DURATION)}_count"
@@ -225,7 +227,7 @@ FLOW = Board(
             "Store",
             (
                 Panel(
-                    "Waiting, by lag",
+                    "Available trajectories, by lag",
                     (
                         Query(
                             f"sum by ({label(names.ATTR_LAG_BUCKET)}) ({one(names.METRIC_STORE_RESIDENT)})",
@@ -233,19 +235,19 @@ FLOW = Board(
                         ),
                     ),
                     stacked=True,
-                    says="What the next updates are made of; what stands far right is about to be dropped.",
+                    description="The input of the next updates. Trajectories with the largest lag are dropped next.",
                 ),
                 Panel(
-                    "Oldest that waits",
+                    "Age of the oldest available trajectory",
                     (Query(f"max({one(names.METRIC_QUEUE_OLDEST_AGE)})", "age"),),
                     unit="s",
                 ),
                 Panel(
-                    "Leased to learners",
+                    "Trajectories leased to the learner",
                     (Query(f"sum({one(store_stats.LEASED_TRAJECTORIES.metric)})", "leased"),),
                 ),
                 Panel(
-                    "Payload held",
+                    "Payload in the store",
                     (Query(f"sum({one(store_stats.RESIDENT_BYTES.metric)})", "bytes"),),
                     unit="bytes",
                 ),
@@ -257,10 +259,10 @@ FLOW = Board(
                     ),
                 ),
                 Panel(
-                    "Traces kept after the fact",
+                    "Traces of dropped or late trajectories",
                     (
-                        Query(f"sum({rate(names.METRIC_TRACE_DEFERRED)})", "late or dropped, written"),
-                        Query(f"sum({rate(names.METRIC_TRACE_SUPPRESSED)})", "above the rate, not written"),
+                        Query(f"sum({rate(names.METRIC_TRACE_DEFERRED)})", "exported"),
+                        Query(f"sum({rate(names.METRIC_TRACE_SUPPRESSED)})", "withheld by the rate limit"),
                     ),
                 ),
             ),

@@ -1,14 +1,20 @@
-"""Dashboards of who does the work: actors, the learner, the broker."""
+"""Dashboards of the services that do the work: actors and environments, the learner, the broker."""
 
 from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import environment as environment_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
+from tidegate.catalogue import publishing as publishing_stats
 from tidegate.catalogue import telemetry as names
 from tools.monitoring.panels import Board, Panel, Query, Row
+from tools.monitoring.prometheus_names import label
 from tools.monitoring.queries import (
     CAUSE,
     CONSUMER,
     JOB_OF,
+    KIND,
+    OPERATION,
+    OUTCOME,
     QUEUE,
     RATE,
     STAGE,
@@ -19,24 +25,29 @@ from tools.monitoring.queries import (
     one,
     quantiles,
     rate,
+    rate_by,
+    total,
+    total_rate,
 )
 from tools.monitoring.slo_rules import RUN
+
+HTTP_STATUS = label(names.ATTR_HTTP_STATUS)
 
 ACTORS = Board(
     uid="tidegate-actors",
     title="Tidegate / Actors and environments",
-    says="Where actors' time goes, what they make, and how new their policies are.",
+    description="Time, throughput and policy versions of the actors and the environment workers.",
     rows=(
         Row(
             "Actors",
             (
                 Panel(
-                    "Actors that report",
+                    "Actors reporting",
                     (Query(f"count by ({RUN}) ({one(actor_stats.SERVING_STEP.metric)})", f"{{{{{RUN}}}}}"),),
                     kind="stat",
                 ),
                 Panel(
-                    "Where their time goes",
+                    "Time by state",
                     (
                         Query(
                             f"sum by ({STATE}) ({rate(names.METRIC_WORKER_TIME, JOB_OF['actor'])})",
@@ -45,18 +56,18 @@ ACTORS = Board(
                     ),
                     unit="s",
                     stacked=True,
-                    says="Seconds a second, over all actors.",
+                    description="Seconds per second, summed over all actors.",
                 ),
                 Panel(
-                    "Steps a second, each",
+                    "Steps per second, by actor",
                     (Query(f"sum by (instance) ({rate(actor_stats.STEPS.metric)})", "{{instance}}"),),
                 ),
                 Panel(
-                    "Trajectories a second, each",
+                    "Trajectories per second, by actor",
                     (Query(f"sum by (instance) ({rate(actor_stats.TRAJECTORIES.metric)})", "{{instance}}"),),
                 ),
                 Panel(
-                    "Tasks handed back, redelivered, failed",
+                    "Tasks redelivered and failed per second",
                     (
                         Query(f"sum({rate(names.METRIC_REDELIVERED)})", "redelivered"),
                         Query(
@@ -66,7 +77,7 @@ ACTORS = Board(
                     ),
                 ),
                 Panel(
-                    "Behind the learner, each",
+                    "Versions behind the learner, by actor",
                     (
                         Query(
                             f"scalar(max({one(learner_stats.VERSION_STEP.metric)}))"
@@ -74,6 +85,81 @@ ACTORS = Board(
                             "{{instance}}",
                         ),
                     ),
+                ),
+            ),
+        ),
+        Row(
+            "Partial rollouts and policies",
+            (
+                Panel(
+                    "Tokens of partial rollouts per second",
+                    (rate_by(names.METRIC_ROLLOUT_TOKENS, KIND),),
+                    description="Lost tokens are generated again; released ones are resumed by another actor.",
+                ),
+                Panel(
+                    "Rollouts resumed per second, by outcome",
+                    (rate_by(names.METRIC_ROLLOUT_RESUMPTIONS, KIND),),
+                ),
+                Panel(
+                    "Trajectories cut and stopped early per second",
+                    (
+                        total_rate(actor_stats.CUT.metric, "cut"),
+                        total_rate(actor_stats.EARLY_STOPPED.metric, "stopped early"),
+                    ),
+                ),
+                Panel(
+                    "Policies refused and weight swaps per second",
+                    (
+                        total_rate(actor_stats.POLICIES_REFUSED.metric, "refused"),
+                        total_rate(actor_stats.SWAPS.metric, "swaps"),
+                    ),
+                ),
+                Panel(
+                    "Evaluations: share of problems solved",
+                    (Query(f"max by ({RUN}) ({one(actor_stats.EVALUATION_SOLVED_SHARE.metric)})", "solved"),),
+                    unit="percentunit",
+                ),
+                Panel("Tool sessions per second, by outcome", (rate_by(names.METRIC_SESSIONS, OUTCOME),)),
+            ),
+        ),
+        Row(
+            "Environments",
+            (
+                Panel(
+                    "Trajectories scored per second",
+                    (
+                        total_rate(environment_stats.SCORED.metric, "scored"),
+                        total_rate(environment_stats.CACHE_HITS.metric, "answered from the cache"),
+                    ),
+                    width=12,
+                ),
+                Panel("Open tool sessions", (total(environment_stats.SESSIONS.metric, "open"),), width=12),
+            ),
+        ),
+        Row(
+            "Gateway",
+            (
+                Panel(
+                    "Calls of agents per second",
+                    (
+                        total_rate(actor_stats.GATEWAY_CALLS.metric, "answered"),
+                        Query(
+                            f"sum by ({HTTP_STATUS}) ({rate(actor_stats.GATEWAY_REFUSED.metric)})",
+                            f"refused with {{{{{HTTP_STATUS}}}}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Episodes of agents",
+                    (
+                        total(actor_stats.GATEWAY_OPEN_EPISODES.metric, "open"),
+                        total_rate(actor_stats.GATEWAY_EPISODES.metric, "ended per second"),
+                    ),
+                ),
+                Panel(
+                    "Episodes without a result per second, by cause",
+                    (rate_by(names.METRIC_GATEWAY_FAILURES, CAUSE),),
+                    description="No call, no reward, or an agent program that exited with an error.",
                 ),
             ),
         ),
@@ -101,7 +187,7 @@ ACTORS = Board(
 LEARNER = Board(
     uid="tidegate-learner",
     title="Tidegate / Learner",
-    says="What it learns, what it waits for, and what an update costs.",
+    description="Learning curves, waits, and the cost of an update.",
     rows=(
         Row(
             "Learning",
@@ -114,7 +200,7 @@ LEARNER = Board(
                     "Loss", (Query(f"max by ({RUN}) ({one(learner_stats.LOSS.metric)})", f"{{{{{RUN}}}}}"),)
                 ),
                 Panel(
-                    "Effective sample size and clipped",
+                    "Effective sample size and clipped share",
                     (
                         Query(f"max({one(learner_stats.ESS.metric)})", "effective sample size"),
                         Query(f"max({one(learner_stats.CLIPPED_FRACTION.metric)})", "clipped"),
@@ -122,15 +208,38 @@ LEARNER = Board(
                     unit="percentunit",
                 ),
                 Panel(
-                    "Steps trained a second",
+                    "Steps trained per second",
                     (Query(f"sum({rate(learner_stats.TRAINED_STEPS.metric)})", "steps"),),
                 ),
                 Panel(
-                    "Versions a second",
+                    "Versions per second",
                     (Query(f"sum(rate({one(learner_stats.VERSION_STEP.metric)}[{RATE}]))", "versions"),),
                 ),
                 Panel(
-                    "Graded response",
+                    "Divergence from the generating and the reference policy",
+                    (
+                        Query(f"max({one(learner_stats.MISMATCH_KL.metric)})", "generating policy"),
+                        Query(f"max({one(learner_stats.REFERENCE_KL.metric)})", "reference policy"),
+                    ),
+                    description="Mean KL divergence in nats.",
+                ),
+                Panel(
+                    "Entropy and gradient norm",
+                    (
+                        Query(f"max({one(learner_stats.ENTROPY.metric)})", "entropy"),
+                        Query(f"max({one(learner_stats.GRAD_NORM.metric)})", "gradient norm"),
+                    ),
+                ),
+                Panel(
+                    "Checkpoints that failed",
+                    (
+                        total(learner_stats.CHECKPOINT_FAILURES.metric, "not written"),
+                        total(learner_stats.CORRUPT_CHECKPOINTS.metric, "not readable"),
+                    ),
+                    kind="stat",
+                ),
+                Panel(
+                    "Tier of the graded response",
                     (Query(f"max({one(learner_stats.RESPONSE_TIER.metric)})", "tier"),),
                     kind="stat",
                 ),
@@ -139,15 +248,15 @@ LEARNER = Board(
         Row(
             "Time",
             (
-                Panel("Update", quantiles(names.METRIC_STEP_DURATION), unit="s"),
+                Panel("Duration of an update", quantiles(names.METRIC_STEP_DURATION), unit="s"),
                 Panel(
-                    "Waits, by cause",
+                    "Waiting time, by cause",
                     (Query(f"sum by ({CAUSE}) ({rate(names.METRIC_LEARNER_WAIT)})", f"{{{{{CAUSE}}}}}"),),
                     unit="percentunit",
                     stacked=True,
                 ),
                 Panel(
-                    "Where its time goes",
+                    "Time by state",
                     (
                         Query(
                             f"sum by ({STATE}) ({rate(names.METRIC_WORKER_TIME, JOB_OF['learner'])})",
@@ -157,19 +266,19 @@ LEARNER = Board(
                     unit="percentunit",
                 ),
                 Panel(
-                    "Versions inside a trajectory",
+                    "Versions within a trajectory",
                     (Query(buckets(names.METRIC_VERSION_SPAN), "{{le}}"),),
                     kind="heatmap",
                 ),
                 Panel(
-                    "Batches given back, checkpoints",
+                    "Outdated batches and checkpoints per second",
                     (
                         Query(f"sum({rate(learner_stats.OUTDATED_BATCHES.metric)})", "outdated batches"),
                         Query(f"sum({rate(learner_stats.CHECKPOINTS.metric)})", "checkpoints"),
                     ),
                 ),
                 Panel(
-                    "Provenance incomplete",
+                    "Trajectories with incomplete provenance",
                     (Query(f"sum({one(names.METRIC_PROVENANCE_INCOMPLETE)})", "trajectories"),),
                     kind="stat",
                 ),
@@ -181,27 +290,27 @@ LEARNER = Board(
 BROKER = Board(
     uid="tidegate-broker",
     title="Tidegate / Broker",
-    says="Streams and consumers as admission sees them; NATS needs no exporter for it.",
+    description="Streams and consumers, as admission measures them; no NATS exporter is needed.",
     rows=(
         Row(
             "Streams",
             (
                 Panel(
-                    "Messages",
+                    "Messages in each stream",
                     (Query(f"sum by ({STREAM}) ({one(names.METRIC_STREAM_MESSAGES)})", f"{{{{{STREAM}}}}}"),),
                 ),
                 Panel(
-                    "Bytes",
+                    "Bytes in each stream",
                     (Query(f"sum by ({STREAM}) ({one(names.METRIC_STREAM_BYTES)})", f"{{{{{STREAM}}}}}"),),
                     unit="bytes",
                 ),
                 Panel(
-                    "How full",
+                    "Fullness against the tightest limit",
                     (Query(f"max by ({STREAM}) ({one(names.METRIC_STREAM_FULLNESS)})", f"{{{{{STREAM}}}}}"),),
                     unit="percentunit",
                 ),
                 Panel(
-                    "Waiting before a stage",
+                    "Backlog before each stage",
                     (Query(f"sum by ({QUEUE}) ({one(names.METRIC_QUEUE_DEPTH)})", f"{{{{{QUEUE}}}}}"),),
                 ),
             ),
@@ -210,7 +319,7 @@ BROKER = Board(
             "Consumers",
             (
                 Panel(
-                    "Not delivered yet",
+                    "Messages not yet delivered",
                     (
                         Query(
                             f"sum by ({CONSUMER}) ({one(names.METRIC_CONSUMER_PENDING)})",
@@ -219,7 +328,7 @@ BROKER = Board(
                     ),
                 ),
                 Panel(
-                    "Delivered, not acknowledged",
+                    "Messages delivered, not acknowledged",
                     (
                         Query(
                             f"sum by ({CONSUMER}) ({one(names.METRIC_CONSUMER_ACK_PENDING)})",
@@ -228,7 +337,7 @@ BROKER = Board(
                     ),
                 ),
                 Panel(
-                    "Delivered more than once",
+                    "Messages delivered more than once",
                     (
                         Query(
                             f"sum by ({CONSUMER}) ({one(names.METRIC_CONSUMER_REDELIVERED)})",
@@ -239,14 +348,14 @@ BROKER = Board(
             ),
         ),
         Row(
-            "Trouble",
+            "Faults",
             (
                 Panel(
-                    "Backpressure",
+                    "Publishes delayed by a full stream, per second",
                     (Query(f"sum by (job) ({rate(process_stats.BACKPRESSURE.metric)})", "{{job}}"),),
                 ),
                 Panel(
-                    "Reconnects",
+                    "Reconnects to the broker",
                     (
                         Query(
                             f"sum by (job) (increase({one(process_stats.BROKER_RECONNECTS.metric)}[{RATE}]))",
@@ -254,7 +363,16 @@ BROKER = Board(
                         ),
                     ),
                 ),
-                Panel("Quarantined", (Query(f"sum by (job) ({one(names.METRIC_QUARANTINED)})", "{{job}}"),)),
+                Panel("Retries per second, by operation", (rate_by(names.METRIC_RETRIES, OPERATION),)),
+                Panel(
+                    "Payloads uploaded per second",
+                    (Query(f"sum by (job) ({rate(publishing_stats.UPLOADS.metric)})", "{{job}}"),),
+                    description="Too large for a message: uploaded to the store and published by reference.",
+                ),
+                Panel(
+                    "Messages quarantined",
+                    (Query(f"sum by (job) ({one(names.METRIC_QUARANTINED)})", "{{job}}"),),
+                ),
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""The boards in Grafana's words: the JSON that the chart ships, one file a dashboard."""
+"""The dashboards as Grafana's JSON, as the chart ships them: one file a dashboard."""
 
 from typing import Any
 
@@ -37,11 +37,11 @@ def dashboard_files() -> dict[str, str]:
 
 
 def rendered(board: Board) -> str:
-    """One dashboard: variables for the source and the run, links to the others, marks where the mode changed."""
+    """One dashboard, with variables for source and run, links to the others, and scaling changes as annotations."""
     built = (
         dashboard.Dashboard(board.title)
         .uid(board.uid)
-        .description(board.says)
+        .description(board.description)
         .tags([TAG])
         .readonly()
         .refresh("10s")
@@ -90,7 +90,7 @@ def _variable(name: str, title: str, query: str) -> dashboard.QueryVariable:
 
 
 def _panel(panel: Panel) -> Any:
-    """A panel of its kind; what all kinds have in common is set here."""
+    """A panel of its kind, with the options that all kinds share."""
     built: Any
     match panel.kind:
         case "timeseries":
@@ -113,8 +113,8 @@ def _panel(panel: Panel) -> Any:
     built = built.title(panel.title).datasource(SOURCE).span(panel.width).height(panel.height)
     if panel.kind != "heatmap":
         built = built.unit(panel.unit)
-    if panel.says:
-        built = built.description(panel.says)
+    if panel.description:
+        built = built.description(panel.description)
     for number, query in enumerate(panel.queries):
         built = built.with_target(_target(query, panel, ref=chr(ord("A") + number)))
     return built

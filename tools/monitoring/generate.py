@@ -1,9 +1,9 @@
-"""Write the rules, runbook pages and dashboards of the chart, or check that they are what the catalogues say.
+"""Write the rules, runbook pages and dashboards of the chart from the catalogues, or check them.
 
     python -m tools.monitoring.generate [--check]
     python -m tools.monitoring.generate --rules FOLDER --period 600 --window-min 10
 
-The second form writes rules of another period elsewhere: for a run that is shorter than a day, and for tests.
+The second form writes rules for another period into another folder, for runs shorter than a day and for tests.
 """
 
 import argparse
@@ -23,7 +23,7 @@ METRICS = Path("docs/telemetry")
 
 
 def generated() -> dict[Path, dict[str, str]]:
-    """Every generated file by its folder; nothing else belongs into these folders."""
+    """Every generated file by its folder; these folders contain nothing else."""
     return {
         RULES: rule_files(DEFAULT_PERIOD),
         DASHBOARDS: dashboard_files(),
@@ -33,7 +33,7 @@ def generated() -> dict[Path, dict[str, str]]:
 
 
 def differences() -> list[str]:
-    """What is missing, different or left over, as paths from the root."""
+    """Files that are missing, different or obsolete, as paths from the root."""
     found: list[str] = []
     for folder, files in generated().items():
         present = {path.name for path in (ROOT / folder).glob("*") if path.is_file()}
@@ -47,7 +47,7 @@ def differences() -> list[str]:
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
-    """The files of a folder, and no others of their kind."""
+    """Write the files of a folder, and delete all others in it."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*"):
         if path.is_file() and path.name not in files:
@@ -59,14 +59,14 @@ def write(folder: Path, files: dict[str, str]) -> None:
 def main(arguments: list[str]) -> int:
     """Write, or check; returns the exit code."""
     parser = argparse.ArgumentParser(description="rules, runbook pages and dashboards from the catalogues")
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if anything would change")
-    parser.add_argument("--rules", type=Path, help="write rules of another period into this folder")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs")
+    parser.add_argument("--rules", type=Path, help="write rules for another period into this folder")
     parser.add_argument("--period", type=float, default=DEFAULT_PERIOD.period_s, help="seconds")
     parser.add_argument("--window-min", type=float, default=DEFAULT_PERIOD.window_min_s, help="seconds")
     asked = parser.parse_args(arguments)
     if asked.check:
         for path in (stale := differences()):
-            sys.stderr.write(f"{path} is not what the catalogues say: make chart\n")
+            sys.stderr.write(f"{path} differs from the catalogues: run make chart\n")
         return 1 if stale else 0
     if asked.rules is not None:
         write(asked.rules, rule_files(Period(asked.period, asked.window_min)))

@@ -1,4 +1,4 @@
-"""What a dashboard is made of, in words; ``dashboards`` says them in Grafana's."""
+"""The parts of a dashboard; ``dashboards`` renders them as Grafana's JSON."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ Kind = Literal["timeseries", "stat", "heatmap", "timeline", "table", "bargauge"]
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One query of a panel. ``exemplars``: show the observations that lead to traces."""
+    """One query of a panel. ``exemplars``: show the observations that link to traces."""
 
     expr: str
     legend: str = ""
@@ -25,7 +25,7 @@ class Panel(msgspec.Struct, frozen=True):
     width: int = 8
     height: int = 8
     stacked: bool = False
-    says: str = ""
+    description: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -40,5 +40,5 @@ class Board(msgspec.Struct, frozen=True):
 
     uid: str
     title: str
-    says: str
+    description: str
     rows: tuple[Row, ...]

@@ -1,4 +1,4 @@
-"""The dashboards' queries drawn as plots, for where there is no Grafana: the numbers are real, the look is another.
+"""The dashboards' queries drawn as plots, without Grafana: the same numbers in a plainer style.
 
 python -m tools.monitoring.pictures PROMETHEUS_URL RUN_ID START_S END_S FOLDER
 """
@@ -29,7 +29,7 @@ COLORS_MAX = 64
 
 
 def draw(prometheus: str, *, run_id: str, start_s: float, end_s: float, folder: Path) -> list[Path]:
-    """One picture a dashboard, each panel a plot over time; returns their paths."""
+    """One picture for each dashboard, with a plot over time for each panel; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures: list[Path] = []
     for board in BOARDS:
@@ -52,7 +52,7 @@ def _draw_board(
     for panel, plot in zip(panels, plots.flat, strict=False):
         plot.set_axis_on()
         _draw_panel(panel, plot, prometheus=prometheus, run_id=run_id, start_s=start_s, end_s=end_s)
-    figure.suptitle(f"{board.title}: run {run_id}, seconds since it was started", fontsize=11)
+    figure.suptitle(f"{board.title}: run {run_id}, seconds since its start", fontsize=11)
     figure.tight_layout(rect=(0, 0, 1, 0.97))
     figure.savefig(path, dpi=DPI)
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""How OpenTelemetry's names read in Prometheus, by the collector's translation."""
+"""OpenTelemetry names as Prometheus names, by the translation of the collector."""
 
 from tidegate.catalogue.kinds import Instrument
 from tidegate.catalogue.services import INSTRUMENTS
@@ -13,7 +13,7 @@ def label(attribute: str) -> str:
 
 
 def metric(name: str) -> str:
-    """A metric of the catalogue as Prometheus calls it; a histogram without its parts.
+    """The Prometheus name of a metric of the catalogue; for a histogram without its suffixes.
 
     Raises:
         KeyError: the catalogue has no such metric.
@@ -31,7 +31,7 @@ def metric(name: str) -> str:
 
 
 def series_names() -> frozenset[str]:
-    """Every name that a query may use of Tidegate's own metrics."""
+    """Every series name of Tidegate's own metrics."""
     return frozenset(
         metric(name) + part for name, instrument in INSTRUMENTS.items() for part in _parts(instrument)
     )

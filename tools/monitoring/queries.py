@@ -1,4 +1,4 @@
-"""How panels ask: PromQL from the catalogue's names, always of the chosen runs. ``$`` words are Grafana's."""
+"""PromQL for panels, from the catalogue's names, restricted to the chosen runs. ``$`` words are Grafana variables."""
 
 from tidegate.catalogue import telemetry as names
 from tools.monitoring.panels import Query
@@ -8,6 +8,9 @@ from tools.monitoring.slo_rules import RUN
 RATE = "$__rate_interval"
 CAUSE, STAGE, STATE, REASON = (
     label(each) for each in (names.ATTR_CAUSE, names.ATTR_STAGE, names.ATTR_STATE, names.ATTR_REASON)
+)
+KIND, OPERATION, OUTCOME = (
+    label(each) for each in (names.ATTR_KIND, names.ATTR_OPERATION, names.ATTR_OUTCOME)
 )
 QUEUE, STREAM, CONSUMER = (label(each) for each in (names.ATTR_QUEUE, names.ATTR_STREAM, names.ATTR_CONSUMER))
 JOB_OF = {service: f'job="tidegate/tidegate-{service}"' for service in ("actor", "learner")}
@@ -26,6 +29,21 @@ def one(name: str, *conditions: str) -> str:
 def rate(name: str, *conditions: str) -> str:
     """A counter a second, in the chosen runs."""
     return f"rate({one(name, *conditions)}[{RATE}])"
+
+
+def rate_by(name: str, by: str) -> Query:
+    """A counter a second, summed by one label, which is the legend."""
+    return Query(f"sum by ({by}) ({rate(name)})", f"{{{{{by}}}}}")
+
+
+def total_rate(name: str, legend: str) -> Query:
+    """A counter a second, summed over all instances."""
+    return Query(f"sum({rate(name)})", legend)
+
+
+def total(name: str, legend: str) -> Query:
+    """A gauge summed over all instances."""
+    return Query(f"sum({one(name)})", legend)
 
 
 def quantile(share: float, name: str, *by: str, conditions: tuple[str, ...] = ()) -> str:

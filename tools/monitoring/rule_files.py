@@ -1,4 +1,4 @@
-"""The rule files of the chart, as Prometheus reads them."""
+"""The Prometheus rule files of the chart, and the runbook pages of their alerts."""
 
 import re
 from typing import Any, cast
@@ -16,18 +16,18 @@ DEFAULT_PERIOD = Period(DAY_S, WINDOW_MIN_S)
 
 INDEX = "README.md"
 PREFACE = """\
-A page wants somebody now; a ticket can wait until morning. A burn pages when 10 % of an objective's budget is gone
-within a 48th of the period, or 25 % within a twelfth, and it still goes on; it is a ticket at 50 % within a third. The
-period is a day; `python -m tools.monitoring.generate --rules FOLDER --period SECONDS` writes rules of another one.
+A page needs an operator now; a ticket can wait for the next working day. A burn pages when 10 % of an error budget is
+spent within 1/48 of the period, or 25 % within 1/12, and the burn continues; 50 % within 1/3 opens a ticket. The period
+is a day; `python -m tools.monitoring.generate --rules FOLDER --period SECONDS` writes rules for another.
 """
 HEADER = """\
 # Generated from the catalogue of objectives by `python -m tools.monitoring.generate`; edits are overwritten.
-# Budgets count over {period}.
+# Error budgets cover {period}.
 """
 
 
 def rule_files(period: Period) -> dict[str, str]:
-    """File name to text: what is recorded of each objective, what burns, and what is wrong without an objective."""
+    """File name to text: recording rules and burn alerts of each objective, and the other alerts."""
     recorded = [{"name": f"tidegate-slo-{slo}", "rules": recording_rules(slo, period)} for slo in SLO_NAMES]
     burning = [{"name": "tidegate-slo-burn", "rules": [rule(each, period) for each in burn_alerts(period)]}]
     others = [{"name": "tidegate", "rules": [rule(each, period) for each in other_alerts(period)]}]
@@ -39,7 +39,7 @@ def rule_files(period: Period) -> dict[str, str]:
 
 
 def rule(alert: Alert, period: Period) -> Rule:
-    """One alert as a rule; the runbook's address is relative, for whoever deploys it to say where pages are."""
+    """One alert as a rule; the runbook's address is relative, for the deployment to complete."""
     found: Rule = {"alert": alert.name, "expr": alert.expr}
     if alert.for_share:
         found["for"] = duration(max(period.period_s * alert.for_share, period.window_min_s))
@@ -55,7 +55,7 @@ def rule(alert: Alert, period: Period) -> Rule:
 
 
 def runbook_pages(period: Period) -> dict[str, str]:
-    """File name to text: a page an alert (the two severities of a burn share one), and a table of them all."""
+    """File name to text: one page for each alert (both severities of a burn share it), and an index."""
     alerts = [*other_alerts(period), *burn_alerts(period)]
     return {INDEX: _index(alerts), **{f"{alert.name}.md": _page(alert) for alert in alerts}}
 
@@ -70,9 +70,7 @@ def _index(alerts: list[Alert]) -> str:
         f"| [{name}]({name}.md) | {', '.join(found)} | {meanings[name]} |"
         for name, found in severities.items()
     ]
-    return "\n".join(
-        ["# Alerts", "", PREFACE, "| alert | severity | what it means |", "|---|---|---|", *rows, ""]
-    )
+    return "\n".join(["# Alerts", "", PREFACE, "| alert | severity | meaning |", "|---|---|---|", *rows, ""])
 
 
 def _page(alert: Alert) -> str:
@@ -91,10 +89,10 @@ def _text(groups: list[dict[str, Any]], period: Period) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Every rule spelled out, and expressions of several lines as blocks."""
+    """Writes every rule in full, and expressions of several lines as blocks."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """No anchors: a reader of one rule sees all of it."""
+        """No anchors, so that each rule is readable by itself."""
         return True
 
 

@@ -1,9 +1,9 @@
 """Recording rules and burn-rate alerts of every objective of the catalogue, in Sloth's naming.
 
-An objective is judged by admission, which counts its good and bad observations; rules only divide. Its target comes
-with the run (``tidegate.slo.target``), so a run that promises something else is alerted by what it promised. Windows
-and factors are those of a short period: a share of the budget within a share of the period (SRE workbook, ch. 5; 30
-days are a service's, a training run has a day).
+Admission evaluates the objectives and counts good and bad observations; the rules only divide. The target comes from
+the run (``tidegate.slo.target``), so each run is alerted by its own objectives. Windows and factors are shares of a
+short period: a share of the budget within a share of the period (SRE workbook, ch. 5; a service has 30 days, a training
+run has one).
 """
 
 from typing import Any
@@ -20,12 +20,12 @@ Rule = dict[str, Any]
 SLO_NAMES: tuple[str, ...] = tuple(field.name for field in msgspec.structs.fields(SlosConfig))
 RUN = label(names.ATTR_RUN)
 EVENTS = metric(names.METRIC_SLO_EVENTS)
-# A target of 1 leaves no budget; a budget of nothing cannot be divided by.
+# A target of 1 leaves no budget; this avoids a division by zero.
 BUDGET_MIN = 1e-9
 
 
 class BurnWindow(msgspec.Struct, frozen=True):
-    """An alert fires when both windows burn at ``factor``: the long one is enough budget, the short one is now."""
+    """An alert fires when both windows burn at ``factor``: the long one for the budget, the short one for now."""
 
     severity: str
     factor: float
@@ -43,13 +43,13 @@ BURN_WINDOWS = (
 
 
 class Period(msgspec.Struct, frozen=True):
-    """Over what budgets count, and the shortest window that still holds a few samples. In seconds."""
+    """The period of the error budgets, and the shortest window that contains a few samples, in seconds."""
 
     period_s: float
     window_min_s: float
 
     def window(self, share: float) -> str:
-        """A share of the period as PromQL writes it."""
+        """A share of the period as a PromQL duration."""
         return duration(max(self.period_s * share, self.window_min_s))
 
 
@@ -68,7 +68,7 @@ def alert_name(slo: str) -> str:
 
 
 def recording_rules(slo: str, period: Period) -> list[Rule]:
-    """Error ratio over each window; objective, budget, what is left of it, and how fast it goes."""
+    """Error ratio over each window; objective, budget, budget left and burn rate."""
     labels = {"sloth_id": f"tidegate-{slo}", "sloth_service": "tidegate", "sloth_slo": slo}
     shares = sorted({share for each in BURN_WINDOWS for share in (each.short_share, each.long_share)} | {1.0})
     windows = list(dict.fromkeys(period.window(share) for share in shares))
@@ -114,8 +114,8 @@ def recording_rules(slo: str, period: Period) -> list[Rule]:
             "labels": labels,
         },
         {
-            # As `tidegate slo` shows it: what was not observed yet counts as good, so the first bad second of a run
-            # is not a spent budget.
+            # As `tidegate slo` reports it: unobserved time counts as good, so the first bad second of a run does not
+            # spend the budget.
             "record": "tidegate:slo_budget_left:ratio",
             "expr": f'1 - clamp_max(max by ({RUN}) (slo:sli_error:ratio_rate{whole}{{sloth_slo="{slo}"}})'
             f" / on ({RUN}) {budget} * on ({RUN}) {seen}, {BURN_MAX:g})",
@@ -126,7 +126,7 @@ def recording_rules(slo: str, period: Period) -> list[Rule]:
 
 
 def error_ratio(slo: str, window: str) -> str:
-    """Bad of all observations over a window; nothing where there was none, which is no good sign and no bad one."""
+    """Share of bad observations over a window; no series where there was no observation."""
     name = label(names.ATTR_SLO)
     bad = f'{EVENTS}{{{name}="{slo}",{label(names.ATTR_SLO_RESULT)}="bad"}}'
     return (
@@ -136,7 +136,7 @@ def error_ratio(slo: str, window: str) -> str:
 
 
 def alert_expressions(slo: str, period: Period) -> dict[str, str]:
-    """What fires, by severity: both windows of a pair, and enough bad observations to be no accident."""
+    """Alert expressions by severity: both windows of a pair, and a minimum of bad observations."""
     found: dict[str, list[str]] = {}
     for each in BURN_WINDOWS:
         long, short = period.window(each.long_share), period.window(each.short_share)
