@@ -25,17 +25,17 @@ def audit(
     Works on running and stopped runs. Exits 0 if every admitted trajectory is accounted for once, else 1.
     """
     where = find_folder(folder)
-    books = read_accounting(where)
+    accounting = read_accounting(where)
     if json:
-        sys.stdout.write(msgspec.json.encode(books.audit).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(accounting.audit).decode() + "\n")
     else:
-        Console().print(render(books, run_id=read_record(where).run_id), highlight=False)
-    raise typer.Exit(0 if books.audit.balanced else 1)
+        Console().print(render(accounting, run_id=read_record(where).run_id), highlight=False)
+    raise typer.Exit(0 if accounting.audit.balanced else 1)
 
 
-def render(books: RunAccounting, *, run_id: str) -> Table:
+def render(accounting: RunAccounting, *, run_id: str) -> Table:
     """The audit as a column of counts, with the verdict below."""
-    audit = books.audit
+    audit = accounting.audit
     table = Table(
         title=f"audit of {run_id}", title_justify="left", box=None, show_header=False, padding=(0, 2)
     )
@@ -49,9 +49,9 @@ def render(books: RunAccounting, *, run_id: str) -> Table:
     return table
 
 
-def one_line(books: RunAccounting) -> str:
+def one_line(accounting: RunAccounting) -> str:
     """The audit for a summary."""
-    audit = books.audit
+    audit = accounting.audit
     dropped = sum(audit.dropped.values())
     verdict = "balanced" if audit.balanced else f"NOT balanced ({'; '.join(audit.problems)})"
     return (

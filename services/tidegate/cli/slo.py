@@ -26,7 +26,7 @@ STYLES: dict[Condition, str] = {
     "no_data": "bright_black",
 }
 BAR_WIDTH = 10
-# Columns of the table where no terminal says how wide it is.
+# Columns of the table where the output is no terminal.
 FILE_WIDTH = 160
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 
@@ -114,7 +114,7 @@ def render(answer: SloAnswer, *, now_s: float) -> Table:
 
 
 def objective_text(slo: Slo) -> str:
-    """The objective in words: ``≤ 4 versions for 95% over 10 min``."""
+    """The objective as text: ``≤ 4 versions for 95% over 10 min``."""
     sign = "≤" if slo.direction == "at_most" else "≥"
     unit = f" {slo.unit}" if slo.unit not in ("", "share") else ""
     bound = f"{slo.bound:.0%}" if slo.unit == "share" else _number(slo.bound)

@@ -1,4 +1,4 @@
-"""What the platform says about itself, gathered from the statistics of every service instance. No IO."""
+"""The statistics of all service instances in one place, for views and targets. No IO."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from tidegate.wire.stats import ServiceStats
 # Rates are taken over this many snapshots: at two a second, the last four seconds.
 RATE_SNAPSHOTS = 8
 HISTORY_MAX = 2_000
-# Names in a target that are kinder than the statistic's own.
+# Short names for statistics in a target.
 ALIASES = {"solved_share": actor_stats.EVALUATION_SOLVED_SHARE}
 EVALUATION = "evaluation_"
 
@@ -37,7 +37,7 @@ class Board:
         self._instances: dict[str, _Instance] = {}
 
     def put(self, stats: ServiceStats) -> None:
-        """Take in one snapshot."""
+        """Add one snapshot."""
         instance = self._instances.setdefault(stats.instance, _Instance())
         if instance.recent and instance.recent[-1].started_at_s != stats.started_at_s:
             for name, value in instance.recent[-1].values.items():
@@ -69,7 +69,7 @@ class Board:
         return max(0.0, last.values[name] - first.values.get(name, 0.0)) / (last.at_s - first.at_s)
 
     def total_over_lives(self, service: str, name: Counter) -> float:
-        """A counter that starts anew with its process, summed over instances and over their restarts."""
+        """A counter that restarts with its process, summed over instances and over their restarts."""
         return sum(
             instance.recent[-1].values.get(name, 0.0) + instance.before_restart.get(name, 0.0)
             for instance in self._instances.values()
@@ -100,7 +100,7 @@ class Board:
         return merged | {alias: merged[name] for alias, name in ALIASES.items() if name in merged}
 
     def version(self) -> str:
-        """The learner's version, as it prints it."""
+        """The learner's version as text."""
         return next((stats.labels.get(learner_stats.VERSION, "") for stats in self.of("learner")), "")
 
 

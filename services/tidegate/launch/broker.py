@@ -27,9 +27,9 @@ CORES_VARIABLE = "GOMAXPROCS"
 
 
 class BrokerEndpoint(msgspec.Struct, frozen=True):
-    """Where the broker listens and what it asks of a client.
+    """The address of the broker and the credentials of a client.
 
-    ``elsewhere`` is the URL of one that is not of this machine; it asks for a user and a password.
+    ``elsewhere``: URL of a broker on another machine, which requires a user and a password.
     """
 
     port: int
@@ -45,7 +45,7 @@ class BrokerEndpoint(msgspec.Struct, frozen=True):
 
 
 def new_token() -> str:
-    """A token nobody can guess: other users of the machine can reach the loopback port."""
+    """A random token: other users of the machine can reach the loopback port."""
     return secrets.token_hex(16)
 
 
@@ -69,7 +69,7 @@ def find_server() -> Path:
 def write_config(path: Path, broker: BrokerEndpoint, *, server_name: str, store: Path) -> Path:
     """Write the server's configuration, readable by this user only, and return its path."""
     text = f"""\
-# Written anew by every `tidegate up` of this folder.
+# Rewritten by every `tidegate up` of this folder.
 server_name: {json.dumps(server_name)}
 listen: "{LOOPBACK}:{broker.port}"
 max_payload: {BROKER_PAYLOAD_BYTES_MAX}
@@ -86,10 +86,10 @@ jetstream {{
 
 
 def process(config: Path, *, log: Path) -> ProcessSpec:
-    """How to start it, so that it dies with the process that starts it (``guarded``).
+    """The command of nats-server under the parent-death guard (``guarded``).
 
-    It may use half of the cores: its idle threads look for work on each one that it may use, which costs the others a
-    seventh of what it does itself (measured on two cores).
+    It uses half of the cores: its idle threads poll for work on each core, which costs the other processes a seventh
+    of its own CPU time (measured on two cores).
 
     Raises:
         ConfigError: there is no nats-server.
@@ -100,7 +100,7 @@ def process(config: Path, *, log: Path) -> ProcessSpec:
 
 
 async def wait_ready(broker: BrokerEndpoint, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Return once the server greets a client, which it does after JetStream recovered its files.
+    """Return once the server accepts clients, which it does after JetStream recovered its files.
 
     Raises:
         UnavailableError: it did not within ``timeout_s``.
@@ -112,7 +112,7 @@ async def wait_ready(broker: BrokerEndpoint, *, timeout_s: float = READY_TIMEOUT
     except TimeoutError as error:
         raise UnavailableError(
             f"nats-server did not become ready on port {broker.port} within {timeout_s:g} s",
-            fix="its log says why: logs/nats-server.log in the run folder",
+            fix="see logs/nats-server.log in the run folder",
         ) from error
 
 

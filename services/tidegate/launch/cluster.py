@@ -1,7 +1,7 @@
-"""A run in a cluster: two mounted files and the environment of a pod say what ``run.json`` says on one machine.
+"""A run in a cluster: two mounted files and the environment of a pod replace the ``run.json`` of a local run.
 
-``run.yaml`` is the run file and ``cluster.yaml`` says where everybody is. Credentials come by environment variables
-from a Secret, and are written nowhere. Inside of any pod of a run ``tidegate status`` and its siblings just work.
+``run.yaml`` is the run file and ``cluster.yaml`` holds the addresses of the services. Credentials are environment
+variables from a Secret, and are written nowhere. In every pod of a run ``tidegate status`` and the other queries work.
 """
 
 import os
@@ -29,9 +29,9 @@ BROKER_WAIT_S = 1800.0
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the services of a run are.
+    """The addresses of the services of a run.
 
-    ``run_id``: names the run's streams; a name that was used before with another broker's data must not come again.
+    ``run_id``: names the run's streams; never reuse a name that another broker's data was written under.
     ``addresses``: host:port by service, of those that others call. ``stream_copies``: servers of the broker that keep
     each message; 3 needs a broker of three.
     """
@@ -48,7 +48,7 @@ def is_cluster(folder: Path) -> bool:
 
 
 def cluster_folder() -> Path | None:
-    """Where this process' environment says that they are; None outside of a cluster."""
+    """The folder of these files from the environment of this process; None outside of a cluster."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named) if named else None
 
@@ -58,7 +58,7 @@ def read_cluster(folder: Path) -> RunRecord:
 
     Raises:
         NotFoundError: a file is missing.
-        ConfigError: a file does not say what it must.
+        ConfigError: a file lacks a required value.
     """
     document = _read_yaml(folder / RUN_FILE)
     try:

@@ -1,4 +1,4 @@
-"""Settings that are fine one by one and cannot work together, refused before anything starts, with the reason."""
+"""Combinations of valid settings that cannot work together, refused with a reason before the start."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
         lower = max(group, file.batch_size // group * group)
         return ConfigError(
             f"batch_size {file.batch_size} is no multiple of workload.num_samples {group}",
-            why="a group is trained whole, so the learner would wait for ever for the rest of its batch",
+            why="a group is trained whole, so the learner would wait forever for the rest of its batch",
             fix=f"set batch_size to {lower} or {(file.batch_size // group + 1) * group}",
         )
     if file.max_running < group:
@@ -83,7 +83,7 @@ def _check_long_tail(file: RunFile) -> ConfigError | None:
     if tail.early_stop_after and not 2 <= tail.early_stop_after < workload.num_samples:
         return ConfigError(
             f"long_tail.early_stop_after {tail.early_stop_after} does not fit groups of {workload.num_samples} samples",
-            why="one sample tells no difference, and all of them leave nothing to save",
+            why="one sample shows no difference, and after all of them there is nothing left to stop",
             fix="set it to 2 or more and below workload.num_samples, or to 0",
         )
     return None
@@ -94,20 +94,20 @@ def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | No
     if resident < file.batch_size:
         return ConfigError(
             f"trajectory_store.max_resident_trajectories {resident} is below batch_size {file.batch_size}",
-            why="the store would be full before a batch is, and the learner would wait for ever",
+            why="the store would be full before a batch is, and the learner would wait forever",
             fix=f"set trajectory_store.max_resident_trajectories to {2 * file.batch_size} or more",
         )
     if file.workload.kind == "segments" and services["task_queue"].evaluation_every_versions:
         return ConfigError(
             "task_queue.evaluation_every_versions is set with workload.kind segments",
-            why="only prompts have held-out problems to evaluate on; segments report returns as they come",
+            why="only prompts have held-out problems to evaluate on; segments report their returns continuously",
             fix="remove task_queue.evaluation_every_versions",
         )
     return None
 
 
 def check_target(target: RunTarget, file: RunFile, services: dict[str, Any]) -> ConfigError | None:
-    """The first condition that this run could never meet, because nobody will publish its statistic; or None."""
+    """The first condition that this run can never meet, because no service publishes its statistic; or None."""
     evaluates = bool(services["task_queue"].evaluation_every_versions)
     for condition in target.conditions:
         if condition.name in RETURN_STATISTICS and file.workload.kind == "text":

@@ -1,4 +1,4 @@
-"""What the live view shows at one moment, whoever draws it: the supervisor, or ``tidegate status`` from outside."""
+"""The data of the live view, which the supervisor and ``tidegate status`` draw."""
 
 import time
 from typing import Protocol
@@ -33,19 +33,19 @@ class LiveRun(msgspec.Struct, frozen=True):
 
 
 class Screen(Protocol):
-    """Shows a scene as often as it is told to."""
+    """Shows a live run each time it is called."""
 
     def show(self, scene: LiveRun) -> None:
-        """Draw the scene as it is now."""
+        """Draw the current state."""
         ...
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         ...
 
 
 def headline_of(target: RunTarget, plan: RunPlan) -> str:
-    """The statistic that the big chart shows: the target's first, or what the workload is about."""
+    """The statistic of the chart: the first of the target, or the score of the workload."""
     if target.conditions:
         return target.conditions[0].name
     return learner_stats.MEAN_RETURN if plan.file.workload.kind == "segments" else "solved_share"

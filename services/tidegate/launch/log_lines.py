@@ -1,4 +1,4 @@
-"""What a service's log looks like: a line an event, for a person's terminal or for a cluster's log store."""
+"""The format of a service's log: a line for each event, for a terminal or for a cluster's log store."""
 
 import logging
 import sys
@@ -18,15 +18,15 @@ def log_plain_lines() -> None:
 
 
 def log_json_lines(*, service: str, instance: str, run: str) -> None:
-    """A JSON object a line, with who says it, and the trace of the call that it is said in."""
+    """A JSON object a line, with its origin (service, instance, run) and the trace of the current call."""
     import structlog
 
     from tidegate.runtime.rpc import trace_context
 
-    who = {"service": f"tidegate-{service}", "instance": instance, "run": run}
+    origin = {"service": f"tidegate-{service}", "instance": instance, "run": run}
 
     def add_origin(_logger: "WrappedLogger", _method: str, event: "EventDict") -> "EventDict":
-        event.update(who)
+        event.update(origin)
         trace_parent = trace_context.get()
         if trace_parent:
             event["trace_id"] = trace_parent.split("-")[1]

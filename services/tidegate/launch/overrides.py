@@ -12,13 +12,13 @@ EXAMPLE = "write it as --set staleness.max_lag=0"
 
 
 class RunFileLoader(yaml.SafeLoader):
-    """YAML as people mean it: ``1e-3`` is a number, and a key given twice is a mistake."""
+    """YAML in which ``1e-3`` is a number and a repeated key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """A mapping whose keys are distinct.
 
         Raises:
-            ConfigError: a key stands there twice; YAML would silently keep the last.
+            ConfigError: a key is repeated; YAML would silently keep the last.
         """
         seen: dict[str, int] = {}
         for key_node, _ in node.value:
@@ -60,8 +60,8 @@ def parse_yaml(text: str, *, source: str) -> Any:
 def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """A copy of ``raw`` with each ``path.to.key=value`` written into it; values are typed as in the file.
 
-    Whether a path exists is decided by the run file's types afterwards, so that a typo is named in the same words
-    wherever it stands.
+    Whether a path exists is checked against the run file's types afterwards, so that a typo gives the same error in a
+    file and in an override.
 
     Raises:
         ConfigError: an override has no ``=``, an empty key, a value that is no YAML, or leads through a plain value.

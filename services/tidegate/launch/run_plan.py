@@ -1,4 +1,4 @@
-"""What a run file says, typed: one document for the whole platform, the same on a laptop and in a cluster.
+"""The typed run file: one document for the whole platform, the same on a laptop and in a cluster.
 
 Sections that several services read are ``runtime.config``; a service's own section is its package's config.
 ``run_parsing`` makes these values from a document.
@@ -60,7 +60,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunPlan(msgspec.Struct, frozen=True):
-    """A run file that holds together: the shared part, each service's section, and how many instances each has."""
+    """A consistent run file: the shared part, each service's section, and its number of instances."""
 
     file: RunFile
     services: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a run is to whoever asks about it: its id, its run file, and where everybody listens."""
+"""The record of a run for all processes: its id, its run file, and the addresses of broker and services."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ FORMAT = 1
 class RunRecord(msgspec.Struct, frozen=True):
     """``run.json`` of a run folder, or the same of a run in a cluster.
 
-    ``max_lag_ever`` is the widest budget this folder was ever run with: what the audit holds every gradient against.
-    ``cluster``: its services are pods; what they keep is asked for, not read from a folder.
+    ``max_lag_ever`` is the widest budget this folder was ever run with: the bound that the audit checks.
+    ``cluster``: its services are pods; their data is queried, not read from a folder.
     """
 
     format: int

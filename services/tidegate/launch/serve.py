@@ -1,8 +1,8 @@
 """``tidegate serve``: one service of a run, in this process, in the foreground.
 
-The supervisor starts it for every instance; a person may start it by hand to debug one. It reads ``run.json``, so it
-needs nothing but the folder. In a pod it reads the files that stand for it (``--cluster``), keeps its own in
-``--data-dir``, and is named after the pod where there are several of its kind.
+The supervisor starts it for every instance; a user may start it by hand to debug one. It reads ``run.json`` and needs
+only the folder. In a pod it reads the mounted files instead (``--cluster``), keeps its own in ``--data-dir``, and is
+named after the pod where a service has several instances.
 """
 
 import argparse
@@ -38,14 +38,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tidegate serve", description="Run one service of a run folder.")
     parser.add_argument("service", choices=list(SERVICES), metavar="SERVICE", help=", ".join(SERVICES))
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--run-dir", type=Path, metavar="DIR", help="a folder that `up` made")
-    place.add_argument(
-        "--cluster", type=Path, metavar="DIR", help="where run.yaml and cluster.yaml are mounted"
-    )
+    place.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder of `tidegate up`")
+    place.add_argument("--cluster", type=Path, metavar="DIR", help="folder with run.yaml and cluster.yaml")
     parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="with --cluster: where this service keeps its files"
+        "--data-dir", type=Path, metavar="DIR", help="with --cluster: folder for the files of this service"
     )
-    parser.add_argument("--index", type=int, default=0, metavar="N", help="which instance, from 0")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="index of the instance, from 0")
     chosen = parser.parse_args(arguments)
     if (chosen.cluster is None) != (chosen.data_dir is None):
         parser.error("--cluster and --data-dir go together")
@@ -59,7 +57,7 @@ def main(arguments: list[str]) -> int:
 
 
 def serve(service: str, *, run_dir: Path, index: int) -> int:
-    """Run one instance of a service until it is told to stop; returns the exit code.
+    """Run one instance of a service until it is stopped; returns the exit code.
 
     Raises:
         TidegateError: the folder is no run folder, or the run has no such instance.
@@ -101,8 +99,8 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
 
 
 def _run(service: str, config: object, settings: Settings, *, index: int) -> int:
-    # Only here does anything heavy load: the settings were right. What a module defines stays for good: looking for
-    # garbage among it while it loads is wasted.
+    # Heavy modules load only here, after the settings were checked. Their definitions stay for good, so collecting
+    # garbage while they load is wasted.
     gc.disable()
     run_service = load("tidegate.runtime.process:run_service")
     spec = load(f"{SERVICES[service].package}.main:SPEC")

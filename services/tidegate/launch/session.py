@@ -1,7 +1,7 @@
-"""One run from its first process to its last: start, watch, stop at the target, wind down.
+"""One run from its first process to its last: start, monitor, stop at the target, drain.
 
 Consumes statistics, the clock and signals; produces a ``RunOutcome``; waits for the target, the time limit, a signal
-or a process that cannot be kept alive.
+or the permanent failure of a process.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ class CounterReading(msgspec.Struct, frozen=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True):
-    """What happened, before the books are read.
+    """The result of a session, before its audit.
 
     ``first`` and ``last`` are read at the first gradient and when training ended. ``values`` are the statistics at
-    the end, ``notes`` what could not be done while winding down.
+    the end, ``notes`` the failed steps of the drain.
     """
 
     ended_by: EndedBy
@@ -65,7 +65,7 @@ class RunOutcome(msgspec.Struct, frozen=True):
 
 
 class RunSession(msgspec.Struct, frozen=True):
-    """What to run and when to stop."""
+    """The run and its end conditions."""
 
     folder: Path
     record: RunRecord
@@ -76,7 +76,7 @@ class RunSession(msgspec.Struct, frozen=True):
 
 
 async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
-    """Run the platform to its end; nothing it started is left behind, whatever is raised."""
+    """Run the platform to its end; no process of it remains, whatever is raised."""
     board = Board(headline=headline_of(session.target, session.plan))
     platform = Platform(session.folder, session.record, session.plan, target=str(session.target))
     stop = _StopSignals(platform)
@@ -114,7 +114,7 @@ async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
 
 
 def run_to_end(session: RunSession, screen: Screen) -> RunOutcome:
-    """``run_session`` on an event loop of its own, which is left behind even if a task does not end.
+    """``run_session`` on an event loop of its own, which is abandoned even if a task does not end.
 
     ``asyncio.run`` waits for every task it cancels. The broker client's reconnect loop was seen to lose a
     cancellation when the broker goes away on a loaded machine, and the end of a run must not hang on that.
@@ -132,12 +132,12 @@ def run_to_end(session: RunSession, screen: Screen) -> RunOutcome:
 
 
 def _before_training(values: dict[str, float], platform: Platform) -> str:
-    """What the first gradient waits for."""
+    """The phase before the first gradient."""
     if learner_stats.WARMUP_SOLVED_SHARE in values and learner_stats.VERSION_STEP not in values:
         return f"warming up, {values[learner_stats.WARMUP_SOLVED_SHARE]:.0%} solved"
-    ready, everybody = platform.readiness()
-    if ready < everybody:
-        return f"starting, {ready} of {everybody} ready"
+    ready, total = platform.readiness()
+    if ready < total:
+        return f"starting, {ready} of {total} ready"
     return "waiting for the first batch"
 
 
@@ -185,7 +185,7 @@ class _RunLoop:
         )
 
     async def watch(self, watch: StatsSubscription) -> EndedBy:
-        """Until something ends the run; every tick looks at the newest statistics anew."""
+        """Check the newest statistics at every tick, until something ends the run."""
         published_s = tidied_s = float("-inf")
         steps_before = self._board.values().get(learner_stats.TRAINED_STEPS)
         while True:
@@ -249,7 +249,7 @@ class _RunLoop:
         )
 
     async def end(self, ended_by: EndedBy) -> list[str]:
-        """Wind down and stop every service, in order."""
+        """Drain the run and stop every service, in order."""
         self._phase = {"target": "target reached, draining"}.get(ended_by, "draining")
         self._show()
         notes: list[str] = []

@@ -1,4 +1,4 @@
-"""Follows a platform's statistics and events over the broker, whether this process supervises it or only looks."""
+"""Subscribes to the statistics and events of a platform, for its supervisor and for ``tidegate status``."""
 
 from types import TracebackType
 
@@ -16,12 +16,12 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class StatsSubscription:
-    """Subscriptions that fill a board and a log; they come back by themselves after a restart of the broker."""
+    """Subscriptions that fill a board and a log; they survive a restart of the broker."""
 
     def __init__(
         self, broker: BrokerEndpoint, run_id: RunId, board: Board, *, events: RunEventLog | None = None
     ) -> None:
-        """Nothing is connected before ``async with``; ``events`` is for the one process that keeps them."""
+        """``async with`` connects; ``events`` is for the one process that writes them to a file."""
         self._events = events
         self._broker = broker
         self._topology = Topology(run_id)
@@ -65,7 +65,7 @@ class StatsSubscription:
         return self._bus is not None and self._bus.connected
 
     async def publish(self, stats: ServiceStats) -> None:
-        """Tell whoever watches what only the supervisor knows; lost when the broker is away."""
+        """Publish the supervisor's statistics; lost while the broker is away."""
         if self._bus is not None:
             await self._bus.publish_core(self._topology.stats(stats.instance), encode_stats(stats))
 
@@ -73,7 +73,7 @@ class StatsSubscription:
         try:
             self._board.put(decode_stats(data))
         except RecordError:
-            return  # whoever sent it is of another version; its row stays empty
+            return  # its sender has another version; its row stays empty
 
     async def _keep(self, data: bytes, _headers: dict[str, str]) -> None:
         if self._events is not None:

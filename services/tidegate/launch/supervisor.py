@@ -1,6 +1,6 @@
-"""Keeps processes alive until told to stop them, and leaves none behind.
+"""Restarts processes until they are stopped, and leaves none behind.
 
-Consumes exits of processes; produces restarts and a snapshot of who runs; waits for its children; unblocked by
+Consumes exits of processes; produces restarts and a snapshot of their states; waits for its children; unblocked by
 ``stop`` and ``kill_all``. Every child leads a process group of its own, so that Ctrl-C reaches the supervisor alone
 and a child takes its own children with it; ``guarded`` ends it if the supervisor is killed.
 """
@@ -19,7 +19,7 @@ import msgspec
 
 from tidegate.core.errors import TidegateError
 from tidegate.launch.guarded import SUPERVISOR_VARIABLE
-from tidegate.launch.restarts import GiveUp, after_death
+from tidegate.launch.restarts import PermanentFailure, after_exit
 
 # A log is cut when it reaches this; the part before stays beside it as <name>.log.1 until the next cut.
 LOG_BYTES_MAX = 32 << 20
@@ -30,7 +30,7 @@ State = Literal["starting", "running", "backoff", "stopping", "stopped", "failed
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):
-    """One process to keep alive: its name, how to start it, and where its output goes."""
+    """One supervised process: its name, command, log file and environment."""
 
     name: str
     command: list[str]
@@ -39,7 +39,7 @@ class ProcessSpec(msgspec.Struct, frozen=True):
 
 
 class ProcessView(msgspec.Struct, frozen=True):
-    """One process at one moment. ``pid`` is None between two lives."""
+    """One process at one moment. ``pid`` is None between an exit and the restart."""
 
     name: str
     state: State
@@ -48,7 +48,7 @@ class ProcessView(msgspec.Struct, frozen=True):
 
 
 class ProcessFailedError(TidegateError):
-    """A process that starting again cannot help; the platform ends."""
+    """A process failed for good; the platform ends."""
 
 
 @dataclass(slots=True)
@@ -59,30 +59,30 @@ class _Child:
     started_s: float = 0.0
     ever_ready: bool = False
     restarts: int = 0
-    deaths: int = 0
+    crashes: int = 0
     stopping: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    keeper: asyncio.Task[None] | None = None
+    monitor: asyncio.Task[None] | None = None
 
 
 class Supervisor:
-    """The children of one platform. ``failure`` is set once, when a process cannot be kept alive."""
+    """The children of one platform. ``failure`` is set once, when a process failed for good."""
 
     def __init__(self, *, on_change: Callable[[], None] | None = None) -> None:
-        """No children yet; ``on_change`` is called after every start and death."""
+        """``on_change`` is called after every start and exit."""
         self._children: dict[str, _Child] = {}
         self._on_change = on_change or (lambda: None)
         self.failure: ProcessFailedError | None = None
         self.failed = asyncio.Event()
 
     def start(self, spec: ProcessSpec) -> None:
-        """Start a process and keep it alive from now on."""
+        """Start a process and restart it from now on when it exits."""
         child = _Child(spec)
         self._children[spec.name] = child
-        child.keeper = asyncio.create_task(self._keep(child), name=f"keep {spec.name}")
+        child.monitor = asyncio.create_task(self._monitor(child), name=f"monitor {spec.name}")
 
     def mark_ready(self, name: str) -> None:
-        """Somebody heard the process say that it is ready."""
+        """Record that the process reported ready."""
         child = self._children.get(name)
         if child is not None:
             child.ever_ready = True
@@ -104,7 +104,7 @@ class Supervisor:
         ]
 
     async def stop(self, names: list[str], *, grace_s: float) -> None:
-        """SIGTERM to all of ``names`` at once; whoever is still there after ``grace_s`` is killed with its group."""
+        """SIGTERM to all of ``names`` at once; processes that remain after ``grace_s`` are killed with their groups."""
         children = [self._children[name] for name in names if name in self._children]
         for child in children:
             child.stopping = True
@@ -124,10 +124,10 @@ class Supervisor:
                 [asyncio.create_task(child.ended.wait()) for child in children], timeout=KILL_WAIT_S
             )
         for child in children:
-            _kill(child)  # what it may have left behind in its group
+            _kill(child)  # its orphans in its process group
             child.state = "stopped"
-            if child.keeper is not None:
-                child.keeper.cancel()
+            if child.monitor is not None:
+                child.monitor.cancel()
         self._on_change()
 
     def kill_all(self) -> None:
@@ -137,7 +137,7 @@ class Supervisor:
             _kill(child)
 
     def trim_logs(self) -> None:
-        """Cut logs that grew past their bound; the writers append, so they go on at the new end."""
+        """Truncate logs that exceed their bound; the writers append, so they continue at the new end."""
         for child in self._children.values():
             try:
                 if child.spec.log.stat().st_size > LOG_BYTES_MAX:
@@ -146,7 +146,7 @@ class Supervisor:
             except FileNotFoundError:
                 continue
 
-    async def _keep(self, child: _Child) -> None:
+    async def _monitor(self, child: _Child) -> None:
         while not child.stopping:
             child.process = await _spawn(child.spec)
             child.started_s, child.state = time.monotonic(), "starting"
@@ -156,25 +156,25 @@ class Supervisor:
                 break
             _kill(child)
             lived_s = time.monotonic() - child.started_s
-            verdict = after_death(
-                deaths=child.deaths, lived_s=lived_s, ever_ready=child.ever_ready, exit_code=exit_code
+            verdict = after_exit(
+                crashes=child.crashes, lived_s=lived_s, ever_ready=child.ever_ready, exit_code=exit_code
             )
-            if isinstance(verdict, GiveUp):
+            if isinstance(verdict, PermanentFailure):
                 self._fail(child, verdict)
                 break
-            child.deaths, child.state = verdict.deaths, "backoff"
+            child.crashes, child.state = verdict.crashes, "backoff"
             child.restarts += 1
             self._on_change()
             await asyncio.sleep(verdict.backoff_s)
         child.ended.set()
 
-    def _fail(self, child: _Child, verdict: GiveUp) -> None:
+    def _fail(self, child: _Child, verdict: PermanentFailure) -> None:
         child.state = "failed"
-        said = last_line(child.spec.log)
+        message = last_line(child.spec.log)
         if self.failure is None:
             self.failure = ProcessFailedError(
-                f"{child.spec.name} cannot be kept alive: {verdict.reason}",
-                why=f"its last words: {said}" if said else "it said nothing",
+                f"{child.spec.name} failed for good: {verdict.reason}",
+                why=f"its last log line: {message}" if message else "its log is empty",
                 fix=f"see logs/{child.spec.log.name} in the run folder",
             )
         self.failed.set()
@@ -182,7 +182,7 @@ class Supervisor:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something, shortened to a readable length."""
+    """The last line of a log that is not blank, shortened to a readable length."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 8192))

@@ -23,7 +23,7 @@ class TargetCondition(msgspec.Struct, frozen=True):
     threshold: float
 
     def holds(self, value: float | None) -> bool:
-        """Whether ``value`` meets it; a statistic that nobody published yet does not."""
+        """Whether ``value`` meets the condition; a statistic without a value does not."""
         if value is None:
             return False
         match self.operator:
@@ -77,6 +77,6 @@ def parse_target(text: str) -> RunTarget:
 
 
 def unpublished_hint(name: str, values: Mapping[str, float]) -> str:
-    """What to think of a statistic that a training platform does not publish; a typo would never be reached."""
+    """A warning about a statistic that no service publishes, with the nearest name: a typo would never be reached."""
     close = difflib.get_close_matches(name, [each for each in values if "." not in each], n=1)
-    return f"nobody publishes {name}" + (f"; did you mean {close[0]}?" if close else "")
+    return f"no service publishes {name}" + (f"; did you mean {close[0]}?" if close else "")

@@ -1,4 +1,4 @@
-"""What is wrong with a run file, in words: the file, the key's path, what is allowed, and the nearest known key."""
+"""Errors of a run file for users: the file, the path of the key, the allowed values, and the nearest known key."""
 
 import difflib
 import re
@@ -24,10 +24,10 @@ def explain_validation(
     path: str,
     also_allowed: tuple[str, ...] = (),
 ) -> ConfigError:
-    """The error of a section as a sentence a person can act on.
+    """The error of a section with its fix.
 
-    ``value`` is what was converted to ``kind``, ``path`` where it stands in the document ("" for the root), and
-    ``also_allowed`` the keys of that level which ``kind`` does not know because somebody else reads them.
+    ``value`` was converted to ``kind``; ``path`` is its place in the document ("" for the root), and ``also_allowed``
+    are the keys of that level that other types read.
     """
     match = _AT.match(str(error))
     problem, inner = (match["problem"], match["path"] or "$") if match else (str(error), "$")
@@ -46,7 +46,7 @@ def explain_validation(
 
 
 def nearest(key: str, known: list[str]) -> str | None:
-    """The known name that ``key`` was probably meant to be."""
+    """The known name that is closest to ``key``; None if none is close."""
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     return close[0] if close else None
 
@@ -114,7 +114,7 @@ _PLAIN = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 
 def _describe(hint: Any) -> str:
-    """What a field takes, in words, with its range."""
+    """The type and range of a field, as text."""
     limits: list[str] = []
     while get_origin(hint) is Annotated:
         limits += [

@@ -42,7 +42,7 @@ def write_run(folder: Path) -> RunRecord:
     return record
 
 
-def write_books(
+def write_accounting(
     folder: Path, *, admitted: int = 12, arrived: int = 9, batches: int = 3, retired: int = 1
 ) -> RunRecord:
     """A run that admitted ``admitted`` segments, of which ``arrived`` reached the store.

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.run_folder import write_books, write_run
+from tests.unit.cli.run_folder import write_accounting, write_run
 from tidegate.cli.accounting import journal_path, ledger_path, read_accounting
 from tidegate.cli.audit import one_line
 from tidegate.core.errors import CorruptionError, NotFoundError
@@ -13,7 +13,7 @@ from tidegate.wire.clients.trajectory_store import Dropped
 
 
 def test_books_of_a_stopped_run_balance_to_the_last_trajectory(tmp_path: Path) -> None:
-    write_books(tmp_path, admitted=12, arrived=9, batches=3, retired=1)
+    write_accounting(tmp_path, admitted=12, arrived=9, batches=3, retired=1)
     audit = read_accounting(tmp_path).audit
     assert audit.balanced
     assert (audit.admitted, audit.trained, audit.available, audit.awaiting) == (12, 6, 3, 2)
@@ -23,7 +23,7 @@ def test_books_of_a_stopped_run_balance_to_the_last_trajectory(tmp_path: Path) -
 
 
 def test_ledger_row_that_nobody_admitted_unbalances_the_books(tmp_path: Path) -> None:
-    record = write_books(tmp_path)
+    record = write_accounting(tmp_path)
     run = RunId(record.run_id)
     store = Store(ledger_path(tmp_path).parent, run_id=run, config=TrajectoryStoreConfig(), now_s=0.0)
     store.drop_unarrived([Dropped(TrajectoryId(f"{TaskId('stranger')}.0"), "failed")], now_s=0.0)
@@ -41,7 +41,7 @@ def test_run_that_never_wrote_books_says_where_to_look(tmp_path: Path) -> None:
 
 
 def test_book_that_is_no_database_is_named(tmp_path: Path) -> None:
-    write_books(tmp_path)
+    write_accounting(tmp_path)
     journal_path(tmp_path).write_bytes(b"not a database, and long enough to be looked at" * 100)
     with pytest.raises(CorruptionError, match=r"journal\.sqlite"):
         read_accounting(tmp_path)

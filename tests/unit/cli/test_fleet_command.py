@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.run_folder import START_S, write_books, write_samples
+from tests.unit.cli.run_folder import START_S, write_accounting, write_samples
 from tidegate.cli.app import EXIT_BAD_INPUT, run
 from tidegate.cli.sim.tables import parse_seeds
 from tidegate.core.errors import ConfigError
@@ -84,7 +84,7 @@ def test_broken_promise_is_an_exit_code_and_a_line_to_replay(
 
 
 def test_run_folder_is_predicted_from_its_books(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_books(tmp_path, admitted=60, arrived=50, batches=2, retired=1)
+    write_accounting(tmp_path, admitted=60, arrived=50, batches=2, retired=1)
     write_samples(tmp_path)
     steps = [
         {"at_s": START_S + 0.2 * number, "samples": 2, "lag_mean": 1.0, "wait_s": 0.15, "train_s": 0.04}
@@ -102,7 +102,7 @@ def test_run_folder_is_predicted_from_its_books(tmp_path: Path, capsys: pytest.C
 
 
 def test_run_that_trained_little_is_not_predicted(tmp_path: Path) -> None:
-    write_books(tmp_path)
+    write_accounting(tmp_path)
     assert run(["sim", "--from-run", str(tmp_path)]) == EXIT_BAD_INPUT
 
 

@@ -78,5 +78,5 @@ def test_smollm2_is_made_once_and_said(
 
 def test_why_smollm2_could_not_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_child(monkeypatch, tmp_path / "smollm2-1", problem="warning\ntidegate: No space left on device\n")
-    with pytest.raises(ConfigError, match=r"could not be made.*No space left on device"):
+    with pytest.raises(ConfigError, match=r"could not be built.*No space left on device"):
         prepare_model(plan_of("smollm2"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.run_folder import write_books, write_run, write_samples
+from tests.unit.cli.run_folder import write_accounting, write_run, write_samples
 from tidegate.cli.explain import diagnosis_of_samples
 from tidegate.cli.report.command import write_report
 from tidegate.cli.report.data import read_run
@@ -25,7 +25,7 @@ class Page(HTMLParser):
 
 
 def test_report_asks_nothing_of_any_server(tmp_path: Path) -> None:
-    write_books(tmp_path)
+    write_accounting(tmp_path)
     text = write_report(tmp_path).read_text(encoding="utf-8")
     page = Page(text)
     assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object"}
@@ -37,7 +37,7 @@ def test_report_asks_nothing_of_any_server(tmp_path: Path) -> None:
 
 
 def test_ids_of_all_drawings_are_distinct(tmp_path: Path) -> None:
-    write_books(tmp_path)
+    write_accounting(tmp_path)
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert ids
@@ -45,7 +45,7 @@ def test_ids_of_all_drawings_are_distinct(tmp_path: Path) -> None:
 
 
 def test_report_shows_the_books_and_every_plot_it_has_data_for(tmp_path: Path) -> None:
-    write_books(tmp_path)
+    write_accounting(tmp_path)
     write_samples(tmp_path)
     text = write_report(tmp_path).read_text(encoding="utf-8")
     assert "audit balanced" in text
@@ -61,7 +61,7 @@ def test_run_that_never_started_still_has_a_report(tmp_path: Path) -> None:
 
 
 def test_flow_counts_where_trajectories_stood(tmp_path: Path) -> None:
-    write_books(tmp_path, admitted=12, arrived=9, batches=3, retired=1)
+    write_accounting(tmp_path, admitted=12, arrived=9, batches=3, retired=1)
     depths = read_run(tmp_path).flow.depths
     assert {name: points[-1][1] for name, points in depths.items()} == {
         "in rollout": 2,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.unit.cli.run_folder import write_books, write_run
+from tests.unit.cli.run_folder import write_accounting, write_run
 from tidegate.cli.up.summary import (
     Summary,
     lag_summary,
@@ -49,7 +49,7 @@ def summary_of(folder: Path, *, ended_by: EndedBy = "target", target: str = "mea
 
 
 def test_rates_are_taken_from_the_first_gradient_to_the_end_of_training(tmp_path: Path) -> None:
-    write_books(tmp_path)
+    write_accounting(tmp_path)
     summary = summary_of(tmp_path)
     assert summary.steps_per_s == pytest.approx(2_000)
     assert summary.steps_per_cpu_s == pytest.approx(10_000)
@@ -70,7 +70,7 @@ def test_rates_are_taken_from_the_first_gradient_to_the_end_of_training(tmp_path
 def test_run_succeeds_by_its_target_or_without_one_by_its_time(
     tmp_path: Path, ended_by: EndedBy, target: str, succeeded: bool
 ) -> None:
-    write_books(tmp_path)
+    write_accounting(tmp_path)
     assert summary_of(tmp_path, ended_by=ended_by, target=target).succeeded is succeeded
 
 
@@ -83,7 +83,7 @@ def test_run_without_books_has_a_summary_and_no_success(tmp_path: Path) -> None:
 
 
 def test_summary_is_one_line_of_json_and_reads_back(tmp_path: Path) -> None:
-    write_books(tmp_path)
+    write_accounting(tmp_path)
     summary = summary_of(tmp_path)
     assert "\n" not in summary.to_json()
     write_summary(tmp_path, summary)
@@ -92,7 +92,7 @@ def test_summary_is_one_line_of_json_and_reads_back(tmp_path: Path) -> None:
 
 
 def test_terminal_shows_target_books_restarts_and_notes(tmp_path: Path) -> None:
-    write_books(tmp_path)
+    write_accounting(tmp_path)
     console = Console(width=120)
     with console.capture() as capture:
         console.print(render_summary(summary_of(tmp_path)))

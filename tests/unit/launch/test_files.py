@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.run_folder import CARTPOLE, write_books, write_samples
+from tests.unit.cli.run_folder import CARTPOLE, write_accounting, write_samples
 from tests.unit.launch.test_run_file import TEXT
 from tidegate.cli.samples import last_working_sample, numbers, read_samples
 from tidegate.cli.up.history import read_history, read_steps
@@ -42,7 +42,7 @@ def test_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_steps_are_read_over_rotation_and_cut_lines(tmp_path: Path) -> None:
-    write_books(tmp_path, batches=3)
+    write_accounting(tmp_path, batches=3)
     path = tmp_path / "learner" / "steps.jsonl"
     path.with_name("steps.jsonl.1").write_text(
         '{"step": 0, "at_s": 1.0, "mean_return": 7.0}\n', encoding="utf-8"

@@ -143,7 +143,7 @@ def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
     [
         ("policy.kind=char_lm", "The auto engine cannot run char_lm on segments"),
         ("workload.num_samples=2", "a segment is one trajectory"),
-        ("trajectory_store.max_resident_trajectories=1", "the learner would wait for ever"),
+        ("trajectory_store.max_resident_trajectories=1", "the learner would wait forever"),
         (
             "actor.engine=text_generation",
             "set actor.engine to auto, and policy.kind to a network of this workload",
@@ -167,8 +167,8 @@ def test_settings_that_cannot_work_together_are_refused_with_the_reason(override
         ("max_running=7", "none would ever be admitted"),
         ("workload.sampler.max_new_tokens=12", "leaves no room for a prompt"),
         ("policy.num_heads=3", "set policy.d_model to 63"),
-        ("long_tail.early_stop_after=1", "one sample tells no difference"),
-        ("long_tail.early_stop_after=8", "all of them leave nothing to save"),
+        ("long_tail.early_stop_after=1", "one sample shows no difference"),
+        ("long_tail.early_stop_after=8", "there is nothing left to stop"),
     ],
 )
 def test_settings_of_groups_that_would_wait_for_ever_are_refused(override: str, reason: str) -> None:

@@ -1,1 +1,1 @@
-"""``tidegate export``: ``table`` says what a row is, ``command`` streams the ledger's pages into the file."""
+"""``tidegate export``: ``table`` defines the columns, ``command`` streams the ledger's pages into the file."""

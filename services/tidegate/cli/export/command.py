@@ -75,7 +75,9 @@ def write_table(
         unfinished.replace(path)
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written", why=str(error), fix="name a file in a folder with room, with --to"
+            f"{path} cannot be written",
+            why=str(error),
+            fix="name a file in a writable folder with free space, with --to",
         ) from error
     finally:
         unfinished.unlink(missing_ok=True)

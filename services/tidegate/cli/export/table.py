@@ -119,7 +119,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("accepted_at_s", "float64", "into the ledger", _own("accepted_at_s")),
     Column("leased_at_s", "float64", "into a batch", _own("leased_at_s")),
     Column("terminal_at_s", "float64", "trained or dropped", _own("terminal_at_s")),
-    Column("stages", "list<stage>", "who worked on it, from when to when", _plain("stages")),
+    Column("stages", "list<stage>", "stages with their worker, start and end", _plain("stages")),
     Column("trace_parent", "text", "W3C trace context", _recorded("trace_parent")),
 )
 TENSOR_COLUMNS: tuple[Column, ...] = (

@@ -149,7 +149,7 @@ class _Writer:
                 raise _unknown(pattern)
 
     def pattern(self, node: ast.expr) -> str:
-        """A target of an assignment or a loop; names of what is ignored are told apart."""
+        """A target of an assignment or a loop; ignored parts get names of their own."""
         if isinstance(node, ast.Tuple):
             return f"[{', '.join(self.pattern(each) for each in node.elts)}]"
         if isinstance(node, ast.Name) and node.id == "_":

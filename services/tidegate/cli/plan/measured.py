@@ -1,4 +1,4 @@
-"""What a run folder says of its stages: rates of actors, workers and learner, and how long rollouts took.
+"""Measurements of a run folder: rates of actors, workers and learner, and the durations of rollouts.
 
 A stage's rate is what it did in the time in which it was not kept waiting, between the first and the last sample that
 admission wrote while the learner trained. That is what it could do: what it did is bound by the slowest of them.

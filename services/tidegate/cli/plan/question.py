@@ -1,4 +1,4 @@
-"""PlanFlags and measurements put together: what was typed comes first, then what a run measured, then defaults."""
+"""Options and measurements combined: an option wins over a measurement, and that over a default."""
 
 from pathlib import Path
 from typing import NamedTuple, TypeVar

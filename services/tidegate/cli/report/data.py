@@ -1,7 +1,7 @@
 """The data of a report, read from a run folder: accounting, learner steps and admission samples.
 
-Times are seconds since the run's first admission. Queries group by time, so that a million trajectories come back as
-a few hundred numbers.
+Times are seconds since the run's first admission. Queries group by time, so that a million trajectories
+become a few hundred numbers.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from tidegate.trajectory_store.timeline import last_event_s, read_timeline
 Points = list[tuple[float, float]]
 
 SLICES = 160
-# Batches come at once: over a slice shorter than a few of them a rate is either nothing or far too much.
+# Batches arrive at once: over a slice shorter than a few of them a rate is either 0 or far too high.
 RATE_SLICES = 40
 SLICE_S_MIN = 0.5
 
@@ -43,7 +43,7 @@ class RunData(msgspec.Struct, frozen=True):
     record: RunRecord
     plan: RunPlan
     summary: dict[str, Any]
-    books: RunAccounting | None
+    accounting: RunAccounting | None
     steps: list[dict[str, Any]]
     started_at_s: float
     flow: WorkFlow
@@ -95,18 +95,18 @@ def read_run(folder: Path) -> RunData:
     """
     record, plan = read_plan(folder)
     try:
-        books = read_accounting(folder)
+        accounting = read_accounting(folder)
     except TidegateError:
-        books = None  # a run that failed to start still has a report
+        accounting = None  # a run that failed to start still has a report
     steps = list(read_steps(folder))
     started_at_s, flow = (
-        _read_flow(folder, fallback_s=record.created_at_s) if books else (record.created_at_s, _EMPTY)
+        _read_flow(folder, fallback_s=record.created_at_s) if accounting else (record.created_at_s, _EMPTY)
     )
     return RunData(
         record=record,
         plan=plan,
         summary=read_summary(folder) or {},
-        books=books,
+        accounting=accounting,
         steps=steps,
         started_at_s=started_at_s,
         flow=flow,

@@ -80,15 +80,15 @@ def _header(run: RunData) -> str:
         pill = '<span class="pill good">target reached</span>'
     else:
         pill = f'<span class="pill {"good" if summary["succeeded"] else "bad"}">{_text(summary["ended_by"])}</span>'
-    balanced = run.books is not None and run.books.audit.balanced
+    balanced = run.accounting is not None and run.accounting.audit.balanced
     verdict = ("good", "audit balanced") if balanced else ("bad", "audit NOT balanced")
-    books = f'<span class="pill {verdict[0]}">{verdict[1]}</span>'
+    accounting = f'<span class="pill {verdict[0]}">{verdict[1]}</span>'
     workload = run.plan.file.workload
     lead = f"{workload.env} · max_lag {run.plan.file.staleness.max_lag} · batch {run.plan.file.batch_size}"
     actors = run.plan.replicas["actor"]
     lead += f" · {actors} actor{'s' if actors > 1 else ''}" + (f" · target {target}" if target else "")
     return (
-        f'<header><span class="brand">Tidegate</span><h1>{_text(run.record.run_id)}</h1>{pill}{books}</header>'
+        f'<header><span class="brand">Tidegate</span><h1>{_text(run.record.run_id)}</h1>{pill}{accounting}</header>'
         f'<p class="lead">{_text(lead)}</p>'
     )
 
@@ -147,9 +147,9 @@ def _figure(plot: Plot) -> str:
 
 
 def _audit(run: RunData) -> str:
-    if run.books is None:
+    if run.accounting is None:
         return '<section class="wide"><h2>Audit</h2><p>The run ended before it wrote journal and ledger.</p></section>'
-    audit = run.books.audit
+    audit = run.accounting.audit
     body = "".join(
         f'<tr><td>{_text(line.name)}</td><td class="number">{line.count:,}</td><td>{_text(line.note)}</td></tr>'
         for line in lines_of(audit)

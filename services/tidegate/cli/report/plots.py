@@ -17,7 +17,7 @@ HEADLINES = {
 
 
 class Plot(msgspec.Struct, frozen=True):
-    """One drawing; ``svg`` is empty where the run left no data, and ``caption`` says what is missing."""
+    """One chart; ``svg`` is empty where the run has no data for it."""
 
     title: str
     caption: str
@@ -67,7 +67,7 @@ def _return_over_samples(run: RunData) -> Plot:
 
 def _lag_histogram(run: RunData) -> Plot:
     budget = run.plan.file.staleness.max_lag
-    by_lag = run.books.ledger.trained_by_lag if run.books is not None else {}
+    by_lag = run.accounting.ledger.trained_by_lag if run.accounting is not None else {}
     counts = (
         {str(lag): float(by_lag.get(lag, 0)) for lag in range(max([budget, *by_lag]) + 1)} if by_lag else {}
     )
@@ -147,7 +147,7 @@ def _stages(run: RunData) -> Plot:
 
 
 def _drops(run: RunData) -> Plot:
-    dropped = run.books.audit.dropped if run.books is not None else {}
+    dropped = run.accounting.audit.dropped if run.accounting is not None else {}
     counts = {
         reason: float(count) for reason, count in sorted(dropped.items(), key=lambda item: -item[1]) if count
     }

@@ -25,7 +25,7 @@ class LiveScreen:
         self._live.start()
 
     def show(self, scene: LiveRun) -> None:
-        """Draw the scene as it is now."""
+        """Draw the current state."""
         width, height = self._console.size
         self._live.update(draw(scene, width=width, height=height, now_s=time.time()), refresh=True)
 
@@ -56,7 +56,7 @@ class LineScreen:
 
 
 def line(scene: LiveRun) -> str:
-    """The scene as one line."""
+    """The current state as one line."""
     values = scene.board.values()
     parts = [clock(scene.elapsed_s()), scene.phase]
     if version := scene.board.version():

@@ -79,10 +79,10 @@ class Summary(msgspec.Struct, frozen=True):
 def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summary:
     """Audit a run that ended and summarise it."""
     notes = list(outcome.notes)
-    books: RunAccounting | None = None
+    accounting: RunAccounting | None = None
     try:
-        books = read_accounting(session.folder)
-        audit_line = one_line(books)
+        accounting = read_accounting(session.folder)
+        audit_line = one_line(accounting)
     except TidegateError as error:
         audit_line = str(error)
     first, last, values = outcome.first, outcome.last, outcome.values
@@ -92,7 +92,7 @@ def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summ
         if first is not None
         else (0.0, 0.0, 0.0)
     )
-    balanced = books is not None and books.audit.balanced
+    balanced = accounting is not None and accounting.audit.balanced
     return Summary(
         run_id=session.record.run_id,
         folder=str(session.folder),
@@ -112,10 +112,10 @@ def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summ
         cpu_s=outcome.cpu_s,
         mean_return=values.get(learner_stats.MEAN_RETURN),
         solved_share=values.get("solved_share"),
-        lag=lag_summary(books.ledger.trained_by_lag, max_lag=session.plan.file.staleness.max_lag)
-        if books
+        lag=lag_summary(accounting.ledger.trained_by_lag, max_lag=session.plan.file.staleness.max_lag)
+        if accounting
         else None,
-        audit=books.audit if books is not None else None,
+        audit=accounting.audit if accounting is not None else None,
         audit_line=audit_line,
         restarts={name: count for name, count in outcome.restarts.items() if count},
         memory_peak_mb=outcome.memory_peak_mb,

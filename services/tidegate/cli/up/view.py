@@ -42,7 +42,7 @@ STATE_STYLE = {
     "stopped": DIM,
 }
 
-# The counter whose rate says what a service does, its unit, and the counter of its working seconds.
+# The counter whose rate is shown for a service, its unit, and the counter of its busy seconds.
 RATE_OF: dict[str, tuple[Counter, str]] = {
     "task_queue": (queue_stats.ADMITTED, "admitted/s"),
     "actor": (actor_stats.STEPS, "steps/s"),

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.cli.run_folder import START_S, write_books, write_run
+from tests.unit.cli.run_folder import START_S, write_accounting, write_run
 from tidegate.cli.app import run
 
 
@@ -61,7 +61,7 @@ def test_plan_of_rollouts_shows_both_steps_and_the_approximations(capsys: pytest
 
 def write_measured_run(folder: Path) -> None:
     """Two actors that wait half of their time and a learner that waits a fifth of its own, over ten seconds."""
-    write_books(folder)
+    write_accounting(folder)
     samples = [
         {
             "at_s": START_S + at_s, "num_actors": 2, "num_environments": 1, "learner_samples_per_s": 4.0,
