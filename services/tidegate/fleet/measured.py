@@ -70,7 +70,7 @@ class Shares(msgspec.Struct, frozen=True):
     scored_per_s: float = 0.0
 
 
-class MeasuredRun(msgspec.Struct, frozen=True):
+class MeasuredFleet(msgspec.Struct, frozen=True):
     """The plan of a run, and its measured trajectories/s, environment steps or tokens/s, and mean lag."""
 
     plan: FleetPlan
@@ -102,7 +102,7 @@ def measure(
     rollouts: Iterable[RolloutTimes],
     shares: Shares,
     seed: int = 0,
-) -> MeasuredRun:
+) -> MeasuredFleet:
     """Measure a run from its steps, its ledger and its statistics.
 
     Raises:
@@ -143,7 +143,7 @@ def measure(
         hop_s=hop_s,
         seed=seed,
     )
-    return MeasuredRun(
+    return MeasuredFleet(
         plan=plan,
         rollout_s=plan.rollout.mean_s,
         learn_s=plan.learn.mean_s,
@@ -154,7 +154,7 @@ def measure(
     )
 
 
-def predict(measured: MeasuredRun, *, horizon_s: float) -> Prediction:
+def predict(measured: MeasuredFleet, *, horizon_s: float) -> Prediction:
     """Simulate the measured plan, and compare rate and lag."""
     report = simulate_fleet(measured.plan, horizon_s=horizon_s)
     return Prediction(

@@ -113,7 +113,7 @@ def test_finds_a_version_that_never_arrives(monkeypatch: pytest.MonkeyPatch) -> 
     def forget_what_waited(weights: FleetWeights) -> None:
         weights._died_at_s = float("inf")  # pyright: ignore[reportPrivateUsage] -- the defect
 
-    monkeypatch.setattr(FleetWeights, "revive", forget_what_waited)
+    monkeypatch.setattr(FleetWeights, "restart", forget_what_waited)
     assert first_failure().startswith("I9")
 
 

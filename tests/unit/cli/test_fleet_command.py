@@ -1,4 +1,4 @@
-"""``tidegate sim`` with fleets and storms, as it is typed."""
+"""``tidegate sim`` with fleets and chaos runs, as it is typed."""
 
 import json
 from pathlib import Path
@@ -58,17 +58,17 @@ def test_sweep_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert page.read_text().startswith("<!doctype html>")
 
 
-def test_storm_says_that_every_promise_held(capsys: pytest.CaptureFixture[str]) -> None:
+def test_chaos_run_reports_that_every_invariant_held(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sim", "--chaos", "--seed", "3", "--ticks", "400"]) == 0
     assert "every guarantee held" in capsys.readouterr().out
 
 
-def test_many_storms_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_chaos_runs_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sim", "--chaos", "--seeds", "0..3", "--ticks", "300"]) == 0
     assert "4 chaos runs" in capsys.readouterr().out
 
 
-def test_broken_promise_is_an_exit_code_and_a_line_to_replay(
+def test_violation_is_an_exit_code_and_a_line_to_replay(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tidegate.fleet.actors import FleetActors

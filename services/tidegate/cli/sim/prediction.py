@@ -10,7 +10,7 @@ from tidegate.cli.samples import numbers, read_samples, trains
 from tidegate.cli.up.history import read_steps
 from tidegate.fleet.measured import (
     WARM_UP_SHARE,
-    MeasuredRun,
+    MeasuredFleet,
     Prediction,
     RolloutTimes,
     Setup,
@@ -22,7 +22,7 @@ from tidegate.launch.run_folder import find_folder, read_plan
 from tidegate.trajectory_store.reading import rows
 
 
-def read_measured(folder: Path, *, actors: int | None, seed: int) -> MeasuredRun:
+def read_measured(folder: Path, *, actors: int | None, seed: int) -> MeasuredFleet:
     """The plan and the rates of a run folder, live or stopped; ``actors`` in place of its own number.
 
     Raises:
@@ -80,7 +80,7 @@ def _shares(folder: Path) -> Shares:
     )
 
 
-def prediction_table(measured: MeasuredRun, prediction: Prediction) -> Table:
+def prediction_table(measured: MeasuredFleet, prediction: Prediction) -> Table:
     """Real and simulated side by side."""
     plan = measured.plan
     table = Table(
