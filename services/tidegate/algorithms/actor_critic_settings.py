@@ -25,7 +25,7 @@ class ActorCriticSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     ``clip``: how far π may leave the policy it is clipped around before its gradient stops; 0.2 learns no faster and
     holds up worse as lag grows. ``normalise_advantages``: to mean 0 and deviation 1 over a batch.
     ``entropy_weight``: in advantages a nat; too large and the policy never becomes sure. ``value_weight``: of the value
-    loss. ``value_scale``: return for which the value network says 1; near the typical return, so that Huber's corner
+    loss. ``value_scale``: return for which the value network outputs 1; near the typical return, so that Huber's corner
     at an error of 1 is out of the ordinary.
     ``learning_rate``: Adam's, which falls linearly to ``learning_rate_final_share`` of itself at update
     ``anneal_updates`` and stays there; 0 keeps it. What hurts under lag is learning rate × lag.

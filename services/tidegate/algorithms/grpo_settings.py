@@ -35,7 +35,7 @@ _READ_PROXIMAL: frozenset[ObjectiveName] = frozenset({"tis", "decoupled_ppo", "i
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a learner step turns scored groups into updates. Ratios are probabilities divided, without a unit.
 
-    ``objective``: one of ``algorithms.grpo.OBJECTIVES``; docs/objectives.md says what each is and when to take it.
+    ``objective``: one of ``algorithms.grpo.OBJECTIVES``; docs/objectives.md describes each and when to use it.
     ``clip_low``, ``clip_high``: how far a ratio may leave 1 downwards and upwards before its gradient stops (``grpo``,
     ``ppo``, ``tis``, ``decoupled_ppo``, ``icepop``, ``sequence_mask``, ``opsm``; of completions in ``gspo``, whose
     authors take 3e-4); above 0.5 the clip hardly acts. A ``clip_high`` above ``clip_low`` lets rare tokens
@@ -61,7 +61,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value head are brought to deviation 1 over the batch.
     ``token_mean``: average over all tokens (DAPO); else over each completion first, which favours short ones.
     ``length_divisor_tokens``: above 0, divide by completions × this instead of by tokens that are there (Dr. GRPO: the
-    longest completion that may be written), so that length has no say; far from typical lengths it only rescales
+    longest completion that may be written), so that length has no influence; far from typical lengths it only rescales
     gradients before ``max_grad_norm`` does.
     ``drop_zero_signal``: leave out groups whose rewards are all the same: they have no gradient (DAPO's dynamic
     sampling). Of no effect where they have one (``learns_from_equal_rewards``).

@@ -17,8 +17,8 @@ class HardSyncConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When to synchronise, and how long that may take.
 
     ``every_versions``: versions between two syncs; 0 never. Each costs about one rollout and one pull of idle time, so
-    every 100 versions of a second each costs a percent or two. ``timeout_s``: seconds after which a sync is given up,
-    because something it waits for does not answer; the next one comes a whole period later.
+    every 100 versions of a second each costs a percent or two. ``timeout_s``: seconds after which a sync is aborted,
+    because a service does not answer; the next one is a whole period later.
     """
 
     every_versions: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0

@@ -16,14 +16,14 @@ Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 
 
 class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done from a lag on; each figure only ever tightens what the objective was set to.
+    """Settings of a learner step from a lag on; each figure only tightens the objective's own setting.
 
     ``from_lag``: versions; the tier holds for a batch whose farthest trajectory is this far behind. ``clip``: the
     widest PPO clip. ``importance_cap``: the largest importance weight. ``learning_rate_scale``: factor of the learning
-    rate; what hurts is learning rate times lag. ``kl_scale``: factor of the KL weight, where there is one.
+    rate; the cost of lag grows with learning rate times lag. ``kl_scale``: factor of the KL weight, if there is one.
     ``recency_decay``: a trajectory counts by this to the power of its lag, so the freshest of a batch lead it; 1 lets
     all count the same. ``corrected``: an objective that ignores staleness is replaced by the one that corrects for it.
-    ``drain``: admission lets the pipeline run empty and every actor catch up before it goes on.
+    ``drain``: admission lets the pipeline run empty and every actor catch up before it admits again.
     """
 
     from_lag: Annotated[int, msgspec.Meta(ge=1, le=1024)]

@@ -34,27 +34,27 @@ JOINED_SHARE = 0.9
 
 
 class ScalingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many actors there should be, and who sees to it.
+    """The recommended number of actors, and who applies it.
 
-    ``mode``: ``observe`` says nothing and records who scaled; ``advise`` recommends (``tidegate explain``, statistics,
-    a metric); ``external`` also answers KEDA's external scaler on admission's port; ``controller`` patches the scale of
-    the actors' Deployment. The last needs Kubernetes access, the others work without.
-    ``min_replicas``, ``max_replicas`` (actors): nothing outside of them is ever recommended, but 0 while paused.
-    ``step_s`` (seconds), ``step_replicas`` (actors): at most one step in so long, of at most so many. Below the time an
-    actor takes to start, steps are taken for want of actors that are on their way.
-    ``stabilise_out_s``, ``stabilise_in_s`` (seconds): a need must have lasted so long; the smallest need of the first
+    ``mode``: ``observe`` recommends nothing and records who scaled; ``advise`` recommends (``tidegate explain``,
+    statistics, a metric); ``external`` also answers KEDA's external scaler on admission's port; ``controller`` patches
+    the scale of the actors' Deployment. The last needs Kubernetes access, the others work without.
+    ``min_replicas``, ``max_replicas`` (actors): bounds of every recommendation, except 0 while paused.
+    ``step_s`` (seconds), ``step_replicas`` (actors): at most one step in this time, of at most this many. Below the
+    time an actor takes to start, it steps again before the actors of the last step have started.
+    ``stabilise_out_s``, ``stabilise_in_s`` (seconds): a demand must last this long; the smallest demand of the first
     window counts for scaling out, the largest of the second for scaling in. The second should be the longer one: an
     actor too few costs the learner, one too many only itself.
-    ``settle_s`` (seconds): samples that count for nothing after the number of actors changed; above
-    ``admission.window_s``, or the ratios still speak of the number before.
-    ``actor_idle_share``: the share of their time that actors are left idle when scaling in, so that noise does not
-    bring them back.
+    ``settle_s`` (seconds): time after a change of the number of actors whose samples are ignored; above
+    ``admission.window_s``, or the ratios still describe the number before.
+    ``actor_idle_share``: the share of idle time that scaling in leaves to actors, so that noise does not scale them
+    out again.
     ``lag_share_max``: above this share of the staleness budget (mean lag) nothing is scaled out: more data at once
     would only be older data. Without effect where the budget is 0.
-    ``hold_s`` (seconds): how long a scale by somebody else is left alone.
+    ``hold_s`` (seconds): how long a scale set by a person or another controller is kept.
     ``zero_when_paused``: scale to 0 while the run is paused, and back after it.
     ``deletion_cost``: rank pods by the work they hold (``controller.kubernetes.io/pod-deletion-cost``), so that
-    scaling in takes the least invested one; switch it off where something else owns that annotation.
+    scaling in takes the least invested one; switch it off if another controller owns that annotation.
 
     Raises:
         ValueError: the bounds or the windows are the wrong way around.

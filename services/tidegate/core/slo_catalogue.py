@@ -18,12 +18,12 @@ AGE_SHARE = 0.5
 
 
 class SloConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One objective of the ``slos`` section; what is left out has the catalogue's value.
+    """One objective of the ``slos`` section; a missing key has the catalogue's value.
 
-    ``enabled``: whether it is observed at all. ``bound``: in the indicator's unit; a bound no good run can hold pages
+    ``enabled``: whether it is observed. ``bound``: in the indicator's unit; a bound no good run can hold pages
     all the time and is soon ignored. ``target``: share of observations that must be on the good side; 1 leaves no
     budget, and one bad observation is a breach. ``window_s`` (seconds): over what budget and target count; an alert
-    looks at its last twelfth, so below a minute it looks at single observations.
+    also evaluates its last twelfth, so below a minute it evaluates single observations.
     """
 
     enabled: bool | None = None

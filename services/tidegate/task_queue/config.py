@@ -12,12 +12,12 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``curriculum``: ``uniform`` reads the dataset in shuffled epochs; ``learnable`` prefers bins that neither always
     succeed nor always fail.
-    ``evaluation_every_versions`` (versions, 0 turns it off): how often the held-out problems are tried; each try
+    ``evaluation_every_versions`` (versions, 0 turns it off): how often held-out problems are evaluated; each evaluation
     occupies one actor, so below about 5 it takes a visible share of the rollouts.
     ``task_deadline_s`` (seconds): a task that was delivered this long ago and whose trajectories never reached the
     store is dropped as failed. Below the longest rollout plus five redeliveries (150 s) it drops live work; far
-    above it, a lost task holds its share of the budget for that long, and at max_lag 0 the whole run with it. What
-    waits for staleness.max_age_s, say for an environment that is away, would expire anyway.
+    above it, a lost task holds its share of the budget for that long, and at max_lag 0 the whole run with it. Work
+    that waits longer than staleness.max_age_s, such as for an environment that is away, would expire anyway.
     ``sweep_period_s`` (seconds): how often the sweep searches for lost tasks.
     ``publish_concurrency`` (messages): publishes awaiting their ack at once; the burst is over when the broker acked
     them all. At 1 a batch costs a broker round trip a task.
