@@ -91,7 +91,7 @@ async def other_bus(nats: Broker, topology: Topology) -> AsyncIterator[Bus]:
 
 @asynccontextmanager
 async def killed_at_the_end(actor: Actor, context: ServiceContext) -> AsyncGenerator[ServiceContext]:
-    """An actor whose process dies: nothing is flushed, handed back or told to anybody."""
+    """An actor whose process dies: nothing is flushed, released or reported."""
     parts = await actor.build(context, CONFIG)
     loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
     try:

@@ -1,4 +1,4 @@
-"""Slow rollouts on a real broker: their time, those that are cut, and groups that are settled early."""
+"""Slow rollouts on a real broker: their time, those that are cut, and groups that are stopped early."""
 
 import asyncio
 from pathlib import Path
@@ -91,7 +91,7 @@ async def test_tasks_of_one_batch_leave_each_in_its_own_time(
     assert await count_of(bus, topology, "TASKS") == 1, "the slow one is for another actor"
 
 
-async def test_drain_hands_on_a_rollout_that_waits_for_its_time(
+async def test_drain_releases_a_rollout_that_waits_for_its_time(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     settings = msgspec.structs.replace(slow(settings, FOREVER), drain_timeout_s=0.4)
@@ -232,7 +232,7 @@ class Fickle(Arithmetic):
         return Score(reward=float(sum(completion.encode()) % 2), components={}, log="fickle")
 
 
-async def test_groups_rewarded_alike_are_settled_and_all_samples_end_exactly_once(
+async def test_groups_rewarded_alike_are_stopped_early_and_all_samples_end_exactly_once(
     bus: Bus, topology: Topology, text: Settings, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TASKS, "arithmetic", Fickle())
@@ -271,7 +271,7 @@ async def test_groups_rewarded_alike_are_settled_and_all_samples_end_exactly_onc
     assert values["unsampled_total"] == 4 * num_settled
 
 
-async def test_without_an_environment_worker_no_group_is_settled_and_none_is_lost(
+async def test_without_an_environment_worker_no_group_is_stopped_early_and_none_is_lost(
     bus: Bus, topology: Topology, text: Settings, store: FakeStore
 ) -> None:
     text = msgspec.structs.replace(text, long_tail=LongTailConfig(early_stop_after=2))

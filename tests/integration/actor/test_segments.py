@@ -180,7 +180,7 @@ async def test_draining_publishes_what_is_finished_and_hands_back_the_rest_at_on
     async with running(main.build, patient, make_context("actor", settings, bus=bus)) as context:
         await until(lambda: context.stats.value(statistics.TRAJECTORIES) >= 3)
     assert await count_of(bus, topology, "TASKS") + await count_of(bus, topology, "TRAJECTORIES") == 40
-    # With an ack_wait of a minute, whatever was not handed back would not come to the next actor in this test.
+    # With an ack_wait of a minute, a task that was not released would not reach the next actor in this test.
     async with running(main.build, patient, make_context("actor", settings, bus=bus)):
         records = await trajectories(bus, topology, 40)
     assert {record.task_id for record in records} == {task.task_id for task in tasks}

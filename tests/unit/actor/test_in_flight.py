@@ -1,4 +1,4 @@
-"""The desk: bounded, and every task on it is answered."""
+"""Tasks in flight: bounded, and every one is answered."""
 
 import asyncio
 from typing import Any, cast
@@ -12,7 +12,7 @@ from tidegate.runtime.consumer import Delivery
 
 
 class Letter(msgspec.Struct, eq=False):
-    """A delivery as far as the desk looks at it."""
+    """A delivery as far as the actor reads it."""
 
     sequence: int
 
@@ -59,7 +59,7 @@ def test_task_that_is_offered_again_while_it_is_here_is_not_taken_twice() -> Non
     assert not in_flight.take(leased(1)), "it is on its way out"
     assert (in_flight.room(), in_flight.waiting) == (3, [])
     in_flight.answered(first)
-    assert in_flight.take(leased(1)), "it was handed back"
+    assert in_flight.take(leased(1)), "it was released"
 
 
 def test_answered_task_is_held_no_longer_wherever_it_was() -> None:
@@ -73,7 +73,7 @@ def test_answered_task_is_held_no_longer_wherever_it_was() -> None:
     assert in_flight.room() == 1
 
 
-async def test_bell_rings_for_a_task_and_room_for_one_that_left() -> None:
+async def test_wakeup_is_set_for_a_task_and_room_for_one_that_left() -> None:
     in_flight = InFlightTasks(capacity=1, finished_max=1)
     task = leased(1)
     in_flight.take(task)

@@ -36,7 +36,7 @@ class AnyEngine:
 
 
 class Announced:
-    """Stands for the watch: one announcement after another, then a drain."""
+    """Replaces the watch: one announcement after another, then a drain."""
 
     def __init__(self, context: ServiceContext, announcements: list[Announcement]) -> None:
         self._context = context

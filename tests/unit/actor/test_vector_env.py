@@ -208,7 +208,7 @@ def test_environment_with_other_spaces_than_its_policy_is_refused(monkeypatch: p
 
 
 @pytest.mark.usefixtures("toy")
-def test_environment_that_fails_is_made_anew_for_the_next_task() -> None:
+def test_environment_that_fails_is_recreated_for_the_next_task() -> None:
     steering = EngineSteering()
     engine = segment_engine(steering, env_id=toy_env.ENV_ID)
     steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))

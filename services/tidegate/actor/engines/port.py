@@ -64,14 +64,14 @@ class RunningBatch(msgspec.Struct, frozen=True):
 
 
 class EngineSteering:
-    """What the loops tell a running engine, and what it tells them.
+    """Shared state of the loops and a running engine: the loops' commands and the engine's status.
 
     ``newest``: the policy to serve; the engine swaps to it at its next boundary. ``stop``: finish what is nearly
-    done and return; the tasks without rollouts are handed to other actors. ``cut``: tasks that are not worth
-    finishing; the engine ends them at its next boundary and gives no rollouts of them.
+    done and return; the tasks without rollouts are released to other actors. ``cut``: tasks that are not worth
+    finishing; the engine ends them at its next boundary and returns no rollouts of them.
     ``serving``, ``num_swaps`` and ``swap_s``: the policy in use, how often it was swapped, and the seconds that
-    generation stood still for it. ``running`` and ``position``: what is under way, and how many steps or tokens of it
-    are made. ``figures``: what only this engine measures, as the actor's board names it; bounded by its code.
+    generation paused for it. ``running`` and ``position``: the running batch, and how many steps or tokens of it are
+    generated. ``figures``: what only this engine measures, as the actor's board names it; bounded by its code.
     ``away``: the engine's server starts or is lost; a task that is taken now would only grow old.
     """
 
@@ -107,11 +107,11 @@ class EngineSteering:
         self.running = RunningBatch(frozenset(task.task_id for task in tasks), version, now_s)
 
     def ends(self) -> None:
-        """Nothing is under way."""
+        """No batch runs."""
         self.running = None
 
     def swapped(self, snapshot: PolicySnapshot, *, seconds: float) -> None:
-        """The engine now serves ``snapshot``; it stood still for ``seconds``."""
+        """The engine now serves ``snapshot``; generation paused for ``seconds``."""
         self.serving = snapshot
         self.num_swaps += 1
         self.swap_s += seconds
@@ -132,7 +132,7 @@ class Engine(Protocol):
         """Whether this engine can run a task; may prepare what it needs.
 
         Raises:
-            TidegateError: it cannot, and says why.
+            TidegateError: it cannot; the message gives the reason.
         """
         ...
 

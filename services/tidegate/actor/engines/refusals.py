@@ -1,4 +1,4 @@
-"""What no engine takes: a policy whose update diverged, and samplers whose logprobs nobody could correct for."""
+"""What every engine refuses: diverged policies, and samplers whose logprobs a learner cannot recompute."""
 
 import math
 

@@ -1,9 +1,9 @@
-"""The engine of inference servers: tokens from a server of its own, whose weights it replaces while requests go on.
+"""The engine of inference servers: one actor's server, whose weights are replaced while requests are in flight.
 
-An update, in order: the version is written as a folder and the probe's answer computed; the server pauses; all tokens
-that it made arrive, or their requests are cut to go on as new ones; weights are loaded; the server resumes; the probe
-is compared while what is written is held back. A wrong answer, or any failure, puts the version before back in place,
-and the server is never left paused. A server that was lost gets its weights anew: nothing is believed about it.
+An update, in order: write the version as a folder and compute the probe's answer; pause the server; wait for all tokens
+it generated, or cut their requests, which continue as new ones; load the weights; resume the server; compare the probe
+while new tokens are withheld. A wrong answer, or any failure, restores the previous version, and the server is never
+left paused. A lost server is reloaded, because its weights are unknown.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.threads import WorkerThread
 
-# Between two looks at EngineSteering, which wakes nobody: the longest delay of a new version, far below a load's time.
+# Period of polling EngineSteering, which has no wakeup: the longest delay of a new version, far below a load's time.
 POLL_S = 0.01
 # Between two questions whether the server is the one that was updated; a server takes longer than that to start.
 PING_PERIOD_S = 1.0
-# Between two looks at a server's counter while its last tokens arrive, and at one that is starting.
+# Period of polling a server's counter while its last tokens arrive, and a server that is starting.
 DRAIN_POLL_S = 0.002
 READY_POLL_S = 0.25
 
@@ -63,7 +63,7 @@ class Served(msgspec.Struct, frozen=True, eq=False):
 
 
 class ServerEngine:
-    """A ``TokenEngine`` over one server; ``dialect`` says how it is spoken to."""
+    """A ``TokenEngine`` over one server; ``dialect`` speaks its HTTP interface."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class ServerEngine:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
-        """Append to ``written`` until a stop token or ``max_new_tokens``; a request that is cut goes on as another.
+        """Append to ``written`` until a stop token or ``max_new_tokens``; a cut request continues as a new one.
 
         Raises:
             RecordError: context and continuation do not fit the model.
@@ -234,15 +234,17 @@ class ServerEngine:
             self._end(error)
             raise
         finally:
-            self._end(UnavailableError("The engine stops", fix="go on elsewhere from what is written"))
+            self._end(
+                UnavailableError("The engine stops", fix="resume on another actor from what is written")
+            )
 
     def _end(self, error: TidegateError) -> None:
         self._ended = self._ended or error
         self._streams.fail(UnavailableError("The engine ends", why=str(error)))
-        self._gate.set()  # whoever waits is told
+        self._gate.set()  # ends all waits
 
     async def _tick(self) -> None:
-        """One look at everything; the same look twice changes nothing."""
+        """One tick, from the present state alone; the same tick twice changes nothing."""
         if self._lost is not None:
             raise self._lost
         if self._process is not None:
@@ -264,7 +266,7 @@ class ServerEngine:
         if self._served is not None and label != label_of(self._served.snapshot.version):
             raise UnavailableError(
                 f"The inference server serves {label!r} instead of {self._served.snapshot.version}",
-                why="it was started again, or somebody else updated it",
+                why="it was restarted, or updated by another client",
             )
 
     # -- updates -----------------------------------------------------------------------------------------------------
@@ -308,7 +310,7 @@ class ServerEngine:
     async def _replace(self, wanted: Served, *, before: Served | None) -> None:
         """Pause, let arrive, load, resume. The server resumes as well when this fails, by ``_roll_back``."""
         await self._dialect.pause()
-        await self._settle()
+        await self._drain_streams()
         version = wanted.snapshot.version
         self._streams.serve(
             version, before=None if before is None else before.snapshot.version, held=self._probe is not None
@@ -321,8 +323,8 @@ class ServerEngine:
         self._streams.num_received = 0
         await self._dialect.resume()
 
-    async def _settle(self) -> None:
-        """Nothing that a paused server made is on its way when this returns, or nobody waits for it any more."""
+    async def _drain_streams(self) -> None:
+        """Wait until all tokens of a paused server have arrived; requests that wait for more are cut."""
         if self._dialect.labels_pieces:
             num_cut = self._streams.cut(only_unlabelled=True)
         else:
@@ -362,10 +364,10 @@ class ServerEngine:
             )
 
     async def _roll_back(self, before: Served | None, *, refused: PolicySnapshot) -> None:
-        """The version before, in place and found good; without one nobody is served until one is.
+        """Restore the previous version and verify it; without one, requests wait until a version is verified.
 
         Raises:
-            UnavailableError: it is not to be had; what the server computes is unknown.
+            UnavailableError: it cannot be restored; the server's weights are unknown.
         """
         self._add(statistics.SERVER_STREAMS_CUT, self._streams.cut(refused=refused.version))
         await self._thread.run(lambda: self._weights.drop_all_but(*([before.folder] if before else [])))
@@ -395,13 +397,13 @@ class ServerEngine:
             self._ended = UpdateRefusedError(
                 f"{self._num_failures} updates of the inference server failed in a row",
                 why=str(error),
-                fix="look at the server's log; actor.server.failures_max says how many are borne",
+                fix="read the server's log; actor.server.failures_max bounds consecutive failures",
             )
 
     # -- a server that is gone ---------------------------------------------------------------------------------------
 
     def _lose(self, error: UnavailableError) -> None:
-        """A request found the server gone: nobody else is sent to it until it was looked at."""
+        """A request found the server gone: it gets no other until it was checked."""
         self._lost = self._lost or error
         if self._ended is None:
             self._gate.clear()
@@ -429,7 +431,7 @@ class ServerEngine:
                 return
 
     async def _reconnect(self, error: UnavailableError) -> None:
-        """Nothing is believed about a server that was gone: it may have been started again, with other weights."""
+        """A server that was gone may have been restarted with other weights: its state is unknown."""
         self._log.warning("server_lost", error=str(error))
         self._add(statistics.SERVER_LOSSES)
         self._gate.clear()

@@ -15,7 +15,7 @@ AnswerT = TypeVar("AnswerT")
 
 # One event of a stream; some servers repeat all tokens so far in each, at some 50 bytes a token.
 EVENT_BYTES_MAX = 64 << 20
-# Of an answer that refuses, what is passed on.
+# Of a refusal's body, what an error contains.
 DETAIL_CHARS_MAX = 400
 DONE = b"[DONE]"
 
@@ -57,7 +57,7 @@ class ServerHttp:
 
     @asynccontextmanager
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[AsyncIterator[bytes]]:
-        """Send JSON; the data of each event that comes back, without the one that says that it was the last.
+        """Send JSON; the data of each event of the answer, without the end marker.
 
         Raises:
             UnavailableError: the connection broke, or nothing came for the stall deadline.
@@ -73,7 +73,7 @@ class ServerHttp:
             raise self._unavailable(path, error) from error
 
     async def close(self) -> None:
-        """Close all connections; requests under way end on the server as well."""
+        """Close all connections; requests in flight end on the server as well."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -125,7 +125,7 @@ class ServerHttp:
         return UnavailableError(
             f"The connection to {self._name} failed at {path}",
             why=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
-            fix="look at the server's log",
+            fix="read the server's log",
         )
 
 

@@ -15,7 +15,7 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Sampler
 
-# How a stream ends. ``abort``: the server gave the request up, whoever asked for it.
+# How a stream ends. ``abort``: the server aborted the request.
 PieceFinish = Literal["stop", "length", "abort"]
 
 
@@ -47,7 +47,7 @@ class TokenPiece(msgspec.Struct, frozen=True):
 
 
 class ServerRequest(msgspec.Struct, frozen=True):
-    """A context to go on with; ``cache_key``: prefixes are shared among requests with the same one, and no others.
+    """A context to continue; ``cache_key``: prefixes are shared among requests with the same one, and no others.
 
     Servers draw from a generator of their own: one for each request costs vLLM speed, and its build for CPUs dies when
     such a request is read again after a pause ("CPU Generator does not use offset", 0.32).
@@ -79,7 +79,7 @@ class ServerDialect(Protocol):
 
     @property
     def labels_pieces(self) -> bool:
-        """Whether it tells the weights of each piece, and not of whole requests alone."""
+        """Whether it names the weights of each piece, and not of whole requests alone."""
         ...
 
     async def check(self, *, context_length: int) -> None:
@@ -96,7 +96,7 @@ class ServerDialect(Protocol):
         ...
 
     async def pause(self) -> None:
-        """Generate nothing from here on; requests under way stay."""
+        """Pause generation; requests in flight stay."""
         ...
 
     async def load(self, folder: Path, *, label: str) -> None:

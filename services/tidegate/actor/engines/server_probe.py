@@ -1,6 +1,6 @@
 """Whether a server computes what this actor's own model computes: logprobs of a fixed prompt, after each update.
 
-It is what catches a server that loaded the wrong weights and says that all went well. It also catches one that gives
+It catches a server that loaded the wrong weights and reports success. It also catches one that gives
 logprobs of another sampler than the one it drew from: a token is sampled at a temperature that is not 1.
 """
 

@@ -16,7 +16,7 @@ LOG_TAIL_BYTES = 2000
 
 
 class ServerProcess:
-    """One server with its processes, held by ``server_guard``. Its output is a file, begun anew with each start."""
+    """One server with its processes, held by ``server_guard``. Its output is a file, truncated at each start."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path) -> None:
         """``command``: an absolute program and its arguments. ``environment``: beside this process' own."""

@@ -1,6 +1,6 @@
-"""Requests under way at a server, and which version chose each of their tokens (I5).
+"""Requests in flight at a server, and which version chose each of their tokens (I5).
 
-A token belongs to the weights that the server had when it made it. Either the server says which those are with each
+A token belongs to the weights that the server had when it made it. Either the server reports them with each
 piece, or its weights are only ever replaced once all that it made before has arrived here. What a version writes before
 its probe is held back, and is never seen by anyone if the version is refused.
 """
@@ -38,7 +38,7 @@ class ServerStreams:
     """As many as the engine has slots. Lives in one event loop."""
 
     def __init__(self, *, labels_pieces: bool) -> None:
-        """``labels_pieces``: whether the server says with each piece whose its tokens are."""
+        """``labels_pieces``: whether the server names the weights of each piece's tokens."""
         self._labels_pieces = labels_pieces
         self._open: set[_Stream] = set()
         self._label = ""
@@ -50,7 +50,7 @@ class ServerStreams:
         self.num_received = 0
 
     def __len__(self) -> int:
-        """Requests under way."""
+        """Requests in flight."""
         return len(self._open)
 
     def serve(self, version: PolicyVersion, *, before: PolicyVersion | None, held: bool) -> None:
@@ -67,9 +67,9 @@ class ServerStreams:
         self._released.set()
 
     def cut(self, *, refused: PolicyVersion | None = None, only_unlabelled: bool = False) -> int:
-        """End requests here and on the server; each may go on as a new one, from the tokens that it has. How many.
+        """End requests here and on the server; each may continue as a new one from its tokens. Returns how many.
 
-        ``refused``: the version whose tokens are forgotten. ``only_unlabelled``: those whose pieces do not say whose
+        ``refused``: the version whose tokens are forgotten. ``only_unlabelled``: those whose pieces do not name whose
         they are.
         """
         num_cut = 0
@@ -89,7 +89,7 @@ class ServerStreams:
             await asyncio.wait(self._ending)
 
     def fail(self, error: TidegateError) -> None:
-        """End all requests with an error; what is written stays, what was held back is forgotten."""
+        """End all requests with an error; written tokens stay, withheld ones are forgotten."""
         for stream in self._open:
             stream.held.clear()
             stream.failure = error
@@ -106,10 +106,10 @@ class ServerStreams:
     ) -> FinishReason | None:
         """Write what a request brings; how it ended, or None when it was cut.
 
-        ``greedy``: its tokens are the likeliest ones, with logprob 0. ``lost``: told when the server is gone.
+        ``greedy``: its tokens are the likeliest ones, with logprob 0. ``lost``: called when the server is gone.
 
         Raises:
-            UnavailableError: the server is gone, or gave the request up.
+            UnavailableError: the server is gone, or aborted the request.
             CorruptionError: the server's account of versions is not what was recorded.
         """
         stream = _Stream(written)
@@ -131,8 +131,8 @@ class ServerStreams:
             stream.reading.cancel()  # of a caller that was cancelled: the request ends on the server as well
         if finish is None or finish == "abort":
             raise UnavailableError(
-                "The inference server gave a request up",
-                why="somebody aborted it" if finish else "its stream ended without a word of how",
+                "The inference server aborted a request",
+                why="a client aborted it" if finish else "its stream ended without a finish reason",
                 fix="let no other program steer this actor's server",
             )
         return finish
@@ -166,7 +166,7 @@ class ServerStreams:
     def _labels_of(self, stream: _Stream, piece: TokenPiece) -> list[str]:
         first, stop = len(stream.labels), len(stream.labels) + len(piece.tokens)
         if piece.tokens and not piece.spans:
-            self._labels_pieces = False  # a server that says it never again is asked to
+            self._labels_pieces = False  # from here on its labels are not expected
         if not self._labels_pieces:
             return [self._label] * len(piece.tokens)
         return [_label_at(piece.spans, position) for position in range(first, stop)]
@@ -191,7 +191,7 @@ def _label_at(spans: tuple[LabelSpan, ...], position: int) -> str:
     for span in spans:
         if span.start <= position < span.stop:
             return span.label
-    raise CorruptionError(f"The inference server does not say whose token {position} is")
+    raise CorruptionError(f"The inference server does not name the weights of token {position}")
 
 
 def _check_account(labels: list[str], spans: tuple[LabelSpan, ...]) -> None:
@@ -201,8 +201,8 @@ def _check_account(labels: list[str], spans: tuple[LabelSpan, ...]) -> None:
     if wrong:
         position = wrong[0]
         raise CorruptionError(
-            f"The inference server says that token {position} is of {told[position]}, and it was recorded"
+            f"The inference server reports token {position} as of {told[position]}, and it was recorded"
             f" as of {labels[position]}",
-            why="weights were replaced while tokens were on their way, or by somebody else",
+            why="weights were replaced while tokens were in transit, or by another client",
             fix="let no other program update this actor's server; else this is a bug of the engine",
         )

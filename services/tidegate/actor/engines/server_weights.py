@@ -1,7 +1,7 @@
 """Policies as folders that an inference server loads: whole checkpoints, adapters merged, the head a tensor of its own.
 
 Servers tie the head to the embedding when a checkpoint says so, and at least one then keeps the old head when its
-weights are replaced in place. So nothing tied is ever handed over: the folder that a server is started from has its
+weights are replaced in place. So no tied weights are ever written: the folder that a server is started from has its
 own head, and so has every update.
 
 Adapters are merged into the weights instead of being loaded as adapters: one way for every kind of training, full

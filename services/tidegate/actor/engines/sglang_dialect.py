@@ -32,7 +32,7 @@ class SglangDialect:
     def __init__(
         self, http: ServerHttp, *, cache_on_swap: Literal["recompute", "keep"], update_deadline_s: float
     ) -> None:
-        """``cache_on_swap``: whether requests that go on under new weights are read again, or keep their cache."""
+        """``cache_on_swap``: whether requests that continue under new weights are read again, or keep their cache."""
         self._http = http
         self._recompute = cache_on_swap == "recompute"
         self._update_deadline_s = update_deadline_s
@@ -102,7 +102,7 @@ class SglangDialect:
         return (await self._http.get("/model_info", _ModelInfo)).weight_version
 
     async def tokens_made(self) -> int | None:
-        """Nothing is counted: each piece says what it is."""
+        """Not counted: each piece is labelled."""
         return None
 
     async def probe(self, tokens: Sequence[int], *, temperature: float) -> ProbeAnswer:

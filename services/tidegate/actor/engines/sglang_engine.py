@@ -1,4 +1,4 @@
-"""The engine ``sglang``: an SGLang server that somebody else starts."""
+"""The engine ``sglang``: an SGLang server that is started by others."""
 
 from tidegate.actor.engines.port import EngineSteering
 from tidegate.actor.engines.registry import EngineSetting

@@ -1,6 +1,6 @@
 """Language models in process: the groups of several prompts in one batch, with a cache of keys and values.
 
-Between two tokens the engine looks for a newer policy. It then loads it and computes the cache anew, so that each
+Between two tokens the engine checks for a newer policy. It then loads it and recomputes the cache, so that each
 token's logprob is exactly the one its recorded version gives it (I5); for models small enough to run in process that
 costs less than a token's worth of care elsewhere.
 """

@@ -58,9 +58,9 @@ class Written:
 
 
 class TokenRequest(msgspec.Struct, frozen=True):
-    """A context to go on with.
+    """A context to continue.
 
-    ``request_id``: unique among those under way. ``context``: ids of everything the model reads before the next token.
+    ``request_id``: unique among those in flight. ``context``: ids of everything the model reads before the next token.
     ``sampler.max_new_tokens``: how many may follow. ``stop_ids``: tokens that end it. ``seed``: where the engine draws
     by request; equal requests under one version then repeat.
     Requests of equal contexts that wait together are read once (a group's samples share their prompt).
@@ -101,7 +101,7 @@ class TokenEngine(Protocol):
         """Whether this engine can write what a task asks for, by its sampler and its length.
 
         Raises:
-            TidegateError: it cannot, and says why.
+            TidegateError: it cannot; the message gives the reason.
         """
         ...
 
@@ -118,7 +118,7 @@ class TokenEngine(Protocol):
 
         Raises:
             RecordError: context and continuation do not fit the model.
-            UnavailableError: the engine stops, or lost its server; what is written stays and may be gone on from.
+            UnavailableError: the engine stops, or lost its server; what is written stays and may be resumed.
         """
         ...
 

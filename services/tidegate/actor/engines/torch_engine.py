@@ -31,14 +31,14 @@ from tidegate.runtime.clock import Clock
 REQUESTS_MAX = 65_536
 # Keys and values. Rows wait when it is full, see ``SlotCache``.
 CACHE_BYTES_MAX = 4 * 1024**3
-# Tokens of contexts read between two tokens of the rows under way: what a long prompt makes the others wait for.
+# Tokens of contexts read between two tokens of the running rows: the longest delay of the others by a long prompt.
 TOKENS_PER_PASS = 512
-# How often an engine without work looks whether there is a policy, or a stop; requests wake it at once.
+# Period at which an idle engine checks for a policy or a stop; requests wake it at once.
 IDLE_WAIT_S = 0.05
 
 
 class _EngineCall:
-    """A request under way: ``row`` is its place in the batch, which the thread alone sets and reads."""
+    """A request in flight: ``row`` is its place in the batch, which the thread alone sets and reads."""
 
     __slots__ = ("future", "request", "row", "written")
 
@@ -87,7 +87,7 @@ class TorchEngine:
             tokens_per_pass=tokens_per_pass,
             cache_bytes_max=cache_bytes_max,
         )
-        # A call stands here when it begins, and once more when it was cancelled; the thread takes it out.
+        # A call is added when it begins, and again when it was cancelled; the thread removes it.
         self._inbox: deque[_EngineCall] = deque()
         self._wake = threading.Event()
         self._calls: set[_EngineCall] = set()
@@ -152,7 +152,7 @@ class TorchEngine:
         finally:
             self._closing = True
             self._wake.set()
-            await asyncio.wait({work})  # at most the step under way
+            await asyncio.wait({work})  # at most the running step
             executor.shutdown(wait=False)
             self._end()
 
@@ -161,8 +161,8 @@ class TorchEngine:
 
         Raises:
             RecordError: context and continuation do not fit the model, or its sampler truncates.
-            BackpressureError: ``REQUESTS_MAX`` requests are under way.
-            UnavailableError: the engine stops; what is written stays and may be gone on from.
+            BackpressureError: ``REQUESTS_MAX`` requests are in flight.
+            UnavailableError: the engine stops; what is written stays and may be resumed.
         """
         check_sampler(request.sampler, name=f"Request {request.request_id}")
         self._batch.check(_row(request))
@@ -170,7 +170,7 @@ class TorchEngine:
             raise _stopped()
         if len(self._calls) >= REQUESTS_MAX:
             raise BackpressureError(
-                f"{REQUESTS_MAX} requests are under way", fix="ask again when some are done"
+                f"{REQUESTS_MAX} requests are in flight", fix="ask again when some are done"
             )
         call = _EngineCall(request, written, asyncio.get_running_loop().create_future())
         self._calls.add(call)
@@ -206,7 +206,7 @@ class TorchEngine:
                 call.future.set_result(reason)
 
     def _end(self) -> None:
-        """Nobody waits for an engine that has stopped."""
+        """Fail the waiting calls of an engine that has stopped."""
         self._ended = True
         for call in self._calls:
             if not call.future.done():
@@ -231,7 +231,7 @@ class TorchEngine:
                 loop.call_soon_threadsafe(self._deliver, calls, stepped, version)
 
     def _take(self) -> None:
-        """Begin what is new, and stop what was cancelled."""
+        """Start new calls, and stop cancelled ones."""
         while self._inbox:
             call = self._inbox.popleft()
             if call.row is not None:
@@ -269,7 +269,7 @@ def _row(request: TokenRequest) -> GenerationRow:
 
 def _stopped() -> UnavailableError:
     return UnavailableError(
-        "The engine has stopped", why="its actor drains", fix="go on from what is written on another actor"
+        "The engine has stopped", why="its actor drains", fix="resume from what is written on another actor"
     )
 
 

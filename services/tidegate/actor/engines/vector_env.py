@@ -1,6 +1,6 @@
 """Vectorised environments with a local policy, in numpy alone: an actor of segments never loads torch.
 
-Environments are Gymnasium's by id and live on from segment to segment. Each vector step looks for a newer policy, one
+Environments are Gymnasium's by id and continue from segment to segment. Each vector step checks for a newer policy, one
 attribute read, and notes from which step on it acted. The layout is Gymnasium's NEXT_STEP autoreset: after a step
 that ends an episode ``observations[t+1]`` is its true last observation, and the step t+1 is a dummy with ``valid`` 0.
 
@@ -29,7 +29,7 @@ UNROLL_LENGTH_MAX = 65_536
 
 
 class VectorEnv:
-    """N copies of one environment, where they stand, and the returns of their running episodes."""
+    """N copies of one environment, their observations, and the returns of their running episodes."""
 
     def __init__(self, env_id: str, *, num_envs: int, spec: MlpSpec, seed: int) -> None:
         """Make and reset them.
@@ -106,7 +106,7 @@ class VectorEnvEngine:
         """One segment a task, each going on where the one before stopped.
 
         Raises:
-            TidegateError: the environment failed; the next task makes it anew.
+            TidegateError: the environment failed; the next task recreates it.
         """
         finished: list[Rollouts] = []
         for task in tasks:
@@ -122,7 +122,9 @@ class VectorEnvEngine:
             ) as error:  # an environment is foreign code: whatever it raises costs its episodes only
                 self._vector = None
                 raise TidegateError(
-                    f"Environment {self._env_id!r} failed in a step", why=repr(error), fix="it is made anew"
+                    f"Environment {self._env_id!r} failed in a step",
+                    why=repr(error),
+                    fix="it is recreated",
                 ) from error
             finally:
                 self._steering.ends()
@@ -133,7 +135,7 @@ class VectorEnvEngine:
     def _unroll(self, vector: VectorEnv, task: Task, *, now_s: float) -> Sample | None:
         """Step all environments a segment's length. This loop is where an actor spends its time.
 
-        None when the task was cut; the environments stand where they stopped, and the next segment goes on there.
+        None when the task was cut; the environments stay where they stopped, and the next segment continues there.
         """
         steering, rng, envs = self._steering, self._rng, vector.envs
         num_steps = task.unroll_length
@@ -242,7 +244,7 @@ def end_episodes(
         begins_N[column] = step + 1
         vector.returns_N[column] = 0.0
         vector.lengths_N[column] = 0
-    # What follows the last end of each column belongs to episodes that go on.
+    # What follows the last end of each column belongs to episodes that continue.
     running_TN = valid_TN.copy()
     for column, begin in begins_N.items():
         running_TN[:begin, column] = False

@@ -38,11 +38,11 @@ class VllmDialect:
     def __init__(
         self, http: ServerHttp, *, cache_on_swap: Literal["recompute", "keep"], update_deadline_s: float
     ) -> None:
-        """``cache_on_swap``: whether requests that go on under new weights are read again, or keep their cache."""
+        """``cache_on_swap``: whether requests that continue under new weights are read again, or keep their cache."""
         self._http = http
         self._cache_on_swap = cache_on_swap
         self._update_deadline_s = update_deadline_s
-        # Streams' tokens are counted apart from probes', which never are anybody's.
+        # Tokens of probes are counted apart from those of requests.
         self._num_probed = 0
 
     async def check(self, *, context_length: int) -> None:
@@ -63,7 +63,7 @@ class VllmDialect:
             await self.label()
         except ServerRefusalError as error:
             raise ConfigError(
-                "The vLLM server does not tell the version of its weights",
+                "The vLLM server does not report the version of its weights",
                 why=error.why,
                 fix="start it with VLLM_SERVER_DEV_MODE=1 in its environment (docs/engines.md)",
             ) from error
@@ -121,7 +121,7 @@ class VllmDialect:
         return int(sum(counts)) - self._num_probed if counts else None
 
     async def probe(self, tokens: Sequence[int], *, temperature: float) -> ProbeAnswer:
-        """One pass over a prompt. Logprobs of prompts are computed anew whatever the cache holds."""
+        """One pass over a prompt. Logprobs of prompts are always computed, whatever the cache holds."""
         body = {
             "token_ids": tuple(tokens),
             "sampling_params": {

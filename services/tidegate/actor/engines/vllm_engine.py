@@ -1,4 +1,4 @@
-"""The engine ``vllm``: a vLLM server, somebody's or this actor's own child, with what it must be started with."""
+"""The engine ``vllm``: a vLLM server, external or this actor's own child, with the arguments it needs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +35,7 @@ def server_command(
     """The module and arguments that a server needs, behind the name of a Python that has vLLM.
 
     ``start``: the folder that ``server_weights`` wrote. ``seed``: where it draws; the same one again draws the same
-    completions. ``arguments`` come last and may say otherwise.
+    completions. ``arguments`` come last and override the others.
     """
     return [
         *("-m", "vllm.entrypoints.openai.api_server"),

@@ -1,11 +1,11 @@
 """The recording gateway: any program that speaks the OpenAI API is an agent, and its calls are one trajectory.
 
-consumes: tasks, handed over by the actor's loops; HTTP calls of agents; rewards posted by whoever judges them
+consumes: tasks from the actor's loops; HTTP calls of agents; rewards posted by their judges
 produces: one sample an episode: the tokens the engine was given and wrote, in order, with logprobs and versions
 waits for: agents, whose deadlines bound how long; a slot of the engine
 unblocked by: agents that call, end or are ended
 
-``messages`` what agents say, ``formats`` what of it a model reads and back, ``requests`` and ``responses`` the API's
+``messages`` the agents' messages, ``formats`` messages to tokens and back, ``requests`` and ``responses`` the API's
 shapes, ``chains`` the recorder, ``episodes`` keys and bounds, ``calls`` one call, ``server`` HTTP, ``programs`` an
 agent's process, ``runner`` tasks in and rollouts out.
 """

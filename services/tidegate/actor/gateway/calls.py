@@ -54,7 +54,7 @@ class Caller:
         return self._engine.tokenizer.decode([token])
 
     def prepare_chat(self, episode: AgentEpisode, request: ChatRequest) -> Prepared:
-        """Find the conversation that a call goes on from, and tokenise what is new.
+        """Find the conversation that a call extends, and tokenise what is new.
 
         Raises:
             RecordError: it cannot be read, or does not fit the model's context.

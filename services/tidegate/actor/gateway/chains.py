@@ -68,7 +68,6 @@ class Recorder:
     """The turns of one episode, and which conversation each of them ends. Bounded by the calls an episode may make."""
 
     def __init__(self) -> None:
-        """Nothing was said yet."""
         self._turns: list[RecordedTurn] = []
         self._parents: set[int] = set()
         # Conversations of messages by their digest, raw ones by their text.
@@ -80,10 +79,10 @@ class Recorder:
         return len(self._turns)
 
     def extended_by(self, digests: Sequence[bytes]) -> tuple[RecordedTurn | None, int]:
-        """The longest recorded conversation that a call goes on from, and how many of its messages that covers.
+        """The longest recorded conversation that a call extends, and how many of its messages that covers.
 
         ``digests``: the call's conversation after each message. Two conversations of the same words are one to their
-        agent: the one recorded last is gone on from.
+        agent: the one recorded last is extended.
         """
         for count in range(len(digests), 0, -1):
             turn = self._ends.get(digests[count - 1])
@@ -131,7 +130,7 @@ class Recorder:
         return [turn for turn in self._turns if id(turn) not in self._parents]
 
     def longest(self) -> RecordedTurn | None:
-        """The leaf of the chain with most tokens of the policy, the first of equals; None when nothing was said."""
+        """The leaf of the chain with most tokens of the policy, the first of equals; None without a turn."""
         return max(self.leaves(), key=lambda turn: turn.num_chosen, default=None)
 
 

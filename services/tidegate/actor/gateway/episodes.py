@@ -1,6 +1,6 @@
 """Episodes: who may call, for which task, and until when.
 
-An episode has two keys. The agent's opens its calls and nothing else; the reward's belongs to whoever judges, so that
+An episode has two keys. The agent's opens its calls and nothing else; the reward's belongs to the judge, so that
 neither a program nor what a model makes it do can reward itself. Bounded by ``episodes_max``; a place is freed by
 ``close``, which the runner calls however an episode ends.
 """
@@ -75,7 +75,7 @@ class AgentEpisode:
         return len(self._under_way)
 
     def end(self) -> None:
-        """No more calls: those under way are cut off."""
+        """No more calls: those in flight are cancelled."""
         self.ended.set()
         for call in self._under_way:
             call.cancel()
@@ -98,7 +98,7 @@ class AgentEpisode:
         self._calls_out |= {call.call_id: (call, now_s) for call in calls}
 
     def answered(self, messages: Sequence[ChatMessage], *, now_s: float) -> None:
-        """Messages of which some tell what tools gave back; each is noted once."""
+        """Messages, some of them results of tools; each result is recorded once."""
         for message in messages:
             call, called_at_s = self._calls_out.pop(message.call_id, (None, 0.0))
             if call is not None and message.role == "tool":
@@ -111,12 +111,12 @@ class AgentEpisode:
         """One call, from here to its answer; its number.
 
         Raises:
-            BackpressureError: as many calls as may be are under way.
+            BackpressureError: as many calls as allowed are in flight.
             RefusedCallError: the episode has made all of its calls.
         """
         if self.num_under_way >= calls_max:
             raise BackpressureError(
-                f"{calls_max} calls of this episode are under way", fix="wait for one of them to be answered"
+                f"{calls_max} calls of this episode are in flight", fix="wait for one of them to be answered"
             )
         if self.num_calls >= turns_max:
             raise RefusedCallError(
@@ -195,7 +195,7 @@ class EpisodeTable:
         """Whose calls a key opens.
 
         Raises:
-            KeyRefusedError: nobody's.
+            KeyRefusedError: it opens none.
         """
         episode = self._named_in(key)
         return _opened(episode, key, "" if episode is None else episode.api_key)
@@ -215,7 +215,7 @@ class EpisodeTable:
 
 
 def _opened(episode: AgentEpisode | None, key: str, wanted: str) -> AgentEpisode:
-    """Compared in a time that tells nothing, and compared with something when there is nothing to open."""
+    """Compare in constant time, also when there is no episode to open."""
     fits = same_secret(key, wanted)
     if episode is None or not fits or episode.ended.is_set():
         raise KeyRefusedError("This key opens no episode", why="it is wrong, or its episode has ended")
@@ -223,7 +223,7 @@ def _opened(episode: AgentEpisode | None, key: str, wanted: str) -> AgentEpisode
 
 
 def same_secret(given: str, wanted: str) -> bool:
-    """Whether two secrets are equal, in a time that does not say how far they are."""
+    """Whether two secrets are equal, compared in constant time."""
     return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 

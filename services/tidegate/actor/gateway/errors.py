@@ -35,7 +35,7 @@ class UnknownModelError(NotFoundError):
     """An agent asks for a model that is not served here."""
 
 
-# The first line that fits holds; what is not here is a fault of ours.
+# The first row that matches applies; an error without a row is a defect of the gateway.
 _STATUSES: tuple[tuple[type[TidegateError], int, str], ...] = (
     (KeyRefusedError, 401, "authentication_error"),
     (NotFoundError, 404, "not_found_error"),

@@ -1,4 +1,4 @@
-"""Conversations as tokens: the first context of one, and what stands between a recorded reply and the next.
+"""Conversations as tokens: the first context of one, and the tokens between a recorded reply and the next.
 
 A model with a chat template is asked for the text of the whole conversation with a mark in place of the recorded
 reply; what follows the mark is all that is tokenised. Without a template the messages' texts follow each other.
@@ -101,14 +101,14 @@ class TemplateFormat:
         before, found, behind = self._text(marked, tools).partition(mark)
         if not found or mark in behind or not before:
             raise RefusedCallError(
-                "This conversation cannot be gone on from",
+                "This conversation cannot be continued",
                 param="messages",
                 why="the model's chat template does not show each reply once, as it was written",
             )
         tokens = self._tokenizer.encode_text(behind)
         if not ended:
             return tokens
-        # The reply's own end of turn stands for the template's, and for the space that some put before theirs.
+        # The reply's own end of turn replaces the template's, and the space that some put before theirs.
         stop_ids = self._tokenizer.stop_ids
         stop = next((index for index, token in enumerate(tokens) if token in stop_ids), None)
         if stop is None or self._tokenizer.decode(tokens[: stop + 1]).strip():
@@ -116,11 +116,11 @@ class TemplateFormat:
         return tokens[stop + 1 :]
 
     def opening_text(self, prompt: str) -> list[int]:
-        """The prompt as it stands, without the template."""
+        """The prompt verbatim, without the template."""
         return _not_empty(self._tokenizer.encode_text(prompt))
 
     def going_on_text(self, text: str) -> list[int]:
-        """The text as it stands."""
+        """The text verbatim."""
         return self._tokenizer.encode_text(text)
 
     def _text(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> str:

@@ -1,4 +1,4 @@
-"""From an ended episode to a sample: its longest chain, and the reward by whoever gives it."""
+"""From an ended episode to a sample: its longest chain, and its reward."""
 
 from tidegate.actor.engines.port import Sample
 from tidegate.actor.gateway.chains import RecordedTurn, chain_to
@@ -27,7 +27,7 @@ class NoRewardError(TidegateError):
 
 
 class EpisodeJudge:
-    """Makes samples of episodes; asks the environment where the run file says so."""
+    """Makes samples of episodes; asks the environment where the run file demands it."""
 
     def __init__(self, context: ServiceContext, config: GatewayConfig, tokenizer: Tokenizer) -> None:
         """Nothing is asked yet."""
@@ -104,7 +104,7 @@ class EpisodeJudge:
         )
 
     def _text(self, leaf: RecordedTurn) -> str:
-        """Turns and what stands between them, as a person reads them."""
+        """Turns and the text between them, as a person reads them."""
         path = leaf.path()
         decode = self._tokenizer.decode
         between = ["", *(decode(turn.given) for turn in path[1:])]

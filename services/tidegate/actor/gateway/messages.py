@@ -1,4 +1,4 @@
-"""What agents say, in one form: two ways of writing the same message are the same message.
+"""Messages of agents in one canonical form: two ways of writing the same message are the same message.
 
 A conversation is known by a chain of digests, one a message, so that the next call finds the one it extends. What
 agents change without meaning to does not count: space around a reply, null for empty content, parts for text, the
@@ -76,7 +76,7 @@ def read_messages(raw: Sequence[dict[str, Any]]) -> tuple[ChatMessage, ...]:
     """The ``messages`` of a call.
 
     Raises:
-        RefusedCallError: there are none, or one is no message of text; it says which.
+        RefusedCallError: there are none, or one is no message of text; the error names it.
     """
     if not raw:
         raise RefusedCallError("messages is empty", param="messages", fix="send at least one message")
@@ -136,7 +136,7 @@ def read_tools(raw: Sequence[dict[str, Any]]) -> tuple[Tool, ...]:
     """The ``tools`` of a call.
 
     Raises:
-        RefusedCallError: one is no function; it says which.
+        RefusedCallError: one is no function; the error names it.
     """
     tools: list[Tool] = []
     for index, item in enumerate(raw):

@@ -22,7 +22,7 @@ PYTHON = "python"
 
 
 class ProgramEnd(msgspec.Struct, frozen=True):
-    """How a program ended: ``exit_code`` is None where it had to be killed; ``stderr`` is the last of what it said."""
+    """How a program ended: ``exit_code`` is None where it had to be killed; ``stderr`` is the end of its output."""
 
     exit_code: int | None
     stderr: str
@@ -93,10 +93,10 @@ async def run_program(
             await asyncio.wait({exiting}, timeout=kill_grace_s)
         exit_code = process.returncode
         if exit_code is not None:
-            # What is in the pipe already; a child that lives on keeps it open.
+            # What is in the pipe already; a child that still runs keeps it open.
             await asyncio.wait({reading}, timeout=0.1)
     finally:
-        # A task of its own: whoever is cancelled while it waits still leaves no process behind.
+        # A task of its own: a caller that is cancelled while it waits still leaves no process behind.
         killing = asyncio.create_task(_end(process, exiting, grace_s=kill_grace_s))
         try:
             await asyncio.shield(killing)

@@ -15,7 +15,7 @@ STOPS_MAX = 4
 
 
 class _Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What both kinds of call may say. ``user`` to ``prompt_cache_key`` are taken and mean nothing here."""
+    """Parameters of both kinds of call. ``user`` to ``prompt_cache_key`` are accepted and ignored."""
 
     model: str = ""
     stream: bool | None = None
@@ -92,7 +92,7 @@ def options_of(request: Request, *, sampler: Sampler, config: GatewayConfig) -> 
     """What a call asks for, under the run's sampler.
 
     Raises:
-        RefusedCallError: a parameter asks for what is not given here; the message says which and what to do.
+        RefusedCallError: a parameter asks for an unsupported feature; the message names it and the fix.
     """
     _check_sampling(request, sampler, override=config.sampling == "override")
     num_choices = 1 if request.n is None else request.n
@@ -154,7 +154,7 @@ def _check_sampling(request: Request, sampler: Sampler, *, override: bool) -> No
 
 def _check_chat(request: ChatRequest) -> None:
     if request.top_logprobs:
-        raise _unsupported("top_logprobs", why="engines tell the chosen token's logprob only")
+        raise _unsupported("top_logprobs", why="engines report the chosen token's logprob only")
     if (request.response_format or {"type": "text"}).get("type") != "text":
         raise _unsupported("response_format", why="replies are the policy's own, unconstrained")
     if request.tool_choice not in (None, "auto", "none"):
@@ -165,13 +165,13 @@ def _check_chat(request: ChatRequest) -> None:
 
 def _check_completion(request: CompletionRequest) -> None:
     if request.logprobs:
-        raise _unsupported("logprobs", why="engines tell the chosen token's logprob only; ask for 0")
+        raise _unsupported("logprobs", why="engines report the chosen token's logprob only; ask for 0")
     if request.echo:
         raise _unsupported("echo", why="the prompt has no logprobs here")
     if request.suffix:
         raise _unsupported("suffix", why="the policy writes forward only")
     if (request.best_of or 1) != 1:
-        raise _unsupported("best_of", why="choices that nobody sees would be lost; ask for n")
+        raise _unsupported("best_of", why="choices that are not returned would be lost; ask for n")
 
 
 def _stops(stop: str | list[str] | None) -> tuple[str, ...]:

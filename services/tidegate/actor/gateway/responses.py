@@ -18,7 +18,7 @@ class CallAnswer(msgspec.Struct, frozen=True):
 
     @property
     def finish_reason(self) -> str:
-        """As the API says it: a reply that calls tools ended for them."""
+        """As the API defines it: a reply that calls tools ended for them."""
         return "tool_calls" if self.reply.calls else self.draft.finish_reason
 
 
@@ -50,7 +50,7 @@ def usage_of(answers: Sequence[CallAnswer]) -> dict[str, int]:
 def chat_answer(
     envelope: Envelope, answers: Sequence[CallAnswer], *, piece_of: Callable[[int], str] | None
 ) -> dict[str, Any]:
-    """A chat completion; with ``piece_of`` (a token's text) it tells logprobs."""
+    """A chat completion; with ``piece_of`` (a token's text) it contains logprobs."""
     choices = [
         {
             "index": index,
@@ -66,7 +66,7 @@ def chat_answer(
 def text_answer(
     envelope: Envelope, answers: Sequence[CallAnswer], *, piece_of: Callable[[int], str] | None
 ) -> dict[str, Any]:
-    """A completion; with ``piece_of`` it tells logprobs."""
+    """A completion; with ``piece_of`` it contains logprobs."""
     choices = [
         {
             "index": index,

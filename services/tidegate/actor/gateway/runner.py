@@ -190,7 +190,7 @@ class AgentRunner:
 
         Raises:
             NoRewardError: it has no reward, and the run file drops such episodes.
-            TidegateError: no agent, no engine, or nobody to judge.
+            TidegateError: no agent, no engine or no judge is available.
         """
         await self._serving.wait()
         why = ""
@@ -297,7 +297,7 @@ def _check_run(settings: Settings) -> None:
     """Whether a run asks only for what agents can do.
 
     Raises:
-        ConfigError: it cuts, caps or settles rollouts, or has them wait; the message names the setting.
+        ConfigError: it cuts, caps or delays rollouts, or stops groups early; the message names the setting.
     """
     tail = settings.long_tail
     wrong = [

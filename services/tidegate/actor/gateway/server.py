@@ -1,6 +1,6 @@
-"""HTTP: the OpenAI API under /v1 for agents, episodes under /tidegate for whoever runs and judges them.
+"""HTTP: the OpenAI API under /v1 for agents, episodes under /tidegate for those who run and judge agents.
 
-An agent is known by its key, as the API's own header says, or as a path segment (``/key/<key>/v1``) for programs that
+An agent is known by its key, in the API's own header, or as a path segment (``/key/<key>/v1``) for programs that
 know a base URL alone. Nothing here is logged that holds a key or a text.
 """
 
@@ -49,7 +49,7 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # What an agent may call the policy where the run names nothing.
 MODEL = "policy"
 BEARER = "bearer "
-# How long answers under way may take once the server is closed: the runner has ended their episodes before.
+# How long answers in flight may take once the server is closed: the runner has ended their episodes before.
 SHUTDOWN_S = 1.0
 
 
@@ -67,7 +67,7 @@ class GatewayServer:
         operator_key: str,
         own_host: str = "",
     ) -> None:
-        """``operator_key`` opens episodes to agents of HTTP; empty opens them to nobody.
+        """``operator_key`` opens episodes to agents of HTTP; empty opens them to none.
 
         ``own_host``: where an episode's agent finds this very server, which alone knows its keys; empty: where it asked
         for the episode.
@@ -190,7 +190,7 @@ class GatewayServer:
             f"{kind}-{secrets.token_hex(12)}", call.model or self._names()[0], int(self._clock.now_s())
         )
 
-    # -- whoever runs and judges episodes ---------------------------------------------------------------------------
+    # -- operators and judges of episodes ---------------------------------------------------------------------------
 
     async def _claim(self, http: web.Request) -> web.StreamResponse:
         if not self._operator_key or not same_secret(_bearer(http), self._operator_key):
@@ -262,7 +262,7 @@ class GatewayServer:
 
 
 def task_of(episode: AgentEpisode) -> dict[str, Any]:
-    """What an agent is told of its task; never the answer."""
+    """A task as its agent sees it; never the answer."""
     task = episode.task
     return {
         "prompt": task.prompt,

@@ -1,4 +1,4 @@
-"""Answers as server-sent events: what is sure of a text as it is written, calls once they are whole."""
+"""Answers as server-sent events: text that can no longer change as it is written, calls once they are complete."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -54,7 +54,7 @@ async def send_chat(
     *,
     style: ToolStyle | None,
 ) -> web.StreamResponse:
-    """A chat completion; ``style`` says how the reply may call tools, None that it may not.
+    """A chat completion; ``style``: how the reply may call tools, None if it may not.
 
     Raises:
         TidegateError: the engine's, before the first piece; later ones are an event.

@@ -58,7 +58,7 @@ def check_tools(tools: Sequence[Tool], *, style: ToolStyle) -> None:
 
 
 def read_reply(text: str, tools: Sequence[Tool], *, style: ToolStyle, new_id: Callable[[], str]) -> Reply:
-    """Separate a model's text into content and calls. ``new_id`` makes an id nobody has seen."""
+    """Separate a model's text into content and calls. ``new_id`` makes a new id."""
     if not tools:
         return Reply(text)
     pattern = _HERMES if style == "hermes" else _BRACKET

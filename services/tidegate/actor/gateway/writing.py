@@ -11,7 +11,7 @@ from tidegate.core.records import VersionSpan
 
 # How late a stop string is noticed, and how far apart the pieces of a stream are: below a token's time on most models.
 LOOK_S = 0.02
-# Stands for bytes that are no text yet: the next token may complete them.
+# Replaces bytes that are no text yet: the next token may complete them.
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 

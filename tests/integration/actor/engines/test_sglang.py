@@ -118,9 +118,7 @@ async def test_weights_that_cannot_be_loaded_leave_the_version_before_in_place(t
         written = Written()
         assert await at.harness.write((3, 4), written, num_tokens=3) == "length"
         assert_each_token_is_its_versions(written)
-        await at.harness.until(
-            lambda: at.harness.steering.serving is refused
-        )  # written anew, and tried again
+        await at.harness.until(lambda: at.harness.steering.serving is refused)  # written again, and retried
         assert at.server.paused is None
 
 

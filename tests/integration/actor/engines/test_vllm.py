@@ -44,7 +44,7 @@ pytestmark = [
 # float32 on both sides, other kernels: 1e-4 was the largest of thousands of tokens.
 TOLERANCE = 1e-3
 
-# Long enough for an update to find all requests under way, also where other work slows the actor down.
+# Long enough for an update to find all requests in flight, also where other work slows the actor down.
 NUM_TOKENS = 3000
 
 
@@ -127,7 +127,7 @@ async def test_requests_under_way_are_kept_across_updates_and_each_token_is_its_
         assert {await writing for writing in writings} == {"length"}
         assert {len(one.tokens) for one in written} == {NUM_TOKENS}
         assert min(len(one.spans()) for one in written) >= 2
-        # Read anew under each version, every token has the logprob of the version it is labelled with.
+        # Read again under each version, every token has the logprob of the version it is labelled with.
         errors = [server.versions.error(context, one) for context, one in zip(contexts, written, strict=True)]
         assert max(errors) < TOLERANCE
         assert harness.steering.figures[statistics.SERVER_STREAMS_CUT] == 0

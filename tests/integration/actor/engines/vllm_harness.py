@@ -105,7 +105,7 @@ class Versions:
 
     @torch.no_grad()
     def error(self, context: Sequence[int], written: Written, *, temperature: float = 1.0) -> float:
-        """The largest difference between a token's logprob and what the version named for it gives it, read anew."""
+        """The largest difference between a token's logprob and what the version named for it gives it, read again."""
         worst = 0.0
         for span in written.spans():
             self._model.load_arrays(self.made[span.version.step].tensors)

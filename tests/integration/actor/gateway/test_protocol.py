@@ -156,7 +156,7 @@ async def test_tools_are_called_and_their_results_go_on_the_same_chain(
             content, call_id = message.content or "", made.id
             name, arguments = made.function.name, made.function.arguments
         assert (content.strip(), name) == ("thinking", "calculator")
-        # As frameworks do it: the call's JSON read and written anew.
+        # As frameworks do it: the call's JSON parsed and serialised again.
         assert arguments.replace(" ", "") == '{"expression":"3+1"}'
         reply = {
             "role": "assistant",

@@ -239,7 +239,7 @@ async def test_the_engine_fails_after_updates_that_fail_in_a_row(tmp_path: Path)
     await harness.close()
 
 
-async def test_a_lost_server_fails_its_requests_and_gets_its_weights_anew(harness: Harness) -> None:
+async def test_a_lost_server_fails_its_requests_and_its_weights_are_reloaded(harness: Harness) -> None:
     await harness.serve(1)
     writing = harness.write(written := Written(), num_tokens=45)
     await harness.until(lambda: len(written.tokens) > 3)

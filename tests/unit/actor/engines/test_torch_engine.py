@@ -106,7 +106,7 @@ async def test_a_stop_token_ends_a_text_and_belongs_to_it() -> None:
 
 
 class Swapping(CharLm):
-    """Offers another policy while its tenth pass is under way."""
+    """Offers another policy during its tenth pass."""
 
     def __init__(self, steering: EngineSteering, policy: PolicySnapshot) -> None:
         super().__init__(SPEC)
@@ -132,7 +132,7 @@ async def test_a_policy_offered_while_texts_are_written_makes_their_next_tokens_
         ]
         await asyncio.gather(*calls)
     mixed = [text for text in texts if len(text.spans()) == 2]
-    assert mixed, "the swap meets texts under way"
+    assert mixed, "the swap meets texts in flight"
     for text in texts:
         by_version = {
             version(0): slow_logprobs(params(0), text.tokens),

@@ -42,7 +42,7 @@ def group_task(
 
 
 class ChatMlTokenizer:
-    """Every character is a token; turns stand in ChatML's markup. ``shows_tools`` as some models' templates do."""
+    """Every character is a token; turns are in ChatML's markup. ``shows_tools`` as some models' templates do."""
 
     def __init__(self, *, shows_tools: bool = True) -> None:
         self.shows_tools = shows_tools
@@ -94,7 +94,7 @@ class ChatMlTokenizer:
 class ScriptedEngine:
     """Writes what ``script`` says to a context's text, one token an await, under ``version``, which may change.
 
-    A script's ``…`` at its end stands for a reply that meets its cap. ``seen`` keeps every request with what was
+    A script's ``…`` at its end marks a reply that meets its cap. ``seen`` keeps every request with what was
     written, in the order they ended.
     """
 

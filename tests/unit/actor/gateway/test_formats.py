@@ -82,7 +82,7 @@ def test_template_that_hides_replies_is_refused() -> None:
             )
 
     said = [HELLO, ChatMessage("assistant", "x"), ChatMessage("user", "more")]
-    with pytest.raises(RefusedCallError, match="cannot be gone on from"):
+    with pytest.raises(RefusedCallError, match="cannot be continued"):
         open_format(Hiding(), style="hermes").going_on(said, (), num_known=2, ended=True)
 
 

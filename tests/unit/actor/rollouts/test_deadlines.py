@@ -1,4 +1,4 @@
-"""Which rollouts under way are marked, from what the head and the engine say at one moment."""
+"""Which running rollouts are marked, from the head and the engine at one moment."""
 
 from types import SimpleNamespace
 from typing import Any, cast

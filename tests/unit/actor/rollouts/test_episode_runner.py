@@ -1,4 +1,4 @@
-"""Tasks on an engine that writes tokens: many at once, cut, settled, stopped and resumed, and nothing of it lost."""
+"""Tasks on an engine that writes tokens: many at once, cut, stopped and resumed, and nothing is lost."""
 
 import asyncio
 import time
@@ -121,11 +121,11 @@ async def test_engine_that_lost_its_server_goes_on_from_what_was_written() -> No
     assert second.context[: len(first.context)] == first.context
     assert len(second.context) == len(first.context) + 7
     assert second.sampler.max_new_tokens == 53
-    assert second.seed != first.seed, "a place to go on from is drawn anew"
+    assert second.seed != first.seed, "a resumed place draws another number"
     assert harness.value(statistics.ENGINE_RETRIES) == 1
 
 
-# -- cut, cap, settle, latency -----------------------------------------------------------------------------------------
+# -- cut, cap, early stop, latency -------------------------------------------------------------------------------------
 
 
 async def test_task_that_falls_out_of_the_budget_is_cut_and_the_others_go_on() -> None:
@@ -151,7 +151,9 @@ async def test_task_that_falls_out_of_the_budget_is_cut_and_the_others_go_on() -
     assert not harness.steering.cut
 
 
-async def test_first_samples_settle_a_group_whose_rewards_are_alike_and_the_rest_is_never_written() -> None:
+async def test_group_whose_first_samples_are_rewarded_alike_is_stopped_early_and_the_rest_never_written() -> (
+    None
+):
     worker = Echo(num_turns=1)
     long_tail = LongTailConfig(early_stop_after=2)
     harness = Harness(workers=[worker], turns_max=2, num_samples=6, long_tail=long_tail)
@@ -263,7 +265,7 @@ async def test_samples_that_were_done_are_not_written_again() -> None:
     assert len(second.engine.requests) == 8 - ended
 
 
-async def test_progress_beyond_the_budget_begins_anew_and_is_counted() -> None:
+async def test_progress_beyond_the_budget_restarts_and_is_counted() -> None:
     notes, task = Notes(), task_of()
     first = Harness(notes=notes, stop_share=0.0)
     await stopped(first, await first.run_until(task, 10))

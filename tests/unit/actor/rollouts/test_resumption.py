@@ -1,4 +1,4 @@
-"""What of another actor's tokens is gone on with: what somebody could still train on, and nothing else."""
+"""Which tokens of another actor are resumed: those that can still be trained on, and no others."""
 
 import msgspec
 import numpy as np
@@ -44,7 +44,7 @@ def resumed(*samples: SampleProgress, now_s: float = 110.0, left_out: int = 0) -
     return resume(progress, task, head=HEAD, tree=TREE, limits=LIMITS, now_s=now_s)
 
 
-def test_samples_inside_the_budget_go_on_and_the_others_begin_anew() -> None:
+def test_samples_inside_the_budget_continue_and_the_others_restart() -> None:
     found = resumed(sample(0, version(8), version(10)), sample(2, version(7)), left_out=5)
     assert [episode.num_tokens for episode in found.group.episodes] == [8, 0, 0]
     assert (found.tokens_resumed, found.tokens_lost) == (8, 9)
@@ -59,12 +59,12 @@ def test_newer_tokens_do_not_save_an_old_beginning() -> None:
     assert found.group.task.sampler.max_new_tokens == 60
 
 
-def test_what_is_too_old_begins_anew_whatever_its_versions() -> None:
+def test_what_is_too_old_restarts_whatever_its_versions() -> None:
     found = resumed(sample(0, version(10)), now_s=161.0)
     assert (found.tokens_resumed, found.tokens_lost) == (0, 4)
 
 
-def test_tokens_of_a_lineage_that_nobody_opened_begin_anew() -> None:
+def test_tokens_of_an_unknown_lineage_restart() -> None:
     found = resumed(sample(0, PolicyVersion(LineageName("1-b"), 10)))
     assert found.tokens_resumed == 0
 

@@ -1,4 +1,4 @@
-"""What becomes of tokens: whatever was written is published, given up, handed on, or held now."""
+"""What becomes of tokens: each written token is published, dropped, released or held."""
 
 import asyncio
 
