@@ -1,1 +1,1 @@
-"""Objectives and corrections as pure tensor maths: no IO, no clock, no randomness but the generator that is passed."""
+"""Objectives and corrections as pure tensor maths: no IO, no clock, no randomness but a passed generator."""

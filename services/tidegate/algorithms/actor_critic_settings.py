@@ -1,4 +1,4 @@
-"""What an actor-critic learner step is set to; read by run files, so nothing heavy is imported here."""
+"""Settings of an actor-critic learner step; read by run files, so nothing heavy is imported here."""
 
 from typing import Annotated, Literal
 
@@ -13,25 +13,25 @@ RatioLimit = Annotated[float, msgspec.Meta(gt=0.0, le=100.0)]
 
 
 class ActorCriticSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a learner step turns segments into an update. The defaults are for CartPole-v1 with 1,024 steps a batch.
+    """Objective and optimiser of an actor-critic learner step. Defaults are for CartPole-v1, 1,024 steps a batch.
 
     ``objective``: ``vtrace`` (targets, advantages and weights corrected for the data's age, then PPO's clip around the
     policy at the start of the step; with one epoch and one minibatch it is IMPALA's loss), ``ppo`` (GAE, PPO's clip
-    around the behaviour policy), ``none`` (``vtrace`` with every ratio taken for 1: data is trained on as if it were
-    fresh, for comparison).
+    around the behaviour policy), ``none`` (``vtrace`` with every ratio set to 1: no correction for stale
+    data, for comparison).
     ``discount``: γ per step. ``lambda_``: share of each further step's estimate; 1 is all return and no bootstrap
-    within a segment. ``clip_rho``: largest weight of a step (ρ̄); below 1 the value learnt is another policy's.
-    ``clip_c``: largest factor by which a step passes corrections back (c̄), at most ``clip_rho``.
+    within a segment. ``clip_rho``: largest weight of a step (ρ̄); below 1 the learnt value is that of another policy.
+    ``clip_c``: largest trace coefficient of a step (c̄), at most ``clip_rho``.
     ``clip``: how far π may leave the policy it is clipped around before its gradient stops; 0.2 learns no faster and
-    holds up worse as lag grows. ``normalise_advantages``: to mean 0 and deviation 1 over a batch.
-    ``entropy_weight``: in advantages a nat; too large and the policy never becomes sure. ``value_weight``: of the value
-    loss. ``value_scale``: return for which the value network outputs 1; near the typical return, so that Huber's corner
-    at an error of 1 is out of the ordinary.
+    degrades more as lag grows. ``normalise_advantages``: to mean 0 and deviation 1 over a batch.
+    ``entropy_weight``: advantage per nat; too large and the policy never becomes deterministic. ``value_weight``: of
+    the value loss. ``value_scale``: return for which the value network outputs 1; near the typical return, so that
+    errors above 1, where Huber's loss turns linear, are rare.
     ``learning_rate``: Adam's, which falls linearly to ``learning_rate_final_share`` of itself at update
     ``anneal_updates`` and stays there; 0 keeps it. What hurts under lag is learning rate × lag.
     ``adam_epsilon``: added to Adam's denominator. ``max_grad_norm``: gradients are scaled down to it.
-    ``epochs``: passes over a batch; ``minibatches``: gradient steps of each. Their product is the gradient steps a
-    version; with fewer than 16 of about 256 steps each some seeds miss the target at a lag of 16 versions.
+    ``epochs``: passes over a batch; ``minibatches``: gradient steps of each. Their product is the number of gradient
+    steps per version; with fewer than 16 of about 256 steps each some seeds miss the target at a lag of 16 versions.
 
     Raises:
         ValueError: ``clip_c`` is larger than ``clip_rho``.
@@ -56,14 +56,14 @@ class ActorCriticSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     minibatches: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 4
 
     def __post_init__(self) -> None:
-        """Refuse limits between which V-trace has no fixed point."""
+        """Reject limits for which V-trace has no fixed point."""
         if self.clip_c > self.clip_rho:
             raise ValueError(
                 f"clip_c {self.clip_c} is above clip_rho {self.clip_rho}: lower it, or raise clip_rho"
             )
 
     def under(self, response: Response) -> "ActorCriticSettings":
-        """The same, tightened as the graded response asks; never loosened."""
+        """The settings tightened by the graded response; never loosened."""
         clip_rho = (
             self.clip_rho if response.importance_cap is None else min(self.clip_rho, response.importance_cap)
         )

@@ -1,4 +1,4 @@
-"""Advantages without a correction for stale data: against a group's mean, or against a value function.
+"""Advantages without a correction for stale data: relative to a group's mean, or to a value function.
 
 Shapes: B completions; T steps, N environments, S = T + 1 observations.
 """
@@ -9,14 +9,14 @@ from torch import Tensor
 from tidegate.algorithms.recurrence import backward_recurrence
 from tidegate.algorithms.shapes import check_floating, check_shapes
 
-# Added to a group's standard deviation, so that rewards which differ by rounding do not become advantages of 1.
+# Added to a group's standard deviation, so that rounding differences of rewards do not become advantages of 1.
 GROUP_STD_FLOOR = 1e-4
 
 
 def group_advantages(rewards_B: Tensor, group_index_B: Tensor, *, normalise_by_std: bool) -> Tensor:
     """(R − mean of its group) / (std of its group + δ), or only centred (Dr. GRPO); shape (B,).
 
-    ``group_index_B``: which group each completion belongs to, from 0. The standard deviation is the sample's (n − 1);
+    ``group_index_B``: the group of each completion, from 0. The standard deviation is the sample's (n − 1);
     a group of one, or of equal rewards, has advantage 0.
 
     Raises:
@@ -44,7 +44,7 @@ def group_advantages(rewards_B: Tensor, group_index_B: Tensor, *, normalise_by_s
 def generalized_advantages(
     *, rewards_TN: Tensor, discounts_TN: Tensor, continues_TN: Tensor, values_SN: Tensor, lambda_: float
 ) -> Tensor:
-    """GAE over segments that may hold several episodes; shape (T, N). Masks as for ``vtrace.vtrace``.
+    """GAE over segments that may contain several episodes; shape (T, N). Masks as for ``vtrace.vtrace``.
 
     Raises:
         ValueError: a shape or type is wrong.
@@ -59,7 +59,7 @@ def generalized_advantages(
 
 
 def normalised(advantages_B: Tensor) -> Tensor:
-    """Advantages with mean 0 and standard deviation 1 over a batch, so that one learning rate fits every reward scale.
+    """Advantages with mean 0 and standard deviation 1 over a batch, independent of the reward scale.
 
     Raises:
         ValueError: the advantages are not one row of a floating type.
@@ -67,5 +67,5 @@ def normalised(advantages_B: Tensor) -> Tensor:
     check_shapes((advantages_B.numel(),), advantages_B=advantages_B)
     check_floating(advantages_B=advantages_B)
     centred_B = advantages_B - advantages_B.mean()
-    # A batch of equal advantages says nothing about which action was better; rounding must not be blown up to say so.
+    # Equal advantages carry no signal; rounding differences must not be amplified into one.
     return centred_B / (centred_B.square().mean().sqrt() + GROUP_STD_FLOOR)

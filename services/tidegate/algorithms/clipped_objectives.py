@@ -1,4 +1,4 @@
-"""Objectives for completions that rest on PPO's clip, around the behaviour policy or around π_prox with a correction.
+"""Objectives for completions with PPO's clip, around the behaviour policy or around π_prox with a correction.
 
 Shapes: B completions, T their tokens. Symbols: θ the policy being trained, π_prox the policy at the start of this
 learner step, μ the behaviour policy; w = π_prox/μ, constant.
@@ -18,9 +18,9 @@ def grpo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Objectiv
 
 
 def ppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
-    """The same, with the advantages of a value head, token by token (Schulman 2017, eq. 7 and 11).
+    """``grpo`` with the advantages of a value head, per token (Schulman 2017, eq. 7 and 11).
 
-    Peers clip around π_prox (verl, SkyRL) or μ; here μ, so that it is PPO as written also when data is stale.
+    Peers clip around π_prox (verl, SkyRL) or μ; here μ, which is the original PPO also with stale data.
     """
     return grpo_objective(tokens, settings)
 
@@ -38,8 +38,8 @@ def decoupled_ppo_objective(tokens: CompletionTokens, settings: GrpoSettings) ->
 def icepop_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
     """PPO's clip on π_θ/π_prox, times w where it lies in [low, high] and 0 elsewhere (IcePop, Ling team 2025).
 
-    Bounds differ: 0.5-5 in NeMo-RL, 0.5-2 in SkyRL. What is masked still counts in the mean's denominator;
-    slime leaves it out.
+    Bounds differ: 0.5-5 in NeMo-RL, 0.5-2 in SkyRL. Masked tokens still count in the mean's denominator;
+    slime excludes them.
     """
     weights_BT = _weights(tokens)
     kept_BT = (weights_BT >= settings.icepop_low) & (weights_BT <= settings.icepop_high)
@@ -47,7 +47,7 @@ def icepop_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Object
 
 
 def sequence_mask_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
-    """PPO's clip on π_θ/π_prox of completions whose geometric mean of w lies in [low, high]; the others are left out.
+    """PPO's clip on π_θ/π_prox of completions whose geometric mean of w lies in [low, high]; the others are masked.
 
     Source: Liu 2025, "When speed kills stability" (geometric sequence masking); SkyRL's bounds. Kept tokens are not
     weighted; verl can do both.
@@ -58,9 +58,9 @@ def sequence_mask_objective(tokens: CompletionTokens, settings: GrpoSettings) ->
 
 
 def opsm_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
-    """``grpo`` without the completions below their group's average that θ has moved away from (off-policy masking).
+    """``grpo`` without below-average completions that θ has moved away from (off-policy sequence masking).
 
-    Left out when the mean of log μ − log π_θ over its tokens passes ``opsm_kl_max``.
+    Masked when the mean of log μ − log π_θ over its tokens passes ``opsm_kl_max``.
     Source: DeepSeek-V3.2 (2025), section 3.1; slime's ``opsm_delta`` is the same bound.
     """
     drift_B1 = tokens.mean_per_completion(tokens.behavior_BT - tokens.logprobs_BT.detach())
@@ -69,10 +69,10 @@ def opsm_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Objectiv
 
 
 def gspo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
-    """PPO's clip on the geometric mean of π_θ/μ over a completion, one for all of its tokens (Zheng 2025, eq. 5 and 7).
+    """PPO's clip on the geometric mean of π_θ/μ over a completion, for all of its tokens (Zheng 2025, eq. 5 and 7).
 
-    The gradient goes by each token's own log π_θ (GSPO-token, eq. 13-14), which is the same where advantages are a
-    completion's. The paper averages over completions: ``token_mean: false``.
+    The gradient is by each token's own log π_θ (GSPO-token, eq. 13-14), which is equal for per-completion advantages.
+    The paper averages over completions: ``token_mean: false``.
     """
     means_B1 = bounded_ratios(tokens.mean_per_completion(tokens.logprobs_BT - tokens.behavior_BT)).detach()
     return _clipped(means_B1 * (tokens.logprobs_BT - tokens.logprobs_BT.detach()).exp(), tokens, settings)

@@ -1,4 +1,4 @@
-"""One minibatch of completions as the objectives see it: every policy's logprobs in place, nothing where nobody chose.
+"""One minibatch of completions for the objectives: every policy's logprobs, 0 where the policy did not choose.
 
 Shapes: B completions, T their tokens.
 """
@@ -16,10 +16,10 @@ from tidegate.algorithms.shapes import check_shapes
 
 @dataclass(frozen=True, slots=True)
 class CompletionTokens:
-    """Logprobs of the chosen tokens, 0 at all others, so that sums over a row are sums over what was chosen.
+    """Logprobs of the chosen tokens and 0 elsewhere, so that sums over a row are sums over its chosen tokens.
 
-    ``logprobs_BT``: under θ, the only one with a graph. ``lengths_B``: chosen tokens, at least 1 to divide by.
-    ``advantages_BT``: a value head's, or the completion's at each token. ``advantages_B``: the completion's.
+    ``logprobs_BT``: under θ, the only one with a graph. ``lengths_B``: number of chosen tokens, at least 1.
+    ``advantages_BT``: of a value head, or the completion's advantage at each token. ``advantages_B``: the completion's.
     """
 
     mask_BT: Tensor
@@ -34,16 +34,16 @@ class CompletionTokens:
     group_index_B: Tensor | None
 
     def mean_per_completion(self, values_BT: Tensor) -> Tensor:
-        """The mean (B, 1) over a completion's chosen tokens of what is 0 at all others."""
+        """The mean (B, 1) over a completion's chosen tokens of values that are 0 elsewhere."""
         return values_BT.sum(dim=1, keepdim=True) / self.lengths_B[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveValues:
-    """What an objective makes of a minibatch.
+    """An objective's values of a minibatch.
 
-    ``values``: to maximise; (B, T) to be averaged over tokens as the settings say, or (B,) to be averaged over
-    completions. ``limited_BT`` (bool): tokens whose gradient a clip or mask stopped, or whose weight a cap cut.
+    ``values``: to maximise; (B, T) are averaged over tokens by the settings, (B,) over completions. ``limited_BT``
+    (bool): tokens whose gradient a clip or mask stopped, or whose weight a cap truncated.
     """
 
     values: Tensor
@@ -56,11 +56,11 @@ def bounded_ratios(log_ratios: Tensor) -> Tensor:
 
 
 def completion_tokens(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> CompletionTokens:
-    """Put the policies' logprobs in place; what stands where the mask is False reaches neither value nor gradient.
+    """Collect the policies' logprobs; entries where the mask is False affect neither value nor gradient.
 
     Raises:
-        ConfigError: the settings want a reference or a value head, and there is none.
-        ValueError: a shape is wrong, or π_prox or the version gaps are missing where the settings read them.
+        ConfigError: the settings need a reference or a value head, and there is none.
+        ValueError: a shape is wrong, or π_prox or the version gaps are missing where the settings need them.
     """
     mask_BT = inputs.mask_BT
     check_shapes(tuple(mask_BT.shape), logprobs_BT=logprobs_BT, behavior=inputs.behavior_logprobs_BT)
@@ -95,9 +95,9 @@ def completion_tokens(logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSet
 
 
 def _proximal(logprobs_BT: Tensor, behavior_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings) -> Tensor:
-    """What stands for log π_prox: log μ where the objective does not ask for it.
+    """Logprobs under π_prox; under μ where the objective does not use π_prox.
 
-    Interpolated: log μ + a (log π_θ − log μ), a = (v_prox − v_μ)/(v_θ − v_μ). θ is on the way to the version after
+    Interpolated: log μ + a (log π_θ − log μ), a = (v_prox − v_μ)/(v_θ − v_μ). θ is becoming the version after
     v_prox, so a is gap / (gap + 1): a token of the newest version has μ itself, one far behind has nearly θ.
     Source: Li 2025 (A-3PO), section 3, which writes 1 − a as 1/d, d = v_θ − v_μ.
     """

@@ -1,7 +1,7 @@
-"""Policy objectives for completions that older policies sampled: GRPO and its off-policy kin, by name.
+"""Policy objectives for completions of older policies: GRPO and its off-policy variants, by name.
 
-A learner step makes ``grpo_inputs`` of its whole batch, once; ``grpo_loss`` is then minimised over minibatches of whole
-groups. docs/objectives.md compares the objectives.
+A learner step computes ``grpo_inputs`` of its whole batch once; ``grpo_loss`` is then minimised over minibatches of
+whole groups. docs/objectives.md compares the objectives.
 
     inputs = grpo_inputs(settings, mask_BT=..., rewards_B=..., group_index_B=..., behavior_logprobs_BT=...)
     for index_B in minibatch_rows(group_index_B, minibatches=settings.minibatches, generator=generator):
@@ -72,16 +72,16 @@ def grpo_loss(
 ) -> Loss:
     """The loss of one minibatch: minus the objective's mean, plus the weighted KL to the reference and the value loss.
 
-    ``logprobs_BT``: log π_θ of the tokens, with its graph; what stands where the mask is False is ignored.
-    ``values_BT``: V_θ before each token, with its graph, of a policy with a value head; given just when
-    ``inputs.critic`` is.
-    Metrics (shares and means over chosen tokens): ``ess`` of π_θ/μ in (0, 1], ``ratio_mean`` of it, ``mismatch_kl``
-    (nats, k3 estimate of KL(μ‖π_θ)), ``clipped_fraction`` (tokens whose gradient a clip or mask stopped, or whose
-    weight ``cispo`` or ``topr`` cut), ``reference_kl`` (nats, k3) where there is a reference, and ``value_loss``'s.
+    ``logprobs_BT``: log π_θ of the tokens, with its graph; ignored where the mask is False.
+    ``values_BT``: V_θ before each token, with its graph, of a policy with a value head; given if and only if
+    ``inputs.critic`` is. Metrics (shares and means over chosen tokens): ``ess`` of π_θ/μ in (0, 1], ``ratio_mean`` of
+    it, ``mismatch_kl`` (nats, k3 estimate of KL(μ‖π_θ)), ``clipped_fraction`` (tokens whose gradient a clip or mask
+    stopped, or whose weight ``cispo`` or ``topr`` truncated), ``reference_kl`` (nats, k3) where there is a reference,
+    and ``value_loss``'s.
 
     Raises:
-        ConfigError: the settings want a reference or a value head, and there is none.
-        ValueError: a shape is wrong, or only one of ``values_BT`` and ``inputs.critic`` is there.
+        ConfigError: the settings need a reference or a value head, and there is none.
+        ValueError: a shape is wrong, or only one of ``values_BT`` and ``inputs.critic`` is given.
     """
     tokens = completion_tokens(logprobs_BT, inputs, settings)
     outcome = OBJECTIVES[settings.objective](tokens, settings)
@@ -137,7 +137,7 @@ def _staleness_metrics(tokens: CompletionTokens) -> dict[str, float]:
 
 
 def learning_rate_at(settings: GrpoSettings, *, update: int) -> float:
-    """The learning rate of the update that makes version ``update`` (counted from 1)."""
+    """The learning rate of the update that produces version ``update`` (counted from 1)."""
     return warmup_then_linear(
         settings.learning_rate,
         update=update,
@@ -150,7 +150,7 @@ def learning_rate_at(settings: GrpoSettings, *, update: int) -> float:
 def rows_with_signal(rewards_B: Tensor, group_index_B: Tensor) -> Tensor:
     """Positions of the completions in groups whose rewards differ: the others have no gradient.
 
-    None at all when no group's do: then there is nothing to learn from, and no update to make.
+    Empty when no group's differ: then the update has no gradient step.
     """
     flat_G = torch.zeros(int(group_index_B.max()) + 1, dtype=rewards_B.dtype, device=rewards_B.device)
     lowest_G = flat_G.scatter_reduce(0, group_index_B, rewards_B, "amin", include_self=False)
@@ -159,7 +159,7 @@ def rows_with_signal(rewards_B: Tensor, group_index_B: Tensor) -> Tensor:
 
 
 def minibatch_rows(group_index_B: Tensor, *, minibatches: int, generator: torch.Generator) -> list[Tensor]:
-    """Row positions of at most ``minibatches`` parts of about equal size, made of whole groups in random order.
+    """Row positions of at most ``minibatches`` parts of about equal size, of whole groups in random order.
 
     Groups are numbered from 0 without gaps.
     """

@@ -1,7 +1,7 @@
-"""What the objectives of completions read of a batch, and how the learner makes it: once a step, before any gradient.
+"""The inputs of the objectives for completions, computed once per step, before any gradient.
 
-Shapes: B completions, T their tokens. A completion of several turns holds replies of the environment between the tokens
-that the policy chose: holes in the mask, which count for nothing anywhere.
+Shapes: B completions, T their tokens. A completion of several turns contains replies of the environment between the
+tokens that the policy chose: the mask is False there, and they are ignored everywhere.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from tidegate.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class CriticTargets:
-    """What a value head adds to a batch; all (B, T) and constant, in reward.
+    """Targets of a value head; all (B, T) and constant, in units of reward.
 
     ``values_BT``: V before each token, under the policy at the start of the step. ``advantages_BT``: of each token.
-    ``returns_BT``: what V should become.
+    ``returns_BT``: the regression targets of V.
     """
 
     values_BT: Tensor
@@ -29,7 +29,7 @@ class CriticTargets:
     returns_BT: Tensor
 
     def rows(self, index_B: Tensor, *, num_tokens: int) -> "CriticTargets":
-        """Those of these completions, cut to ``num_tokens``."""
+        """The targets of some completions, cut to ``num_tokens``."""
         return CriticTargets(
             values_BT=self.values_BT[index_B, :num_tokens],
             advantages_BT=self.advantages_BT[index_B, :num_tokens],
@@ -39,18 +39,19 @@ class CriticTargets:
 
 @dataclass(frozen=True, slots=True)
 class GrpoInputs:
-    """What the objectives read beside the logprobs under θ; all of it constant, anything where the mask is False.
+    """The objectives' inputs beside the logprobs under θ; constant, with arbitrary values where the mask is False.
 
-    ``mask_BT``: True on the tokens that the policy chose. ``advantages_B``: of whole completions, against their group.
+    ``mask_BT``: True on the tokens that the policy chose. ``advantages_B``: of whole completions, relative to their
+    group.
     ``behavior_logprobs_BT``: as recorded when the tokens were sampled.
     ``proximal_logprobs_BT``: under the policy at the start of the learner step, before its first gradient step; None
     unless ``GrpoSettings.reads_proximal``.
     ``reference_logprobs_BT``: under the reference policy; only ``GrpoSettings.reads_reference`` needs it.
-    ``critic``: of a policy with a value head; its advantages then take the place of the group's, token by token.
-    ``rewards_B``, ``group_index_B`` (from 0, the same for a prompt's samples): only ``tba`` reads them.
+    ``critic``: of a policy with a value head; its advantages then replace the group's, per token.
+    ``rewards_B``, ``group_index_B`` (from 0, the same for a prompt's samples): only ``tba`` uses them.
     ``version_gap_BT``: versions that the policy at the start of the step is ahead of the one that sampled the token, 0
     or more; only ``GrpoSettings.reads_version_gap`` needs it.
-    ``weights_B``: how much each completion counts, 1 on average (recency); None when all count the same.
+    ``weights_B``: weight of each completion, 1 on average (recency); None for equal weights.
     """
 
     mask_BT: Tensor
@@ -65,7 +66,7 @@ class GrpoInputs:
     weights_B: Tensor | None = None
 
     def rows(self, index_B: Tensor, *, num_tokens: int) -> "GrpoInputs":
-        """These completions, cut to the ``num_tokens`` that the longest of them has."""
+        """The inputs of some completions, cut to ``num_tokens``, the length of the longest."""
 
         def tokens(tensor_BT: Tensor | None) -> Tensor | None:
             return None if tensor_BT is None else tensor_BT[index_B, :num_tokens]
@@ -100,14 +101,14 @@ def grpo_inputs(
     version_gap_BT: Tensor | None = None,
     weights_B: Tensor | None = None,
 ) -> GrpoInputs:
-    """Advantages and value targets of a batch of whole groups, and beside them what it was made of.
+    """Compute the inputs, with advantages and value targets, of a batch of whole groups.
 
     ``values_BT``: of a policy with a value head, V before each token is chosen, under the policy at the start of the
-    step. A reward comes at the last token that the policy chose. With ``kl_in: reward`` each token costs ``kl_weight``
-    × (log π_prox − log π_ref), μ standing in for π_prox where that is not computed (k1; Ouyang 2022, eq. 2).
+    step. The reward is at the last token that the policy chose. With ``kl_in: reward`` each token costs ``kl_weight``
+    × (log π_prox − log π_ref), with μ instead of π_prox where that is not computed (k1; Ouyang 2022, eq. 2).
 
     Raises:
-        ConfigError: the settings want a reference or a value head, and there is none.
+        ConfigError: the settings need a reference or a value head, and there is none.
         ValueError: a shape or type is wrong.
     """
     num_rows = len(rewards_B)
@@ -165,17 +166,17 @@ def _critic_targets(
 
 
 def no_reference(settings: GrpoSettings) -> ConfigError:
-    """What is raised where the reference's logprobs are needed and missing."""
+    """The error for missing logprobs of the reference."""
     wanted = "objective is tba" if settings.objective == "tba" else f"kl_weight is {settings.kl_weight}"
     return ConfigError(
         f"{wanted} and there is no reference policy",
-        fix="set kl_weight to 0 and take another objective than tba, or give the learner a reference version",
+        fix="set kl_weight to 0 and use an objective other than tba, or give the learner a reference version",
     )
 
 
 def no_values(settings: GrpoSettings) -> ConfigError:
-    """What is raised where values are needed and missing."""
+    """The error for missing values."""
     return ConfigError(
         f"objective is {settings.objective} and the policy has no value head",
-        fix="set policy.value_head to true, or take an objective that compares within groups (grpo, tis)",
+        fix="set policy.value_head to true, or use an objective with group advantages (grpo, tis)",
     )

@@ -1,4 +1,4 @@
-"""What a learner step on scored groups is set to; read by run files, so nothing heavy is imported here."""
+"""Settings of a learner step on scored groups; read by run files, so nothing heavy is imported here."""
 
 from typing import Annotated, Literal
 
@@ -24,51 +24,54 @@ ObjectiveName = Literal[
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1000.0)]
 
-# The weight cap that decoupled PPO was measured with: it only guards against a single absurd token.
+# The weight cap that decoupled PPO was measured with: it only guards against single outliers.
 DECOUPLED_WEIGHT_MAX = 50.0
 
-# These take no notice of how old a completion is beyond a clip around the policy that sampled it.
+# Objectives that ignore the age of a completion, beyond a clip around its behaviour policy.
 _UNCORRECTED: frozenset[ObjectiveName] = frozenset({"none", "grpo", "ppo"})
 _READ_PROXIMAL: frozenset[ObjectiveName] = frozenset({"tis", "decoupled_ppo", "icepop", "sequence_mask"})
 
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a learner step turns scored groups into updates. Ratios are probabilities divided, without a unit.
+    """Objective and optimiser of a learner step on scored groups. Ratios are of probabilities, without a unit.
 
-    ``objective``: one of ``algorithms.grpo.OBJECTIVES``; docs/objectives.md describes each and when to use it.
+    ``objective``: one of ``algorithms.grpo.OBJECTIVES``; docs/objectives.md defines each and when to use it.
     ``clip_low``, ``clip_high``: how far a ratio may leave 1 downwards and upwards before its gradient stops (``grpo``,
     ``ppo``, ``tis``, ``decoupled_ppo``, ``icepop``, ``sequence_mask``, ``opsm``; of completions in ``gspo``, whose
-    authors take 3e-4); above 0.5 the clip hardly acts. A ``clip_high`` above ``clip_low`` lets rare tokens
+    authors use 3e-4); above 0.5 the clip rarely applies. A ``clip_high`` above ``clip_low`` lets rare tokens
     grow (DAPO).
-    ``importance_cap``: largest weight of ``tis``; below 1 even fresh data is scaled down, above 5 single tokens rule a
-    step. ``proximal``: where π_prox comes from for the objectives that read it: ``forward``, one more pass over the
-    batch before the first gradient step, or ``interpolated`` between behaviour policy and θ by versions, without it.
+    ``importance_cap``: largest weight of ``tis``; below 1 even fresh data is scaled down, above 5 single tokens
+    dominate a step. ``proximal``: the source of π_prox for the objectives that use it: ``forward``, one more pass over
+    the batch before the first gradient step, or ``interpolated`` between behaviour policy and θ by versions, without
+    that pass.
     ``icepop_low``, ``icepop_high``: tokens whose π_prox/μ lies outside have no gradient; 1 must lie well inside, or
-    fresh data goes. ``sequence_low``, ``sequence_high``: the same for the geometric mean over a completion
-    (``sequence_mask``), which is far steadier than a token's ratio: wide bounds keep everything; of short completions
-    on old data narrow ones keep next to nothing, and that little misleads.
+    fresh data is masked. ``sequence_low``, ``sequence_high``: the same for the geometric mean over a completion
+    (``sequence_mask``), which varies far less than a token's ratio: wide bounds mask nothing; with short
+    completions on old data narrow ones keep almost none, and those few are biased.
     ``cispo_low``, ``cispo_high``: smallest and largest weight of ``cispo``, absolute (papers write 1 + ε); at a
     ``cispo_high`` below 1 fresh data is scaled down, and hard caps cost reward once data is stale.
-    ``dppo_delta``: change of a token's probability from which on it may not go further the same way; at 1 nothing is
-    ever stopped. ``dppo_tau``: weight of the squared log ratio (nats²) that holds the rest near.
+    ``dppo_delta``: change of a token's probability beyond which further change in the same direction is masked; 1
+    masks nothing. ``dppo_tau``: weight of the squared log ratio (nats²), a penalty on every token.
     ``opsm_kl_max``: mean nats per token by which a completion below its group's average may have become less likely
-    before it is left out; at 0 rounding decides.
-    ``tba_beta``: reward worth a nat of distance from the reference policy; the target is π_ref exp(R/β). Small is
-    greedy, its gradients grow as 1/β and it needs fresher data; far above the rewards' spread nothing is learnt.
-    ``kl_weight``: weight of the KL to the reference policy, in reward a nat; 0 needs no reference. ``kl_in``: taken as
-    a ``loss`` (k3, its gradient goes straight to θ) or off the ``reward`` (advantages carry it).
-    ``normalise_by_std``: divide a group's advantages by their spread; else only centre them (Dr. GRPO). Advantages of a
-    value head are brought to deviation 1 over the batch.
+    before it is masked; at 0 rounding decides.
+    ``tba_beta``: reward worth a nat of distance from the reference policy; the target is π_ref exp(R/β). Small
+    values are greedy, with gradients that grow as 1/β and need fresher data; far above the rewards' spread nothing is
+    learnt.
+    ``kl_weight``: weight of the KL to the reference policy, in reward per nat; 0 needs no reference. ``kl_in``: added
+    to the ``loss`` (k3, differentiated by θ) or subtracted from the ``reward`` (through advantages).
+    ``normalise_by_std``: divide a group's advantages by their standard deviation; else only centre them (Dr. GRPO).
+    Advantages of a value head are normalised to deviation 1 over the batch.
     ``token_mean``: average over all tokens (DAPO); else over each completion first, which favours short ones.
-    ``length_divisor_tokens``: above 0, divide by completions × this instead of by tokens that are there (Dr. GRPO: the
-    longest completion that may be written), so that length has no influence; far from typical lengths it only rescales
-    gradients before ``max_grad_norm`` does.
-    ``drop_zero_signal``: leave out groups whose rewards are all the same: they have no gradient (DAPO's dynamic
-    sampling). Of no effect where they have one (``learns_from_equal_rewards``).
-    ``discount``, ``gae_lambda``: per chosen token, of a policy with a value head; at 1 and 1 an advantage is R − V.
-    A discount below 1 makes what comes early in long completions worth nothing. ``value_weight``: of the value loss.
-    ``value_clip``: how far V may move from where it stood at the start of the step before its gradient stops, in
-    reward; 0 for no limit, and too small for the rewards' scale it never learns.
+    ``length_divisor_tokens``: above 0, divide by completions × this instead of by the number of tokens (Dr. GRPO: the
+    longest possible completion), which removes the dependence on length; far from typical lengths it only rescales
+    gradients before ``max_grad_norm``.
+    ``drop_zero_signal``: skip groups of equal rewards, which have no gradient (DAPO's dynamic sampling). No effect
+    where they have one (``learns_from_equal_rewards``).
+    ``discount``, ``gae_lambda``: per chosen token, of a policy with a value head; at 1 and 1 an advantage is R − V. A
+    discount below 1 lets the reward of long completions vanish for their early tokens. ``value_weight``: of the value
+    loss.
+    ``value_clip``: how far V may move from its value at the start of the step before its gradient stops, in
+    reward; 0 for no limit. If too small for the rewards' scale V never learns.
     ``learning_rate``: reached after ``warmup_versions`` updates, then falls linearly to ``learning_rate_final_share``
     of itself at update ``anneal_versions`` and stays there; 0 keeps it. What hurts is learning rate × lag: halve it
     when the staleness budget doubles past 4. ``beta1``, ``beta2``, ``weight_decay``: AdamW's.
@@ -114,7 +117,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minibatches: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 4
 
     def __post_init__(self) -> None:
-        """Refuse bounds between which nothing lies."""
+        """Reject empty intervals."""
         for name, low, high in (
             ("icepop", self.icepop_low, self.icepop_high),
             ("sequence", self.sequence_low, self.sequence_high),
@@ -127,38 +130,38 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def reads_reference(self) -> bool:
-        """Whether the learner must keep a reference policy and say what it thinks of each token."""
+        """Whether the learner must compute logprobs under a reference policy."""
         return self.kl_weight > 0.0 or self.objective == "tba"
 
     @property
     def reads_proximal(self) -> bool:
-        """Whether the learner must pass over the batch once before its first gradient step."""
+        """Whether the learner must run a forward pass over the batch before its first gradient step."""
         return self.objective in _READ_PROXIMAL and self.proximal == "forward"
 
     @property
     def reads_version_gap(self) -> bool:
-        """Whether the learner must say how many versions old each token is."""
+        """Whether the learner must provide each token's version gap."""
         return self.objective in _READ_PROXIMAL and self.proximal == "interpolated"
 
     @property
     def reads_values(self) -> bool:
-        """Whether the policy must have a value head. With one, every objective but ``tba`` takes its advantages."""
+        """Whether the policy must have a value head. With one, every objective but ``tba`` uses its advantages."""
         return self.objective == "ppo"
 
     @property
     def learns_from_equal_rewards(self) -> bool:
-        """Whether completions whose group earned the same still differ (a KL taken as a loss beside them aside)."""
+        """Whether groups of equal rewards still have a gradient (apart from a KL in the loss)."""
         kl_tells_apart = self.kl_weight > 0.0 and self.kl_in == "reward"
         return self.objective in ("ppo", "tba") or kl_tells_apart
 
     def under(self, response: Response) -> "GrpoSettings":
-        """The same, tightened as the graded response asks; never loosened.
+        """The settings tightened by the graded response; never loosened.
 
         Objectives that ignore staleness become ``tis``, which corrects for it with bounded weights; ``ppo`` keeps the
-        advantages of its value head, and with them every group. Those that correct already stay what they are. A clip
+        advantages of its value head, and so every group. Objectives that correct already are kept. A clip
         narrows every trust region: PPO's on ratios and ``dppo``'s on probabilities, which a ratio bounds. An
-        importance cap lowers weights that are truncated (``tis``, ``cispo``) and no mask: a mask from 1 on would throw
-        away half of the freshest tokens. ``tba`` has its KL weight in ``tba_beta``.
+        importance cap lowers weights that are truncated (``tis``, ``cispo``) and no mask: a mask above 1 would drop
+        half of the freshest tokens. ``tba`` has its KL weight in ``tba_beta``.
         """
         clip, cap = response.clip, response.importance_cap
         corrected = response.corrected and self.objective in _UNCORRECTED

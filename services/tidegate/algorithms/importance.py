@@ -1,13 +1,13 @@
-"""How far data is from the policy that trains on it: probability ratios and what is measured of them."""
+"""Off-policyness of data: probability ratios and their metrics."""
 
 import torch
 from torch import Tensor
 
 from tidegate.algorithms.shapes import check_floating, check_shapes
 
-# exp of more overflows what Adam squares; a step this much likelier is no sample of the behaviour policy.
+# exp of more overflows when Adam squares it; a step this much likelier is no sample of the behaviour policy.
 LOG_RATIO_MAX = 20.0
-# Actor (numpy) and learner (torch) agree on a logprob to about 1e-6; a ratio this close to a limit has not passed it.
+# Actor (numpy) and learner (torch) agree on a logprob to about 1e-6; a ratio this close to a limit does not exceed it.
 RATIO_TOLERANCE = 1e-3
 
 
@@ -31,13 +31,13 @@ def effective_sample_size(weights_N: Tensor) -> float:
     check_floating(weights_N=weights_N)
     if not len(weights_N):
         return 1.0
-    # Divided by the largest first: squares of ratios near their bound do not fit in float32.
+    # Divide by the largest first: squares of ratios near their bound overflow float32.
     scaled_N = weights_N / weights_N.max()
     return float(scaled_N.sum().square() / (len(scaled_N) * scaled_N.square().sum()))
 
 
 def truncated_fraction(ratios_N: Tensor, *, limit: float) -> float:
-    """Share of N ratios above ``limit``, whose weight is therefore cut; 0 for none.
+    """Share of N ratios above ``limit``, whose weight is truncated; 0 for none.
 
     Raises:
         ValueError: the ratios are not one row.

@@ -1,4 +1,4 @@
-"""What every objective returns."""
+"""The result of every objective."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A scalar to minimise, and what is worth watching about it, detached and by name."""
+    """A scalar to minimise, and its metrics, detached and by name."""
 
     total: Tensor
     metrics: dict[str, float]

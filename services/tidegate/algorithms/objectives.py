@@ -1,8 +1,8 @@
-"""Actor-critic objectives for segments that older policies recorded, by name.
+"""Actor-critic objectives for segments of older policies, by name.
 
-A learner step has two parts. ``prepare_update`` reads the whole batch once under the policy as it stands (π_prox) and
-makes of each step an advantage, a value target and a weight; the named objective decides how. ``actor_critic_loss`` is
-then minimised over minibatches for some epochs, around π_prox. What a segment holds is in ``segments``.
+A learner step has two parts. ``prepare_update`` evaluates the whole batch once under the current policy (π_prox) and
+computes each step's advantage, value target and weight by the named objective. ``actor_critic_loss`` is then minimised
+over minibatches for some epochs, around π_prox. ``segments`` defines the layout of a segment.
 
     batch = stack_segments([trajectory.tensors for trajectory in trajectories], device=device)
     with torch.no_grad():
@@ -46,9 +46,9 @@ from tidegate.algorithms.vtrace import vtrace
 
 @dataclass(frozen=True, slots=True)
 class StepTargets:
-    """What an objective makes of each step; all (T, N), constant.
+    """An objective's targets of each step; all (T, N), constant.
 
-    ``value_targets_TN``: what the value should become. ``weights_TN``: factor of the policy gradient.
+    ``value_targets_TN``: the regression targets of the value. ``weights_TN``: factor of the policy gradient.
     ``anchor_logprobs_TN``: of the actions, under the policy that the clip is around.
     """
 
@@ -70,11 +70,11 @@ class Steps:
     anchor_logprobs_B: Tensor
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of steps."""
         return len(self.actions_B)
 
     def rows(self, index_B: Tensor) -> "Steps":
-        """These steps alone."""
+        """Some of the steps."""
         return Steps(
             observations_BO=self.observations_BO[index_B],
             actions_B=self.actions_B[index_B],
@@ -87,7 +87,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class PreparedUpdate:
-    """One learner step's data, and what was seen of it before the first gradient."""
+    """One learner step's data, and its metrics before the first gradient."""
 
     steps: Steps
     metrics: dict[str, float]
@@ -95,7 +95,7 @@ class PreparedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Unroll:
-    """A batch as objectives read it: values in units of reward, episodes' ends as discounts and traces."""
+    """A batch for the objectives: values in units of reward, episodes' ends as discounts and traces."""
 
     proximal_logprobs_TN: Tensor
     behavior_logprobs_TN: Tensor
@@ -115,12 +115,12 @@ def vtrace_targets(unroll: Unroll, settings: ActorCriticSettings) -> StepTargets
 
 
 def uncorrected_targets(unroll: Unroll, settings: ActorCriticSettings) -> StepTargets:
-    """The same with every ratio taken for 1: right only while π_prox is the behaviour policy."""
+    """V-trace with every ratio set to 1: correct only while π_prox is the behaviour policy."""
     return _corrected(unroll, torch.ones_like(unroll.behavior_logprobs_TN), settings)
 
 
 def ppo_targets(unroll: Unroll, settings: ActorCriticSettings) -> StepTargets:
-    """GAE, clipped around the behaviour policy (Schulman 2017, eq. 7): stale steps stop counting once π left them."""
+    """GAE, clipped around the behaviour policy (Schulman 2017, eq. 7): stale steps beyond it have no gradient."""
     advantages_TN = generalized_advantages(
         rewards_TN=unroll.rewards_TN,
         discounts_TN=unroll.discounts_TN,
@@ -173,11 +173,10 @@ def prepare_update(
 ) -> PreparedUpdate:
     """Advantages, value targets and weights of every valid step, under the policy at the start of the step.
 
-    ``segment_weights``: how much each segment of the batch counts in the policy gradient; empty lets all count the
-    same.
+    ``segment_weights``: weight of each segment in the policy gradient; empty for equal weights.
 
     Metrics, of π_prox/μ over valid steps: ``ess`` in (0, 1], ``truncated_fraction`` (share above ``clip_rho``; about
-    half once data is stale at all),
+    half for any stale data),
     ``mismatch_kl`` (nats, k3 estimate of KL(μ‖π_prox)); and ``value_mean`` in units of reward.
 
     Raises:
@@ -227,7 +226,7 @@ def _staleness_metrics(unroll: Unroll, valid_TN: Tensor, settings: ActorCriticSe
 def minibatch_indices(
     num_steps: int, settings: ActorCriticSettings, *, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Positions of the steps of each gradient step: every epoch all of them, in an order of its own."""
+    """Positions of the steps of each gradient step: each epoch has all of them in a random order."""
     for _ in range(settings.epochs):
         shuffled = torch.randperm(num_steps, generator=generator)
         yield from (part for part in shuffled.tensor_split(settings.minibatches) if len(part))
@@ -236,7 +235,7 @@ def minibatch_indices(
 def actor_critic_loss(
     logits_BA: Tensor, values_B: Tensor, steps: Steps, settings: ActorCriticSettings
 ) -> Loss:
-    """Of one minibatch: −ρ · clipped surrogate + value_weight · Huber − entropy_weight · entropy, means over steps.
+    """The loss: −ρ · clipped surrogate + value_weight · Huber − entropy_weight · entropy, means over steps.
 
     ``logits_BA``, ``values_B``: of the policy being trained, with their graph.
     Metrics: ``policy_loss``, ``value_loss``, ``entropy`` (nats), ``clipped_fraction`` (steps whose gradient the
@@ -267,12 +266,12 @@ def actor_critic_loss(
 
 
 def _action_logprobs(logprobs: Tensor, actions: Tensor) -> Tensor:
-    """Of the actions taken: (..., A) and (...) to (...)."""
+    """Logprobs of the taken actions: (..., A) and (...) to (...)."""
     return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
 def learning_rate_at(settings: ActorCriticSettings, *, update: int) -> float:
-    """The learning rate of the update that makes version ``update`` (counted from 1)."""
+    """The learning rate of the update that produces version ``update`` (counted from 1)."""
     return warmup_then_linear(
         settings.learning_rate,
         update=update,

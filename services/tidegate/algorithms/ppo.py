@@ -1,4 +1,4 @@
-"""PPO's clipped surrogate, the trust region that GRPO and V-trace's later epochs share."""
+"""PPO's clipped surrogate, the trust region shared by GRPO and V-trace's later epochs."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tidegate.algorithms.shapes import check_shapes
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """What to maximise at each step or token, and where a clip stopped its gradient; in the shape of the ratios."""
+    """The value to maximise at each step or token, and where the clip stopped its gradient; shaped as the ratios."""
 
     values: Tensor
     clipped: Tensor
@@ -19,8 +19,8 @@ class Surrogate:
 def clipped_surrogate(ratios: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> Surrogate:
     """min(r A, clip(r, 1 − low, 1 + high) A): no gain from moving a probability further than the clip allows.
 
-    Any shape, the same for both; ratios carry the graph. A move that made things worse keeps its gradient, whatever
-    its size: only the side where A would reward more of it is clipped.
+    Any shape, the same for both; ratios carry the graph. A move against A keeps its gradient, whatever its size:
+    only the side in the direction of A is clipped.
 
     Raises:
         ValueError: the shapes differ.

@@ -1,4 +1,4 @@
-"""How the learning rate moves over a run."""
+"""Learning-rate schedules."""
 
 
 def warmup_then_linear(

@@ -1,4 +1,4 @@
-"""Segments: fixed-length pieces of vectorised environments, as actors record them and objectives read them.
+"""Segments: fixed-length pieces of vectorised environments, as actors record them and objectives train on them.
 
 A segment is one trajectory: ``unroll_length`` steps (T) of ``num_envs`` environments (N), whose observations have O
 components. Its tensors, C-contiguous:
@@ -6,19 +6,19 @@ components. Its tensors, C-contiguous:
 | name | shape | dtype | meaning |
 |---|---|---|---|
 | observations | (T+1, N, O) | float32 | before each step, unscaled; the last row is what followed the last step |
-| actions | (T, N) | int32 | what was done at t |
+| actions | (T, N) | int32 | the action at t |
 | behavior_logprobs | (T, N) | float32 | log μ(action at t), by the version that acted at t; at most 0 |
 | rewards | (T, N) | float32 | of step t |
-| terminated | (T, N) | bool or uint8 | the episode ended at t by its own rules: nothing follows |
-| truncated | (T, N) | bool or uint8 | the episode was cut at t, at a time limit: it would have gone on |
+| terminated | (T, N) | bool or uint8 | the episode terminated at t: no bootstrap |
+| truncated | (T, N) | bool or uint8 | the episode was truncated at t by a time limit: bootstrap |
 | valid | (T, N) | bool or uint8 | 0 on rows that are no steps |
 
 Where an episode ends at t, row t + 1 is no step: its observation is the last one of the episode, its action is
 ignored, and the observation after it is the first of the next episode. This is Gymnasium's NEXT_STEP autoreset, and it
-is why no separate final observation is needed: a cut episode bootstraps from the observation at t + 1, which is its
-own. ``valid`` is 0 exactly on those rows, also when one is the first row of a segment, so an engine carries "this
-environment ended at the step before" from one segment into the next. Whatever else stands in such a row is finite and
-never read. When both flags are set, the episode terminated. Steps counted anywhere are the valid ones.
+is why no separate final observation is needed: a truncated episode bootstraps from the observation at t + 1, which is
+its own. ``valid`` is 0 exactly on those rows, also when one is the first row of a segment, so an engine carries "this
+environment ended at the step before" from one segment into the next. All other values of such a row are finite and
+ignored. When both flags are set, the episode terminated. Counts of steps are of valid ones.
 
 Engines that reset within the step (SAME_STEP) write the final observation and an invalid row to get this layout.
 
@@ -49,9 +49,9 @@ SEGMENT_TENSORS: dict[str, tuple[str, tuple[type[np.generic], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatch:
-    """Segments beside each other, as tensors on the learner's device; actions are int64, flags bool.
+    """Segments stacked along N, as tensors on the learner's device; actions are int64, flags bool.
 
-    ``segment_of_N``: which segment each environment's column came from.
+    ``segment_of_N``: the segment of each environment's column.
     """
 
     observations_SNO: Tensor
@@ -64,19 +64,20 @@ class SegmentBatch:
     segment_of_N: Tensor
 
     def num_steps(self) -> int:
-        """Valid steps in the batch."""
+        """The number of valid steps."""
         return int(self.valid_TN.sum())
 
 
 def check_segment(
     tensors: Mapping[str, Array], *, name: str, observation_size: int, num_actions: int
 ) -> tuple[int, int]:
-    """Whether one segment can be trained on by a policy of this size; its steps and environments (T, N).
+    """Check that a policy of this size can train on a segment; returns its steps and environments (T, N).
 
-    ``name`` is what the error calls it.
+    ``name``: of the segment in errors.
 
     Raises:
-        RecordError: a tensor is missing, has another shape or dtype, or holds an action the policy cannot take.
+        RecordError: a tensor is missing, has another shape or dtype, or contains an action that the policy does not
+        have.
     """
     logprobs = tensors.get("behavior_logprobs")
     if logprobs is None or logprobs.ndim != 2:
@@ -104,10 +105,10 @@ def check_segment(
 
 
 def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.device) -> SegmentBatch:
-    """Checked segments of the same length, side by side.
+    """Stack checked segments of the same length.
 
     Raises:
-        RecordError: there is none, or their lengths differ.
+        RecordError: there are none, or their lengths differ.
     """
     lengths = {len(tensors["rewards"]) for tensors in segments}
     if len(lengths) != 1:

@@ -1,10 +1,10 @@
-"""What a function of this room checks on its first lines: that its tensors are what it was written for."""
+"""Checks of tensors' shapes and dtypes, on the first lines of functions in this package."""
 
 from torch import Tensor
 
 
 def check_shapes(expected: tuple[int, ...], **tensors: Tensor) -> None:
-    """Refuse tensors of another shape than ``expected``: broadcasting would hide the mistake in a plausible number.
+    """Reject tensors of another shape than ``expected``: broadcasting would hide the mistake.
 
     Raises:
         ValueError: a tensor has another shape; the message names it.
@@ -15,7 +15,7 @@ def check_shapes(expected: tuple[int, ...], **tensors: Tensor) -> None:
 
 
 def check_floating(**tensors: Tensor) -> None:
-    """Refuse integer tensors where a logprob, reward or value belongs.
+    """Reject integer tensors for logprobs, rewards and values.
 
     Raises:
         ValueError: a tensor is not of a floating type; the message names it.

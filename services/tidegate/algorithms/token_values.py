@@ -1,7 +1,7 @@
-"""A value for each token of a completion: advantages from it, and the loss that teaches it.
+"""Per-token values of completions: advantages, and the value loss.
 
-A value belongs to the moment before its token is chosen. Between two chosen tokens the environment may have replied:
-the next state is then the one before the next chosen token, and the reply's tokens are no steps.
+A value is that of the state before its token is chosen. Between two chosen tokens the environment may have replied: the
+next state is then the one before the next chosen token, and the reply's tokens are no steps.
 
 Shapes: B completions, T their tokens, N chosen ones.
 """
@@ -15,7 +15,7 @@ from tidegate.algorithms.shapes import check_floating, check_shapes
 
 
 def last_chosen(mask_BT: Tensor) -> Tensor:
-    """True at the last True of each row, which is where a completion's reward comes; nowhere in a row without one."""
+    """True at the last True of each row, which is where a completion's reward is; all False in a row without one."""
     later_BT = mask_BT.flip(1).cumsum(dim=1).flip(1)
     return mask_BT & (later_BT == 1)
 
@@ -23,9 +23,9 @@ def last_chosen(mask_BT: Tensor) -> Tensor:
 def token_advantages(
     *, rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, discount: float, lambda_: float
 ) -> Tensor:
-    """GAE over the chosen tokens of each row as if nothing stood between them; (B, T), 0 where the mask is False.
+    """GAE over the chosen tokens of each row as if adjacent; (B, T), 0 where the mask is False.
 
-    Nothing follows the last chosen token: a completion ends there, and is not bootstrapped.
+    The last chosen token is terminal: a completion is not bootstrapped.
 
     Raises:
         ValueError: a shape or type is wrong.
@@ -36,7 +36,7 @@ def token_advantages(
     check_floating(rewards_BT=rewards_BT, values_BT=values_BT)
     hole_TB = (~mask_BT).T
     values_TB = values_BT.T.masked_fill(hole_TB, 0.0)
-    # A hole hands on what comes behind it: V of the next chosen token, at its own position.
+    # Where the mask is False: V of the next chosen token.
     upcoming_TB = backward_recurrence(values_TB, hole_TB.to(values_TB.dtype))
     next_values_TB = torch.cat((upcoming_TB[1:], torch.zeros_like(upcoming_TB[:1])))
     errors_TB = (rewards_BT.T + discount * next_values_TB - values_TB).masked_fill(hole_TB, 0.0)
@@ -47,9 +47,10 @@ def token_advantages(
 def value_loss(
     values_BT: Tensor, *, old_values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor, clip: float
 ) -> Loss:
-    """Half the mean squared error of V over chosen tokens; moving it more than ``clip`` from before earns nothing.
+    """Half the mean squared error of V over chosen tokens; a move beyond ``clip`` has no gradient.
 
-    The larger of the errors of V and of V held within ``clip`` (reward) of ``old_values_BT``; 0 for no limit. Metrics:
+    The larger of the errors of V and of V clamped within ``clip`` (reward) of ``old_values_BT``; 0 for no limit.
+    Metrics:
     ``value_loss``, ``value_clipped_fraction`` (tokens whose gradient the limit stopped), ``explained_variance`` of the
     returns by V (1 is perfect, below 0 is worse than their mean; 0 where they do not vary).
 

@@ -1,4 +1,4 @@
-"""V-trace: value targets and advantages for a policy, from steps that older policies took.
+"""V-trace: value targets and advantages for a policy, from steps of older policies.
 
 Shapes: T steps, N environments, S = T + 1 observations. Symbols: π the policy to be improved, μ the behaviour policy
 that acted, r_t their ratio, V the value estimates, γ the discount.
@@ -15,10 +15,10 @@ from tidegate.algorithms.shapes import check_floating, check_shapes
 
 @dataclass(frozen=True, slots=True)
 class VtraceReturns:
-    """What V-trace makes of a segment; all (T, N), constant.
+    """V-trace's results for a segment; all (T, N), constant.
 
-    ``value_targets_TN``: v_t, what V should become. ``advantages_TN``: A_t, not yet weighted. ``weights_TN``: ρ_t, the
-    truncated ratio that the policy gradient ρ_t A_t ∇log π carries.
+    ``value_targets_TN``: v_t, the regression target of V. ``advantages_TN``: A_t, not yet weighted. ``weights_TN``:
+    ρ_t, the truncated ratio of the policy gradient ρ_t A_t ∇log π.
     """
 
     value_targets_TN: Tensor
@@ -37,16 +37,16 @@ def vtrace(
     clip_c: float,
     lambda_: float,
 ) -> VtraceReturns:
-    """V-trace over segments that may hold several episodes.
+    """V-trace over segments that may contain several episodes.
 
     v_t = V_t + ρ_t (r_t + γ V_{t+1} − V_t) + γ c_t (v_{t+1} − V_{t+1}), ρ_t = min(ρ̄, π/μ), c_t = λ min(c̄, π/μ), and
     A_t = r_t + γ (λ v_{t+1} + (1 − λ) V_{t+1}) − V_t, which at π = μ is GAE and at λ = 1 the paper's.
 
-    ``discounts_TN``: γ, and 0 where the episode terminated at t: nothing follows. ``continues_TN`` (bool): False where
-    step t + 1 is not of the same episode, terminated or cut; there V_{t+1} still bootstraps if the discount is not 0,
-    and nothing of v_{t+1} flows back. Rows that are no steps at all (after an episode's end) give numbers that nobody
-    reads, as long as the row before them does not continue. ``values_SN``: V of the observations before each
-    step and after the last.
+    ``discounts_TN``: γ, and 0 where the episode terminated at t. ``continues_TN`` (bool): False where step t + 1 is not
+    of the same episode, terminated or truncated; there V_{t+1} still bootstraps if the discount is not 0, without the
+    correction of v_{t+1}. Outputs of rows that are no steps (after an episode's end) are to be ignored; they affect no
+    other row as long as the row before them does not continue. ``values_SN``: V of the observations before each step
+    and after the last.
 
     Raises:
         ValueError: a shape or type is wrong, or ``clip_rho`` is below ``clip_c``, for which the paper's fixed point
@@ -66,7 +66,7 @@ def vtrace(
     traces_TN = lambda_ * ratios_TN.clamp_max(clip_c)
     errors_TN = weights_TN * (rewards_TN + discounts_TN * next_values_TN - values_TN)
     corrections_TN = backward_recurrence(errors_TN, discounts_TN * traces_TN * continues_TN)
-    # What v_{t+1} adds to V_{t+1}; nothing behind the segment's last step or an episode's end.
+    # v_{t+1} − V_{t+1}; 0 after the segment's last step or an episode's end.
     next_corrections_TN = torch.cat((corrections_TN[1:], torch.zeros_like(corrections_TN[:1]))) * continues_TN
     bootstraps_TN = next_values_TN + lambda_ * next_corrections_TN
     return VtraceReturns(

@@ -1,4 +1,4 @@
-"""Objectives for completions that have no clip: a weight on the policy gradient, a mask, or a balance to be met.
+"""Objectives for completions without a clip: a weight on the policy gradient, a mask, or a balance condition.
 
 Shapes: B completions, T their tokens. Symbols: θ the policy being trained, μ the behaviour policy, ρ = π_θ/μ, A the
 advantage, R the reward, sg stop-gradient.
@@ -35,9 +35,9 @@ def cispo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Objecti
 
 
 def topr_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
-    """Terms w A log π_θ, w = 1 for completions above their group's average, sg(min(ρ of the whole, 1)) for those below.
+    """Terms w A log π_θ, w = 1 for completions above their group's average, sg(min(ρ of the whole, 1)) below it.
 
-    So bad completions are unlearnt only while θ would still write them; of long ones that θ has left, nothing remains.
+    So bad completions are unlearnt only while θ would still sample them; long ones that θ has left have weight 0.
     Source: Le Roux 2025 (tapered off-policy REINFORCE), its canonical bounds: [1, 1] and [0, 1].
     """
     del settings
@@ -52,7 +52,7 @@ def topr_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Objectiv
 
 
 def dppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
-    """A ρ − τ log²ρ, per token; A ρ is kept unless π_θ − μ has already passed δ the way A pushes.
+    """A ρ − τ log²ρ, per token; A ρ is masked where π_θ − μ already exceeds δ in the direction of A.
 
     A change of probability, not of a ratio: rare tokens may move by large factors. Source: Qi 2026 (divergence PPO,
     its binary total variation); the squared log ratio, which holds every token, is prime-rl's, whose default this is.
@@ -69,7 +69,7 @@ def dppo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Objectiv
 
 
 def tba_objective(tokens: CompletionTokens, settings: GrpoSettings) -> ObjectiveValues:
-    """−(log Ẑ + Σ log π_θ − Σ log π_ref − R/β)², one a completion: trajectory balance, whoever sampled it.
+    """−(log Ẑ + Σ log π_θ − Σ log π_ref − R/β)², one per completion: trajectory balance, for any behaviour policy.
 
     log Ẑ = sg(mean of R/β + Σ log π_ref − Σ log π_θ) over the prompt's completions that are in this minibatch; groups
     are whole there. At π_θ = π_ref its gradient is 2/β that of ``none`` with centred rewards, summed over tokens.

@@ -1,1 +1,1 @@
-"""Policy networks that actor and learner share: tensors in, tensors out; only a pretrained model's folder is read."""
+"""Policy networks shared by actor and learner: tensors in, tensors out; the only IO is reading a model's folder."""

@@ -1,4 +1,4 @@
-"""One pass of a model behind a cache that grows by new tensors: what training and the reading of prompts use.
+"""The attention context of a cache that grows by new tensors, for training and prefill.
 
 Shapes: B rows, T tokens of this pass, S keys after it.
 """
@@ -12,12 +12,12 @@ from tidegate.models.visibility import visibility
 
 
 class KvAttentionContext:
-    """A ``Reading`` behind a ``KvCache``, or at the beginning of texts; differentiable, changes nothing in place."""
+    """An ``AttentionContext`` over a ``KvCache``, or at the start of texts; differentiable, never in place."""
 
     def __init__(
         self, tokens_BT: Tensor, *, cache: KvCache | None, lengths_B: Tensor | None, context_length: int
     ) -> None:
-        """``lengths_B``: how many of each row's tokens count, the rest being padding on the right; None when all do.
+        """``lengths_B``: the number of tokens in each row without its right padding; None without padding.
 
         Raises:
             RecordError: a row is longer than the context.
@@ -33,7 +33,7 @@ class KvAttentionContext:
                 fix="raise policy.context_length, or lower sampler.max_new_tokens",
             )
         positions_BT = start_B[:, None] + torch.arange(num_tokens, device=tokens_BT.device)
-        # Padding may stand past the last position; nobody reads what is computed there.
+        # Padding may lie past the last position; its outputs are never read.
         self.positions = positions_BT.clamp_max(context_length - 1)
         self.mask, self._valid_BS = visibility(cache, num_tokens=num_tokens, lengths_B=lengths_B)
         self.num_keys = num_tokens + (0 if cache is None else cache.keys[0].shape[2])
@@ -43,7 +43,7 @@ class KvAttentionContext:
         self._values: dict[int, Tensor] = {}
 
     def extend(self, layer: int, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's keys and values with those of the past in front."""
+        """The layer's keys and values after those of the cache."""
         keys, values = keys_BHTD, values_BHTD
         if self._past is not None:
             keys = torch.cat([self._past.keys[layer], keys], dim=2)
@@ -52,7 +52,7 @@ class KvAttentionContext:
         return keys, values
 
     def cache(self) -> KvCache:
-        """The cache with this pass's tokens added, once all layers have read them."""
+        """The cache with this pass's tokens added, after all layers ran."""
         layers = sorted(self._keys)
         return KvCache(
             keys=tuple(self._keys[layer] for layer in layers),
@@ -65,7 +65,7 @@ class KvAttentionContext:
 def read_behind(
     model: CausalLm, tokens_BT: Tensor, *, cache: KvCache | None, lengths_B: Tensor | None
 ) -> tuple[Tensor, KvCache]:
-    """What calling a model is: ``read`` behind a cache; the last hidden state and the cache with the tokens added.
+    """Implements a call of a model: ``read`` behind a cache; the last hidden state and the extended cache.
 
     Raises:
         RecordError: a row is longer than the context.

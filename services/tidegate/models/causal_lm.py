@@ -1,8 +1,8 @@
-"""What generation and training ask of a causal language model, whichever library its layers come from.
+"""The interface of a causal language model for generation and training, independent of the library of its layers.
 
-One forward pass serves both: it reads tokens behind a cache of keys and values, and returns the cache with theirs
-added. A prompt is computed once and its cache shared by all of its completions, in generation and (differentiably) in
-training. ``char_lm`` is made from nothing, ``transformers_lm`` wraps a pretrained folder.
+One forward pass serves both: it runs tokens behind a cache of keys and values, and returns the extended cache. A prompt
+is computed once and its cache shared by all of its completions, in generation and (differentiably) in training.
+``char_lm`` is trained from scratch, ``transformers_lm`` wraps a pretrained folder.
 
 Shapes: B rows, T tokens of this pass, S tokens in the cache, D width, H key-value heads, V vocabulary.
 """
@@ -22,8 +22,8 @@ from tidegate.core.records import Array
 class KvCache:
     """Keys and values of the tokens read so far.
 
-    ``keys`` and ``values``: one (B, H, S, D/H) tensor a layer. ``lengths_B``: tokens that count in each row, which is
-    the position of the next one. ``valid_BS``: which of the S are tokens and not padding; None when all are.
+    ``keys`` and ``values``: one (B, H, S, D/H) tensor a layer. ``lengths_B``: tokens of each row without padding, and
+    so the position of the next one. ``valid_BS``: False on padding; None without padding.
     """
 
     keys: tuple[Tensor, ...]
@@ -32,7 +32,7 @@ class KvCache:
     valid_BS: Tensor | None
 
     def rows(self, index_B: Tensor) -> "KvCache":
-        """The cache of these rows, which may repeat (a prompt's samples) or be fewer (those still being written)."""
+        """The cache of these rows, which may repeat (a prompt's samples) or be fewer (the unfinished ones)."""
         return KvCache(
             keys=tuple(layer.index_select(0, index_B) for layer in self.keys),
             values=tuple(layer.index_select(0, index_B) for layer in self.values),
@@ -51,14 +51,14 @@ class AttentionContext(Protocol):
 
     @property
     def positions(self) -> Tensor:
-        """Each token's place (B, T) in its text, below the context's length."""
+        """Each token's position (B, T) in its text, below the context's length."""
         ...
 
     @property
     def mask(self) -> Tensor | None:
         """True where a query may see a key: (T, S) or (B, 1, T, S).
 
-        None: a single token that sees all keys, or tokens that begin their texts and see each other causally.
+        None: a single token that sees all keys, or tokens at the start of their texts with causal attention.
         """
         ...
 
@@ -68,9 +68,9 @@ class AttentionContext(Protocol):
         ...
 
     def extend(self, layer: int, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values (B, H, S, D/H) that the layer's queries attend to, given those of this pass's tokens.
+        """Add this pass's keys and values; returns all that the layer's queries attend to, (B, H, S, D/H).
 
-        They may be views of a cache with any strides but the last; the model changes nothing in them.
+        They may be views of a cache with any strides but the last; the model must not change them.
         """
         ...
 
@@ -88,12 +88,12 @@ class CausalLm(Protocol):
 
     @property
     def vocabulary_size(self) -> int:
-        """Token ids are below it."""
+        """Number of token ids."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where tokens are expected and hidden states are."""
+        """The device of tokens and hidden states."""
         ...
 
     @property
@@ -104,9 +104,9 @@ class CausalLm(Protocol):
     def __call__(
         self, tokens_BT: Tensor, *, cache: KvCache | None = None, lengths_B: Tensor | None = None
     ) -> tuple[Tensor, KvCache]:
-        """Read tokens behind ``cache``; the last hidden state (B, T, D), normalised, and the cache with them added.
+        """Run tokens behind ``cache``; the last hidden state (B, T, D), normalised, and the extended cache.
 
-        ``lengths_B``: how many of each row's tokens count, the rest being padding on the right; None when all do.
+        ``lengths_B``: the number of tokens in each row without its right padding; None without padding.
 
         Raises:
             RecordError: a row is longer than the context.
@@ -127,23 +127,23 @@ class CausalLm(Protocol):
     def state_values(self, hidden: Tensor) -> Tensor:
         """The critic's estimate (...) in float32 of the return from each position of ``hidden`` (..., D).
 
-        Only of a model that has a value head.
+        Only for a model with a value head.
         """
         ...
 
     def trainable(self) -> dict[str, Tensor]:
-        """The parameters that training changes, by the names they are published under: all, or the adapters alone.
+        """The trained parameters by published name: all, or the adapters alone.
 
-        A critic's are among them: engines have one as well, as a few numbers are cheaper than two sets of names.
+        They include the critic's: engines have one as well, which is cheaper than a second set of names.
         """
         ...
 
     def to_arrays(self) -> dict[str, Array]:
-        """A copy of ``trainable`` as it is published."""
+        """A copy of ``trainable`` as published."""
         ...
 
     def check_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Whether ``arrays`` can take the place of ``trainable``.
+        """Check that ``arrays`` fit ``trainable``.
 
         Raises:
             RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
@@ -159,8 +159,8 @@ class CausalLm(Protocol):
         ...
 
     def as_reference(self) -> AbstractContextManager[None] | None:
-        """Inside of it the model is the one that training began from; None where that needs a second model.
+        """A context in which the model is its own reference; None where that needs a second model.
 
-        Adapters are switched off for it; a fully trained model has nothing to switch.
+        It disables the adapters; a model without adapters has none to disable.
         """
         ...

@@ -1,7 +1,7 @@
-"""A small character-level language model: pre-LN transformer with learned positions, made from nothing.
+"""A small character-level language model: pre-LN transformer with learned positions, trained from scratch.
 
-One forward pass serves training and generation: it reads tokens behind a cache of keys and values, and returns the
-cache with theirs added. A prompt is computed once and its cache shared by all of its completions, in generation and
+One forward pass serves training and generation: it runs tokens behind a cache of keys and values, and returns the
+extended cache. A prompt is computed once and its cache shared by all of its completions, in generation and
 (differentiably) in training.
 
 Shapes: B rows, T tokens of this pass, S tokens in the cache, D width, H heads, V vocabulary.
@@ -21,7 +21,7 @@ from tidegate.models.causal_lm import AttentionContext, KvCache
 from tidegate.models.char_tokenizer import VOCABULARY_SIZE
 from tidegate.models.parameter_arrays import check_fit, copied_arrays, copy_into
 
-# Scale of embeddings at the start; matrices start at 1/sqrt(fan-in), those that write into the residual stream at half.
+# Initial scale of embeddings; matrices start at 1/sqrt(fan-in), output projections of the residual stream at half.
 EMBEDDING_STD = 0.02
 
 
@@ -42,7 +42,7 @@ class CharLmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value_head: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no model can be built from."""
+        """Check the sizes."""
         if min(self.d_model, self.num_layers, self.num_heads, self.context_length) < 1:
             raise ConfigError(f"A char_lm policy needs positive sizes, not {self}")
         if self.d_model % self.num_heads:
@@ -107,9 +107,9 @@ class CharLm(nn.Module):
     def _initialise(self, generator: torch.Generator | None) -> None:
         for name, parameter in self.named_parameters():
             if "norm" in name:
-                continue  # starts as the identity
+                continue  # initialised as the identity
             if name.endswith("bias") or name.startswith("value_head"):
-                # A critic that has seen nothing says nothing, so that the first advantages are rewards alone.
+                # An untrained critic outputs 0, so that the first advantages are the rewards alone.
                 parameter.zero_()
             elif "embedding" in name:
                 parameter.normal_(std=EMBEDDING_STD, generator=generator)
@@ -121,9 +121,9 @@ class CharLm(nn.Module):
     def forward(
         self, tokens_BT: Tensor, *, cache: KvCache | None = None, lengths_B: Tensor | None = None
     ) -> tuple[Tensor, KvCache]:
-        """Read tokens behind ``cache``; the normalised stream (B, T, D) and the cache with them added.
+        """Run tokens behind ``cache``; the normalised stream (B, T, D) and the extended cache.
 
-        ``lengths_B``: how many of each row's tokens count, the rest being padding on the right; None when all do.
+        ``lengths_B``: the number of tokens in each row without its right padding; None without padding.
 
         Raises:
             RecordError: a row is longer than the context.
@@ -144,7 +144,7 @@ class CharLm(nn.Module):
 
     def state_values(self, hidden: Tensor) -> Tensor:
         """The critic's estimate (...) in float32 of the return from each position of ``hidden`` (..., D)."""
-        assert self.value_head is not None, "only a model with a value head is asked for values"
+        assert self.value_head is not None, "values need a model with a value head"
         values: Tensor = self.value_head(hidden.float())
         return values[..., 0]
 
@@ -160,12 +160,12 @@ class CharLm(nn.Module):
 
     @property
     def vocabulary_size(self) -> int:
-        """The tokenizer's."""
+        """The tokenizer's vocabulary size."""
         return VOCABULARY_SIZE
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """The device of the parameters."""
         return self.head.weight.device
 
     def trainable(self) -> dict[str, Tensor]:
@@ -177,11 +177,11 @@ class CharLm(nn.Module):
         return
 
     def to_arrays(self) -> dict[str, Array]:
-        """A copy of the parameters as float32 arrays by name: what is published as a policy version."""
+        """A copy of the parameters as float32 arrays by name, as published in a policy version."""
         return copied_arrays(self.state_dict())
 
     def check_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Whether ``arrays`` are the parameters of a model of this size.
+        """Check that ``arrays`` are the parameters of a model of this size.
 
         Raises:
             RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.

@@ -1,6 +1,6 @@
 """Characters as tokens: one literal alphabet that every text task shares.
 
-Token ids are positions in this file's alphabet behind the three special tokens, so a changed order or a removed
+Token ids are positions in this file's alphabet after the three special tokens, so a changed order or a removed
 character makes older checkpoints unreadable; append instead.
 """
 
@@ -16,15 +16,15 @@ NUM_SPECIALS = 3
 ALPHABET = "0123456789+-*/=()[]<>?!.,:; \nabcdefghijklmnopqrstuvwxyz"
 VOCABULARY_SIZE = NUM_SPECIALS + len(ALPHABET)
 
-# Stands for a special token inside of a text. It is no character of the alphabet, so no verifier takes such a
-# completion for a correct answer.
+# Replaces a special token in decoded text. It is not in the alphabet, so no verifier accepts such a completion as a
+# correct answer.
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 _TOKEN_OF = {character: NUM_SPECIALS + index for index, character in enumerate(ALPHABET)}
 
 
 class UnknownCharacterError(RecordError):
-    """A text holds a character that the alphabet lacks; ``character`` and its ``position`` say which."""
+    """A text contains a ``character``, at ``position``, that is not in the alphabet."""
 
     def __init__(self, text: str, *, position: int) -> None:
         """``position`` is the first one that cannot be encoded."""
@@ -32,7 +32,7 @@ class UnknownCharacterError(RecordError):
         self.position = position
         super().__init__(
             f"The character {self.character!r} at position {position} of {text[:80]!r} is not in the alphabet",
-            why=f"models know these characters only: {ALPHABET!r}",
+            why=f"the alphabet is {ALPHABET!r}",
             fix="write the task's prompts and answers with them, or append the character to char_tokenizer.ALPHABET",
         )
 
@@ -50,17 +50,17 @@ def encode(text: str) -> list[int]:
 
 
 def encode_prompt(text: str) -> list[int]:
-    """A prompt: ``BOS``, then the text; never empty, so that the first token always has a predecessor."""
+    """``BOS``, then the prompt's text; never empty, so that the first token always has a predecessor."""
     return [BOS, *encode(text)]
 
 
 def encode_completion(text: str) -> list[int]:
-    """A completion: the text, then ``EOS``; ending is a decision of the policy and is trained like any other."""
+    """The completion's text, then ``EOS``; ending is an action of the policy and is trained like any other."""
     return [*encode(text), EOS]
 
 
 def decode(tokens: Iterable[int]) -> str:
-    """The text of a completion. A last ``EOS`` is dropped; any other special token shows as ``UNREADABLE``.
+    """The text of a completion. A last ``EOS`` is dropped; any other special token becomes ``UNREADABLE``.
 
     Raises:
         RecordError: an id outside of the vocabulary.
@@ -75,7 +75,7 @@ def decode(tokens: Iterable[int]) -> str:
 
 
 class CharTokenizer:
-    """The alphabet as the tokenizer of ``char_lm``. It knows no roles: a conversation is one text."""
+    """The tokenizer of ``char_lm``. It has no roles: a conversation is one text."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -91,7 +91,7 @@ class CharTokenizer:
         return encode_prompt(prompt)
 
     def encode_reply(self, text: str) -> list[int]:
-        """The text alone: the ``EOS`` before it shows where the policy's turn ended, its own end where the next begins.
+        """The text alone: the policy's turn before it ends with ``EOS``, and its next turn starts at the text's end.
 
         Raises:
             UnknownCharacterError: a character is not in the alphabet.
@@ -99,7 +99,7 @@ class CharTokenizer:
         return encode(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of a turn, without its ``EOS``; other special tokens show as ``UNREADABLE``.
+        """The text of a turn, without its ``EOS``; other special tokens become ``UNREADABLE``.
 
         Raises:
             RecordError: an id outside of the vocabulary.

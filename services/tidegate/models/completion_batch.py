@@ -1,4 +1,4 @@
-"""Prompts and their completions as padded tensors, and what a model says to the completions.
+"""Prompts and their completions as padded tensors, and a model's logprobs and values of the completions.
 
 Shapes: G prompts of at most P tokens, B completions of at most T tokens; ``group_index_B`` names each one's prompt.
 N tokens that the policy chose, V vocabulary.
@@ -19,17 +19,16 @@ from tidegate.models.causal_lm import CausalLm
 from tidegate.models.char_tokenizer import VOCABULARY_SIZE
 from tidegate.models.prefill import STEM_TOKENS_MIN, beginning_of, padded
 
-# Logits that exist at once, 64 MiB: all of a batch of 64 completions of 200 tokens would be 2.5 GB with a vocabulary of
-# 49,152.
+# Logits in memory at once, 64 MiB: those of 64 completions of 200 tokens would be 2.5 GB with a vocabulary of 49,152.
 LOGITS_MAX = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionBatch:
-    """What a learner step trains on, as integers; padding stands on the right.
+    """A learner step's tokens; padding is on the right.
 
     ``lengths_B``: tokens of each completion, replies of an environment included. ``mask_BT`` is True on the tokens that
-    the policy chose, those that end its turns included; it has holes where replies stand.
+    the policy chose, those that end its turns included, and False on environment replies and padding.
     """
 
     prompts_GP: Tensor
@@ -40,7 +39,7 @@ class CompletionBatch:
     group_index_B: Tensor
 
     def rows(self, index_B: Tensor) -> "CompletionBatch":
-        """These completions with the prompts they belong to; groups are numbered anew."""
+        """Some of the completions with their prompts; groups are renumbered."""
         kept_G = torch.zeros_like(self.prompt_lengths_G, dtype=torch.bool)
         kept_G[self.group_index_B[index_B]] = True
         lengths_B = self.lengths_B[index_B]
@@ -79,13 +78,13 @@ def pack_completions(
     chosen: Sequence[ArrayLike | None] | None = None,
     vocabulary_size: int = VOCABULARY_SIZE,
 ) -> CompletionBatch:
-    """Pad prompts (one a group) and completions (one a row) into tensors; ``group_index`` says whose row each is.
+    """Pad prompts (one a group) and completions (one a row) into tensors; ``group_index``: the prompt of each row.
 
-    ``chosen``: of each row which tokens the policy chose; None where it chose them all.
+    ``chosen``: which tokens of each row the policy chose; None for all.
 
     Raises:
         RecordError: a list is empty, an id is outside of the vocabulary, a row belongs to no prompt, or ``chosen`` is
-            not one value a token.
+            not one value per token.
     """
     prompts_GP, prompt_lengths_G = pad_tokens(prompts, what="Prompts", vocabulary_size=vocabulary_size)
     tokens_BT, lengths_B = pad_tokens(completions, what="Completions", vocabulary_size=vocabulary_size)
@@ -111,8 +110,8 @@ def _choices(choices: ArrayLike, *, num_tokens: int) -> Tensor:
     array = np.asarray(choices)
     if array.shape != (num_tokens,) or array.dtype != np.bool_:
         raise RecordError(
-            f"What of a completion of {num_tokens} tokens was chosen is {array.dtype}{list(array.shape)}",
-            why="it needs one bool a token",
+            f"The mask of a completion of {num_tokens} tokens is {array.dtype}{list(array.shape)}",
+            why="it needs one bool per token",
         )
     return torch.tensor(array)
 
@@ -121,7 +120,7 @@ def completion_logprobs(model: CausalLm, batch: CompletionBatch, *, temperature:
     """Logprobs (B, T) in float32 of the chosen tokens of each completion; 0 elsewhere. Differentiable.
 
     A prompt is computed once for all of its completions, which is exact: its keys and values depend on it alone.
-    ``temperature`` is the sampler's, so that the ratio to its logprobs compares like with like.
+    ``temperature`` is the sampler's, so that ratios to its logprobs are comparable.
 
     Raises:
         RecordError: prompt and completion together are longer than the model's context.
@@ -130,10 +129,10 @@ def completion_logprobs(model: CausalLm, batch: CompletionBatch, *, temperature:
 
 
 def completion_outputs(model: CausalLm, batch: CompletionBatch, *, temperature: float = 1.0) -> Tensor:
-    """All that a model says to completions, (B, T, 1 or 2): ``completion_logprobs``, then its critic's values.
+    """A model's outputs for completions, (B, T, 1 or 2): ``completion_logprobs``, then its critic's values.
 
-    A value is the estimate of the return before its token; 0 on what was not chosen. The second column is there when
-    the model has a value head, and comes of the same pass.
+    A value estimates the return before its token; 0 where the policy did not choose. The second column exists when the
+    model has a value head, and is computed in the same pass.
 
     Raises:
         RecordError: prompt and completion together are longer than the model's context.
@@ -150,7 +149,7 @@ def _hidden(model: CausalLm, batch: CompletionBatch) -> Tensor:
     stem = None
     lengths_G, num_shared = batch.prompt_lengths_G, _num_shared(batch)
     if num_shared >= STEM_TOKENS_MIN:
-        # What all prompts begin with (instructions, examples) is read once for all of them.
+        # The common prefix of all prompts (instructions, examples) is computed once.
         _, read = model(batch.prompts_GP[:1, :num_shared])
         stem = beginning_of(read, num_tokens=num_shared, num_rows=len(lengths_G))
         lengths_G = lengths_G - num_shared
@@ -161,7 +160,7 @@ def _hidden(model: CausalLm, batch: CompletionBatch) -> Tensor:
     first_BD = hidden_GPD[groups, lengths_G - 1].index_select(0, batch.group_index_B)
     if batch.tokens_BT.shape[1] == 1:
         return first_BD[:, None]
-    # The last token is chosen, never read.
+    # The last token is an output, never an input.
     later_BTD, _ = model(
         batch.tokens_BT[:, :-1], cache=cache.rows(batch.group_index_B), lengths_B=batch.lengths_B - 1
     )
@@ -169,7 +168,7 @@ def _hidden(model: CausalLm, batch: CompletionBatch) -> Tensor:
 
 
 def _num_shared(batch: CompletionBatch) -> int:
-    """Tokens that all prompts begin with, but for the last one of the shortest; 0 of a single prompt."""
+    """Length of the prompts' common prefix, excluding the last token of the shortest; 0 for a single prompt."""
     if len(batch.prompts_GP) < 2:
         return 0
     alike_P = (batch.prompts_GP == batch.prompts_GP[0]).all(dim=0)
@@ -177,7 +176,7 @@ def _num_shared(batch: CompletionBatch) -> int:
 
 
 def _logprobs(model: CausalLm, hidden_BTD: Tensor, batch: CompletionBatch, *, temperature: float) -> Tensor:
-    """Of the chosen tokens alone, a part at a time: the logits of all would be the largest tensor of training."""
+    """Logprobs of the chosen tokens, in chunks: the logits of all would be the largest tensor of training."""
     hidden_ND, tokens_N = hidden_BTD[batch.mask_BT], batch.tokens_BT[batch.mask_BT]
     num_tokens_max = max(1, LOGITS_MAX // model.vocabulary_size)
 

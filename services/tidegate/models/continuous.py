@@ -1,7 +1,7 @@
-"""Continuous batching: rows of any length are written together, leave when they are done, and others take their slots.
+"""Continuous batching: rows of any length are generated together, and waiting rows take the slots of finished ones.
 
-Each step reads some of the contexts that wait, so that a long one does not keep the others from being written, and
-then writes one token to each live row. The model's parameters may be replaced between two steps.
+Each step prefills some of the waiting contexts, bounded so that a long one does not stall generation, and then
+generates one token for each live row. The model's parameters may be replaced between two steps.
 
 Shapes: R live rows, N slots, V vocabulary, D width.
 """
@@ -23,18 +23,18 @@ from tidegate.models.draw import draw_tokens, uniforms
 from tidegate.models.prefill import STEM_COPIES_MAX, Context, ContextReader, ReadContexts, padded
 from tidegate.models.slot_cache import SlotCache
 
-# Contexts whose cache is kept because more rows of them wait for a slot. Rows start in order, so mostly it is one; what
-# is beyond is read again.
+# Contexts whose cache is kept because more of their rows wait for a slot. Rows start in order, so mostly it is one;
+# others are prefilled again.
 HELD_CONTEXTS_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRow:
-    """A text to go on with.
+    """One row to generate.
 
-    ``max_new_tokens``: how many may follow ``context``. ``stop_ids``: tokens that end it; they are written.
-    ``temperature``: 0 takes the likeliest token, whose logprob under that sampler is 0. ``seed`` (64 bits): of its
-    draws; rows of one context need different ones.
+    ``max_new_tokens``: the most tokens after ``context``. ``stop_ids``: tokens that end the row, included in it.
+    ``temperature``: 0 is greedy, with logprob 0 under that sampler. ``seed`` (64 bits): of the row's random numbers;
+    rows of one context need different ones.
     """
 
     context: Context
@@ -46,7 +46,7 @@ class GenerationRow:
 
 @dataclass(frozen=True, slots=True)
 class GenerationStep:
-    """What one step wrote: one token a row, with its logprob; and why rows ended with it."""
+    """Result of one step: a token per row with its logprob, and the finish reasons of the rows that ended."""
 
     rows: list[int]
     tokens: list[int]
@@ -63,31 +63,31 @@ class _Row:
 
     @property
     def longest(self) -> int:
-        """Tokens that the cache may come to hold of it; the last one is written and never read."""
+        """The most tokens of the row in the cache; the last one is never an input."""
         return len(self.new.context) + self.new.max_new_tokens - 1
 
 
 class ContinuousBatch:
-    """At most ``slots`` rows under way and ``waiting_max`` behind them, first come, first served.
+    """At most ``slots`` live rows and ``waiting_max`` waiting ones, first come, first served.
 
-    Whatever joins or leaves around it, a row's tokens have the logprobs that the model gives to them behind its text.
-    The version of a token is that of the parameters in place during the step that wrote it. After parameters were
-    replaced, ``refresh_cache`` computes keys and values of all live rows anew: then each logprob is exactly the one
-    that its version gives to the token behind its prefix. Without it the batch goes on with what older parameters
-    computed, as large engines do: a logprob is still exactly the one its token was drawn with, and belongs to the new
-    version's layers over the old one's keys and values, which no learner computes again; it sees a mismatch.
+    A row's logprobs do not depend on the rows beside it. The version of a token is that of the parameters during the
+    step that sampled it. After the parameters were replaced, ``refresh_cache`` recomputes keys and values of all live
+    rows: then each logprob is exactly that of its version given the token's prefix. Without it the batch continues on
+    the keys and values of older parameters, as large engines do: a logprob is still exactly the one that its token was
+    sampled with, but it mixes the new version's layers with the old one's keys and values, which no learner recomputes;
+    it sees a mismatch.
 
     Bounded: see ``cache_bytes_max``. A row that ends or is stopped frees its slot for the next step. Truncated
-    sampling (top-p, top-k) is left out on purpose: it renormalises, and no learner could recompute its logprobs.
+    sampling (top-p, top-k) is deliberately not supported: it renormalises, and no learner could recompute its logprobs.
     """
 
     def __init__(
         self, model: CausalLm, *, slots: int, waiting_max: int, tokens_per_pass: int, cache_bytes_max: int
     ) -> None:
-        """``tokens_per_pass``: of contexts, read in one step, padding included.
+        """``tokens_per_pass``: the most prefill tokens of one step, padding included.
 
         Raises:
-            ConfigError: the cache cannot hold one text of the model's context.
+            ConfigError: the cache is too small for one text of the model's context length.
         """
         self._model = model
         self._waiting_max = waiting_max
@@ -111,40 +111,41 @@ class ContinuousBatch:
 
     @property
     def num_rows(self) -> int:
-        """Rows that are not done."""
+        """The number of unfinished rows."""
         return len(self._rows)
 
     @property
     def num_live(self) -> int:
-        """Rows in slots; the others wait."""
+        """The number of rows in slots; the others wait."""
         return len(self._live)
 
     @property
     def cache_bytes(self) -> int:
-        """Keys and values in slots, as allocated now."""
+        """Bytes of keys and values allocated in slots."""
         return self._slots.num_bytes
 
     @property
     def cache_bytes_max(self) -> int:
-        """The most that keys and values take: the slots', those of waiting rows, a stem's, and those of one pass.
+        """The most bytes of keys and values: in slots, of waiting rows, of the stem, and of one pass.
 
-        A context that is read in parts is counted twice, as each part copies those before it.
+        A context that is prefilled in parts counts twice, as each part copies the ones before it.
         """
         contexts = (HELD_CONTEXTS_MAX + 3) * self._model.context_length
         contexts += STEM_COPIES_MAX * self._tokens_per_pass
         return self._slots.bytes_max + contexts * self._slots.bytes_per_token
 
     def check(self, row: GenerationRow) -> None:
-        """Whether a row can be written; reads nothing that changes.
+        """Check that a row can be generated; reads no mutable state.
 
         Raises:
-            RecordError: its context is empty or holds an unknown token, does not fit into the model's with what may
-                follow it, or nothing can be drawn as it asks.
+            RecordError: its context is empty or holds an unknown token, context and new tokens exceed the model's
+            context, or
+                its sampler settings are invalid.
         """
         if row.max_new_tokens < 1 or not 0.0 <= row.temperature < math.inf:
             raise RecordError(
-                f"Cannot write {row.max_new_tokens} tokens at temperature {row.temperature:g}",
-                fix="ask for at least one token at a temperature of 0 (greedy) or more",
+                f"Cannot generate {row.max_new_tokens} tokens at temperature {row.temperature:g}",
+                fix="use at least one token and a temperature of 0 (greedy) or more",
             )
         if not row.context or not 0 <= min(row.context) <= max(row.context) < self._model.vocabulary_size:
             raise RecordError(
@@ -159,20 +160,20 @@ class ContinuousBatch:
             )
 
     def add(self, rows: Sequence[GenerationRow]) -> list[int]:
-        """Rows to write, behind those that wait; their ids. All of them or none.
+        """Queue rows, all of them or none; returns their ids.
 
         Raises:
-            RecordError: one of them cannot be written (``check``).
-            BackpressureError: more would wait than ``waiting_max``; each row that ends makes room.
+            RecordError: one of them is invalid (``check``).
+            BackpressureError: more than ``waiting_max`` would wait; retry when rows have ended.
         """
         for row in rows:
             self.check(row)
         free = self._num_slots - len(self._live)
         if len(self._waiting) + len(rows) > self._waiting_max + free:
             raise BackpressureError(
-                f"{len(self._waiting)} texts wait to be written",
+                f"{len(self._waiting)} rows wait to be generated",
                 why=f"at most {self._waiting_max} may",
-                fix="ask again when some are done",
+                fix="retry when some are done",
             )
         added = [_Row(self._next_id + offset, row) for offset, row in enumerate(rows)]
         self._next_id += len(added)
@@ -184,7 +185,7 @@ class ContinuousBatch:
 
     @torch.inference_mode()
     def stop(self, row_id: int) -> None:
-        """Write no more of a row; its slot is free. A row that is done already is none of the batch's business."""
+        """Abort a row and free its slot. Finished rows are ignored."""
         row = self._rows.pop(row_id, None)
         if row is None:
             return
@@ -197,12 +198,12 @@ class ContinuousBatch:
 
     @torch.inference_mode()
     def step(self) -> GenerationStep:
-        """Read some of the contexts that wait, then write one token to each live row.
+        """Prefill some of the waiting contexts, then generate one token for each live row.
 
-        Rows that wait may find no slot, and a context may be longer than a pass, so a step can write nothing.
+        A step may generate nothing: slots may be full, and a context may be longer than a pass.
 
         Raises:
-            RecordError: the parameters in place give a row no distribution.
+            RecordError: the model's output for a row is no distribution.
         """
         hidden = [self._decode()] if self._live else []
         hidden += self._admit()
@@ -213,9 +214,9 @@ class ContinuousBatch:
 
     @torch.inference_mode()
     def refresh_cache(self) -> None:
-        """Compute keys and values of all live rows anew, under the parameters in place now; forget what is held.
+        """Recompute keys and values of all live rows with the current parameters; drop prefilled contexts.
 
-        A context is read once for all of its rows. It takes as long as reading all of it does.
+        A context is computed once for all of its rows. The cost is that of a full prefill.
         """
         self._reader.forget()
         self._held.clear()
@@ -230,12 +231,12 @@ class ContinuousBatch:
                 self._reread(read, rows[start : start + at_once])
 
     def keep_cache(self) -> None:
-        """The parameters were replaced and live rows keep their cache; those to come are read by the new ones."""
+        """Keep live rows' cache after a change of parameters; waiting contexts are prefilled with the new ones."""
         self._reader.forget()
         self._held.clear()
 
     def _reread(self, read: ReadContexts, rows: list[tuple[int, _Row]]) -> None:
-        """What is written of these rows is read behind their contexts, and all of it takes its place in their slots."""
+        """Compute the rows' generated tokens behind their contexts, and replace their slots' keys and values."""
         index_B = torch.tensor([index for index, _ in rows], device=self._model.device)
         cache = read.cache.rows(index_B)
         written = [row.written[:-1] for _, row in rows]
@@ -245,12 +246,12 @@ class ContinuousBatch:
         self._slots.replace([row.slot for _, row in rows if row.slot is not None], cache)
 
     def _decode(self) -> Tensor:
-        """Read each live row's last token; the hidden states (R, D) that its next one is drawn from."""
+        """Run each live row's last token; the hidden states (R, D) for its next one."""
         last_R = torch.tensor(self._last_N[: len(self._live)], device=self._model.device)
         return self._model.read(last_R[:, None], self._slots.begin())[:, 0]
 
     def _admit(self) -> list[Tensor]:
-        """Give slots to the first of those that wait, as far as they are free and contexts are read.
+        """Move the first waiting rows into free slots, as far as their contexts are prefilled.
 
         Returns the hidden states at the ends of their contexts, in the order of their slots.
         """
@@ -277,7 +278,7 @@ class ContinuousBatch:
         return hidden
 
     def _next_to_start(self) -> list[_Row]:
-        """Those that wait longest and would all fit into free slots at their full lengths."""
+        """The longest waiting rows that fit into free slots at their full lengths."""
         free = self._num_slots - len(self._live)
         candidates = list(islice(self._waiting, free))
         live = max((row.longest for row in self._live), default=0)
@@ -293,7 +294,7 @@ class ContinuousBatch:
         return fitting
 
     def _start(self, read: ReadContexts | None, rows: list[tuple[_Row, int]]) -> list[Tensor]:
-        """The first of those that wait are live, their contexts' cache copied into the next slots."""
+        """Make the first waiting rows live: copy their contexts' cache into the next slots."""
         if read is None:
             return []
         indices = [index for _, index in rows]
@@ -313,7 +314,7 @@ class ContinuousBatch:
             del self._num_waiting_of[row.new.context]
 
     def _release(self) -> None:
-        """Keep what is read of the first contexts that more rows wait for, and nothing else."""
+        """Keep the prefilled cache only of the first contexts that more rows wait for."""
         wanted = [context for context in self._held if context in self._num_waiting_of]
         kept: dict[Context, tuple[ReadContexts, int]] = {}
         for context in wanted[:HELD_CONTEXTS_MAX]:
@@ -343,7 +344,7 @@ class ContinuousBatch:
         logprobs = logprobs_R.cpu().numpy()
         if not np.isfinite(logprobs).all():
             raise RecordError(
-                "The policy gives no distribution over tokens",
+                "The policy's output is no distribution over tokens",
                 why="its activations are not finite: the update diverged",
                 fix="lower the learning rate and start from an earlier checkpoint",
             )

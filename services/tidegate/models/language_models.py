@@ -1,6 +1,6 @@
-"""The model and the tokenizer that a run file's policy asks for: one literal table each, by the policy's kind.
+"""Opens the model and the tokenizer of a run file's policy: one literal table, by the policy's kind.
 
-Actor and learner open the same ones from it. Libraries are imported when their kind is asked for, so that a run with
+Actor and learner open the same ones from it. Libraries are imported when their kind is opened, so that a run with
 ``char_lm`` needs no transformers.
 """
 
@@ -18,7 +18,7 @@ from tidegate.models.tokenizer import Tokenizer
 
 
 class LoraPolicy(Protocol):
-    """What ``policy.lora`` says."""
+    """The run file's ``policy.lora``."""
 
     @property
     def rank(self) -> int:
@@ -37,7 +37,7 @@ class LoraPolicy(Protocol):
 
 
 class LanguagePolicy(Protocol):
-    """What the run file's ``policy`` says of a language model."""
+    """The run file's ``policy`` of a language model."""
 
     @property
     def kind(self) -> str:
@@ -64,7 +64,7 @@ class LanguagePolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpeningOptions:
-    """``trains``: whether parameters have gradients. ``generator``: what is new is drawn from it."""
+    """``trains``: whether parameters have gradients. ``generator``: initialises new parameters."""
 
     trains: bool
     cache_dir: Path
@@ -79,7 +79,7 @@ def open_language_model(
     cache_dir: Path | None = None,
     generator: torch.Generator | None = None,
 ) -> CausalLm:
-    """The policy's model on ``device``; ``cache_dir`` (else ``CACHE_DIR``) keeps a converted one.
+    """The policy's model on ``device``; ``cache_dir`` (else ``CACHE_DIR``) caches a converted one.
 
     Raises:
         ConfigError: there is no such model, or a library is missing.
@@ -130,8 +130,8 @@ def _transformers_lm(policy: LanguagePolicy, options: OpeningOptions, device: to
         lora_alpha=policy.lora.alpha,
         lora_targets=policy.lora.targets,
         value_head=policy.value_head,
-        # On a core the fused kernel's way back takes a fifth of a training step: SmolLM2 with adapters, 32 completions
-        # of 12 tokens, took 5.9 s with it and 4.5 s without in bfloat16, 6.6 s and 5.9 s in float32.
+        # On a CPU core the fused kernel's backward pass takes a fifth of a training step: SmolLM2 with adapters, 32
+        # completions of 12 tokens, took 5.9 s with it and 4.5 s without in bfloat16, 6.6 s and 5.9 s in float32.
         attention="eager" if device.type == "cpu" else "auto",
     )
     return TransformersLm(spec, trains=options.trains, generator=options.generator).to(device)
@@ -146,7 +146,7 @@ def _transformers_tokenizer(policy: LanguagePolicy, cache_dir: Path) -> Tokenize
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """How the model and the tokenizer of a kind of policy are opened."""
+    """Functions that open the model and the tokenizer of a kind of policy."""
 
     model: Callable[[LanguagePolicy, OpeningOptions, torch.device], CausalLm]
     tokenizer: Callable[[LanguagePolicy, Path], Tokenizer]

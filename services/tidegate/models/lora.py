@@ -1,6 +1,6 @@
 """Low-rank adapters on the linear layers of a frozen network, after Hu 2021; the layers are peft's.
 
-An adapter adds ``B(A(x)) * alpha / rank`` to what its layer gives. B starts at zero, so a fresh one changes nothing.
+An adapter adds ``B(A(x)) * alpha / rank`` to its layer's output. B starts at zero, so a fresh one changes nothing.
 """
 
 from collections.abc import Generator
@@ -16,7 +16,7 @@ from tidegate.core.errors import ConfigError
 
 ADAPTER = "default"
 
-# Of the initial A, as linear layers themselves begin.
+# Of the initial A, as in torch's linear layers.
 A_SLOPE: float = 5.0**0.5
 
 
@@ -28,11 +28,11 @@ def add_adapters(
     targets: tuple[str, ...],
     generator: torch.Generator | None,
 ) -> dict[str, Tensor]:
-    """Give the layers named in ``targets`` adapters, in place; the float32 parameters that they have, by name.
+    """Add adapters to the layers named in ``targets``, in place; returns their float32 parameters by name.
 
-    Without targets every linear layer but the head gets one. Names are those of the layers as the network has them,
-    followed by ``lora_A.weight`` or ``lora_B.weight``: what other programs read as an adapter's file once they stand
-    behind ``base_model.model.``. The rest of the network is frozen. A is drawn from ``generator`` (torch's global one
+    Without targets every linear layer but the head gets one. Names are those of the network's layers,
+    followed by ``lora_A.weight`` or ``lora_B.weight``: with the prefix ``base_model.model.`` other programs read them
+    as an adapter file. The rest of the network is frozen. A is drawn from ``generator`` (torch's global one
     without).
 
     Raises:
@@ -40,7 +40,7 @@ def add_adapters(
     """
     settings = LoraConfig(
         r=rank,
-        lora_alpha=cast("int", alpha),  # any number will do, whatever its annotation says
+        lora_alpha=cast("int", alpha),  # any number works, despite its annotation
         target_modules=list(targets) or "all-linear",
         bias="none",
     )
@@ -61,7 +61,7 @@ def add_adapters(
 
 @contextmanager
 def adapters_off(network: nn.Module) -> Generator[None, None, None]:
-    """Inside of it the network is the one from before ``add_adapters``."""
+    """A context in which the adapters are disabled."""
     layers = [module for module in network.modules() if isinstance(module, BaseTunerLayer)]
     for layer in layers:
         layer.enable_adapters(enabled=False)
@@ -73,13 +73,13 @@ def adapters_off(network: nn.Module) -> Generator[None, None, None]:
 
 
 def _check_targets(network: nn.Module, targets: tuple[str, ...]) -> None:
-    """Peft is content with one target that is found; a misspelt second one would be left out without a word."""
+    """Check every target: peft accepts the list if one exists, and silently ignores a misspelt one."""
     modules = dict(cast("Any", network).named_modules())
     linear: list[str] = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
     for target in targets:
         if not any(name == target or name.endswith(f".{target}") for name in linear):
             raise ConfigError(
-                f"policy.lora.targets names {target!r}, and no linear layer of the model is called so",
+                f"policy.lora.targets names {target!r}, and the model has no linear layer of that name",
                 why=f"they are {', '.join(sorted({name.rsplit('.', 1)[-1] for name in linear}))}",
                 fix="use some of these names, or leave the list empty for all of them but the head",
             )

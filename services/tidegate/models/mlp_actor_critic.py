@@ -1,9 +1,9 @@
-"""Two small networks beside each other: a policy over discrete actions, and a value.
+"""Two small networks: a policy over discrete actions, and a value.
 
 The maths is written once and runs under numpy in actors, which never load torch, and under torch in the learner: the
 caller passes the module (``xp``) that its arrays belong to. Parameters are one flat dict of float32 arrays by name,
-which is what is published. The two networks share nothing, so that an actor computes half, and a value that is still
-wrong does not spoil the policy's features.
+as published. The two networks share nothing, so that an actor computes only one, and an inaccurate value does not
+distort the policy's features.
 
 Shapes: B observations, O their size, A actions.
 """
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 ArrayT = TypeVar("ArrayT", NDArray[np.float32], "Tensor")
 
-# Orthogonal layers keep the scale of what passes through tanh; a nearly uniform first policy explores, and a policy
-# that starts out sure of itself takes thousands of steps to unlearn (Andrychowicz 2021, section 3.2).
+# Orthogonal layers keep the scale of activations through tanh; a nearly uniform initial policy explores, and a
+# confident one takes thousands of steps to unlearn (Andrychowicz 2021, section 3.2).
 HIDDEN_GAIN: float = 2.0**0.5
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
 
 
 class ArrayModule(Protocol):
-    """What of numpy and torch the networks need."""
+    """The functions of numpy and torch that the networks use."""
 
     @property
     def tanh(self) -> Any:
@@ -41,11 +41,10 @@ class ArrayModule(Protocol):
 
 
 class MlpSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a policy sees, does, and how large it is.
+    """Observations, actions and size of a policy.
 
-    ``hidden``: units of each tanh layer, of either network. ``input_scale``: what each component of an observation
-    is multiplied by, to bring it near ±1; components that stay much smaller are learnt late. Empty leaves all as they
-    are.
+    ``hidden``: units of each tanh layer, of either network. ``input_scale``: factor of each component of an
+    observation, to bring it near ±1; much smaller components are learnt late. Empty scales none.
 
     Raises:
         ConfigError: a size is not positive, or ``input_scale`` has another length than the observation.
@@ -57,13 +56,13 @@ class MlpSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_scale: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no network can be built from."""
+        """Check the sizes."""
         if min(self.observation_size, self.num_actions, *self.hidden) < 1:
             raise ConfigError(f"An mlp_actor_critic policy needs positive sizes, not {self}")
         if self.input_scale and len(self.input_scale) != self.observation_size:
             raise ConfigError(
                 f"input_scale has {len(self.input_scale)} factors for observations of {self.observation_size}",
-                fix="give one factor a component, or none at all",
+                fix="give one factor per component, or none",
             )
 
 
@@ -97,12 +96,12 @@ def _orthogonal(shape: tuple[int, ...], rng: np.random.Generator, *, gain: float
     num_inputs, num_units = shape
     normal = rng.standard_normal((max(shape), min(shape)))
     basis, triangle = np.linalg.qr(normal)
-    basis = basis * np.sign(np.diag(triangle))  # without it QR prefers some rotations
+    basis = basis * np.sign(np.diag(triangle))  # otherwise QR is biased towards some rotations
     return (gain * (basis if num_inputs >= num_units else basis.T)).astype(np.float32)
 
 
 def check_params(spec: MlpSpec, params: Mapping[str, Array]) -> None:
-    """Whether ``params`` are the parameters of this network.
+    """Check that ``params`` are the parameters of this network.
 
     Raises:
         RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
@@ -148,7 +147,7 @@ def forward(params: Mapping[str, ArrayT], observations: ArrayT, xp: ArrayModule)
 
 def _network(name: str, params: Mapping[str, ArrayT], observations: ArrayT, xp: ArrayModule) -> ArrayT:
     last_layer = (len(params) - 1) // 4 - 1  # two arrays a layer, two networks, one scale
-    hidden: Any = observations * params["input_scale"]  # numpy's stubs take every product for float64
+    hidden: Any = observations * params["input_scale"]  # numpy's stubs type every product as float64
     for layer in range(last_layer):
         hidden = xp.tanh(hidden @ params[f"{name}.{layer}.weight"] + params[f"{name}.{layer}.bias"])
     return hidden @ params[f"{name}.{last_layer}.weight"] + params[f"{name}.{last_layer}.bias"]
@@ -157,9 +156,9 @@ def _network(name: str, params: Mapping[str, ArrayT], observations: ArrayT, xp: 
 def sample_actions(
     logits_BA: NDArray[np.float32], rng: np.random.Generator
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """One action a row, drawn as the softmax of its logits says, and its logprob; both (B,).
+    """Sample one action per row from the softmax of its logits, and its logprob; both (B,).
 
-    By the inverse of the cumulative distribution: one uniform number a row. An action of probability 0 is never drawn.
+    By inverse transform: one uniform number per row. An action of probability 0 is never sampled.
     """
     shifted_BA = logits_BA - logits_BA.max(axis=1, keepdims=True)
     cumulative_BA = np.exp(shifted_BA).cumsum(axis=1)

@@ -1,4 +1,4 @@
-"""Which folder a policy's ``path`` means, whether a model can be in it, and what tells it from others. No torch."""
+"""Resolves a policy's ``path`` to a model folder, checks it, and computes its digest. No torch."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,7 +8,7 @@ import xxhash
 from tidegate.core.errors import ConfigError
 from tidegate.models.smollm2 import SMOLLM2, make_smollm2_folder
 
-# Where converted models are kept, relative to the working folder, for who was told no other place.
+# Default cache of converted models, relative to the working folder.
 CACHE_DIR = Path(".tidegate/cache")
 
 LIBRARIES = ("transformers", "peft")
@@ -18,10 +18,10 @@ DIGEST_BLOCK_BYTES = 1 << 22
 
 
 def pretrained_folder(path: str, *, cache_dir: Path | None = None) -> Path:
-    """The folder that ``policy.path`` means; ``smollm2`` is made if it is not there yet.
+    """The folder of ``policy.path``; ``smollm2`` is created if missing.
 
     Raises:
-        ConfigError: nothing is named, or a library is missing.
+        ConfigError: the path is empty, or a library is missing.
     """
     missing = next((name for name in LIBRARIES if find_spec(name) is None), None)
     if missing is not None:
@@ -38,7 +38,7 @@ def pretrained_folder(path: str, *, cache_dir: Path | None = None) -> Path:
 
 
 def check_folder(folder: Path) -> None:
-    """Whether a folder can hold a model.
+    """Check that a folder can hold a model.
 
     Raises:
         ConfigError: it is missing, or has no config or no safetensors.
@@ -46,27 +46,27 @@ def check_folder(folder: Path) -> None:
     if not (folder / CONFIG_FILE).is_file() or not any(folder.glob(WEIGHTS_PATTERN)):
         raise ConfigError(
             f"policy.path {folder} is no folder of a pretrained model",
-            why=f"{CONFIG_FILE} and weights as {WEIGHTS_PATTERN} are looked for there",
+            why=f"it has no {CONFIG_FILE} or no weights ({WEIGHTS_PATTERN})",
             fix="set policy.path to such a folder, which actors and learner can all read, or to smollm2",
         )
 
 
 def base_digest(kind: str, *, path: str, lora_rank: int) -> str:
-    """What tells the model that a policy's adapters are put on; empty for a policy without, which is all weights.
+    """The digest of the model that a policy's adapters belong to; empty for a policy without adapters.
 
     ``kind``, ``path`` and ``lora_rank`` are the run file's ``policy``.
 
-    The learner publishes it and actors hold it against their own, as adapters fit any base of the same size and mean
-    nothing on another one.
+    The learner publishes it and actors compare it with their own: adapters fit any base of the same size but are valid
+    on one.
 
     Raises:
-        ConfigError: ``path`` names no model.
+        ConfigError: ``path`` holds no model.
     """
     return folder_digest(pretrained_folder(path)) if kind == "transformers" and lora_rank else ""
 
 
 def folder_digest(folder: Path) -> str:
-    """What tells one pretrained model from another: its config's and its weights' bytes, as 32 hex digits.
+    """Digest of a pretrained model's config and weights, as 32 hex digits.
 
     Reads the whole folder, at some 5 GB/s once it is in memory.
 

@@ -1,4 +1,4 @@
-"""Parameters as the arrays that are published, and back: float32 by name, all of them or none."""
+"""Converts parameters to published arrays and back: float32 by name, all of them or none."""
 
 from collections.abc import Mapping
 
@@ -11,13 +11,13 @@ from tidegate.core.records import Array
 
 
 def copied_arrays(parameters: Mapping[str, Tensor]) -> dict[str, Array]:
-    """A copy of the parameters as float32 arrays, which no later training changes."""
+    """A copy of the parameters as float32 arrays, independent of later training."""
     # NumPy has no bfloat16, and `numpy()` alone would share memory.
     return {name: tensor.detach().float().cpu().numpy().copy() for name, tensor in parameters.items()}
 
 
 def check_fit(own: Mapping[str, Tensor], arrays: Mapping[str, Array], *, model: str) -> None:
-    """Whether ``arrays`` can take the place of ``own``, the parameters of what ``model`` says.
+    """Check that ``arrays`` fit ``own``, the parameters of ``model`` (a description for the error).
 
     Raises:
         RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
@@ -44,7 +44,7 @@ def check_fit(own: Mapping[str, Tensor], arrays: Mapping[str, Array], *, model: 
 
 @torch.no_grad()
 def copy_into(own: Mapping[str, Tensor], arrays: Mapping[str, Array]) -> None:
-    """Write ``arrays``, checked before, into the parameters in place, in whatever precision those are kept."""
+    """Copy checked ``arrays`` into the parameters in place, in the parameters' dtype."""
     for name, tensor in own.items():
         # Arrays of a shared or memory-mapped file may be read-only, which `from_numpy` warns of.
         tensor.copy_(torch.tensor(arrays[name]))

@@ -1,6 +1,7 @@
-"""Reading contexts before the first token is written behind them, a bounded number of tokens a pass.
+"""Prefill: computes the cache of contexts, with a bounded number of tokens per pass.
 
-What many contexts begin with (instructions, examples) is their stem: read once, and each of them only from there on.
+The stem is a common prefix of many contexts (instructions, examples): it is computed once, and each context from its
+end.
 
 Shapes: G contexts, P tokens of the longest, D width.
 """
@@ -15,27 +16,27 @@ from torch import Tensor
 
 from tidegate.models.causal_lm import CausalLm, KvCache
 
-# Any token would do: nobody reads what is computed of padding.
+# Any token: outputs of padding are never read.
 PAD = 0
 
 Context = tuple[int, ...]
 
-# A shorter beginning is read again faster than it is copied.
+# Recomputing a shorter prefix is faster than copying it.
 STEM_TOKENS_MIN = 16
-# Each context of a pass has a copy of the stem: so many times the tokens that a pass reads are held at most.
+# Each context of a pass has a copy of the stem: the bound on cached tokens, as a multiple of a pass's tokens.
 STEM_COPIES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadContexts:
-    """Contexts that were read together: the cache of each, and the hidden state at its last token."""
+    """Prefilled contexts: their cache, and the hidden state at each last token."""
 
     contexts: tuple[Context, ...]
     cache: KvCache
     hidden_GD: Tensor
 
     def alone(self, index: int) -> "ReadContexts":
-        """One of them, which keeps nothing of the others alive."""
+        """One of the contexts, without references to the others' memory."""
         num_tokens = len(self.contexts[index])
         rows = slice(index, index + 1)
         cache = KvCache(
@@ -48,22 +49,22 @@ class ReadContexts:
 
 
 class ContextReader:
-    """Reads what it is asked for pass by pass; a context longer than a pass is read in parts, alone.
+    """Prefills contexts pass by pass; a context longer than a pass is prefilled in parts, alone.
 
-    Holds the cache of at most one context that is partly read, which the pass that ends it or another order frees, and
-    of one stem, which another one takes the place of.
+    Holds the cache of at most one partly prefilled context, until it is complete or another one is requested first,
+    and of one stem, until another stem replaces it.
     """
 
     def __init__(self, model: CausalLm, *, tokens_per_pass: int) -> None:
-        """``tokens_per_pass``: padding counts as well."""
-        assert tokens_per_pass > 0, "a pass reads something"
+        """``tokens_per_pass``: padding included."""
+        assert tokens_per_pass > 0, "a pass has at least one token"
         self._model = model
         self._tokens_per_pass = tokens_per_pass
         self._partly: tuple[Context, KvCache] | None = None
         self._stem: tuple[Context, KvCache] | None = None
 
     def read_next(self, wanted: Sequence[Context]) -> ReadContexts | None:
-        """One pass over the first of ``wanted`` (all different, none empty); None if none of them is whole yet."""
+        """One pass over the first of ``wanted`` (distinct, none empty); None if none of them is complete yet."""
         if self._partly is not None and self._partly[0] != wanted[0]:
             self._partly = None
         known = self._known_of(wanted[0])
@@ -91,7 +92,7 @@ class ContextReader:
         return self._read_whole(tuple(together), known=known)
 
     def read_alike(self, contexts: Sequence[Context]) -> Iterator[ReadContexts]:
-        """All of them, those of one length together: without padding, so that more may be read behind them."""
+        """Prefill all contexts, grouped by length: without padding, so that tokens can be appended."""
         by_length: dict[int, list[Context]] = {}
         for context in contexts:
             by_length.setdefault(len(context), []).append(context)
@@ -104,11 +105,11 @@ class ContextReader:
                     yield read
 
     def forget(self) -> None:
-        """Whatever was read was read by other parameters."""
+        """Drop the stem and the partly prefilled context, after a change of parameters."""
         self._partly = self._stem = None
 
     def _known_of(self, context: Context) -> int:
-        """How many tokens of a context the stem has read; all but its last one at most, 0 where it is not worth it."""
+        """Tokens of a context that the stem covers; all but its last one at most, 0 where copying does not pay."""
         if self._stem is None:
             return 0
         shared = min(num_shared(context, self._stem[0]), len(context) - 1)
@@ -119,14 +120,14 @@ class ContextReader:
         self._stem = (stem, cache)
 
     def _beginning(self, known: int, *, num_rows: int) -> KvCache | None:
-        """What the stem has read of each row, ``known`` tokens."""
+        """The stem's cache for each row, ``known`` tokens."""
         if not known:
             return None
-        assert self._stem is not None, "tokens are known of a stem"
+        assert self._stem is not None, "known tokens come from a stem"
         return beginning_of(self._stem[1], num_tokens=known, num_rows=num_rows)
 
     def _read_whole(self, contexts: tuple[Context, ...], *, known: int) -> ReadContexts:
-        """``known``: tokens of each that stand in the stem."""
+        """``known``: tokens of each context that the stem covers."""
         tokens_GP, lengths_G = padded([context[known:] for context in contexts], device=self._model.device)
         stem = self._beginning(known, num_rows=len(contexts))
         hidden_GPD, cache = self._model(tokens_GP, cache=stem, lengths_B=lengths_G)
@@ -149,7 +150,7 @@ class ContextReader:
 
 
 def num_shared(left: Sequence[int], right: Sequence[int]) -> int:
-    """Tokens that two texts begin with alike."""
+    """Length of the common prefix of two texts."""
     return next(
         (place for place, (one, other) in enumerate(zip(left, right, strict=False)) if one != other),
         min(len(left), len(right)),
@@ -157,7 +158,7 @@ def num_shared(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def beginning_of(cache: KvCache, *, num_tokens: int, num_rows: int) -> KvCache:
-    """The first tokens of the one text in a cache, for each of so many rows."""
+    """The first tokens of a cache's single text, repeated for ``num_rows`` rows."""
     return KvCache(
         keys=tuple(layer[:, :, :num_tokens].expand(num_rows, -1, -1, -1) for layer in cache.keys),
         values=tuple(layer[:, :, :num_tokens].expand(num_rows, -1, -1, -1) for layer in cache.values),

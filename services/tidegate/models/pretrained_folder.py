@@ -1,6 +1,6 @@
 """A pretrained model's folder (config, safetensors) as a network.
 
-Nothing in the folder is run: no code of its own, no pickled weights, and nothing is fetched from anywhere.
+Nothing in the folder is executed: no code, no pickled weights, and nothing is downloaded.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from transformers.utils import logging as transformers_logging
 from tidegate.core.errors import ConfigError
 from tidegate.models.model_folder import check_folder
 
-# What the head made of the last hidden state may differ from the network's own logits by rounding: measured below 1e-5
-# in float32 on logits of size 10.
+# Tolerance between the head's logits of the last hidden state and the network's own: rounding measured below 1e-5 in
+# float32 on logits of size 10.
 HEAD_TOLERANCE = 1e-3
-# Read once at load to compare the two; any ids do, as long as they are in the vocabulary.
+# Input of that comparison at load; any ids of the vocabulary.
 PROBE_TOKENS = (0, 1, 2, 3)
 
 
@@ -28,7 +28,7 @@ class Pretrained:
     """The parts of a loaded model.
 
     ``network``: all of it. ``body``: its layers, from token ids to the last hidden state, normalised. ``head``: the
-    linear layer that makes logits of that. ``context_length``: tokens that its positions reach. ``vocabulary_size``:
+    linear layer from it to logits. ``context_length``: the most positions. ``vocabulary_size``:
     rows of the head, padding rows included.
     """
 
@@ -48,10 +48,10 @@ def load_pretrained(
 
     Raises:
         ConfigError: there is no such folder, it is no causal language model in safetensors, its context is shorter than
-            ``context_length``, or it is of a kind whose layers or head this platform would compute wrongly.
+            ``context_length``, or its layers or head are of an unsupported kind.
     """
     check_folder(folder)
-    # Bars of progress have no place in a service's log.
+    # No progress bars in a service's log.
     cast("Any", transformers_logging).disable_progress_bar()
     try:
         network: Any = cast("Any", AutoModelForCausalLM).from_pretrained(
@@ -89,7 +89,7 @@ def load_pretrained(
 
 
 def _check_layers(config: Any, *, folder: Path, context_length: int) -> None:
-    """The cache keeps all keys of all layers; a window wider than any context makes no difference to it."""
+    """Reject layers without full attention: the cache keeps all keys. A window above the context length is fine."""
     for layer in DynamicCache(config=config).layers:
         window = getattr(layer, "sliding_window", None)
         if not hasattr(layer, "keys") or (window is not None and window < context_length):
@@ -103,14 +103,14 @@ def _check_layers(config: Any, *, folder: Path, context_length: int) -> None:
 
 @torch.no_grad()
 def _check_head(pretrained: Pretrained, *, folder: Path) -> None:
-    """Some architectures scale or cap what their head gives, which reading the head alone would leave out."""
+    """Reject architectures that scale or cap their head's output, which using the head alone would omit."""
     tokens = torch.tensor([PROBE_TOKENS], device=pretrained.head.weight.device)
     hidden: Tensor = pretrained.body(input_ids=tokens, use_cache=False).last_hidden_state
     whole: Tensor = pretrained.network(input_ids=tokens, use_cache=False).logits
     difference = float((whole - F.linear(hidden, pretrained.head.weight)).abs().max())
     if difference > HEAD_TOLERANCE * max(1.0, float(whole.abs().max())):
         raise ConfigError(
-            f"The logits of {folder} are not what its head makes of its last hidden state",
+            f"The logits of {folder} are not its head's output for the last hidden state",
             why=f"they differ by {difference:.3g}: the architecture scales, caps or shifts them",
             fix="use a model whose head is a plain linear layer without bias, such as Llama, Qwen, Mistral or SmolLM",
         )

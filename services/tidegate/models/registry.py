@@ -1,7 +1,7 @@
-"""Which network reads which environment: one literal table.
+"""The network of each environment: one literal table.
 
 Actor and learner build the same network from it without opening an environment. A new environment for
-``mlp_actor_critic`` is a line here; ``policy.hidden`` of the run file says how large its network is.
+``mlp_actor_critic`` is a line here; ``policy.hidden`` of the run file sets the network's size.
 """
 
 import msgspec
@@ -24,8 +24,8 @@ def mlp_spec(env: str, *, hidden: tuple[int, ...]) -> MlpSpec:
     """
     if env not in MLP_SPECS:
         raise ConfigError(
-            f"No mlp_actor_critic policy is known for the environment {env!r}",
-            why=f"models/registry.py knows {', '.join(sorted(MLP_SPECS))}",
+            f"There is no mlp_actor_critic policy for the environment {env!r}",
+            why=f"models/registry.py has {', '.join(sorted(MLP_SPECS))}",
             fix="use one of them, or add a line with the size of its observations and its actions",
         )
     return msgspec.structs.replace(MLP_SPECS[env], hidden=hidden)

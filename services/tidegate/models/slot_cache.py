@@ -1,7 +1,7 @@
-"""Keys and values of the texts being written, in slots that are allocated once and written in place.
+"""Keys and values of the live rows, in slots that are allocated once and written in place.
 
-The live rows are always the first slots, so a pass reads views and computes no row that has left: a row that leaves is
-replaced by the last one. Rows stand at positions of their own; attention runs over the longest one's length.
+The live rows are always the first slots, so a pass uses views and computes no finished row: the last row replaces a
+finished one. Each row has its own position; attention runs over the longest row's length.
 
 Shapes: N slots, R live rows, H key-value heads, S tokens a slot has room for, D width of all heads.
 """
@@ -15,22 +15,22 @@ from torch import Tensor
 from tidegate.core.errors import ConfigError
 from tidegate.models.causal_lm import KvCache
 
-# Tokens a slot has room for at first; room grows by doubling, so all copying together is less than one last copy.
+# Initial tokens per slot; capacity doubles, so all copies together cost less than the last one.
 ROOM_MIN = 32
 
 
 class SlotCache:
-    """The cache of a batch whose rows come and go.
+    """The cache of a batch with changing rows.
 
-    Bounded: ``slots`` rows, and ``bytes_max`` of keys and values; while room grows, one layer stands there twice.
-    ``drop`` frees a slot. Memory is kept once allocated, as the next rows need it.
+    Bounded: ``slots`` rows, and ``bytes_max`` of keys and values; while it grows, one layer exists twice. ``drop``
+    frees a slot. Allocated memory is kept for the next rows.
     """
 
     def __init__(self, like: KvCache, *, slots: int, context_length: int, bytes_max: int) -> None:
         """Nothing is allocated before the first row. ``like``: any cache of the model, for its layers' shapes.
 
         Raises:
-            ConfigError: not even one text of the model's context fits into ``bytes_max``.
+            ConfigError: one text of the model's context length does not fit into ``bytes_max``.
         """
         self._keys = [layer.new_zeros((0, layer.shape[1], 0, layer.shape[3])) for layer in like.keys]
         self._values = [layer.new_zeros((0, layer.shape[1], 0, layer.shape[3])) for layer in like.values]
@@ -44,7 +44,7 @@ class SlotCache:
             raise ConfigError(
                 f"A cache of {bytes_max} bytes holds {self._tokens_max} tokens of this model",
                 why=f"one text may have {context_length}, of {self.bytes_per_token} bytes each",
-                fix="lower policy.context_length, or give the cache more",
+                fix="lower policy.context_length, or raise the cache's size",
             )
         self._lengths_N = np.zeros(slots, dtype=np.int64)
         self._device = like.keys[0].device
@@ -54,37 +54,37 @@ class SlotCache:
 
     @property
     def lengths(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Tokens read of each live row (R,): the position of the next one."""
+        """Cached tokens of each live row (R,): the position of the next one."""
         return self._lengths_N[: self.num_rows]
 
     @property
     def bytes_max(self) -> int:
-        """What keys and values take at most."""
+        """The most bytes of keys and values."""
         return self._tokens_max * self.bytes_per_token
 
     @property
     def num_bytes(self) -> int:
-        """What is allocated now."""
+        """The allocated bytes."""
         return sum(layer.nbytes for layer in (*self._keys, *self._values))
 
     def has_room(self, num_rows: int, *, longest: int) -> bool:
-        """Whether so many rows fit when the longest of them has read ``longest`` tokens."""
+        """Whether ``num_rows`` rows fit when the longest of them has ``longest`` tokens."""
         return num_rows <= self._slots and num_rows * self._room(longest) <= self._tokens_max
 
     def append(self, cache: KvCache, index: Sequence[int], *, lengths: Sequence[int]) -> None:
-        """Rows ``index`` of a cache (which may repeat) become live in the next slots, ``lengths`` tokens of each."""
+        """Copy rows ``index`` of a cache (which may repeat), ``lengths`` tokens of each, into the next slots."""
         start, stop = self.num_rows, self.num_rows + len(index)
         self.num_rows = stop
         self._lengths_N[start:stop] = lengths
         self._write(cache, slice(start, stop), index, longest=max(lengths))
 
     def replace(self, slots: Sequence[int], cache: KvCache) -> None:
-        """Live slots take the keys and values of a cache's rows, computed anew for the same tokens."""
+        """Replace the keys and values of live slots by a cache's rows, recomputed for the same tokens."""
         longest = int(self._lengths_N[list(slots)].max())
         self._write(cache, torch.tensor(slots, device=self._device), range(len(slots)), longest=longest)
 
     def drop(self, slots: Sequence[int]) -> list[tuple[int, int]]:
-        """Free live slots; (source, target) of the rows that moved, for what else is kept by slot."""
+        """Free live slots; returns (source, target) of the moved rows, for other state by slot."""
         remaining = self.num_rows - len(slots)
         gone = set(slots)
         targets = [slot for slot in slots if slot < remaining]
@@ -100,11 +100,11 @@ class SlotCache:
         return list(zip(sources, targets, strict=True))
 
     def begin(self) -> "SlotAttentionContext":
-        """A pass that reads one more token of each live row, which then counts as read."""
+        """Start a pass over one more token of each live row."""
         lengths_R = self.lengths
         longest = int(lengths_R.max())
         self._grow(longest + 1)
-        # The copy is needed: the lengths below change while the pass is under way.
+        # The copy is needed: the lengths below change during the pass.
         positions_R = torch.tensor(lengths_R, device=self._device)
         mask = None
         if int(lengths_R.min()) < longest:
@@ -120,7 +120,7 @@ class SlotCache:
         )
 
     def _write(self, cache: KvCache, slots: Tensor | slice, index: Sequence[int], *, longest: int) -> None:
-        """What stands behind a row's own length is padding, which nobody reads before it is written over."""
+        """Copy rows of a cache into slots; beyond a row's length is padding, masked until it is overwritten."""
         self._grow(longest)
         rows = torch.tensor(index, device=self._device)
         width = min(longest, cache.keys[0].shape[2])
@@ -135,9 +135,9 @@ class SlotCache:
         return min(room, self._context_length)
 
     def _grow(self, num_tokens: int) -> None:
-        """Room for the live rows and for texts of ``num_tokens``, in as many slots as the bound then leaves.
+        """Grow or shrink to texts of ``num_tokens``, with as many slots as the bound allows.
 
-        Near the bound, many short rows after few long ones take the room back.
+        Near the bound, many short rows after few long ones shrink the capacity per slot.
         """
         num_slots, _, room, _ = self._keys[0].shape
         longest = max(num_tokens, int(self.lengths.max()))
@@ -145,10 +145,10 @@ class SlotCache:
             return
         room = self._room(longest)
         num_slots = min(self._slots, self._tokens_max // room)
-        assert self.num_rows <= num_slots, "has_room is asked before rows are appended"
+        assert self.num_rows <= num_slots, "call has_room before appending rows"
         for layers in (self._keys, self._values):
             for position, layer in enumerate(layers):
-                # Zeros and not whatever was there: masked keys have no weight, and nothing times NaN is NaN.
+                # Zeros, not uninitialised memory: masked keys have weight 0, and 0 times NaN is NaN.
                 grown = layer.new_zeros((num_slots, layer.shape[1], room, layer.shape[3]))
                 kept, width = min(num_slots, layer.shape[0]), min(room, layer.shape[2])
                 grown[:kept, :, :width] = layer[:kept, :, :width]
@@ -156,7 +156,7 @@ class SlotCache:
 
 
 class SlotAttentionContext:
-    """A ``Reading`` of one token a live row; keys and values are written into the slots, and read as views of them."""
+    """An ``AttentionContext`` of one token per live row; keys and values are written into slots and used as views."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class SlotAttentionContext:
         self.mask = mask
 
     def extend(self, layer: int, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Each row's token at its own position, and all that its queries may see."""
+        """Write each row's token at its own position; returns all keys and values."""
         return (
             self._written(self._keys[layer], keys_BHTD),
             self._written(self._values[layer], values_BHTD),

@@ -1,22 +1,22 @@
-"""What engines and learners ask of a tokenizer: text to token ids and back, and what a turn is made of."""
+"""The interface of a tokenizer: text to token ids and back, and the markup of turns."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class Tokenizer(Protocol):
-    """Text as tokens. The same text always gives the same ids."""
+    """Encodes text as tokens. The same text always gives the same ids."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Tokens that end a turn: the policy chose to stop. They belong to the completion and are trained."""
+        """Tokens with which the policy ends a turn. They belong to the completion and are trained."""
         ...
 
     def encode_prompt(self, prompt: str) -> list[int]:
-        """What the model reads before its first token; never empty.
+        """The tokens before the model's first one; never empty.
 
         ``prompt`` is plain text, or a JSON list of chat messages ({"role", "content"}) where the model has a chat
-        template; a plain text is then one message of the user.
+        template; plain text is then one user message.
 
         Raises:
             RecordError: it cannot be encoded.
@@ -24,9 +24,9 @@ class Tokenizer(Protocol):
         ...
 
     def encode_reply(self, text: str) -> list[int]:
-        """What stands between two turns of the policy: an environment's reply with the markup around it.
+        """The tokens between two turns of the policy: an environment's reply with its markup.
 
-        It follows a turn that ended with a stop token, and ends where the policy's next turn begins.
+        It follows a turn that ended with a stop token, and ends where the policy's next turn starts.
 
         Raises:
             RecordError: it cannot be encoded.

@@ -1,8 +1,8 @@
 """A pretrained causal language model from a folder, its layers computed by the library transformers.
 
-All of it can be trained, or low-rank adapters on it. What is trained is float32 always; what is frozen, and what is
-computed, is ``dtype``. The head is computed in float32, as bfloat16 logits of size 20 are off by up to 0.06 and
-engine and learner would disagree by that.
+All weights can be trained, or low-rank adapters. Trained parameters are always float32; frozen ones and the computation
+are ``dtype``. The head is computed in float32, as bfloat16 logits of size 20 have errors up to 0.06, by which engine
+and learner would disagree.
 
 Shapes: B rows, T tokens of this pass, S tokens in the cache, D width, V vocabulary.
 """
@@ -28,16 +28,16 @@ from tidegate.models.pretrained_folder import load_pretrained
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-# Before the names of the critic's parameters, which engines that have no critic leave aside.
+# Prefix of the critic's parameters, which engines without a critic ignore.
 VALUE_HEAD_PREFIX = "value_head."
 
 
 class TransformersLmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which model, and what of it is trained; the fields are those of the run file's ``policy``.
+    """The model and its trained part; the fields are those of the run file's ``policy``.
 
     ``folder``: config and safetensors. ``lora_rank``: 0 trains all weights. ``value_head``: a critic on the last hidden
     state; actors have it as well, so that one set of names is published, checked and restored everywhere.
-    ``attention``: ``auto`` takes the library's choice, fused kernels where there are some; ``eager`` is plain products.
+    ``attention``: ``auto`` is the library's choice, fused kernels where available; ``eager`` is plain matrix products.
     """
 
     folder: str
@@ -62,7 +62,7 @@ class TransformersLm(nn.Module):
         that trains all of them keeps float32 and rounds them to ``dtype`` in each pass, so both compute the same.
 
         Raises:
-            ConfigError: the folder holds no model that can be used, or the adapters do not fit it.
+            ConfigError: the folder holds no supported model, or the adapters do not fit it.
         """
         super().__init__()
         self.spec = spec
@@ -89,7 +89,7 @@ class TransformersLm(nn.Module):
         self.value_head: nn.Linear | None = None
         if spec.value_head:
             self.value_head = nn.Linear(pretrained.head.in_features, 1)
-            # The first advantages are rewards alone, not the noise of a critic that has seen nothing.
+            # The first advantages are the rewards alone, without the noise of an untrained critic.
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
             self._trained |= {
@@ -98,7 +98,7 @@ class TransformersLm(nn.Module):
         if not trains:
             self.requires_grad_(requires_grad=False)
         self._rounds_weights = full and trains and self.dtype != torch.float32
-        # The head as it is computed, where that is not the parameter itself or its rounding under training.
+        # The float32 copy of the head, where the computation uses neither the parameter nor its rounding.
         self._float32_head: Tensor | None
         self.register_buffer("_float32_head", None, persistent=False)
         self._refresh_head()
@@ -120,9 +120,9 @@ class TransformersLm(nn.Module):
     def forward(
         self, tokens_BT: Tensor, *, cache: KvCache | None = None, lengths_B: Tensor | None = None
     ) -> tuple[Tensor, KvCache]:
-        """Read tokens behind ``cache``; the last hidden state (B, T, D), normalised, and the cache with them added.
+        """Run tokens behind ``cache``; the last hidden state (B, T, D), normalised, and the extended cache.
 
-        ``lengths_B``: how many of each row's tokens count, the rest being padding on the right; None when all do.
+        ``lengths_B``: the number of tokens in each row without its right padding; None without padding.
 
         Raises:
             RecordError: a row is longer than the context.
@@ -158,7 +158,7 @@ class TransformersLm(nn.Module):
 
     def state_values(self, hidden: Tensor) -> Tensor:
         """The critic's estimate (...) in float32 of the return from each position of ``hidden`` (..., D)."""
-        assert self.value_head is not None, "only a model with a value head is asked for values"
+        assert self.value_head is not None, "values need a model with a value head"
         values: Tensor = self.value_head(hidden.float())
         return values[..., 0]
 
@@ -169,12 +169,12 @@ class TransformersLm(nn.Module):
 
     @property
     def context_length(self) -> int:
-        """Tokens of prompt and completion together, as the run allows them."""
+        """Tokens of prompt and completion together, as configured."""
         return self.spec.context_length
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """The device of the parameters."""
         return self._head.weight.device
 
     @property
@@ -187,11 +187,11 @@ class TransformersLm(nn.Module):
         return dict(self._trained)
 
     def to_arrays(self) -> dict[str, Array]:
-        """A copy of ``trainable`` as float32 arrays: what is published as a policy version."""
+        """A copy of ``trainable`` as float32 arrays, as published in a policy version."""
         return copied_arrays(self._trained)
 
     def check_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Whether ``arrays`` can take the place of ``trainable``.
+        """Check that ``arrays`` fit ``trainable``.
 
         Raises:
             RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
@@ -211,21 +211,21 @@ class TransformersLm(nn.Module):
             self._refresh_head()
 
     def as_reference(self) -> AbstractContextManager[None] | None:
-        """Inside of it the adapters are off; None where all weights are trained, which needs a second model."""
+        """A context without the adapters; None where all weights are trained, which needs a second model."""
         return adapters_off(self.network) if self.spec.lora_rank else None
 
     @torch.no_grad()
     def _refresh_head(self) -> None:
-        """The head's copy in float32 follows its weights."""
+        """Update the float32 copy of the head."""
         if self._head.weight.dtype != torch.float32:
             self._float32_head = self._head.weight.float()
 
     def _library_mask(self, mask: Tensor) -> Tensor:
-        """Four dimensions, which the library takes as they are: two it would take for padding."""
+        """The mask in four dimensions, which the library uses as is: it reads two as padding."""
         mask = mask[None, None] if mask.dim() == 2 else mask
         if self._any_network.config._attn_implementation == "sdpa":
             return mask
-        # The others add a mask to their scores.
+        # Other attention functions add the mask to their scores.
         zeros = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device)
         return zeros.masked_fill(~mask, torch.finfo(self.dtype).min)
 
@@ -241,7 +241,7 @@ class _AttentionContextCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values of this pass in, all of them out."""
+        """Add this pass's keys and values; returns all of them."""
         return self._attention.extend(layer_idx, key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

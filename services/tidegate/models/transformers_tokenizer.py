@@ -1,8 +1,8 @@
 """The tokenizer of a pretrained folder, and its chat template where it has one.
 
-Markup is computed from the template: what stands between two turns is what a whole conversation has there. So an
-episode's tokens, written piece by piece, are those of the conversation encoded at once; but where a template rewrites
-earlier turns (some drop the thoughts in them), they are what the policy wrote and read.
+Markup is derived from the template: the tokens between two turns are those that it puts into a whole conversation. So
+an episode's tokens, appended piece by piece, equal the conversation encoded at once; but where a template rewrites
+earlier turns (some remove their thoughts), they are those that the policy wrote and read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ from transformers import AutoTokenizer
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.models.model_folder import check_folder
 
-# Stands for an id that the model's head has and no text has: vocabularies are padded to round numbers.
+# Replaces an id of the head that no text has: vocabularies are padded to round numbers.
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 CONFIG_FILES = ("generation_config.json", "config.json")
 
-# Stand in a conversation to see what the template puts around them; no template has them itself.
+# Placeholders in a conversation, to find the template's markup around them; no template contains them.
 _USER, _POLICY = "wxq", "qzw"
 
 
 class _SpecialIds(msgspec.Struct, frozen=True):
-    """What of a model's config files is about tokens."""
+    """The special tokens in a model's config files."""
 
     eos_token_id: int | list[int] | None = None
     vocab_size: int = 0
@@ -40,21 +40,21 @@ class _ChatMessage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """What the template puts between two turns: ``stop``, which the policy writes itself, and the rest."""
+    """The template's markup between two turns: ``stop``, which the policy writes itself, and the rest."""
 
     stop: str
     rest: str
 
 
 class TransformersTokenizer:
-    """Text as the model's own tokens. Texts never become markup: a special token's name in one is broken by a space."""
+    """Encodes text as the model's tokens. Text never becomes markup: a space splits a special token's name in it."""
 
     def __init__(self, folder: Path) -> None:
         """Read the folder's tokenizer.
 
         Raises:
-            ConfigError: there is none that transformers can load without code of its own, or its chat template leaves
-                out what an assistant says.
+            ConfigError: transformers cannot load one without code from the folder, or its chat template omits the
+                assistant's messages.
         """
         check_folder(folder)
         try:
@@ -79,17 +79,17 @@ class TransformersTokenizer:
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Tokens that end a turn: those that the model's files name, and the template's end of a turn."""
+        """Tokens that end a turn: those of the model's config files, and the template's end of a turn."""
         return self._stop_ids
 
     def encode_prompt(self, prompt: str) -> list[int]:
-        """What the model reads before its first token; never empty.
+        """The tokens before the model's first one; never empty.
 
-        With a chat template: ``prompt`` is a JSON list of messages ({"role", "content"}), or one message of the user as
-        plain text. Without one: plain text as it is, behind what the tokenizer puts in front of any.
+        With a chat template: ``prompt`` is a JSON list of messages ({"role", "content"}), or one user message as plain
+        text. Without one: plain text, after the tokenizer's own prefix.
 
         Raises:
-            RecordError: messages lack a part or are refused by the template, or there is nothing to read.
+            RecordError: messages lack a field or the template rejects them, or the prompt is empty.
         """
         if not self._has_turns:
             ids: list[int] = self._tokenizer(prompt)["input_ids"]
@@ -101,13 +101,13 @@ class TransformersTokenizer:
         return ids
 
     def encode_reply(self, text: str) -> list[int]:
-        """What stands between two turns of the policy: the text as the user's, with the template's markup around it.
+        """The tokens between two turns of the policy: the text as a user message, with the template's markup.
 
         Without a template, the text alone.
 
         Raises:
-            RecordError: the template refuses it.
-            ConfigError: the template leaves out what an assistant says.
+            RecordError: the template rejects it.
+            ConfigError: the template omits the assistant's messages.
         """
         if not self._has_turns:
             return self._encode(text)
@@ -115,25 +115,25 @@ class TransformersTokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model was taught to take turns."""
+        """Whether the model has a chat template."""
         return self._has_turns
 
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:
-        """A conversation by the template, up to where the model's next turn begins.
+        """A conversation rendered by the template, up to the start of the model's next turn.
 
-        ``messages`` and ``tools`` as the OpenAI API has them, every message with a text as its content.
+        ``messages`` and ``tools`` as in the OpenAI API, every message with text content.
 
         Raises:
-            RecordError: the template refuses it.
+            RecordError: the template rejects it.
         """
         return self._applied(messages, tools, to_be_answered=True)
 
     def encode_text(self, text: str) -> list[int]:
-        """Tokens of a template's text: special ones where it names them, and none in front."""
+        """Tokens of a rendered template: special tokens where it names them, and no prefix."""
         return self._encode(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of a turn, without the stop token that ended it; other special tokens show by their names.
+        """The text of a turn, without the stop token that ended it; other special tokens appear by name.
 
         Raises:
             RecordError: an id outside of the vocabulary.
@@ -172,11 +172,11 @@ class TransformersTokenizer:
             text: str = self._tokenizer.apply_chat_template(
                 plain, tools=list(tools) or None, tokenize=False, add_generation_prompt=to_be_answered
             )
-        except Exception as error:  # templates are programs and raise errors of their own library
+        except Exception as error:  # templates are programs and raise their library's errors
             raise RecordError(
-                "The model's chat template refuses a conversation",
+                "The model's chat template rejects a conversation",
                 why=f"{type(error).__name__}: {error}",
-                fix="use roles in the order that the model knows, such as system, user, assistant, user",
+                fix="use roles in the order that the model supports, such as system, user, assistant, user",
             ) from error
         return text
 
@@ -191,10 +191,10 @@ class TransformersTokenizer:
         _, found, tail = self._render(talk, to_be_answered=True).partition(_POLICY)
         if not found:
             raise ConfigError(
-                "The model's chat template leaves out what an assistant says",
-                fix="use a template with turns of an assistant, in the folder's chat_template.jinja",
+                "The model's chat template omits the assistant's messages",
+                fix="use a template with assistant turns, in the folder's chat_template.jinja",
             )
-        # No reply can hold one of these names, so the first is the template's own.
+        # No reply can contain one of these names, so the first is the template's.
         stops = {tail.index(special): special for special in self._specials if special in tail}
         if not stops:
             return _Between(stop="", rest=tail)

@@ -1,4 +1,4 @@
-"""Which keys each query of a pass may see, whichever library computes the attention.
+"""The attention mask of a pass, independent of the library that computes the attention.
 
 Shapes: B rows, T tokens of this pass, S tokens in the cache.
 """
@@ -14,8 +14,8 @@ def visibility(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Which keys each query may see: the mask for attention (None: all, or plain causal), and ``valid_BS``.
 
-    Padding stands on the right of a pass, so causality hides it from that pass's own tokens; only later ones need to
-    know. Rows without padding share one mask, or need none.
+    Padding is on the right of a pass, so causality hides it from that pass's own tokens; only later passes mask it.
+    Rows without padding share one mask, or need none.
     """
     num_rows, device = lengths_B.shape[0], lengths_B.device
     num_past = 0 if cache is None else cache.keys[0].shape[2]

@@ -106,7 +106,7 @@ def test_a_model_without_a_critic_has_no_column_of_values() -> None:
 
 @pytest.mark.parametrize("wrong", [[True], [1, 1], np.ones((2, 1), np.bool_)])
 def test_what_was_chosen_is_one_bool_a_token(wrong: ArrayLike) -> None:
-    with pytest.raises(RecordError, match="one bool a token"):
+    with pytest.raises(RecordError, match="one bool per token"):
         pack_completions([[1]], [[3, 4]], group_index=[0], chosen=[wrong])
 
 

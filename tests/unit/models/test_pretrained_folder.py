@@ -33,7 +33,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_weights_in_a_pickle_are_not_even_looked_at(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, tied=True)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match=r"safetensors are looked for"):
+    with pytest.raises(ConfigError, match=r"no weights \(\*\.safetensors\)"):
         load(folder)
 
 

@@ -96,7 +96,7 @@ def test_roles_that_the_template_refuses_are_an_error_of_the_record(tmp_path: Pa
     folder = make_folder(tmp_path, tied=True, vocab_size=VOCABULARY)
     picky = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
     tokenizer = TransformersTokenizer(add_tokenizer(folder, chat_template=picky))
-    with pytest.raises(RecordError, match="refuses a conversation"):
+    with pytest.raises(RecordError, match="rejects a conversation"):
         tokenizer.encode_prompt(talk(("system", "a"), ("user", "b")))
 
 
@@ -117,7 +117,7 @@ def test_a_template_that_rewrites_earlier_turns_still_gives_what_stands_between(
 def test_a_template_that_leaves_out_the_policy_is_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, tied=True, vocab_size=VOCABULARY)
     add_tokenizer(folder, chat_template="{% for message in messages %}{{ message.role }}{% endfor %}")
-    with pytest.raises(ConfigError, match="leaves out what an assistant says"):
+    with pytest.raises(ConfigError, match="omits the assistant's messages"):
         TransformersTokenizer(folder)
 
 
