@@ -1,1 +1,1 @@
-"""What every service stands on: one lifecycle, config sections, the bus, rpc, telemetry and the clock."""
+"""The base of every service: one lifecycle, config sections, the bus, rpc, telemetry and the clock."""

@@ -1,4 +1,4 @@
-"""pyarrow, for those who read or write its files: imported when it is used, as it takes a hundred megabytes."""
+"""pyarrow, imported on first use, because it takes a hundred megabytes."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""A service's statistics board as metrics: read once an export, so that no message pays for it."""
+"""A service's statistics board as metrics: read once for each export, at no cost to messages."""
 
 from collections.abc import Iterator
 from functools import cache

@@ -1,6 +1,6 @@
-"""The bus: NATS JetStream as Tidegate uses it, with the broker's traits built in.
+"""The bus: NATS JetStream with the handling that its traits require.
 
-What is special here, each with a test: a full stream is backpressure and not an error (retry with the same id); a
+The traits, each with a test: a full stream is backpressure and not an error (retry with the same id); a
 publish that timed out is *unknown*, so it is repeated with the same id until it is acknowledged; an oversized message
 would close the client for good, so sizes are checked before sending; a pull that was pending over a broker restart
 never ends by itself, so every pull expires within five seconds.
@@ -61,7 +61,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class _Problem(msgspec.Struct, frozen=True):
-    """What JetStream says when it refuses a message."""
+    """JetStream's reason for refusing a message."""
 
     code: int = 500
     err_code: int = 0
@@ -83,7 +83,7 @@ class Bus:
     """One connection of one process. Create it with ``Bus.connect``; ``close`` ends its subscriptions."""
 
     def __init__(self, client: Client, topology: Topology, clock: Clock) -> None:
-        """Wrap a connected client; ``connect`` is the way in."""
+        """Wrap a connected client; use ``connect``."""
         self._client = client
         self._replies = Replies(client)
         self._streams = Streams(client, clock)
@@ -125,7 +125,7 @@ class Bus:
         # Seconds; the library's annotation says int and its code waits for any number.
         reconnect_wait = cast("int", 0.1 + 0.1 * random.random())
         try:
-            # The client goes on trying by itself, for ever; here it gets a deadline.
+            # The client retries by itself without end; this adds a deadline.
             async with asyncio.timeout(timeout_s):
                 await client.connect(
                     servers=[url],
@@ -159,7 +159,7 @@ class Bus:
         return bool(self._client.is_connected)
 
     def note_reconnect(self) -> None:
-        """Count a reconnect and tell whoever follows state by subscription to read it again."""
+        """Count a reconnect and notify those who follow state by subscription, so that they read it again."""
         self.reconnects += 1
         for callback in self._on_reconnect:
             callback()
@@ -170,10 +170,10 @@ class Bus:
 
     async def close(self) -> None:
         """Flush what was sent and end the connection."""
-        # With the broker gone there is nothing to flush to; unacknowledged work is redelivered.
+        # Without a broker there is nothing to flush to; unacknowledged work is redelivered.
         with contextlib.suppress(TimeoutError, nats.errors.Error):
             await asyncio.wait_for(self._client.flush(), timeout=1.0)
-        # The library still writes what waited for a reconnect, into a connection that is lost; uvloop says so with a
+        # The library still writes what waited for a reconnect into the lost connection, and uvloop raises a
         # RuntimeError.
         with contextlib.suppress(OSError, RuntimeError):
             await self._client.close()
@@ -201,7 +201,7 @@ class Bus:
         return await self._streams.state(stream)
 
     async def consumers(self, stream: str) -> list[ConsumerState]:
-        """What the durable consumers of a stream still have to deliver, and what their readers hold.
+        """Pending and unacknowledged messages of the durable consumers of a stream.
 
         Raises:
             UnavailableError: JetStream did not answer.
@@ -217,10 +217,10 @@ class Bus:
         return await self._streams.last(stream, subject)
 
     async def purge(self, stream: str, subject: str) -> None:
-        """Forget the messages of a subject, for streams whose messages are notes and not work.
+        """Delete the messages of a subject, for streams whose messages are notes and not work.
 
         Raises:
-            UnavailableError: JetStream did not answer; they may be there or not.
+            UnavailableError: JetStream did not answer; they may be deleted or not.
         """
         await self._streams.purge(stream, subject)
 
@@ -234,7 +234,7 @@ class Bus:
         return await Consumer.open(self._client, spec, self._clock)
 
     async def set_max_ack_pending(self, stream: str, durable: str, value: int) -> None:
-        """Change how many messages the readers of a durable may hold at once.
+        """Change how many unacknowledged messages a durable consumer allows.
 
         Raises:
             UnavailableError: JetStream did not answer, or the consumer is not there yet.
@@ -259,7 +259,7 @@ class Bus:
             PayloadTooLargeError: body and headers exceed what a message may hold; nothing was sent.
             BackpressureError: the stream stayed full until the deadline.
             ConflictError: the subject moved past ``expected_last_sequence``.
-            UnavailableError: nobody acknowledged it in time; whether it was stored is unknown.
+            UnavailableError: no acknowledgement came in time; whether it was stored is unknown.
         """
         all_headers: Headers = {**(headers or {}), HEADER_MESSAGE_ID: message_id}
         if expected_last_sequence is not None:
@@ -315,14 +315,14 @@ class Bus:
         """Fire and forget, outside of any stream; lost when the broker is away."""
         if not self.connected:
             return
-        # What travels this way are whole snapshots: the next one replaces a lost one.
+        # These messages are whole snapshots: the next one replaces a lost one.
         with contextlib.suppress(nats.errors.Error, OSError):
             await self._client.publish(subject, data, headers=dict[str, Any](headers) if headers else None)
 
     async def quarantine(
         self, source: str, data: bytes, *, reason: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Keep a refused message for inspection, with who refused it and why."""
+        """Keep a refused message for inspection, with the service that refused it and the reason."""
         kept = {key: value for key, value in (headers or {}).items() if not key.startswith("Nats-")}
         kept[HEADER_REASON] = reason.replace("\n", " ")[:1024]
         kept[HEADER_SOURCE] = source
@@ -335,7 +335,7 @@ class Bus:
         )
 
     async def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Tell operators that something happened; kept in EVENTS."""
+        """Publish an event for operators; kept in EVENTS."""
         body = msgspec.json.encode({"kind": kind, "at_s": self._clock.now_s(), **fields})
         await self.publish(
             self._topology.event(kind), body, message_id=f"{kind}-{random.getrandbits(64):x}", deadline_s=5.0

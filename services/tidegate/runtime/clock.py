@@ -1,4 +1,4 @@
-"""The one place that reads a clock, so that everything else can be given another one."""
+"""The one place that reads a clock, so that tests and simulations can replace it."""
 
 import time
 from typing import Protocol

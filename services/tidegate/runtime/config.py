@@ -138,7 +138,7 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Refuse an invalid latency, and a dataset that the workload does not use, before anything starts.
 
         Raises:
-            ConfigError: it is no distribution, or segments have a dataset; the message says what to write.
+            ConfigError: it is no distribution, or segments have a dataset; the message contains a fix.
         """
         if self.dataset.path and self.kind != "text":
             raise ConfigError(

@@ -1,8 +1,8 @@
-"""A pull consumer that hands over whatever is there as soon as anything is.
+"""A pull consumer that returns available messages as soon as there is one.
 
 The client library's own fetch asks twice (once without waiting, once with), which doubles the latency of an empty
-queue. Here one request stays open; messages beyond the caller's batch wait in a local queue bounded by what was asked
-for, and a request that outlives a broker restart is forgotten at its own deadline.
+queue. Here one request stays open; messages beyond the caller's batch wait in a local queue bounded by the request,
+and a request that outlives a broker restart is dropped at its own deadline.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ EXPIRY_GRACE_S = 0.25
 
 
 class Delivery:
-    """One delivered message: ack it once its effect is durable, nak it to hand it on."""
+    """One delivered message: ack it once its effect is durable, nak it for redelivery."""
 
     __slots__ = ("_client", "_reply", "data", "headers", "subject")
 
@@ -41,16 +41,16 @@ class Delivery:
 
     @property
     def num_delivered(self) -> int:
-        """How often it was delivered, this time included."""
+        """Number of deliveries, including this one."""
         return self._told(0)
 
     @property
     def sequence(self) -> int:
-        """Its place in the stream."""
+        """Its sequence number in the stream."""
         return self._told(1)
 
     def _told(self, position: int) -> int:
-        """What the ack subject says about the delivery.
+        """The delivery's metadata, from the ack subject.
 
         Its tokens from the end are: pending, timestamp, consumer sequence, stream sequence, deliveries.
         """
@@ -59,11 +59,11 @@ class Delivery:
         return int(tokens[(4 if len(tokens) == 9 else 6) + position])
 
     async def ack(self) -> None:
-        """The work is durable elsewhere: the stream may forget it."""
+        """The work is durable elsewhere: the stream may delete the message."""
         await self._answer(b"+ACK")
 
     async def nak(self, delay_s: float = 0.0) -> None:
-        """Hand it on: redeliver to anybody, after ``delay_s``."""
+        """Request redelivery to any consumer after ``delay_s``."""
         body = b"-NAK" if delay_s <= 0 else b'-NAK {"delay": %d}' % int(delay_s * 1e9)
         await self._answer(body)
 
@@ -79,7 +79,7 @@ class Delivery:
         try:
             await self._client.publish(self._reply, body)
         except (NatsError, OSError):
-            return  # an answer that is lost means a redelivery, which every reader must survive anyway
+            return  # a lost answer means a redelivery, which every reader must handle anyway
 
 
 class Consumer:
@@ -153,9 +153,9 @@ class Consumer:
             self._credits = 0
 
     async def close(self) -> None:
-        """Stop receiving and hand back what was delivered but never fetched."""
+        """Stop receiving, and release messages that were delivered but never fetched."""
         if self._subscription is not None:
-            # When the connection is gone, so is the subscription.
+            # A lost connection ends the subscription too.
             with contextlib.suppress(NatsError, OSError):
                 await self._subscription.unsubscribe()
         while self._ready:

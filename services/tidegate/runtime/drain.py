@@ -1,10 +1,10 @@
-"""Draining: the one signal that asks every loop to finish what it holds and return."""
+"""Draining: the one signal on which every loop finishes its work in hand and returns."""
 
 import asyncio
 
 
 class Drain:
-    """Set once, never cleared. Loops look at ``requested`` between pieces of work and wait through ``sleep``."""
+    """Set once, never cleared. Loops check ``requested`` between pieces of work and wait through ``sleep``."""
 
     def __init__(self) -> None:
         """Not requested."""
@@ -12,7 +12,7 @@ class Drain:
 
     @property
     def requested(self) -> bool:
-        """Whether the service was asked to stop."""
+        """Whether draining was requested."""
         return self._event.is_set()
 
     def request(self) -> None:

@@ -3,18 +3,18 @@
 import os
 from pathlib import Path
 
-# What the umask leaves of it, as of any new file.
+# Less the umask, as for any new file.
 MODE_DEFAULT = 0o666
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT) -> None:
-    """Write ``path`` whole or not at all: whoever reads it sees the file before or the one after.
+    """Write ``path`` whole or not at all: a reader sees the previous file or the new one.
 
-    ``mode``: its permissions, less the umask. One writer a path: what is unfinished lies beside it under one name. A
-    crash of the machine may lose both contents; what must outlive one is synced by its owner.
+    ``mode``: its permissions, less the umask. One writer for each path: the unfinished file has one name beside it. A
+    crash of the machine may lose both contents; the caller syncs what must survive one.
 
     Raises:
-        OSError: the disk refused; what was there stays.
+        OSError: the disk refused; the previous file stays.
     """
     unfinished = path.with_name(f"{path.name}.new")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)

@@ -4,7 +4,7 @@ Open the bus, build the service, start gRPC, run its loops, report ready. On dra
 loops finish within ``drain_timeout_s``, cancel the late ones, stop gRPC, close the parts, flush, exit 0. A loop that
 fails drains the others and the process exits 1; its supervisor restarts it.
 
-What belongs to the process and not to the service comes in as ``ProcessPorts``: ``runtime.process`` opens the operating
+Everything of the process rather than the service is passed as ``ProcessPorts``: ``runtime.process`` opens the operating
 system's, ``sim`` opens simulated ones, so that the same lifecycle runs under virtual time and seeded faults.
 """
 
@@ -38,7 +38,7 @@ from tidegate.runtime.telemetry import Telemetry
 from tidegate.wire.stats import encode_stats
 from tidegate.wire.subjects import Topology
 
-# How long calls in flight may take once the loops have ended.
+# Time for calls in flight once the loops have ended.
 CALLS_GRACE_S = 1.0
 
 
@@ -91,7 +91,7 @@ class Failure:
 
 
 class ServiceLifecycle:
-    """One process' way through the lifecycle."""
+    """One process in the lifecycle."""
 
     def __init__(
         self, spec: ServiceSpec, config: object, settings: Settings, *, index: int, ports: ProcessPorts
@@ -180,7 +180,7 @@ class ServiceLifecycle:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _close(self, server: ServiceServer, parts: ServiceParts) -> None:
-        # Calls first: what they use stays open until the last of them was answered or refused.
+        # Calls first: their dependencies stay open until the last one was answered or refused.
         await server.stop(grace_s=CALLS_GRACE_S)
         if parts.close is not None:
             await parts.close()

@@ -1,4 +1,4 @@
-"""What every service answers alike. The only place in this room that speaks protobuf, through ``wire``."""
+"""The lifecycle calls of every service. The only module of this package that uses protobuf, through ``wire``."""
 
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.drain import Drain
@@ -11,13 +11,12 @@ class LifecycleServicer:
     """Statistics on request, and drain on request."""
 
     def __init__(self, stats: StatsBoard, drain: Drain, clock: Clock) -> None:
-        """Answers from the board the service writes to."""
         self._stats = stats
         self._drain = drain
         self._clock = clock
 
     def registration(self) -> Registration:
-        """How the lifecycle adds it to every server."""
+        """The servicer as the lifecycle adds it to every server."""
         return Registration(add=add_lifecycle, servicer=self, name=LIFECYCLE_NAME)
 
     async def GetStats(self, request: object, context: object) -> object:  # noqa: N802  # named by the proto

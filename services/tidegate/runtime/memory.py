@@ -1,4 +1,4 @@
-"""What becomes of memory that was freed."""
+"""Reuse of freed memory."""
 
 import ctypes
 
@@ -8,10 +8,10 @@ _MMAP_BYTES = 32 * 1024 * 1024
 
 
 def keep_freed_memory(max_bytes: int) -> bool:
-    """Keep up to ``max_bytes`` that were freed for the next tensors instead of giving them back to the kernel.
+    """Keep up to ``max_bytes`` of freed memory for the next tensors instead of returning it to the kernel.
 
-    Who swaps policies frees as much as it takes next, and the kernel would zero every page anew: for 256 MiB that is
-    48 ms of CPU beside a copy of 17 (measured). Returns whether this libc can be asked; only glibc can.
+    A policy swap frees as much as the next one allocates, and the kernel would zero every page again: for 256 MiB that
+    is 48 ms of CPU beside a copy of 17 (measured). Returns whether this libc supports it; only glibc does.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

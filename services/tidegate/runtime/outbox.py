@@ -1,4 +1,4 @@
-"""The outbox of finished work: publish until the broker acknowledges it; upload first what no message can hold.
+"""The outbox of finished work: publish until the broker acknowledges it; upload first if it exceeds a message.
 
 Retries have no deadline: finished work is worth the wait for a full stream or an absent peer. They continue while
 draining, until the lifecycle cancels them after ``drain_timeout_s``; the unacknowledged task is then redelivered.

@@ -1,7 +1,7 @@
 """Following POLICY, level-triggered: a subscription for speed, the last message of the stream for truth.
 
-An ordered consumer can stay silent for twelve seconds after a broker restart, so nothing here depends on one: whatever
-the subscription misses, the next look at the stream brings.
+An ordered consumer can stay silent for twelve seconds after a broker restart, so nothing here depends on one: a version
+that the subscription misses comes with the next read of the stream.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ class PolicyWatch:
     """The newest announced policy of one model."""
 
     def __init__(self, context: ServiceContext) -> None:
-        """Nothing is known until ``run`` has looked once."""
         self._bus = context.bus
         self._drain = context.drain
         self._stream = context.topology.stream("POLICY")
@@ -42,7 +41,7 @@ class PolicyWatch:
         waker = asyncio.create_task(self._refresh_when_draining())
         seen = self._head
         while not self._drain.requested:
-            # While the subscription brings newer versions, nothing is missed.
+            # While the subscription delivers newer versions, none is missed.
             if self._head is seen or self._refresh.is_set():
                 self._refresh.clear()
                 try:
@@ -92,8 +91,8 @@ class PolicyWatch:
 def supersedes(announcement: Announcement, head: Announcement) -> bool:
     """Whether an announcement is newer: further on the same lineage, or of a lineage opened later.
 
-    Order of arrival says nothing: a look at the stream can be overtaken by the subscription, and a learner that lost
-    its lineage may still publish on the old one.
+    Order of arrival proves nothing: the subscription can overtake a read of the stream, and a learner that lost its
+    lineage may still publish on the old one.
     """
     if announcement.version.lineage == head.version.lineage:
         return announcement.version.step > head.version.step

@@ -1,6 +1,6 @@
-"""Free ports on loopback, below the range that outgoing connections take theirs from.
+"""Free ports on loopback, below the range of outgoing connections.
 
-A service that restarts finds its port still free: nobody's outgoing connection can have been given it meanwhile.
+A service that restarts finds its port still free: no outgoing connection can have taken it meanwhile.
 """
 
 import errno
@@ -30,7 +30,7 @@ def is_free(port: int) -> bool:
 
 
 def require_free(port: int, *, setting: str) -> int:
-    """``port`` itself.
+    """``port``, if it is free.
 
     Raises:
         ConfigError: something else listens there.

@@ -29,7 +29,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def run_service(spec: ServiceSpec, config: object, settings: Settings, *, index: int = 0) -> int:
-    """Run one service until it is told to stop; returns the exit code."""
+    """Run one service until it drains; returns the exit code."""
     instead = spec.instead(config, settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(instead or _run(spec, config, settings, index=index))
@@ -71,7 +71,7 @@ async def _open_bus(settings: Settings, instance: str, clock: SystemClock, topol
 
 
 def _freeze_built() -> None:
-    """Keep what was built out of collections: it stays for good, and they then cover only what messages leave."""
+    """Exclude the built service from garbage collection: it lives as long as the process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

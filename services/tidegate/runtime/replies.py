@@ -1,8 +1,8 @@
-"""Requests over NATS: a message, and the one answer to it.
+"""Requests over NATS: a message and its one answer.
 
-All answers come to one inbox and are told apart by a number. The client library's own ``request`` draws a random name
-from the kernel and starts a waiter of its own for each, a third of what a publish costs its sender (measured: 34 us of
-CPU, 22 here).
+All answers come to one inbox and are distinguished by a number. The client library's own ``request`` draws a random
+name from the kernel and starts a waiter of its own for each, a third of what a publish costs its sender (measured: 34
+us of CPU, 22 here).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from nats.errors import NoRespondersError
 
 from tidegate.runtime.subscribing import subscribe
 
-# What the broker answers by itself when nobody listens to a subject.
+# The broker's own answer for a subject without subscribers.
 NO_RESPONDERS = "503"
 SWEEP_S = 0.05
 
@@ -26,14 +26,13 @@ class _PendingReply(NamedTuple):
 
 
 class Replies:
-    """Whoever asks waits here, for its own deadline at most; its place is free when it returns, with or without.
+    """Pending requests, each until its deadline at most; a request leaves when it returns, answered or not.
 
-    One timer looks after all deadlines, so an answer may be given up ``SWEEP_S`` late: a timer for each request costs
-    as much as to send it (5 us of CPU).
+    One timer checks all deadlines, so a request may expire ``SWEEP_S`` late: a timer for each request costs as much as
+    sending it (5 us of CPU).
     """
 
     def __init__(self, client: Client) -> None:
-        """Nothing is subscribed to before the first request."""
         self._client = client
         self._inbox = client.new_inbox()
         self._numbers = itertools.count()
@@ -45,8 +44,8 @@ class Replies:
         """Send and return the answer's body.
 
         Raises:
-            TimeoutError: none came in time; what was asked for may have happened.
-            NatsError: nobody listens to the subject, or the connection is closed.
+            TimeoutError: none came in time; the request may have been executed.
+            NatsError: the subject has no subscribers, or the connection is closed.
         """
         loop = asyncio.get_running_loop()
         if self._listening is None:

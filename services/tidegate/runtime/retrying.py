@@ -18,7 +18,7 @@ from tidegate.runtime.drain import Drain
 
 T = TypeVar("T")
 
-# A peer that asks for a longer pause than this is as good as away.
+# A peer that asks for a longer pause than this counts as unavailable.
 RETRY_AFTER_MAX_S = 60.0
 
 

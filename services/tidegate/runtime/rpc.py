@@ -20,7 +20,7 @@ from tidegate.wire.subjects import HEADER_TRACE_PARENT
 
 # A chunk is 1 MiB; control messages stay far below.
 HEALTH_NAME = "grpc.health.v1.Health"
-# What a kubelet asks under these names: has it ever been ready, does it answer at all, is it ready now.
+# Health names for a kubelet: was ever ready, answers at all, is ready now.
 HEALTH_STARTUP, HEALTH_LIVENESS, HEALTH_READINESS = "startup", "liveness", "readiness"
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 # Trace context of the call being served, or to be sent with the next call.
@@ -62,13 +62,13 @@ class Registration:
 
 
 class _Capture:
-    """Stands in for a server while generated code hands over its method handlers."""
+    """A fake server that collects the method handlers which generated code registers."""
 
     def __init__(self) -> None:
         self.methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     def add_generic_rpc_handlers(self, _handlers: Sequence[object]) -> None:
-        """The same handlers come again, by name, through ``add_registered_method_handlers``."""
+        """Ignored: the same handlers come by name through ``add_registered_method_handlers``."""
 
     def add_registered_method_handlers(
         self, _service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
@@ -78,15 +78,15 @@ class _Capture:
 
 
 class CallMeter(Protocol):
-    """Told of each call that was served: its full method name, how long it took, and its status."""
+    """Notified of each served call: full method name, duration and status."""
 
     def __call__(self, method: str, seconds: float, status: str) -> None:
-        """Take note; never raises."""
+        """Record the call; never raises."""
         ...
 
 
 def _unmetered(method: str, seconds: float, status: str) -> None:
-    """Nobody wants to know."""
+    """No-op meter."""
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: TidegateError) -> None:
@@ -167,16 +167,15 @@ def register(server: grpc.aio.Server, registration: Registration, *, meter: Call
 
 
 class RpcServer:
-    """A gRPC server with health and reflection; SERVING only while ``set_serving`` says so.
+    """A gRPC server with health and reflection; SERVING only while ``set_serving`` allows it.
 
     Three names of the health service never depend on another service: ``liveness`` is SERVING as long as the server
     answers, ``startup`` from the first time it was ready, ``readiness`` while it is.
     """
 
     def __init__(self, registrations: Sequence[Registration], *, meter: CallMeter = _unmetered) -> None:
-        """Register everything; nothing listens yet."""
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
-        # With TLS: what a kubelet asks, which has no certificate. It serves nothing else.
+        # With TLS: health for a kubelet, which has no certificate. It serves nothing else.
         self._health_server: grpc.aio.Server | None = None
         self._health: Any = HealthServicer()  # ships without types
         self._names = [registration.name for registration in registrations]
@@ -207,7 +206,7 @@ class RpcServer:
         await self._server.start()
 
     async def set_serving(self, *, serving: bool) -> None:
-        """What health checks answer, for the server and for each service by name."""
+        """Set the answer of health checks, for the server and for each service by name."""
         state = (
             health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         )
@@ -217,7 +216,7 @@ class RpcServer:
             await self._health.set(HEALTH_STARTUP, state)
 
     async def stop(self, *, grace_s: float) -> None:
-        """Refuse new calls, give the running ones ``grace_s``, then end them."""
+        """Refuse new calls, give those in flight ``grace_s``, then end them."""
         await self._server.stop(grace_s)
         if self._health_server is not None:
             await self._health_server.stop(0.0)
@@ -272,7 +271,7 @@ def open_channel(address: str) -> grpc.aio.Channel:
 
 
 async def ask_health(channel: grpc.aio.Channel, name: str, *, timeout_s: float) -> str:
-    """What a server's health service says of one of its names: empty when it is serving, else why not."""
+    """The health of one of a server's names: empty when it is serving, else the reason."""
     stub: Any = health_pb2_grpc.HealthStub(channel)  # ships without types
     try:
         response = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout_s)

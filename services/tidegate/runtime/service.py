@@ -1,4 +1,4 @@
-"""A service as the lifecycle runs it: its spec, the context it is built with, and the parts it is built of."""
+"""A service as the lifecycle runs it: its spec, its context and its parts."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """What a service is built with: its identity, its settings, and its connections."""
+    """The context that a service is built with: its identity, its settings and its connections."""
 
     service: str
     instance: str
@@ -83,7 +83,7 @@ class ServiceContext:
 
 @dataclass(frozen=True, slots=True)
 class ServiceParts:
-    """What a service consists of: loops that return once draining, servicers, and what to close at the end."""
+    """The parts of a service: loops that return once draining, servicers, and resources to close at the end."""
 
     loops: Mapping[str, Loop]
     servicers: list[Registration] = field(default_factory=list[Registration])
@@ -92,7 +92,7 @@ class ServiceParts:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """One service of the registry: its name, its section's type, and how it is built.
+    """One service of the registry: its name, the type of its section, and its builder.
 
     ``instead``: the coroutine that this process runs in place of the service, None for the service itself. The ranks
     of a learner that only compute are started this way.
@@ -110,5 +110,5 @@ def instance_name(service: str, index: int) -> str:
 
 
 def max_tasks(settings: Settings) -> int:
-    """Bound of the TASKS stream in messages: twice what may be running, and room for evaluations."""
+    """Bound of the TASKS stream in messages: twice the limit on running tasks, plus evaluations."""
     return 2 * settings.max_running + 16

@@ -15,7 +15,7 @@ from tidegate.core.errors import StaleFolderError, TidegateError, UnavailableErr
 from tidegate.runtime.clock import Clock
 from tidegate.wire.subjects import ConsumerSpec, StreamSpec
 
-# JetStream error codes (server/errors.json): somebody else created it meanwhile.
+# JetStream error codes (server/errors.json): another client created it meanwhile.
 STREAM_NAME_IN_USE = 10058
 CONSUMER_EXISTS_CODES = frozenset({10013, 10148})
 RETRY_FOR_S = 30.0
@@ -24,7 +24,7 @@ REQUEST_TIMEOUT_S = 5.0
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A message as a stream holds it."""
+    """A message as stored in a stream."""
 
     data: bytes
     headers: dict[str, str]
@@ -40,7 +40,7 @@ class StreamState(msgspec.Struct, frozen=True):
 
 
 class ConsumerState(msgspec.Struct, frozen=True):
-    """What a durable consumer still has to deliver, and what its readers hold."""
+    """Pending and unacknowledged messages of a durable consumer."""
 
     durable: str
     pending: int
@@ -49,16 +49,15 @@ class ConsumerState(msgspec.Struct, frozen=True):
 
 
 class Streams:
-    """JetStream's management API, in Tidegate's words."""
+    """JetStream's management API in Tidegate's types."""
 
     def __init__(self, client: Client, clock: Clock) -> None:
-        """Uses the bus' connection."""
         # The library's manager is only partly typed.
         self._manager = cast("Any", client).jsm(timeout=REQUEST_TIMEOUT_S)
         self._clock = clock
 
     async def ensure_stream(self, spec: StreamSpec, *, copies: int) -> None:
-        """Create the stream, or verify that it is as it must be; limits and copies are updated in place.
+        """Create the stream or verify its shape; limits and copies are updated in place.
 
         Raises:
             StaleFolderError: it exists with another retention, discard or subjects.
@@ -67,7 +66,7 @@ class Streams:
         await self._retry(lambda: self._ensure_stream(spec, copies=copies), what=f"Stream {spec.name}")
 
     async def ensure_consumer(self, spec: ConsumerSpec) -> None:
-        """Create the durable consumer unless it exists; what admission changed live is left alone.
+        """Create the durable consumer unless it exists; settings that admission changed live are kept.
 
         Raises:
             UnavailableError: JetStream did not answer in time.
@@ -80,7 +79,7 @@ class Streams:
             try:
                 return await attempt()
             except (nats.errors.Error, TimeoutError) as error:
-                # A broker that is starting answers 503 or not at all; everything else will not change by waiting.
+                # A broker that is starting answers 503 or not at all; waiting changes no other error.
                 if isinstance(error, nats.js.errors.APIError) and error.code not in (None, 503):
                     raise TidegateError(f"{what} cannot be created", why=str(error)) from error
                 if self._clock.monotonic_s() > deadline_s:
@@ -132,7 +131,7 @@ class Streams:
                     raise
 
     async def set_max_ack_pending(self, stream: str, durable: str, value: int) -> None:
-        """Change how many messages the readers of a durable may hold at once.
+        """Change how many unacknowledged messages a durable consumer allows.
 
         Raises:
             UnavailableError: JetStream did not answer, or the consumer is not there yet.
@@ -186,7 +185,7 @@ class Streams:
         )
 
     async def purge(self, stream: str, subject: str) -> None:
-        """Forget the messages of a subject; of none there are none to forget.
+        """Delete the messages of a subject; a subject without messages is no error.
 
         Raises:
             UnavailableError: JetStream did not answer.

@@ -9,5 +9,5 @@ from nats.aio.subscription import Subscription
 
 
 async def subscribe(client: Client, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:
-    """Hand what comes to a subject to ``receive``, one message after the other, until it is unsubscribed."""
+    """Pass each message of a subject to ``receive``, in order, until it is unsubscribed."""
     return await cast("Any", client).subscribe(subject, cb=receive)

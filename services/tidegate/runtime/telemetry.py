@@ -1,8 +1,8 @@
 """Telemetry: one trace a trajectory, spans written after the fact, metrics from one catalogue.
 
-Spans are emitted when a piece of work is done, with the start and end it really had: no context managers around hot
+Spans are emitted when a piece of work is done, with its actual start and end: no context managers around hot
 loops, and an unsampled trace costs one comparison. A share of the traces is sampled from the first span on; the trace
-of a trajectory that is dropped or late is rebuilt from its provenance when that turns out. Nothing of the SDK is
+of a trajectory that is dropped or late is rebuilt from its provenance afterwards. Nothing of the SDK is
 imported unless an endpoint is configured. Trace context is a W3C ``traceparent`` text; only its lowest bit is read.
 """
 
@@ -29,7 +29,7 @@ from tidegate.runtime.telemetry_port import Attributes, Exporter, Link, SpanKind
 
 
 class Telemetry:
-    """The way out for spans and metrics; everything is a cheap no-op while ``enabled`` is false."""
+    """The interface for spans and metrics; everything is a cheap no-op while ``enabled`` is false."""
 
     def __init__(
         self, config: TelemetryConfig, *, exporter: Exporter | None, seed: int | None = None
@@ -135,7 +135,7 @@ class Telemetry:
 
 
 def messaging(operation: Literal["send", "process"], stream: str, *, batch: int = 1) -> Attributes:
-    """What OpenTelemetry's messaging conventions ask of a span that sends to a stream, or works off a message of it."""
+    """Attributes of a span that sends to a stream or processes its message, by OpenTelemetry's conventions."""
     return {
         "messaging.system": "nats",
         "messaging.operation.name": operation,
@@ -158,12 +158,12 @@ def open_telemetry(
 ) -> Telemetry:
     """Telemetry as configured; an endpoint in ``OTEL_EXPORTER_OTLP_ENDPOINT`` counts when the run file has none.
 
-    ``board``: statistics that are exported as metrics besides what is observed.
+    ``board``: statistics that are exported as metrics, in addition to observed ones.
     """
     endpoint = config.otlp_endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
     if not endpoint or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return Telemetry(config, exporter=None)
-    from tidegate.runtime.telemetry_export import OtlpExporter  # heavy, and only wanted with an endpoint
+    from tidegate.runtime.telemetry_export import OtlpExporter  # heavy, and needed only with an endpoint
 
     exporter = OtlpExporter(
         endpoint,

@@ -38,7 +38,7 @@ from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry_metrics import Metric, MetricTable, Series
 from tidegate.runtime.telemetry_port import Attributes, Link
 
-# The SDK's default of 128 links truncates a learner step's batch without a word.
+# The SDK's default of 128 links truncates a learner step's batch silently.
 LINKS_MAX = 4096
 SPAN_QUEUE_MAX = 32_768
 # Traces rebuilt for dropped trajectories, per second; in an incident every trajectory may be one.
@@ -53,7 +53,7 @@ _KINDS = {
     "producer": SpanKind.PRODUCER,
     "consumer": SpanKind.CONSUMER,
 }
-# What a pod is told about itself, by the resource attribute that says it.
+# Environment variables that describe the pod, by resource attribute.
 _POD = {
     "k8s.pod.uid": "TIDEGATE_POD_UID",
     "k8s.pod.name": "TIDEGATE_POD_NAME",
@@ -64,22 +64,22 @@ _POD = {
 
 
 class _Ids(IdGenerator):
-    """Random ids from the operating system, or the ones a root span was promised."""
+    """Random ids from the operating system, or the ids reserved for a root span."""
 
     def __init__(self) -> None:
         self.promised: SpanContext | None = None
 
     def generate_trace_id(self) -> int:
-        """The promised trace id, else a fresh one."""
+        """The reserved trace id, else a new one."""
         return self.promised.trace_id if self.promised is not None else secrets.randbits(128) or 1
 
     def generate_span_id(self) -> int:
-        """The promised span id, else a fresh one."""
+        """The reserved span id, else a new one."""
         return self.promised.span_id if self.promised is not None else secrets.randbits(64) or 1
 
 
 class OtlpExporter:
-    """Spans and metrics over OTLP/gRPC. Queues are bounded; when the collector is away the oldest spans go first."""
+    """Spans and metrics over OTLP/gRPC. Queues are bounded; without a collector the oldest spans are dropped first."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class OtlpExporter:
 class _MetricLoop:
     """Sends the whole table once a period, cumulative since the start of the process, from a thread of its own.
 
-    An export that fails is not repeated: the next one says all that it said.
+    A failed export is not repeated: the next one contains all of it.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class _MetricLoop:
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first export comes after a moment, the next ones once a period."""
+        """Start; the first export follows shortly, the next ones once a period."""
         self._thread.start()
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ class _MetricLoop:
         cast("Any", self._exporter).shutdown(timeout_millis=CLOSE_TIMEOUT_MS)
 
     def _work(self) -> None:
-        # The first one soon: whoever counts increases must see where counting began.
+        # The first one soon, so that a reader of increases sees the initial values.
         wait_s = min(FIRST_EXPORT_S, self._period_s)
         while not self._closed.wait(wait_s):
             self._export()
@@ -265,7 +265,7 @@ class _MetricLoop:
             case "gauge":
                 data = Gauge([self._number_point(each, now_ns) for each in series])
             case "window_max":
-                # The next window begins with its first observation; one without any says nothing.
+                # The next window begins with its first observation; an empty one is not exported.
                 fresh = [each for each in series if each.fresh]
                 if not fresh:
                     return None
@@ -279,7 +279,7 @@ class _MetricLoop:
 
     def _histogram_point(self, series: Series, bounds: tuple[float, ...], now_ns: int) -> HistogramDataPoint:
         buckets = list(series.buckets)
-        # Each leads to a trace once: the next export has those of the next period.
+        # Each is exported once: the next export has the exemplars of the next period.
         exemplars, series.exemplars = series.exemplars, {}
         return HistogramDataPoint(
             attributes=self._labels(series),
@@ -289,7 +289,7 @@ class _MetricLoop:
             sum=series.total,
             bucket_counts=buckets,
             explicit_bounds=bounds,
-            # Cumulative extremes say nothing of now, and Prometheus keeps none; None leaves them out.
+            # Cumulative extremes describe no period, and Prometheus keeps none; None omits them.
             min=cast("float", None),
             max=cast("float", None),
             exemplars=[
@@ -303,7 +303,7 @@ class _MetricLoop:
 
 
 def resource_of(*, service: str, instance: str, run: str) -> Resource:
-    """Who speaks: the service, its instance (a pod's uid where there is one), and where it runs."""
+    """The source of telemetry: the service, its instance (a pod's uid where there is one), and its location."""
     pod = {key: os.environ[name] for key, name in _POD.items() if os.environ.get(name)}
     return Resource.create(
         {

@@ -1,4 +1,4 @@
-"""What telemetry needs of an exporter, so that nothing of the OpenTelemetry SDK is imported without an endpoint."""
+"""The exporter as telemetry uses it, so that the OpenTelemetry SDK is imported only with an endpoint."""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol, TypeAlias

@@ -1,4 +1,4 @@
-"""Work that blocks, kept off the event loop."""
+"""Blocking work outside of the event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
@@ -20,14 +20,14 @@ class WorkerThread:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def close(self) -> None:
-        """Start no further call; the one that runs is not waited for."""
+        """Start no further call; does not wait for the running one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 async def iterate_in_thread(make: Callable[[], Generator[ItemT]]) -> AsyncIterator[ItemT]:
-    """The items of a generator that blocks, made, driven and closed by one thread of its own.
+    """The items of a blocking generator, created, driven and closed by one thread of its own.
 
-    Nothing is read ahead: memory holds what the caller holds, and one that stops early frees what the generator held.
+    Nothing is read ahead: memory contains only the caller's items, and stopping early frees the generator.
     """
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="iterate") as thread:

@@ -1,6 +1,6 @@
-"""Mutual TLS between services, where a folder with certificates is named: every call is then authenticated both ways.
+"""Mutual TLS between services when a folder with certificates is configured: every call is authenticated both ways.
 
-The folder holds ``tls.crt``, ``tls.key`` and ``ca.crt``, as a Secret of cert-manager does. A server reads them again
+The folder contains ``tls.crt``, ``tls.key`` and ``ca.crt``, as a Secret of cert-manager does. A server reads them again
 for each handshake, so a renewed certificate needs no restart there; a client's channel reads them once.
 """
 
@@ -16,7 +16,7 @@ FOLDER_VARIABLE = "TIDEGATE_TLS_DIR"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A certificate with its key, and whom to trust; PEM bytes."""
+    """A certificate with its key and the trusted authority; PEM bytes."""
 
     certificate: bytes
     key: bytes
@@ -24,13 +24,13 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def identity_folder() -> Path | None:
-    """Where the environment says that this process' certificates are; None without TLS."""
+    """The folder of this process' certificates, from the environment; None without TLS."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named) if named else None
 
 
 def read_identity(folder: Path) -> Identity:
-    """What this process shows its peers.
+    """The certificates of this process.
 
     Raises:
         ConfigError: a file of the folder cannot be read.
@@ -46,7 +46,7 @@ def read_identity(folder: Path) -> Identity:
 
 
 def channel_credentials(folder: Path) -> grpc.ChannelCredentials:
-    """For a client.
+    """Credentials of a client.
 
     Raises:
         ConfigError: a certificate cannot be read.
@@ -56,7 +56,7 @@ def channel_credentials(folder: Path) -> grpc.ChannelCredentials:
 
 
 def server_credentials(folder: Path) -> grpc.ServerCredentials:
-    """For a server that takes only clients of its authority.
+    """Credentials of a server that accepts only clients of its authority.
 
     Raises:
         ConfigError: a certificate cannot be read.

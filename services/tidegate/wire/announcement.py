@@ -1,4 +1,4 @@
-"""An announcement of a policy as it stands on POLICY."""
+"""An announcement of a policy, as published on POLICY."""
 
 from google.protobuf.message import DecodeError
 
@@ -12,7 +12,7 @@ from tidegate.wire.policy_payload import tensors_of
 
 
 class Announcement:
-    """A version with its lineage tree and manifest; ``inline_snapshot`` when the tensors travelled with it."""
+    """A version with its lineage tree and manifest; ``inline_snapshot`` when the message contains the tensors."""
 
     def __init__(self, message: policy_pb2.PolicyAnnouncement) -> None:
         """Read the version and the tree once; tensors stay raw until asked for."""
@@ -42,11 +42,11 @@ class Announcement:
             ) from error
 
     def digests(self) -> dict[str, bytes]:
-        """Tensor name to digest, to see what changed since another version."""
+        """Tensor name to digest, to compare with another version."""
         return {entry.name: entry.digest for entry in self.message.tensors}
 
     def inline_snapshot(self) -> PolicySnapshot | None:
-        """The policy itself when it travelled inline.
+        """The policy, if the message contains it.
 
         Raises:
             CorruptionError: the payload does not match its digests.
@@ -61,7 +61,7 @@ class Announcement:
         return [entry.name for entry in self.message.tensors]
 
     def snapshot(self, tensors: dict[str, Array]) -> PolicySnapshot:
-        """The policy, of its tensors as they were verified against the manifest."""
+        """The policy, built from tensors that were verified against the manifest."""
         return PolicySnapshot(
             self.version,
             tensors,

@@ -1,8 +1,8 @@
-"""The records of one message as columns: what they share is written, read and checked once.
+"""The records of one message as columns: shared values are written, read and checked once.
 
-A column holds one value for each record, or a single one that all share. It travels as MessagePack, typed and bounded
-by ``RecordColumns``: on a group of sixteen the same columns in protobuf cost ten times as much CPU, all of it in the
-conversion between messages and values.
+A column contains one value for each record, or a single one that all share. It is encoded as MessagePack, typed and
+bounded by ``RecordColumns``: on a group of sixteen the same columns in protobuf cost ten times as much CPU, all of it
+in the conversion between messages and values.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ from tidegate.core.records import (
 
 Value = TypeVar("Value")
 
-# What a ledger's column and a protobuf field can hold; anything else is refused when it is read.
+# The range of a ledger's column and a protobuf field; anything else is refused on reading.
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -44,8 +44,8 @@ StageRow: TypeAlias = tuple[str, str, float, float]
 class RecordColumns(msgspec.Struct, frozen=True, array_like=True, eq=False):
     """The fields of ``Trajectory`` but its tensors, each one value for each record or a single one for all.
 
-    ``itertools.cycle`` reads either; ``trajectory_id`` holds one for each record, so that it says when to stop. Fields
-    travel by position: a new one goes to the end and has a default.
+    ``itertools.cycle`` reads either; ``trajectory_id`` contains one for each record and so determines their number.
+    Fields are encoded by position: a new one goes to the end and has a default.
     """
 
     trajectory_id: list[TrajectoryId]
@@ -81,7 +81,7 @@ class RecordColumns(msgspec.Struct, frozen=True, array_like=True, eq=False):
         return len(self.trajectory_id)
 
     def check(self) -> None:
-        """Every column holds one value for each record, or one for all.
+        """Check that every column contains one value for each record, or one for all.
 
         Raises:
             RecordError: a column does not, or there is no record.
@@ -137,8 +137,8 @@ def columns_of(trajectories: Sequence[Trajectory]) -> RecordColumns:
 
 @lru_cache(maxsize=1024)
 def spans_of(rows: tuple[SpanRow, ...]) -> tuple[VersionSpan, ...]:
-    """Version spans as records hold them; equal ones are the same object, for most records are of one version."""
-    # A tuple from a list: a generator costs more than the one span that there mostly is.
+    """Version spans of records; equal ones are the same object, because most records have one version."""
+    # A tuple from a list: a generator costs more than the usual single span.
     return tuple(
         [VersionSpan(PolicyVersion(lineage, step), start, stop) for lineage, step, start, stop in rows]
     )
@@ -152,7 +152,7 @@ def _struct_rows(parts: Sequence[msgspec.Struct]) -> tuple[Any, ...]:
     return tuple([astuple(part) for part in parts])
 
 
-# Fields whose values travel as rows, to them and back; the others travel as they are.
+# Fields whose values are encoded as rows, with both conversions; the others are encoded as they are.
 _WRITE: dict[str, Callable[[Any], Any]] = {
     "spans": _span_rows,
     "reference_version": lambda version: None if version is None else astuple(version),
@@ -173,6 +173,6 @@ _FIELDS = RecordColumns.__struct_fields__
 _fields_of: Callable[[Trajectory], tuple[Any, ...]] = attrgetter(*_FIELDS)
 _WRITE_AT = [(position, _WRITE[name]) for position, name in enumerate(_FIELDS) if name in _WRITE]
 _TENSORS_POSITION = Trajectory.__struct_fields__.index("tensors")
-# Ids differ, and are never shared: their number is the records'.
+# Ids are never shared: their number is the number of records.
 assert _FIELDS[0] == "trajectory_id"
 assert tuple(name for name in Trajectory.__struct_fields__ if name != "tensors") == _FIELDS

@@ -1,4 +1,4 @@
-"""Core values to protobuf messages and back, one pair of functions a type. Shapes of tensors live in ``wire.frame``."""
+"""Core values to protobuf messages and back, one pair of functions for each type. ``wire.frame`` has the tensors."""
 
 from collections.abc import Iterable
 from typing import cast
@@ -30,22 +30,22 @@ _KIND_FROM_PROTO: dict[int, TaskKind] = {int(value): kind for kind, value in _KI
 
 
 def version_to_proto(version: PolicyVersion) -> policy_pb2.PolicyVersion:
-    """A version as it travels."""
+    """A version as a message."""
     return policy_pb2.PolicyVersion(lineage=version.lineage, step=version.step)
 
 
 def version_from_proto(message: policy_pb2.PolicyVersion) -> PolicyVersion:
-    """A version as it is compared."""
+    """A version from a message."""
     return PolicyVersion(lineage=LineageName(message.lineage), step=message.step)
 
 
 def lineage_to_proto(lineage: Lineage) -> policy_pb2.Lineage:
-    """A lineage as it travels; no parent is the empty string."""
+    """A lineage as a message; no parent is the empty string."""
     return policy_pb2.Lineage(name=lineage.name, parent=lineage.parent or "", fork_step=lineage.fork_step)
 
 
 def lineage_from_proto(message: policy_pb2.Lineage) -> Lineage:
-    """A lineage as the tree keeps it."""
+    """A lineage from a message."""
     parent = LineageName(message.parent) if message.parent else None
     return Lineage(name=LineageName(message.name), parent=parent, fork_step=message.fork_step)
 
@@ -56,7 +56,7 @@ def tree_to_proto(tree: LineageTree) -> list[policy_pb2.Lineage]:
 
 
 def tree_from_proto(messages: Iterable[policy_pb2.Lineage]) -> LineageTree:
-    """The tree back.
+    """The tree from a message.
 
     Raises:
         UnknownVersionError: a lineage names a parent that does not come before it.
@@ -68,7 +68,7 @@ def tree_from_proto(messages: Iterable[policy_pb2.Lineage]) -> LineageTree:
 
 
 def sampler_to_proto(sampler: Sampler) -> trajectory_pb2.Sampler:
-    """Sampler settings as they travel."""
+    """Sampler settings as a message."""
     return trajectory_pb2.Sampler(
         temperature=sampler.temperature,
         top_p=sampler.top_p,
@@ -78,7 +78,7 @@ def sampler_to_proto(sampler: Sampler) -> trajectory_pb2.Sampler:
 
 
 def sampler_from_proto(message: trajectory_pb2.Sampler) -> Sampler:
-    """Sampler settings as they were."""
+    """Sampler settings from a message."""
     return Sampler(
         temperature=message.temperature,
         top_p=message.top_p,
@@ -146,7 +146,7 @@ def task_from_bytes(data: bytes) -> Task:
 
 
 def stage_to_proto(stage: StageTiming) -> trajectory_pb2.StageTiming:
-    """One hop as it travels."""
+    """The timing of one stage as a message."""
     return trajectory_pb2.StageTiming(
         stage=stage.stage,
         worker=stage.worker,
@@ -156,7 +156,7 @@ def stage_to_proto(stage: StageTiming) -> trajectory_pb2.StageTiming:
 
 
 def stage_from_proto(message: trajectory_pb2.StageTiming) -> StageTiming:
-    """One hop as it is printed."""
+    """The timing of one stage from a message."""
     return StageTiming(
         stage=message.stage,
         worker=message.worker,
@@ -166,7 +166,7 @@ def stage_from_proto(message: trajectory_pb2.StageTiming) -> StageTiming:
 
 
 def envelope_to_proto(trajectory: Trajectory) -> trajectory_pb2.TrajectoryEnvelope:
-    """Everything of a trajectory but its tensors, as a query answers it."""
+    """A trajectory without its tensors, as the answer of a query."""
     envelope = trajectory_pb2.TrajectoryEnvelope(
         trajectory_id=trajectory.trajectory_id,
         run_id=trajectory.run_id,
@@ -220,7 +220,7 @@ def envelope_from_proto(message: trajectory_pb2.TrajectoryEnvelope, tensors: dic
         task_id=TaskId(message.task_id),
         group_id=GroupId(message.group_id),
         group_size=message.group_size,
-        # Tuples from lists: this runs once for every trajectory, and a generator costs more than what it makes.
+        # Tuples from lists: this runs for every trajectory, and a generator costs more than its items.
         spans=tuple(
             [VersionSpan(version_from_proto(span.version), span.start, span.stop) for span in message.spans]
         ),

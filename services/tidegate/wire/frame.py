@@ -1,15 +1,15 @@
-"""The frame: trajectories as one message, tensors outside of protobuf so that they decode without a copy.
+"""The frame: trajectories as one message, tensors outside of protobuf, decoded without a copy.
 
 Layout, all integers little-endian::
 
     "TGF2" | digest | u32 head length | head | zero padding to 64 | payload
-    digest  = XXH3-128 of everything behind it
+    digest  = XXH3-128 of everything after it
     head    = FrameHead as MessagePack
     payload = each tensor column's raw bytes, every column at a multiple of 64 from the payload's start
 
-What the records of a frame share is written once (see ``wire.columns``), and so is a tensor's name, dtype and shape:
-tensors of equal name in a group lie one after the other, each record's a view of its rows.
-The decoder is total: any byte string gives records or a ``RecordError``.
+Values that the records of a frame share are written once (see ``wire.columns``), as is a tensor's name, dtype and
+shape: tensors of equal name in a group lie one after the other, each record's a view of its rows. The decoder is total:
+any byte string gives records or a ``RecordError``.
 """
 
 import struct
@@ -25,7 +25,7 @@ from tidegate.wire.digest import DIGEST_BYTES, digest_of
 from tidegate.wire.layout import ALIGNMENT_BYTES, DTYPE_NAMES, DTYPES, Kind, Layout, layout_of, sheet_of
 
 MAGIC = b"TGF2"
-# A head holds ids and provenance only; prompts and logs are bounded well below this.
+# A head contains ids and provenance only; prompts and logs are bounded well below this.
 HEAD_BYTES_MAX = 4 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
 _DIGEST_STOP = len(MAGIC) + DIGEST_BYTES
@@ -33,7 +33,7 @@ _PREFIX_BYTES = _DIGEST_STOP + _LENGTH.size
 
 
 class FrameHead(msgspec.Struct, frozen=True, array_like=True):
-    """Everything of a frame but its payload. ``tensors``: a list of ``TensorColumn`` (see ``wire.layout``)."""
+    """A frame without its payload. ``tensors``: a list of ``TensorColumn`` (see ``wire.layout``)."""
 
     columns: RecordColumns
     tensors: msgspec.Raw
@@ -45,7 +45,7 @@ _head_decoder = msgspec.msgpack.Decoder(FrameHead)
 
 
 class Frame(msgspec.Struct, frozen=True, eq=False):
-    """A frame that was checked whole: its records as columns, and where their tensors lie in its payload.
+    """A verified frame: its records as columns, and the places of their tensors in its payload.
 
     ``head``: see ``provenance_of``.
     """
@@ -67,7 +67,7 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     """Trajectories as one message body.
 
     Raises:
-        RecordError: there are none, or a tensor has a dtype that does not travel.
+        RecordError: there are none, or a tensor has a dtype that frames do not support.
     """
     arrays: list[Array] = []
     kinds: list[Kind] = []
@@ -86,7 +86,7 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     for index, padding in sheet.order:
         parts.append(arrays[index].data)
         parts.append(padding)
-    # Twice in memory for a moment, which costs less than to hash piece by piece.
+    # Twice in memory for a moment, which costs less than hashing piece by piece.
     body = b"".join(parts)
     return b"".join([MAGIC, digest_of(body), body])
 
@@ -102,7 +102,7 @@ def _as_travels(name: str, tensor: Array, trajectory_id: str) -> Array:
 
 
 def open_frame(data: bytes | memoryview) -> Frame:
-    """One message's records as columns, and where their tensors lie in ``data``.
+    """One message's records as columns, and the places of their tensors in ``data``.
 
     Raises:
         RecordError: ``data`` is truncated, malformed, or does not match its digest.
@@ -132,7 +132,7 @@ def decode_frame(data: bytes | memoryview) -> list[Trajectory]:
 
 
 def verify_frame(data: bytes | memoryview) -> None:
-    """Check that bytes that were a frame once still are, without reading them.
+    """Check the digest of a frame that was read before, without decoding it.
 
     Raises:
         RecordError: ``data`` is truncated or does not match its digest.
@@ -143,7 +143,7 @@ def verify_frame(data: bytes | memoryview) -> None:
 
 
 def provenance_of(frame: bytes | memoryview) -> bytes:
-    """The head of a frame alone: all of its trajectories but their tensors, for a ledger that outlives the payload.
+    """The head of a frame: its trajectories without tensors, for a ledger that outlives the payload.
 
     Raises:
         RecordError: ``frame`` is truncated or malformed.

@@ -1,6 +1,7 @@
-"""How tensors lie in a frame's payload: written, read and checked once for all frames that are laid out alike.
+"""The layout of tensors in a frame's payload: written, read and checked once for all frames of one layout.
 
-Segments of a run differ in what their tensors hold, not in how they lie, and saying it costs as much CPU as the bytes.
+Segments of a run differ in the contents of their tensors, not in their layout, and encoding it costs as much CPU as the
+bytes.
 """
 
 import math
@@ -17,11 +18,11 @@ from tidegate.wire.columns import Int64
 
 ALIGNMENT_BYTES = 64
 TENSOR_RANK_MAX = 8
-# Layouts kept by a process, the least recently used make room; a larger one is read anew each time.
+# Layouts cached by a process, the least recently used are evicted; a larger one is read each time.
 LAYOUTS_MAX = 256
 KEPT_BYTES_MAX = 4096
 
-# What travels: NumPy's type strings without the byte order, which is always little-endian.
+# Supported dtypes: NumPy's type strings without the byte order, which is always little-endian.
 DTYPES: dict[str, np.dtype[np.generic]] = {
     name: np.dtype("<" + name if name[1:] != "1" else "|" + name)
     for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
@@ -49,7 +50,7 @@ class TensorColumn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(msgspec.Struct, frozen=True, eq=False):
-    """Where a tensor of several records lies in the payload, checked: their rows one after the other.
+    """The verified place of a tensor of several records in the payload: their rows one after the other.
 
     ``shape``: of all rows together. ``rows``: how many each record has, one number when all have as many; None when
     each is a single value without that dimension. ``records``: positions of those that have it, None when all have.
@@ -83,7 +84,7 @@ class Place(msgspec.Struct, frozen=True, eq=False):
 
 
 class Layout(msgspec.Struct, frozen=True, eq=False):
-    """The places of all tensors of a frame. Equal to itself alone, so that what follows from one can be kept by it."""
+    """The places of all tensors of a frame. Compared by identity, so that results can be cached by layout."""
 
     places: tuple[Place, ...]
 
@@ -94,7 +95,7 @@ def spread(rows: list[int], num_records: int) -> list[int]:
 
 
 class Sheet(msgspec.Struct, frozen=True, eq=False):
-    """How to write a payload: its columns as MessagePack, and the positions of its tensors, with the zeros behind each.
+    """The plan of a payload: its columns as MessagePack, and the order of its tensors with the padding after each.
 
     ``columns``: a list of ``TensorColumn``.
     """
@@ -105,16 +106,16 @@ class Sheet(msgspec.Struct, frozen=True, eq=False):
 
 
 def sheet_of(kinds: Sequence[Kind], *, num_records: int) -> Sheet:
-    """Tensors of equal name, dtype and row shape one after the other, those of each kind at an aligned place.
+    """Tensors of equal name, dtype and row shape in sequence, each kind at an aligned place.
 
-    ``kinds``: contiguous tensors of dtypes that travel, record by record.
+    ``kinds``: contiguous tensors of supported dtypes, record by record.
     """
-    # Only what comes alone comes alike: completions of a group differ in their lengths.
+    # Single-record frames repeat their layout; groups do not, because completions differ in length.
     return _kept_sheet(tuple(kinds)) if num_records == 1 else _make_sheet(kinds, num_records)
 
 
 def _make_sheet(kinds: Sequence[Kind], num_records: int = 1) -> Sheet:
-    # Of each kind of tensor its positions, with the record and the number of rows of each.
+    # For each kind of tensor its positions, with record and number of rows.
     by_column: dict[tuple[str, str, bool, tuple[int, ...]], list[tuple[int, int, int]]] = {}
     for index, (record, name, dtype, shape) in enumerate(kinds):
         column = by_column.setdefault((name, DTYPE_NAMES[dtype], bool(shape), shape[1:]), [])
@@ -193,7 +194,7 @@ def _place(column: TensorColumn, num_records: int, payload_bytes: int) -> Place:
     if not size:
         try:
             np.empty(shape, dtype)
-        except ValueError as error:  # its other dimensions are beyond what an array can have
+        except ValueError as error:  # its other dimensions exceed those of an array
             raise _tensor_error(name, f"has the impossible shape {shape}") from error
     return Place(name, dtype, shape, start, rows or None, records or None)
 

@@ -1,4 +1,4 @@
-"""The lifecycle service's messages, for the one servicer that lives below the rooms of the services."""
+"""Messages of the lifecycle service, for the one servicer below the packages of the services."""
 
 from tidegate.v1 import lifecycle_service_pb2 as pb
 from tidegate.v1.lifecycle_service_pb2_grpc import add_LifecycleServiceServicer_to_server

@@ -1,4 +1,4 @@
-"""A policy's joined payload cut into its tensors as the bytes come, each checked against its digest."""
+"""Cuts a policy's joined payload into its tensors as bytes arrive, and verifies the digest of each."""
 
 from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -9,21 +9,21 @@ from tidegate.wire.digest import Digest
 
 
 class Listed(Protocol):
-    """A tensor as a manifest lists it: ``size`` bytes that have ``digest``."""
+    """A tensor in a manifest: ``size`` bytes with ``digest``."""
 
     @property
     def name(self) -> str:
-        """Unique in its manifest."""
+        """Name, unique in its manifest."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         ...
 
     @property
     def digest(self) -> bytes:
-        """Of those bytes."""
+        """Digest of its bytes."""
         ...
 
 
@@ -48,9 +48,9 @@ class PayloadCutter(Generic[ListedT]):
         self._begin_tensor()
 
     def cut(self, chunk: bytes | memoryview) -> Iterator[tuple[ListedT, int, memoryview]]:
-        """The parts of tensors in the next bytes: which tensor, where in it, and the part. To be read to its end.
+        """The parts of tensors in the next bytes: tensor, offset in it, and the part. Read it to its end.
 
-        A part is hashed right before it is handed out, so that whoever copies it finds it in the processor's cache.
+        A part is hashed right before it is yielded, so that the caller's copy finds it in the processor's cache.
         The last part of a tensor comes only when the whole of it is verified.
 
         Raises:
@@ -72,7 +72,7 @@ class PayloadCutter(Generic[ListedT]):
             yield tensor, offset, part
 
     def finish(self) -> None:
-        """Make sure that all of it came.
+        """Check that the payload is complete.
 
         Raises:
             RecordError: the payload ended early.

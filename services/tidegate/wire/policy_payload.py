@@ -49,7 +49,7 @@ def announce(
 
 
 def tensors_of(entries: Sequence[policy_pb2.TensorEntry], payload: bytes | memoryview) -> dict[str, Array]:
-    """Rebuild a policy's tensors from a payload that holds them joined, in the order of their entries.
+    """Rebuild a policy's tensors from their joined payload, in the order of their entries.
 
     Raises:
         CorruptionError: a tensor's bytes do not match its digest.
@@ -77,7 +77,7 @@ def tensor_of(entry: policy_pb2.TensorEntry, raw: memoryview) -> Array:
     """One tensor as a view of its verified bytes.
 
     Raises:
-        RecordError: the manifest names no dtype or shape that these bytes could have.
+        RecordError: the manifest's dtype or shape does not fit these bytes.
     """
     dtype = DTYPES.get(entry.dtype)
     if dtype is None:
@@ -87,5 +87,5 @@ def tensor_of(entry: policy_pb2.TensorEntry, raw: memoryview) -> Array:
         raise RecordError(f"Tensor {entry.name} of a policy has {entry.size} bytes for shape {shape}")
     try:
         return np.frombuffer(raw, dtype=dtype).reshape(shape)
-    except ValueError as error:  # empty, with other dimensions beyond what an array can have
+    except ValueError as error:  # empty, with other dimensions that exceed those of an array
         raise RecordError(f"Tensor {entry.name} of a policy has the impossible shape {shape}") from error

@@ -1,6 +1,6 @@
-"""What is written of a running task, kept where the next actor finds it: tokens, logprobs, versions, replies.
+"""Progress of a running task, checkpointed for the next actor: tokens, logprobs, versions, replies.
 
-Layout: "TGP1" | XXH3-128 of everything behind it | ``_Body`` as MessagePack, with tokens and logprobs as raw
+Layout: "TGP1" | XXH3-128 of everything after it | ``_Body`` as MessagePack, with tokens and logprobs as raw
 little-endian bytes. The decoder is total: any byte string gives progress or a ``RecordError``.
 """
 
@@ -18,7 +18,7 @@ from tidegate.wire.digest import DIGEST_BYTES, digest_of
 from tidegate.wire.validate import LOGPROB_TOLERANCE
 
 MAGIC = b"TGP1"
-# Below what a message holds inline (``wire.subjects``), with room for headers.
+# Below the inline limit of a message (``wire.subjects``), with room for headers.
 PROGRESS_BYTES_MAX = 500 * 1024
 _PREFIX_BYTES = len(MAGIC) + DIGEST_BYTES
 _TOKEN = np.dtype("<i4")
@@ -29,11 +29,11 @@ Step: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class SampleProgress(msgspec.Struct, frozen=True, eq=False):
-    """One sample as far as it is written.
+    """The progress of one sample.
 
     ``tokens`` (T,) int32, ``logprobs`` (T,) float32, ``spans`` over them. ``replies``: the ranges of tokens that came
-    from the environment. ``opening``: what the policy read first, where that is not its task's prompt. ``reply``: what
-    the environment said last; its session, opened again with the turns so far, must say it again. ``reward`` to
+    from the environment. ``opening``: the first input of the policy, if it is not its task's prompt. ``reply``: the
+    environment's last reply; its session, reopened with the turns so far, must return it again. ``reward`` to
     ``log``: of the steps so far. ``finish_reason``: set once it is done.
     """
 
@@ -57,10 +57,10 @@ class SampleProgress(msgspec.Struct, frozen=True, eq=False):
 
 
 class Progress(msgspec.Struct, frozen=True, eq=False):
-    """All samples of a task that were begun, as far as they fit.
+    """All started samples of a task, as far as they fit.
 
-    ``started_at_s``: when the first of them was begun, seconds since the epoch. ``max_new_tokens``: the cap they are
-    written under. ``tokens_left_out``: tokens that the policy chose and that did not fit.
+    ``started_at_s``: start of the first of them, seconds since the epoch. ``max_new_tokens``: the cap in force.
+    ``tokens_left_out``: tokens of the policy that did not fit.
     """
 
     run_id: RunId
@@ -106,7 +106,7 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 def encode_progress(progress: Progress, *, bytes_max: int = PROGRESS_BYTES_MAX) -> bytes:
     """Progress as one message body of at most ``bytes_max``; where it does not fit, the shortest samples are left out.
 
-    A sample is worth the tokens that it would cost to write it again, so the longest are kept.
+    The longest are kept, because they cost the most tokens to generate again.
     """
     kept: list[_SampleBody] = []
     left_out = progress.tokens_left_out
@@ -129,7 +129,7 @@ def decode_progress(data: bytes) -> Progress:
     """The progress of one message.
 
     Raises:
-        RecordError: ``data`` is truncated, malformed, does not match its digest, or says what no actor would.
+        RecordError: ``data`` is truncated, malformed, does not match its digest, or contains impossible values.
     """
     if data[: len(MAGIC)] != MAGIC or len(data) < _PREFIX_BYTES:
         raise RecordError(
@@ -164,7 +164,7 @@ def check_progress(progress: Progress, task: Task) -> None:
     """Whether progress is of this task and of this attempt at it.
 
     Raises:
-        RecordError: it is not; the message says what differs.
+        RecordError: it is not; the message names the difference.
     """
     for name in ("run_id", "task_id", "attempt", "num_samples"):
         ours, theirs = getattr(task, name), getattr(progress, name)
@@ -215,7 +215,7 @@ def _sample(body: _Body, row: _SampleBody) -> SampleProgress:
     logprobs = np.frombuffer(row.logprobs, _LOGPROB)
     if tokens.size and int(tokens.min()) < 0:
         raise _error(body, f"{what} with a token below 0")
-    # In this order: a comparison with what is not a number is False.
+    # In this order: a comparison with NaN is False.
     if logprobs.size and not (np.isfinite(logprobs).all() and float(logprobs.max()) <= LOGPROB_TOLERANCE):
         raise _error(body, f"{what} with logprobs that no policy can produce")
     if not _covers(row.spans, len(tokens)):
@@ -253,7 +253,7 @@ def _covers(spans: Sequence[tuple[LineageName, int, int, int]], length: int) -> 
 
 
 def _are_inside(replies: Sequence[tuple[int, int]], length: int) -> bool:
-    """Ranges in order that do not touch: before each stands a turn of the policy. One may be empty, and ends a turn."""
+    """Ordered ranges that do not touch: a turn of the policy precedes each. An empty one ends a turn."""
     position = 0
     for start, stop in replies:
         if not position < start <= stop <= length:

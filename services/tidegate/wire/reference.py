@@ -1,4 +1,4 @@
-"""A reference to a frame that was uploaded to the store, as it travels in the message's place."""
+"""A reference to a frame that was uploaded to the store, sent in place of the message."""
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -8,7 +8,7 @@ from tidegate.v1 import trajectory_pb2
 
 
 class PayloadReference(msgspec.Struct, frozen=True):
-    """Which bytes: ``size`` and XXH3-128 ``digest`` of the frame; ``payload_id`` is for people."""
+    """``size`` and XXH3-128 ``digest`` of the frame; ``payload_id`` is for people."""
 
     payload_id: str
     size: int
@@ -16,7 +16,7 @@ class PayloadReference(msgspec.Struct, frozen=True):
 
 
 def reference_from_proto(message: trajectory_pb2.PayloadReference) -> PayloadReference:
-    """A reference as it is compared."""
+    """A reference from a message."""
     return PayloadReference(payload_id=message.payload_id, size=message.size, digest=message.digest)
 
 

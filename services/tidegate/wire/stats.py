@@ -1,18 +1,18 @@
-"""Statistics as every service publishes them twice a second: whole snapshots, so that a lost one costs nothing."""
+"""Statistics as every service publishes them twice a second: whole snapshots, so that a lost one does no harm."""
 
 import msgspec
 
 from tidegate.core.errors import RecordError
 
-# Beyond it a float no longer tells one from the next.
+# The largest range in which a float represents every integer.
 VALUE_MAX = 2.0**53
 
 
 class ServiceStats(msgspec.Struct, frozen=True):
     """One service instance at one moment.
 
-    ``values`` holds monotonic counters and gauges, units last (``*_total`` for counters); ``labels`` short texts such
-    as the served version.
+    ``values`` contains counters (``*_total``) and gauges, ``labels`` short texts such as the served version; all of
+    them are declared in ``tidegate.catalogue``.
     """
 
     service: str
@@ -48,10 +48,10 @@ def decode_stats(data: bytes) -> ServiceStats:
 
 
 def check_stats(stats: ServiceStats) -> None:
-    """Refuse a snapshot that no arithmetic can be done with, before it reaches any.
+    """Refuse a snapshot with values unfit for arithmetic.
 
     Raises:
-        RecordError: a value is not finite, or too large for what counts.
+        RecordError: a value is not finite, or too large for a counter.
     """
     for name, value in stats.values.items():
         if not -VALUE_MAX <= value <= VALUE_MAX:

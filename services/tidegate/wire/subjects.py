@@ -17,12 +17,13 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-# Inline bytes a message may hold, headers included; a stream caps one message at twice that, the broker at four times.
+# Inline bytes a message may contain, headers included; a stream caps one message at twice that, the broker at four
+# times.
 MESSAGE_BYTES_MAX = 512 * KIB
 STREAM_MESSAGE_BYTES_MAX = MIB
 BROKER_PAYLOAD_BYTES_MAX = 2 * MIB
 CHUNK_BYTES = MIB
-# So much of a payload may travel in the message that announces it: one more costs both sides half a millisecond.
+# A payload up to this size is part of its announcement: a message more costs both sides half a millisecond.
 FIRST_CHUNK_BYTES = 256 * KIB
 
 HEADER_MESSAGE_ID = "Nats-Msg-Id"
@@ -32,7 +33,7 @@ HEADER_REASON = "Tidegate-Reason"
 HEADER_SOURCE = "Tidegate-Source"
 # Set when the body is a PayloadReference and not a frame.
 HEADER_REFERENCE = "Tidegate-Reference"
-# Ids a message stands for, comma-joined: readable without decoding, so that a body that cannot be decoded can still
+# Ids in a message, comma-joined: readable without decoding, so that a body that cannot be decoded can still
 # be settled in the ledger.
 HEADER_TRAJECTORY_IDS = "Tidegate-Trajectories"
 
@@ -40,7 +41,7 @@ RUN_ID_PATTERN = re.compile(r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")
 
 
 class StreamSpec(msgspec.Struct, frozen=True):
-    """One stream as it must exist. ``max_bytes`` and ``max_messages`` bound it (I7); 0 leaves a bound to the other."""
+    """One stream as it must exist. ``max_bytes`` and ``max_messages`` bound it (I7); with 0 only the other applies."""
 
     name: str
     subjects: tuple[str, ...]
@@ -55,7 +56,7 @@ class StreamSpec(msgspec.Struct, frozen=True):
 
 
 class ConsumerSpec(msgspec.Struct, frozen=True):
-    """One durable pull consumer. ``max_ack_pending`` bounds what its readers hold; an ack frees a slot."""
+    """One durable pull consumer. ``max_ack_pending`` bounds unacknowledged messages; an ack frees a slot."""
 
     stream: str
     durable: str
@@ -96,7 +97,7 @@ class Topology(msgspec.Struct, frozen=True):
         return f"tg.{self.run_id}.traj.{shard}"
 
     def progress(self, task_id: TaskId) -> str:
-        """Subject of what is written of one running task."""
+        """Subject of the progress of one running task."""
         return f"tg.{self.run_id}.part.{task_id}"
 
     def policy(self, model: str) -> str:
@@ -146,7 +147,7 @@ class Topology(msgspec.Struct, frozen=True):
                 discard="new",
                 max_bytes=2 * GIB,
             ),
-            # What is lost here was written for nothing and is written again: old goes first, and nobody waits.
+            # Progress can be generated again: the oldest is dropped first, and no publisher waits.
             StreamSpec(
                 name=self.stream("PROGRESS"),
                 subjects=(f"{prefix}.part.*",),
@@ -215,7 +216,7 @@ class Topology(msgspec.Struct, frozen=True):
         )
 
     def trajectory_consumer(self, shard: int, *, ack_wait_s: float = 5.0) -> ConsumerSpec:
-        """One store shard reads it; acked only after the ledger's commit, redelivered for ever until then."""
+        """One store shard reads it; acked only after the ledger's commit, redelivered until then."""
         return ConsumerSpec(
             stream=self.stream("TRAJECTORIES"),
             durable=f"store-{shard}",

@@ -1,7 +1,7 @@
-"""The edge: what a well-formed trajectory must hold before anybody may train on it.
+"""Validation of trajectories at the edge, before anything trains on them.
 
-A frame that decodes can still lie: NaN logprobs, probabilities above one, spans that leave steps without a version.
-Such a record is refused here with its reason, counted, and kept in QUARANTINE; nothing else is lost.
+A frame that decodes can still be wrong: NaN logprobs, probabilities above one, spans that leave steps without a
+version. Such a record is refused here with its reason, counted, and kept in QUARANTINE; other records are not affected.
 """
 
 import math
@@ -29,7 +29,7 @@ FINITE = ("rewards", "observations")
 def validate_frame(frame: Frame, *, run_id: str) -> None:
     """Check every record of a frame as ``validate_trajectory`` does.
 
-    Records are looked at one by one only when something is wrong with the columns that they share, to name the one.
+    Records are checked one by one only when their shared columns are invalid, to name the invalid record.
 
     Raises:
         RecordError: as ``validate_trajectory``.
@@ -40,7 +40,7 @@ def validate_frame(frame: Frame, *, run_id: str) -> None:
 
 
 def _is_sound(frame: Frame, run_id: str) -> bool:
-    """Whether the columns alone show that every record is valid; False decides nothing."""
+    """Whether the columns alone prove every record valid; False proves nothing."""
     columns = frame.columns
     times = columns.started_at_s + columns.finished_at_s
     scalars = [episode[0] for episodes in columns.episodes for episode in episodes]
@@ -75,10 +75,10 @@ def _num_covered(spans: tuple[SpanRow, ...]) -> int:
 
 
 class _Expected(msgspec.Struct, frozen=True, eq=False):
-    """What a layout says that its frames must hold.
+    """The requirements that a layout implies for its frames.
 
-    ``rows``: positions of each record, one number when all have as many. ``finite``: what must be, places that touch
-    as one.
+    ``rows``: positions of each record, one number when all have as many. ``finite``: places that must be finite,
+    adjacent ones joined.
     """
 
     rows: list[int]
@@ -89,10 +89,10 @@ class _Expected(msgspec.Struct, frozen=True, eq=False):
 
 @lru_cache(maxsize=LAYOUTS_MAX)
 def _expected(layout: Layout) -> _Expected | None:
-    """None when its tensors do not fit their logprobs, or must be looked at one by one to tell."""
+    """None when its tensors do not fit their logprobs, or need a check one by one."""
     places = {place.name: place for place in layout.places}
     logprobs = places.get("behavior_logprobs")
-    # Tensors of one name that differ in their rows' shape are looked at one by one.
+    # Tensors of one name that differ in their rows' shape are checked one by one.
     if logprobs is None or logprobs.rows is None or len(places) != len(layout.places):
         return None
     rows, leading = logprobs.rows, logprobs.shape[1:]
@@ -114,9 +114,9 @@ def _expected(layout: Layout) -> _Expected | None:
 
 
 def _joined(places: list[Place]) -> list[Place]:
-    """The same values in fewer places, for looking at one costs as much as some thousand values do.
+    """The same values in fewer places, because checking a place costs as much as some thousand values.
 
-    What pads two neighbours is looked at with them: it is finite, or the frame's records are looked at one by one.
+    Padding between neighbours is checked with them: if it is not finite, the records are checked one by one.
     """
     joined: list[Place] = []
     for place in places:
@@ -129,7 +129,7 @@ def _joined(places: list[Place]) -> list[Place]:
 
 
 def _together(first: Place, second: Place) -> Place | None:
-    """Two places with nothing but padding between them as one without dimensions; None when they are no such."""
+    """Two places with only padding between them, joined; None if anything else is between them."""
     itemsize = first.dtype.itemsize
     behind = first.offset + math.prod(first.shape) * itemsize
     distance = second.offset - first.offset
@@ -158,9 +158,9 @@ def _are_tensors_sound(frame: Frame, num_covered: list[int]) -> bool:
 
 
 def _are_choices(chosen: Array, logprobs: Array, rows: list[int], num_steps: list[int]) -> bool:
-    """Whether ``chosen`` says of each token whether the policy chose it, as many as each record counts, at least one.
+    """Whether ``chosen`` marks each token as chosen by the policy or not, as many as each record counts, at least one.
 
-    What stands between two turns came from elsewhere and has no logprob.
+    Tokens between two turns come from the environment and have no logprob.
     """
     if chosen.dtype != np.bool_ or chosen.shape != logprobs.shape or chosen.ndim != 1:
         return False
@@ -170,7 +170,7 @@ def _are_choices(chosen: Array, logprobs: Array, rows: list[int], num_steps: lis
 
 
 def _is_finite(values: Array) -> bool:
-    # To search the answers for a no costs half as much as to reduce them, on a small segment.
+    # Searching for a False costs half as much as a reduction, on a small segment.
     return b"\0" not in np.isfinite(values).tobytes()
 
 
@@ -178,7 +178,7 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
     """Check one trajectory's identity, versions, logprobs and reward.
 
     Raises:
-        RecordError: the record could not come from a policy of this run; the message says which field and why.
+        RecordError: the record could not come from a policy of this run; the message names the field and the reason.
     """
     name = f"Trajectory {trajectory.trajectory_id!r}"
     if trajectory.run_id != run_id:

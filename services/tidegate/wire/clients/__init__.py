@@ -1,1 +1,1 @@
-"""Typed clients: core values in, core values out; protobuf stays inside this room."""
+"""Typed clients: core values in, core values out; protobuf stays inside this package."""

@@ -14,7 +14,7 @@ SERVICE = "admission"
 
 
 class BottleneckReport(msgspec.Struct, frozen=True):
-    """Who is the bottleneck, in a sentence, with the one fix and the signals it was read from.
+    """The bottleneck with an explanation, the recommended fix and the signals behind it.
 
     ``recommendation``: how many actors to run, and why; empty where admission recommends nothing.
     """
@@ -30,11 +30,11 @@ class AdmissionClient:
     """Typed calls to admission."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """The channel is shared and stays the caller's to close."""
+        """``channel``: shared; its owner closes it."""
         self._stub = AdmissionServiceStub(channel)
 
     async def limits(self) -> tuple[Limits, Flow]:
-        """The limits in force and what is under way."""
+        """The limits in force and the work in flight."""
         with remote_errors(SERVICE):
             response = await self._stub.GetLimits(pb.GetLimitsRequest(), timeout=DEADLINE_S)
         limits = Limits(
@@ -67,7 +67,7 @@ class AdmissionClient:
         """The answer of ``tidegate slo``.
 
         Raises:
-            RecordError: admission is of another version and answers what this one does not know.
+            RecordError: admission has another version and sends an unknown answer.
         """
         with remote_errors(SERVICE):
             response = await self._stub.GetSlos(pb.GetSlosRequest(), timeout=DEADLINE_S)
@@ -105,7 +105,7 @@ def _condition_of(text: str) -> Condition:
         if condition == text:
             return condition
     raise RecordError(
-        f"Admission says that an objective is {text!r}",
+        f"Admission reports the unknown condition {text!r} of an objective",
         why="this version knows no such condition",
         fix="use the version that runs",
     )

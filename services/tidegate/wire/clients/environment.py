@@ -11,8 +11,8 @@ from tidegate.v1.environment_service_pb2_grpc import EnvironmentServiceStub
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 
 SERVICE = "environment"
-# Tools and verifiers have deadlines of their own, and a judge that is asked again takes minutes. A worker that is gone
-# shows by its connection long before.
+# Tools and verifiers have deadlines of their own, and a judge with retries takes minutes. The connection detects a lost
+# worker long before.
 SCORE_DEADLINE_S = 300.0
 SESSION_DEADLINE_S = 300.0
 
@@ -36,7 +36,7 @@ class RewardedCompletion(msgspec.Struct, frozen=True):
 
 
 class EpisodeProblem(msgspec.Struct, frozen=True):
-    """What an episode of a text environment is about, as its task says."""
+    """The problem of an episode of a text environment, from its task."""
 
     prompt_id: str
     prompt: str
@@ -45,10 +45,10 @@ class EpisodeProblem(msgspec.Struct, frozen=True):
 
 
 class EnvironmentStep(msgspec.Struct, frozen=True):
-    """What one step of a session returned.
+    """The result of one step of a session.
 
     ``observation``: the reply's text in a text environment, else JSON. ``tool_calls``: those of this step.
-    ``components`` and ``log`` come with the last step and speak of the whole episode.
+    ``components`` and ``log`` come with the last step and cover the whole episode.
     """
 
     observation: str
@@ -64,7 +64,7 @@ class EnvironmentClient:
     """Typed calls to the environment service."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """The channel is shared and stays the caller's to close."""
+        """``channel``: shared; its owner closes it."""
         self._stub = EnvironmentServiceStub(channel)
 
     async def score(
@@ -99,13 +99,13 @@ class EnvironmentClient:
     ) -> tuple[str, str]:
         """Open a session; returns its id and the last observation.
 
-        ``problem``: what a text environment asks; without one it draws a training problem by ``seed``. ``actions``:
-        those of an episode that goes on here, without the one that ended it; they are replayed. The observation is the
+        ``problem``: of a text environment; without one it draws a training problem by ``seed``. ``actions``: those of a
+        resumed episode, without the one that ended it; they are replayed. The observation is the
         text of the opening or of the last reply in a text environment, else JSON.
 
         Raises:
             BackpressureError: every slot is taken; one frees when a session ends or idles out.
-            ConflictError: a replayed action ended the episode; begin it anew.
+            ConflictError: a replayed action ended the episode; restart it.
         """
         request = pb.ResetRequest(env_id=env_id, seed=seed, actions=actions)
         if problem is not None:
@@ -123,7 +123,7 @@ class EnvironmentClient:
         """One step of a session; the action is a turn's text in a text environment, else JSON.
 
         Raises:
-            NotFoundError: no such session (any more): open it anew with the actions so far.
+            NotFoundError: no such session (any more): open another with the actions so far.
             RecordError: the action is none of this environment; the session stays.
             DeadlineError: it took too long; the session is gone, or will idle out.
         """

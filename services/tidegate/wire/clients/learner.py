@@ -13,7 +13,7 @@ SERVICE = "learner"
 
 
 class LearnerReport(msgspec.Struct, frozen=True):
-    """Where training stands."""
+    """The progress of training."""
 
     version: PolicyVersion
     consumed_trajectories: int
@@ -26,11 +26,11 @@ class LearnerClient:
     """Typed calls to the learner."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """The channel is shared and stays the caller's to close."""
+        """``channel``: shared; its owner closes it."""
         self._stub = LearnerServiceStub(channel)
 
     async def progress(self) -> LearnerReport:
-        """The version, what was consumed, and the newest metrics."""
+        """The version, the trajectories consumed, and the newest metrics."""
         with remote_errors(SERVICE):
             response = await self._stub.GetProgress(pb.GetProgressRequest(), timeout=DEADLINE_S)
         return LearnerReport(

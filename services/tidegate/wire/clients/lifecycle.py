@@ -1,4 +1,4 @@
-"""Client of what every service answers alike."""
+"""Client of the lifecycle calls of every service."""
 
 import grpc
 
@@ -12,7 +12,7 @@ class LifecycleClient:
     """Typed calls to the lifecycle of any service."""
 
     def __init__(self, channel: grpc.aio.Channel, *, service: str) -> None:
-        """The channel is shared and stays the caller's to close."""
+        """``channel``: shared; its owner closes it."""
         self._stub = LifecycleServiceStub(channel)
         self._service = service
 

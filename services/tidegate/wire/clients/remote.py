@@ -1,4 +1,4 @@
-"""What all clients share: one deadline a call, and remote failures as the errors of ``core``."""
+"""Shared by all clients: a deadline for each call, and remote failures as errors of ``core``."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import grpc
 from tidegate.core import errors
 
 DEADLINE_S = 10.0
-# Reading a whole book: a million rows take a few seconds.
+# Reading a whole ledger: a million rows take a few seconds.
 AUDIT_DEADLINE_S = 120.0
 # Added to a long poll's own wait before the call's deadline ends it.
 POLL_GRACE_S = 5.0
@@ -25,8 +25,8 @@ _BY_STATUS: dict[grpc.StatusCode, type[errors.TidegateError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
 }
 
-# What grpc.aio says, under INTERNAL, of a message that it sends into a call which the other side, or its death, ended
-# a moment ago (grpc/grpc#36066).
+# The text of grpc.aio, under INTERNAL, for a message sent into a call that the peer, or its death, has just ended
+# (grpc/grpc#36066).
 _SENT_INTO_AN_ENDED_CALL = "Internal error from Core"
 
 

@@ -16,7 +16,7 @@ class TaskQueueClient:
     """Typed calls to the task queue."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """The channel is shared and stays the caller's to close."""
+        """``channel``: shared; its owner closes it."""
         self._stub = TaskQueueServiceStub(channel)
 
     async def journal(self) -> JournalTotals:
@@ -39,13 +39,13 @@ class TaskQueueClient:
         return totals, ids
 
     async def open_trajectories(self, *, limit: int) -> tuple[list[TrajectoryId], float]:
-        """Admitted trajectories without a known outcome, and when the oldest was admitted."""
+        """Admitted trajectories without a known outcome, and the time at which the oldest was admitted."""
         with remote_errors(SERVICE):
             response = await self._stub.ListOpen(pb.ListOpenRequest(limit=limit), timeout=DEADLINE_S)
         return [TrajectoryId(item) for item in response.trajectory_ids], response.oldest_admitted_at_s
 
     async def retire(self, *, reason: str) -> None:
-        """Stop admitting for good, and drop, as retired, what no actor took yet."""
+        """Stop admitting for good, and drop as retired the tasks that no actor has taken."""
         with remote_errors(SERVICE):
             await self._stub.Retire(pb.RetireRequest(reason=reason), timeout=DEADLINE_S)
 

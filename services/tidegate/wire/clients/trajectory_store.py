@@ -35,21 +35,21 @@ _UPLOAD = "/tidegate.v1.TrajectoryStoreService/UploadPayload"
 
 
 class LeasedBatch(msgspec.Struct, frozen=True, eq=False):
-    """A batch the learner holds: train it and commit, or release it. Its lease ends with the learner's lineage."""
+    """A batch leased to the learner: train it and commit, or release it. Its lease ends with the learner's lineage."""
 
     batch_id: str
     trajectories: list[Trajectory]
 
 
 class Consumption(msgspec.Struct, frozen=True):
-    """What the learner measured about one trajectory just before the loss."""
+    """The learner's measurements of one trajectory just before the loss."""
 
     trajectory_id: TrajectoryId
     verdict: Fresh
 
 
 class ConsumedBatch(msgspec.Struct, frozen=True):
-    """A batch that a checkpoint holds; sent again at a restore, in case its commit never arrived."""
+    """A batch contained in a checkpoint; sent again at a restore, in case its commit never arrived."""
 
     batch_id: str
     version: PolicyVersion
@@ -57,7 +57,7 @@ class ConsumedBatch(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A trajectory that ends without a gradient, and why, in words for ``tidegate explain``."""
+    """A trajectory that ends without a gradient, with a reason for ``tidegate explain``."""
 
     trajectory_id: TrajectoryId
     reason: DropReason
@@ -113,7 +113,7 @@ class TrajectoryStoreClient:
     """Typed calls to one store shard."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """The channel is shared and stays the caller's to close."""
+        """``channel``: shared; its owner closes it."""
         self._stub = TrajectoryStoreServiceStub(channel)
         self._lease = channel.unary_stream(
             _LEASE,
@@ -179,7 +179,7 @@ class TrajectoryStoreClient:
             await self._stub.CommitBatch(request, timeout=DEADLINE_S)
 
     async def release_batch(self, batch_id: str, *, dropped: Sequence[Dropped] = ()) -> None:
-        """Give a batch back: ``dropped`` end, the others become available again."""
+        """Release a batch: ``dropped`` end, the others become available again."""
         request = pb.ReleaseBatchRequest(batch_id=batch_id, dropped=_dropped(dropped))
         with remote_errors(SERVICE):
             await self._stub.ReleaseBatch(request, timeout=DEADLINE_S)
@@ -205,7 +205,7 @@ class TrajectoryStoreClient:
         return tree_from_proto(response.lineages), response.revived
 
     async def mark_checkpointed(self, version: PolicyVersion) -> None:
-        """Rows trained up to ``version`` are safe in a checkpoint; their payload may go."""
+        """Rows trained up to ``version`` are in a checkpoint; their payload may be deleted."""
         with remote_errors(SERVICE):
             await self._stub.MarkCheckpointed(
                 pb.MarkCheckpointedRequest(version=version_to_proto(version)), timeout=DEADLINE_S
@@ -241,7 +241,7 @@ class TrajectoryStoreClient:
         return response.dropped
 
     async def ledger(self) -> tuple[LedgerTotals, PolicyVersion | None]:
-        """Counts by state, and the newest version the store heard of."""
+        """Counts by state, and the newest version that the store knows."""
         with remote_errors(SERVICE):
             response = await self._stub.GetLedger(pb.GetLedgerRequest(), timeout=DEADLINE_S)
         return _totals(response), version_from_proto(response.head) if response.HasField("head") else None

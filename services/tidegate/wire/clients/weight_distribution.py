@@ -31,7 +31,7 @@ class WeightDistributionClient:
     """Typed calls to weight distribution."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """The channel is shared and stays the caller's to close."""
+        """``channel``: shared; its owner closes it."""
         self._stub = WeightDistributionServiceStub(channel)
         self._publish = channel.stream_unary(
             _PUBLISH,
@@ -51,7 +51,7 @@ class WeightDistributionClient:
         )
 
     async def publish(self, snapshot: PolicySnapshot, tree: LineageTree, *, trace_parent: str = "") -> None:
-        """Publish one version; doing it again with the same tensors is a success.
+        """Publish one version; repeating it with the same tensors succeeds.
 
         Raises:
             ConflictError: the version exists with other tensors, or another learner published past it.
@@ -99,7 +99,7 @@ class WeightDistributionClient:
 
 
 class _Receiving:
-    """Tensors on their way, each in a buffer of its own.
+    """Tensors being received, each in a buffer of its own.
 
     So a tensor is freed by itself when a later version replaces it. Holds one payload.
     """
@@ -107,7 +107,7 @@ class _Receiving:
     def __init__(self, entries: Sequence[policy_pb2.TensorEntry], *, version: PolicyVersion) -> None:
         self._entries = entries
         self._cutter = PayloadCutter(entries, version=version, fix="pull it again")
-        # Not zeroed: bytearrays would cost as much as the transfer. What is not written to takes no memory yet.
+        # Not zeroed: bytearrays would cost as much as the transfer. Unwritten pages take no memory yet.
         self._buffers = {entry.name: np.empty(entry.size, dtype=np.uint8).data for entry in entries}
 
     def feed(self, chunk: bytes | memoryview) -> None:
@@ -115,13 +115,13 @@ class _Receiving:
 
         Raises:
             CorruptionError: a tensor does not match its digest.
-            RecordError: more came than the manifest lists.
+            RecordError: the payload is longer than the manifest.
         """
         for entry, offset, part in self._cutter.cut(chunk):
             self._buffers[entry.name][offset : offset + len(part)] = part
 
     def tensors(self) -> dict[str, Array]:
-        """All of them, verified.
+        """All tensors, verified.
 
         Raises:
             RecordError: the payload ended early, or a tensor has a shape that its bytes cannot have.
