@@ -55,8 +55,8 @@ def status(
         _print_ended(where, json=json)
         return
     if json or once:
-        scene = asyncio.run(_gather(where))
-        text = msgspec.json.encode(_status(where, scene)).decode() if json else line(scene)
+        live = asyncio.run(_gather(where))
+        text = msgspec.json.encode(_status(where, live)).decode() if json else line(live)
         sys.stdout.write(f"{text}\n")
         return
     console = Console()
@@ -80,7 +80,7 @@ def _print_ended(folder: Path, *, json: bool) -> None:
     )
 
 
-def _scene(folder: Path, board: Board) -> LiveRun:
+def _live_run(folder: Path, board: Board) -> LiveRun:
     record, plan = read_plan(folder)
     processes = read_processes(folder)
     return LiveRun(
@@ -107,7 +107,7 @@ async def _gather(folder: Path) -> LiveRun:
     board = Board(headline=headline_of(_target(folder), plan))
     async with StatsSubscription(record.broker, RunId(record.run_id), board):
         await asyncio.sleep(GATHER_S)
-    return _scene(folder, board)
+    return _live_run(folder, board)
 
 
 async def _follow(folder: Path, screen: Screen) -> None:
@@ -117,23 +117,23 @@ async def _follow(folder: Path, screen: Screen) -> None:
     try:
         async with StatsSubscription(record.broker, RunId(record.run_id), board):
             while is_running(folder):
-                screen.show(_scene(folder, board))
+                screen.show(_live_run(folder, board))
                 await asyncio.sleep(REFRESH_S)
     finally:
         screen.close()
 
 
-def _status(folder: Path, scene: LiveRun) -> Status:
-    values = scene.board.values()
+def _status(folder: Path, live: LiveRun) -> Status:
+    values = live.board.values()
     return Status(
-        run_id=scene.run_id,
+        run_id=live.run_id,
         folder=str(folder),
         running=True,
-        elapsed_s=time.time() - scene.started_at_s,
-        version=scene.board.version(),
-        target=str(scene.target),
-        target_reached=scene.target.reached(values),
+        elapsed_s=time.time() - live.started_at_s,
+        version=live.board.version(),
+        target=str(live.target),
+        target_reached=live.target.reached(values),
         dropped=drops(values),
         values=values,
-        instances=scene.board.latest(),
+        instances=live.board.latest(),
     )

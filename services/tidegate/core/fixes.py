@@ -186,7 +186,7 @@ def _to_do(diagnosis: Diagnosis) -> str:
 def _sentence(best: Fix, now: float) -> str:
     change = f" ({best.usd_per_million / now - 1.0:+.0%})" if now > 0.0 else ""
     action_named = f"{best.action[:1].upper()}{best.action[1:]}"
-    cost = f"{dollars(best.usd_per_million)} a million samples instead of {dollars(now)}{change}"
+    cost = f"{dollars(best.usd_per_million)} per million samples instead of {dollars(now)}{change}"
     return f"{action_named}: {gain_of(best)} at {cost}."
 
 

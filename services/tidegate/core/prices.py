@@ -40,7 +40,7 @@ def dollars(usd: float) -> str:
 
 
 def usd_per_million(usd_per_h: float, *, per_s: float) -> float:
-    """Dollars a million samples at a rate; infinite where nothing moves and something is paid for."""
+    """Dollars per million samples at a rate; infinite where nothing is trained and something is paid for."""
     if per_s <= 0.0:
         return float("inf") if usd_per_h > 0.0 else 0.0
     return usd_per_h / SECONDS_PER_HOUR / per_s * MILLION

@@ -35,7 +35,7 @@ class LiveRun(msgspec.Struct, frozen=True):
 class Screen(Protocol):
     """Shows a live run each time it is called."""
 
-    def show(self, scene: LiveRun) -> None:
+    def show(self, live: LiveRun) -> None:
         """Draw the current state."""
         ...
 

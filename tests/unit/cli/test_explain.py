@@ -32,7 +32,7 @@ def test_signals_come_back_from_the_numbers_that_travel() -> None:
 def test_explain_says_who_what_for_how_much_and_why_nothing_else() -> None:
     text = shown(window(learner_idle_ratio=0.5, available=0.5))
     assert text.split()[:2] == ["bottleneck", "actor"]
-    assert "about +50% throughput at $21.99 a million samples instead of $29.51 (-25%)." in text
+    assert "about +50% throughput at $21.99 per million samples instead of $29.51 (-25%)." in text
     assert "$4.25 per hour, $29.51 per million samples" in text
     assert "not learner" in text
     assert "it waits 50% of its time already" in text

@@ -38,7 +38,7 @@ def test_actor_that_is_missing_is_bought_for_half_a_dollar_and_pays() -> None:
     )
     assert found.best.samples_per_s == pytest.approx(60.0)
     assert found.best.usd_per_million == pytest.approx(4.75 / (60 * 3600) * 1e6)
-    assert "+50% throughput at $21.99 a million samples instead of $29.51 (-25%)" in found.sentence
+    assert "+50% throughput at $21.99 per million samples instead of $29.51 (-25%)" in found.sentence
     assert found.why_not["learner"] == "it waits 50% of its time already; a faster one would wait longer"
     assert "holds none of them back" in found.why_not["max_lag"]
 

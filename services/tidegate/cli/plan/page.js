@@ -1,5 +1,5 @@
 "use strict";
-// Sliders on the left, the model's answer on the right; everything is drawn anew at every move.
+// Sliders on the left, the answer of the planner on the right; every move draws everything again.
 (() => {
   const data = JSON.parse(document.getElementById("plan-data").textContent);
   const start = data.question;
@@ -12,7 +12,7 @@
     weights: "Weights take"};
   const TERM_COLORS = {rollouts: color(4), stragglers: color(7), rewards: color(0), train: color(1), weights: color(2)};
 
-  // ---- state: what the sliders say. Quantities that belong together keep the ratio that they began with.
+  // ---- state: the values of the sliders. Related quantities keep their initial ratio.
   const {meanOf} = Model;
   const speedupOf = (loop) => Model.speedup(loop.num_replicas, loop.scaling);
   const ratios = start.rollouts && {
@@ -128,7 +128,7 @@
       panel.append(row);
     }
     const reset = document.createElement("button");
-    reset.textContent = "Back to what was asked";
+    reset.textContent = "Reset";
     reset.addEventListener("click", () => { state = initial(); place(); draw(); });
     panel.append(reset);
   }
@@ -179,16 +179,16 @@
       body += `<rect class="track" x="128" y="${y}" width="${width}" height="26" rx="5"/>`;
       body += box(128, y, width * stage.utilisation, 26, STAGE_COLORS[stage.name], {radius: 5});
       body += text(128 + width + 10, y + 18, percent(stage.utilisation), {cls: "strong"});
-      if (isFull) body += text(460, y + 18, "binds", {anchor: "end", fill: "var(--bad)"});
+      if (isFull) body += text(460, y + 18, "bottleneck", {anchor: "end", fill: "var(--bad)"});
     });
     at("used").innerHTML = svg(460, FRAME.height, body);
-    at("used-note").textContent = `${rate(answer.balance.throughput_per_s)} samples/s pass every stage; the full one sets that pace.`;
+    at("used-note").textContent = `${rate(answer.balance.throughput_per_s)} samples/s pass every stage; the fully used one is the bottleneck.`;
   }
 
   function drawLag(answer, loop) {
     const {unbounded, bounded, after_s: after, budget_lasts_s: lasts} = answer.balance;
     const high = Math.max(unbounded.lag_updates, loop.max_lag, 1) * 1.08;
-    let body = axes(after, high, {x: seconds, y: short, xWords: "seconds from a standing start",
+    let body = axes(after, high, {x: seconds, y: short, xWords: "seconds since the start",
       right: (tick) => short(tick * loop.batch_size)});
     body += text(plotX(0) - 46, 10, "updates behind") + text(plotX(1) + 50, 10, "samples", {anchor: "end"});
     body += path([[plotX(0), plotY(0)], [plotX(1), plotY(unbounded.lag_updates / high)]], "var(--limit)");
@@ -197,11 +197,11 @@
     if (unbounded.queue > 0) {
       body += text(plotX(0.6) - 10, plotY(0.6 * unbounded.lag_updates / high) - 6, "without admission", {cls: "strong", anchor: "end", fill: "var(--limit)"});
       body += text(plotX(1) - 4, plotY(bounded.lag_updates / high) - 7, `with admission: ${short(bounded.lag_updates)}`, {cls: "strong", anchor: "end", fill: "var(--good)"});
-    } else body += text(plotX(0.5), plotY(0.5), "nothing piles up", {cls: "strong", anchor: "middle", fill: "var(--good)"});
+    } else body += text(plotX(0.5), plotY(0.5), "stable queue", {cls: "strong", anchor: "middle", fill: "var(--good)"});
     at("lag").innerHTML = svg(FRAME.width, FRAME.height, body);
     at("lag-note").textContent = unbounded.queue > 0
       ? `After ${seconds(after)} without admission ${grouped(unbounded.queue)} samples wait, ${grouped(unbounded.lag_updates, 1)} updates behind; the budget lasts ${seconds(lasts)}.`
-      : "The learner takes all that actors make.";
+      : "The learner keeps up with the actors.";
   }
 
   function drawCost(answer, loop, prices) {
@@ -229,7 +229,7 @@
     if (proposal.changes) body += mark(proposal.num_actors, best, `cheapest ${dollars(best)}`, "var(--good)", true);
     body += mark(loop.num_actors, now, `now ${dollars(now)}`, color(1), false);
     at("cost").innerHTML = svg(FRAME.width, FRAME.height, body);
-    at("cost-note").textContent = "Falls while actors bind, rises once the rest does: the bend is the balance."
+    at("cost-note").textContent = "Falls while the actors are the bottleneck and rises after: the bend is the balance."
       + (others ? " Dashed: with the proposed replicas and workers." : "");
   }
 
@@ -257,7 +257,7 @@
     at("replicas").innerHTML = svg(FRAME.width, FRAME.height, body);
     const free = answer.learner_free_at;
     at("replicas-note").textContent = free === null ? "No number of replicas keeps up with the rest."
-      : free === 1 ? "One replica is no bottleneck." : `From ${free} replicas on the learner binds no more.`;
+      : free === 1 ? "One replica is no bottleneck." : `From ${free} replicas on the learner is no bottleneck.`;
   }
 
   // ---- rollouts: a drawing of some places, with durations drawn from the distribution by a fixed seed
@@ -375,7 +375,7 @@
       legend += 20;
     }
     body += text(left + 18, legend, "wall, asynchronous", {cls: "name"}) + text(left + 230, legend, seconds(overlapped.effective_wall_s), {cls: "strong", anchor: "end"});
-    body += text(left + 246, legend, `${overlapped.bound_by} bind${overlapped.bound_by === "actors" ? "" : "s"}`, {anchor: "start"});
+    body += text(left + 246, legend, `bound by ${overlapped.bound_by}`, {anchor: "start"});
     at("step").innerHTML = svg(460, legend + 14, body);
     at("step-note").textContent = `${TAKES[dominant]} ${percent(share)} of ${seconds(inTurn.wall_s)}; learner idle ${percent(inTurn.learner_idle_ratio)}, overlapped ${percent(overlapped.learner_idle_ratio)}.`;
   }
@@ -393,7 +393,7 @@
       body += text(112 + 210 * value / longest + 8, y + 17, seconds(value), {cls: "strong"}) + text(460, y + 17, note, {anchor: "end"});
     });
     at("tail").innerHTML = svg(460, 20 + rows.length * 38, body);
-    at("tail-note").textContent = rows.length > 2 ? "What a step waits for, and the extreme-value approximations with their errors." : "What a step waits for, from the measured draws.";
+    at("tail-note").textContent = rows.length > 2 ? "The wait of a step, and the extreme-value approximations with their errors." : "The wait of a step, from the measured durations.";
   }
 
   // ---- words
@@ -401,7 +401,7 @@
     const {balance, rebalancing: proposal, rollouts} = answer;
     const pill = at("pill"), balanced = balance.bottleneck === "balanced";
     pill.className = `pill ${balanced ? "good" : "bad"}`;
-    pill.textContent = balanced ? "balanced" : `${NAMES[balance.bottleneck]} ${balance.bottleneck === "actor" ? "bind" : "binds"}`;
+    pill.textContent = balanced ? "balanced" : `bottleneck: ${NAMES[balance.bottleneck]}`;
     const used = balance.stages.map((stage) => `${NAMES[stage.name]} ${percent(stage.utilisation)}`).join(", ");
     at("lead").textContent = `${rate(balance.throughput_per_s)} samples/s; used: ${used}.`
       + (rollouts ? rollouts.speedup < Model.SPEEDUP_MIN
@@ -409,7 +409,7 @@
         : ` Asynchrony brings ${rollouts.speedup.toFixed(2)}× over a synchronous step.` : "");
     const cards = [
       [`${rate(balance.throughput_per_s)}/s`, "samples", `${rate(balance.updates_per_s)} updates/s`],
-      [dollars(balance.usd_per_million), "a million samples", `${dollars(balance.usd_per_h)} an hour`],
+      [dollars(balance.usd_per_million), "per million samples", `${dollars(balance.usd_per_h)} per hour`],
       [balance.replay_ratio.toFixed(2), "replay ratio", "learner over actors"],
       [short(balance.bounded.lag_updates), "lag with admission", `${grouped(balance.unbounded.lag_updates, 1)} without, after ${seconds(balance.after_s)}`],
     ];
@@ -421,9 +421,9 @@
     const more = proposal.throughput_after_per_s / proposal.throughput_before_per_s - 1;
     at("proposal").innerHTML = proposal.changes
       ? `<span><b>Run ${changed.join(" and ")}</b>: ${more > 0.005 ? `${rate(proposal.throughput_after_per_s)} samples/s (${signed(more)})` : "the same samples/s"}`
-        + ` for <b>${dollars(proposal.usd_per_million_after)}</b> a million instead of ${dollars(proposal.usd_per_million_before)}`
+        + ` for <b>${dollars(proposal.usd_per_million_after)}</b> per million instead of ${dollars(proposal.usd_per_million_before)}`
         + ` (${signed(proposal.usd_per_million_after / proposal.usd_per_million_before - 1)}).</span><button class="strong">Apply</button>`
-      : "<span><b>Nothing cheaper</b>: no other size does this work for less a million samples.</span>";
+      : "<span><b>Nothing cheaper</b>: no other size does this work at a lower cost.</span>";
     const apply = at("proposal").querySelector("button");
     if (apply) apply.addEventListener("click", () => {
       state = {...state, num_actors: proposal.num_actors, num_environments: proposal.num_environments, num_replicas: proposal.num_replicas};
@@ -448,12 +448,12 @@
     }
   }
 
-  // ---- the page holds itself against the answer that it was written with
+  // ---- the page checks itself against the answer that it was written with
   const isThinned = start.rollouts && start.rollouts.rollout.type === "histogram";
   const mine = Model.answer(start);
   if (isThinned) mine.rollouts = null;
   const differs = Model.difference(mine, {...data.answer, ...(isThinned && {rollouts: null})});
-  at("foot").textContent = "One file, nothing asked of any server. "
+  at("foot").textContent = "This page fetches nothing. "
     + (differs === null ? "The formulas of this page give the numbers that `tidegate plan` printed."
       : `This page disagrees with what \`tidegate plan\` printed at ${differs}: trust the command.`);
   document.body.dataset.agrees = differs === null ? "yes" : differs;

@@ -23,12 +23,12 @@ class _Piece(msgspec.Struct, frozen=True):
     style: str
 
 
-def draw_loop(scene: LiveRun, values: dict[str, float], *, width: int) -> list[Text]:
+def draw_loop(live: LiveRun, values: dict[str, float], *, width: int) -> list[Text]:
     """The services in the order of the flow of work, their states below, then weights and limits on their way back."""
-    inline = scene.plan.file.workload.kind == "segments"
+    inline = live.plan.file.workload.kind == "segments"
     names = [
         "task_queue",
-        f"actor ×{scene.plan.replicas['actor']}",
+        f"actor ×{live.plan.replicas['actor']}",
         "environment",
         "trajectory_store",
         "learner",
@@ -41,7 +41,7 @@ def draw_loop(scene: LiveRun, values: dict[str, float], *, width: int) -> list[T
     step = values.get(learner_stats.VERSION_STEP)
     states = [
         f"{_count(values, queue_stats.RUNNING_TRAJECTORIES)} running",
-        _served(scene.board, step),
+        _served(live.board, step),
         "rewards inline" if inline else f"{_count(values, environment_stats.SCORED)} scored",
         f"{_count(values, store_stats.AVAILABLE_TRAJECTORIES)} ready",
         f"{_count(values, store_stats.LEASED_TRAJECTORIES)} in batch",
@@ -71,7 +71,7 @@ def draw_loop(scene: LiveRun, values: dict[str, float], *, width: int) -> list[T
         _Piece(actor + len(distribution) + 1 + len(line), head, ACCENT),
         _Piece(actor + len(distribution) + 1 + len(line) + len(head), rest, DIM),
     ]
-    state = admission_state(scene.board)
+    state = admission_state(live.board)
     reason = [_Piece(queue, state, GOOD if state == "admitting" else WARN)]
     return [_line(pieces) for pieces in (flow, below, up, returning, reason)]
 

@@ -24,10 +24,10 @@ class LiveScreen:
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._live.start()
 
-    def show(self, scene: LiveRun) -> None:
+    def show(self, live: LiveRun) -> None:
         """Draw the current state."""
         width, height = self._console.size
-        self._live.update(draw(scene, width=width, height=height, now_s=time.time()), refresh=True)
+        self._live.update(draw(live, width=width, height=height, now_s=time.time()), refresh=True)
 
     def close(self) -> None:
         """Restore the terminal."""
@@ -41,30 +41,30 @@ class LineScreen:
         self._shown_s = float("-inf")
         self._phase = ""
 
-    def show(self, scene: LiveRun) -> None:
+    def show(self, live: LiveRun) -> None:
         """Write a line if one is due."""
         now_s = time.monotonic()
-        phase = scene.phase.partition(",")[0]  # progress follows the comma and is no change of phase
+        phase = live.phase.partition(",")[0]  # progress follows the comma and is no change of phase
         if phase == self._phase and now_s - self._shown_s < LINE_PERIOD_S:
             return
         self._shown_s, self._phase = now_s, phase
-        sys.stdout.write(f"{line(scene)}\n")
+        sys.stdout.write(f"{line(live)}\n")
         sys.stdout.flush()
 
     def close(self) -> None:
         """Nothing to restore."""
 
 
-def line(scene: LiveRun) -> str:
+def line(live: LiveRun) -> str:
     """The current state as one line."""
-    values = scene.board.values()
-    parts = [clock(scene.elapsed_s()), scene.phase]
-    if version := scene.board.version():
+    values = live.board.values()
+    parts = [clock(live.elapsed_s()), live.phase]
+    if version := live.board.version():
         parts.append(f"version {version}")
-    for condition in scene.target.conditions:
+    for condition in live.target.conditions:
         if condition.name in values:
             parts.append(f"{condition.name} {number(values[condition.name])} of {condition.threshold:g}")
-        elif scene.phase == TRAINING:
+        elif live.phase == TRAINING:
             parts.append(unpublished_hint(condition.name, values))
     shown = (
         ("env steps", learner_stats.TRAINED_STEPS),
@@ -75,6 +75,6 @@ def line(scene: LiveRun) -> str:
     dropped = values.get(store_stats.DROPPED)
     if dropped:
         parts.append(f"dropped {number(dropped)}")
-    if objectives := slos_line(scene.board):
+    if objectives := slos_line(live.board):
         parts.append(f"SLOs: {objectives}")
     return " · ".join(parts)

@@ -56,22 +56,22 @@ RATE_OF: dict[str, tuple[Counter, str]] = {
 BUSY = actor_stats.BUSY_S
 
 
-def draw(scene: LiveRun, *, width: int, height: int, now_s: float) -> Text:
+def draw(live: LiveRun, *, width: int, height: int, now_s: float) -> Text:
     """The whole screen as one text of at most ``height`` lines."""
     width = max(WIDTH_MIN, min(WIDTH_MAX, width - 1))
-    values = scene.board.values()
-    top = [*_header(scene, values, width=width)]
+    values = live.board.values()
+    top = [*_header(live, values, width=width)]
     below = [
-        *draw_loop(scene, values, width=width),
+        *draw_loop(live, values, width=width),
         Text(),
-        *_staleness(scene, values),
+        *_staleness(live, values),
         Text(),
-        *_services(scene, now_s=now_s),
+        *_services(live, now_s=now_s),
         Text(),
-        *_diagnosis(scene.board, width=width),
+        *_diagnosis(live.board, width=width),
     ]
     room = height - len(top) - len(below) - 3
-    chart = _chart(scene, width=width, height=max(CHART_HEIGHT_MIN, min(CHART_HEIGHT_MAX, room)))
+    chart = _chart(live, width=width, height=max(CHART_HEIGHT_MIN, min(CHART_HEIGHT_MAX, room)))
     lines = [*top, *chart, Text(), *below]
     if len(lines) >= height:
         lines = [line for line in lines if line.plain]  # air is the first thing a small terminal does without
@@ -80,22 +80,22 @@ def draw(scene: LiveRun, *, width: int, height: int, now_s: float) -> Text:
     return Text("\n").join(lines)
 
 
-def _header(scene: LiveRun, values: dict[str, float], *, width: int) -> list[Text]:
-    version = scene.board.version() or "no version yet"
-    left = Text.assemble((" tidegate ", f"bold black on {ACCENT}"), "  ", (scene.run_id, BOLD))
+def _header(live: LiveRun, values: dict[str, float], *, width: int) -> list[Text]:
+    version = live.board.version() or "no version yet"
+    left = Text.assemble((" tidegate ", f"bold black on {ACCENT}"), "  ", (live.run_id, BOLD))
     right = Text.assemble(
         (f"version {version}", DIM),
         "   ",
-        clock(scene.elapsed_s()),
+        clock(live.elapsed_s()),
         "   ",
-        (f"● {scene.phase}", _phase_style(scene)),
+        (f"● {live.phase}", _phase_style(live)),
     )
     lines = [_spread(left, right, width=width)]
-    for condition in scene.target.conditions:
+    for condition in live.target.conditions:
         value = values.get(condition.name)
         share = (value or 0.0) / condition.threshold if condition.threshold else 0.0
         text = number(value) if value is not None else "–"
-        if value is None and scene.phase == TRAINING:
+        if value is None and live.phase == TRAINING:
             text = unpublished_hint(condition.name, values)
         done = condition.holds(value)
         label = f" target  {condition}  "
@@ -106,20 +106,20 @@ def _header(scene: LiveRun, values: dict[str, float], *, width: int) -> list[Tex
         lines.append(
             Text.assemble((label, DIM), (filled, style), (empty, DIM), "  ", (text, f"bold {style}"))
         )
-    if not scene.target.conditions:
-        limit = f" of {clock(scene.time_limit_s)}" if scene.time_limit_s else ", until stopped"
+    if not live.target.conditions:
+        limit = f" of {clock(live.time_limit_s)}" if live.time_limit_s else ", until stopped"
         lines.append(Text(f" no target: runs{limit}", style=DIM))
     return [*lines, Text()]
 
 
-def _phase_style(scene: LiveRun) -> str:
-    return GOOD if scene.phase == TRAINING else WARN
+def _phase_style(live: LiveRun) -> str:
+    return GOOD if live.phase == TRAINING else WARN
 
 
-def _chart(scene: LiveRun, *, width: int, height: int) -> list[Text]:
-    board = scene.board
+def _chart(live: LiveRun, *, width: int, height: int) -> list[Text]:
+    board = live.board
     name = board.headline.replace("_", " ")
-    threshold = next((c.threshold for c in scene.target.conditions if c.name.endswith(board.headline)), None)
+    threshold = next((c.threshold for c in live.target.conditions if c.name.endswith(board.headline)), None)
     axis_width = 8
     columns = resample(board.history, width=width - axis_width - 1)
     if not columns:
@@ -144,8 +144,8 @@ def _gradient(row: int, height: int) -> str:
     return shades[min(len(shades) - 1, row * len(shades) // height)]
 
 
-def _staleness(scene: LiveRun, values: dict[str, float]) -> list[Text]:
-    budget = scene.plan.file.staleness.max_lag
+def _staleness(live: LiveRun, values: dict[str, float]) -> list[Text]:
+    budget = live.plan.file.staleness.max_lag
     worst = values.get(learner_stats.LAG_LAST_MAX, 0.0)
     filled, empty = bar(worst / budget if budget else 0.0, width=24)
     style = GOOD if worst <= budget * 0.75 else WARN if worst <= budget else BAD
@@ -167,7 +167,7 @@ def _staleness(scene: LiveRun, values: dict[str, float]) -> list[Text]:
         (f" of {int(accepted)} stored ({waste:.1%})", DIM), (f"   {detail}" if detail else "", DIM),
         (f"   duplicates {int(values.get(store_stats.DUPLICATES, 0.0))}", DIM),
     )  # fmt: skip
-    objectives = slos_line(scene.board)
+    objectives = slos_line(live.board)
     if not objectives:
         return [lag, drop]
     calm = "burning" not in objectives and "breached" not in objectives
@@ -180,15 +180,15 @@ def slos_line(board: Board) -> str:
     return stats.labels.get(admission_stats.SLOS, "") if stats is not None else ""
 
 
-def _services(scene: LiveRun, *, now_s: float) -> list[Text]:
-    latest = scene.board.latest()
+def _services(live: LiveRun, *, now_s: float) -> list[Text]:
+    latest = live.board.latest()
     watcher = latest.get(SUPERVISOR)
     heading = f" {'service':<19} {'state':<8} {'rate':>16}  {'busy':<13}{'cpu':>5} {'memory':>7}  restarts"
     lines = [Text(heading, style=f"{DIM} underline")]
     for service in SERVICES:
-        for instance in instances(service, replicas=scene.plan.replicas[service]):
-            lines.append(_row(service, instance, latest.get(instance), watcher, scene.board, now_s=now_s))
-    lines.append(_row(BROKER, BROKER, None, watcher, scene.board, now_s=now_s))
+        for instance in instances(service, replicas=live.plan.replicas[service]):
+            lines.append(_row(service, instance, latest.get(instance), watcher, live.board, now_s=now_s))
+    lines.append(_row(BROKER, BROKER, None, watcher, live.board, now_s=now_s))
     return lines
 
 

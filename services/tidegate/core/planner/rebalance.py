@@ -8,7 +8,7 @@ from tidegate.core.planner.scaling import replicas_max
 from tidegate.core.planner.stages import Loop, capacities, throughput
 from tidegate.core.prices import EXAMPLE_PRICES, Prices, dollars, usd_per_million
 
-# Nobody re-orders machines for less; also keeps rounding from proposing what is there already.
+# Smaller savings are not worth a change; it also keeps rounding from proposing the present size.
 SAVING_MIN = 0.005
 # Equal within this is equal: sums of prices are not exact.
 SLACK = 1e-9
@@ -17,7 +17,7 @@ WORKERS_TRIED_MAX = 256
 
 
 class Rebalancing(msgspec.Struct, frozen=True):
-    """What to run instead, and what a million samples cost before and after. ``changes`` is False if nothing is better.
+    """The cheaper size, and the cost per million samples before and after. ``changes`` is False if nothing is better.
 
     ``saving`` is the share of the cost per million that is saved.
     """
@@ -44,7 +44,7 @@ def usd_per_h(loop: Loop, prices: Prices) -> float:
 
 
 def replicas_needed(loop: Loop) -> int | None:
-    """The smallest number of learner replicas with which the learner binds no more; None if none suffices."""
+    """The smallest number of learner replicas with which the learner is no bottleneck; None if none suffices."""
     others = min(capacity for name, _, capacity in capacities(loop) if name != "learner")
     for replicas in range(1, replicas_max(loop.scaling) + 1):
         resized = msgspec.structs.replace(loop, num_replicas=replicas)
@@ -143,7 +143,7 @@ def _key(candidate: Loop, loop: Loop, prices: Prices, wanted: float) -> tuple[bo
 
 def _sentence(loop: Loop, best: Loop, before: float, after: float) -> str:
     if best == loop:
-        return f"No other size does this work for less than {dollars(before)} a million."
+        return f"No other size does this work for less than {dollars(before)} per million."
     parts = [
         f"{new} {name}{'' if new == 1 else 's'} instead of {old}"
         for name, old, new in (
@@ -160,7 +160,7 @@ def _sentence(loop: Loop, best: Loop, before: float, after: float) -> str:
         if more > SAVING_MIN
         else f"the same {rate_after:,.0f} samples/s"
     )
-    cost = f"{dollars(after)} a million instead of {dollars(before)} ({_change(before, after)})"
+    cost = f"{dollars(after)} per million instead of {dollars(before)} ({_change(before, after)})"
     return f"Run {' and '.join(parts)}: {rate} for {cost}."
 
 

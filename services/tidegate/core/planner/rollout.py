@@ -128,7 +128,7 @@ def plan_rollouts(loop: RolloutLoop) -> RolloutPlan:
     """Work out both steps.
 
     Raises:
-        ConfigError: there is nobody to roll out, nothing to train on, or a duration is negative.
+        ConfigError: a count is below 1, or a duration is negative.
     """
     _check(loop)
     synchronous = _synchronous(loop)
@@ -237,13 +237,17 @@ def _recommendation(
             f" worth. {named}: {ADVICE[dominant]}."
         )
     hidden = ", and overlap hides them" if dominant in ("stragglers", "rewards") else ""
-    idle = f" It has work for {loop.group} of {loop.num_slots} places." if loop.group < loop.num_slots else ""
+    idle = (
+        f" A synchronous step uses {loop.group} of {loop.num_slots} slots."
+        if loop.group < loop.num_slots
+        else ""
+    )
     promise = f"Go asynchronous: {gain:.2f}× the samples/s at a mean lag of {asynchronous.lag_mean:.1f}."
     advice = f"{promise} {named}{hidden}.{idle}"
     match asynchronous.bound_by:
         case "admission":
-            return f"{advice} The budget holds actors back: a max_lag above {loop.max_lag} would buy more."
+            return f"{advice} max_lag is the bottleneck then: one above {loop.max_lag} would raise the rate."
         case "learner":
-            return f"{advice} The learner binds then: {ADVICE['train']}."
+            return f"{advice} The learner is the bottleneck then: {ADVICE['train']}."
         case "actors":
-            return f"{advice} Actors bind then: {ADVICE['rollouts']}."
+            return f"{advice} The actors are the bottleneck then: {ADVICE['rollouts']}."

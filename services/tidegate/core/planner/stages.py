@@ -25,7 +25,7 @@ class Loop(msgspec.Struct, frozen=True):
     """What a platform is made of.
 
     ``actor_rate``, ``environment_rate``: samples/s of one. ``learner_rate``: samples/s of one replica (updates/s ×
-    batch). ``num_environments`` 0: rewards come with the rollout. ``store_rate`` 0: the store never binds.
+    batch). ``num_environments`` 0: rewards come with the rollout. ``store_rate`` 0: the store is never the bottleneck.
     ``batch_size``: samples an update. ``scaling``: measured speedups of the learner; empty is the model.
     """
 
@@ -58,7 +58,7 @@ class Backlog(msgspec.Struct, frozen=True):
 
 
 class Balance(msgspec.Struct, frozen=True):
-    """Who binds, and what follows. ``replay_ratio``: what the learner could consume over what actors could produce.
+    """The bottleneck of a loop and its consequences. ``replay_ratio``: capacity of the learner over that of the actors.
 
     ``unbounded``: after ``after_s`` without admission; ``bounded``: with it. ``budget_lasts_s``: seconds until the lag
     passes ``max_lag`` without admission; None if it never does.

@@ -52,7 +52,7 @@ def mean_of_max(durations: Durations, *, num_draws: int) -> float:
         ConfigError: there is no draw to be the slowest.
     """
     if num_draws < 1:
-        raise ConfigError(f"The slowest of {num_draws} draws is nobody", fix="wait for 1 or more")
+        raise ConfigError(f"The slowest of {num_draws} draws is undefined", fix="wait for 1 or more")
     match durations:
         case Fixed(value_s=value_s):
             return value_s

@@ -45,7 +45,7 @@ def test_plan_ends_with_who_binds_what_to_change_and_what_it_costs(
     assert "240,000 samples queued, 937.5 updates behind" in printed
     assert printed.endswith(
         "The learner is the bottleneck at 12,000 samples/s (utilisation of actors 75%, of the learner 100%)."
-        " Run 12 actors instead of 16: the same 12,000 samples/s for $0.2083 a million instead of $0.2546 (-18%)."
+        " Run 12 actors instead of 16: the same 12,000 samples/s for $0.2083 per million instead of $0.2546 (-18%)."
     )
 
 

@@ -24,7 +24,7 @@ def test_forty_actors_before_a_learner_of_36000_are_sixteen_too_many() -> None:
     assert found.usd_per_million_after == pytest.approx(0.11574, abs=1e-5)
     assert found.saving == pytest.approx(1 - 15 / 23)
     assert found.sentence == (
-        "Run 24 actors instead of 40: the same 36,000 samples/s for $0.1157 a million instead of $0.1775 (-35%)."
+        "Run 24 actors instead of 40: the same 36,000 samples/s for $0.1157 per million instead of $0.1775 (-35%)."
     )
 
 

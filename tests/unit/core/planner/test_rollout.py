@@ -126,7 +126,7 @@ def test_training_that_dominates_calls_for_replicas() -> None:
 
 def test_places_that_a_synchronous_step_has_no_work_for_are_named() -> None:
     plan = plan_rollouts(RolloutLoop(rollout=Exponential(1.0), num_slots=40, group=16, train_s=0.1))
-    assert "It has work for 16 of 40 places." in plan.recommendation
+    assert "A synchronous step uses 16 of 40 slots." in plan.recommendation
 
 
 def test_freshness_costs_only_past_the_wall() -> None:
