@@ -10,7 +10,7 @@ environment: ["trajectory-store:grpc"]
 trajectory-store: []
 learner: ["trajectory-store:grpc", "weight-distribution:grpc", "learner:any"]
 weight-distribution: []
-# The seat of whoever runs `tidegate status`, `audit` or `explain` by kubectl exec.
+# Operators run `tidegate status`, `audit` and `explain` in its pod by kubectl exec.
 admission: ["task-queue:grpc", "trajectory-store:grpc", "learner:grpc", "weight-distribution:grpc"]
 test: ["task-queue:grpc", "environment:grpc", "trajectory-store:grpc", "learner:grpc", "weight-distribution:grpc", "admission:grpc"]
 nats: []

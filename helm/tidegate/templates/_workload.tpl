@@ -89,7 +89,7 @@ spec:
   {{- else }}
   replicas: {{ $ranks }}
   serviceName: {{ ternary (printf "%s-ranks" .name) .name (eq $service "learner") }}
-  # No rank is ready before all of them are there; and in order, an upgrade would wait for ever for a pod that crashes.
+  # No rank is ready before all of them have started; and an ordered upgrade would block on a pod that crashes.
   podManagementPolicy: Parallel
   updateStrategy: {type: RollingUpdate}
   {{- if $pod.persistence.enabled }}
@@ -186,7 +186,7 @@ spec:
         - torchrun
         - --nnodes={{ $ranks }}
         - --nproc-per-node=1
-        - --max-restarts=0 # a rank that ends, ends its pod: Kubernetes starts it again, and the group meets anew
+        - --max-restarts=0 # a rank that ends, ends its pod: Kubernetes restarts it, and the group forms again
         - --shutdown-timeout={{ add (include "tidegate.drainTimeoutSeconds" $root) 5 }}
         - --rdzv-backend=c10d
         - --rdzv-id={{ include "tidegate.runId" $root }}
