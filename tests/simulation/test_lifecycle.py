@@ -32,6 +32,8 @@ pytestmark = [
 ]
 
 TICKS = 800
+# Enough for one fault and the recovery from it.
+SHORT_TICKS = 400
 WARM_UP_S = 3.0
 SERVICES = (
     "actor-0",
@@ -44,9 +46,9 @@ SERVICES = (
 )
 
 
-def two_actors(seed: int) -> Scenario:
+def two_actors(seed: int, *, ticks: int = TICKS) -> Scenario:
     return msgspec.structs.replace(
-        draw_scenario(seed, ticks=TICKS, max_lag=4), num_actors=2, policy_delays_s=(0.0, 0.3)
+        draw_scenario(seed, ticks=ticks, max_lag=4), num_actors=2, policy_delays_s=(0.0, 0.3)
     )
 
 
@@ -57,7 +59,6 @@ class Once:
         self.instance = instance
         self.exit_codes: list[int] = []
         self.drained_for_s = 0.0
-        self.starts = (0, 0)
         self._drawn = False
 
     async def begins(self, cluster: SimulatedCluster) -> bool:
@@ -147,7 +148,7 @@ def test_service_whose_loop_fails_drains_exits_one_and_is_restarted(instance: st
         host.inject(conflict)
         await once.until_restarted(cluster, starts=starts)
 
-    check(run(two_actors(1), fail))
+    check(run(two_actors(1, ticks=SHORT_TICKS), fail))
     assert once.exit_codes == [1]
 
 
@@ -167,7 +168,7 @@ def test_loop_that_ends_by_itself_or_crashes_is_a_defect(error: Exception | None
 
         cluster.hosts["task_queue"].inject(loop)
 
-    report = run(two_actors(1), end)
+    report = run(two_actors(1, ticks=SHORT_TICKS), end)
     assert [violation for violation in report.violations if found in violation], report.violations
     assert report.violations[0].startswith("I9:")
 
@@ -187,7 +188,7 @@ def test_loop_that_ignores_a_drain_is_cancelled_at_the_timeout_and_the_process_e
         once.drained_for_s = loop.time() - began_s
         await once.until_restarted(cluster, starts=starts)
 
-    check(run(two_actors(1), hang))
+    check(run(two_actors(1, ticks=SHORT_TICKS), hang))
     assert once.exit_codes == [0]
     assert once.drained_for_s == pytest.approx(DRAIN_TIMEOUT_S, abs=1.5)
 
@@ -204,7 +205,7 @@ def test_drain_call_ends_a_process_as_sigterm_does() -> None:
         await LifecycleClient(channel.as_channel(), service=once.instance).drain(reason="a rolling update")
         await once.until_restarted(cluster, starts=starts)
 
-    check(run(two_actors(2), call))
+    check(run(two_actors(2, ticks=SHORT_TICKS), call))
     assert once.exit_codes == [0]
 
 

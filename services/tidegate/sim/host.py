@@ -204,12 +204,12 @@ class Host:
         code = 1
         try:
             code = await self._lifecycle.run()
-        except TidegateError as error:
-            self._note("start_failed", str(error))
-        except Exception as error:  # no service may end like this
+        except Exception as error:
             if not process.alive:
                 return  # its coroutines are being closed at the end of the run
-            world.on_defect(f"{self.instance} raised {error!r}")
+            self._note("start_failed", str(error))
+            if not isinstance(error, TidegateError):
+                world.on_defect(f"{self.instance} raised {error!r}")
         await process.cancel_tasks()
         # Outside of the process: a killed process runs no code.
         asyncio.get_running_loop().call_soon(self._exited, process, code, context=contextvars.Context())
