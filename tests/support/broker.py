@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections import deque
 from pathlib import Path
 
 from tidegate.launch.broker import find_server
@@ -22,28 +22,29 @@ TEST_PORTS = range(10_000, 20_000)
 ACCOUNTS_PER_SERVER = 64
 
 
-def _ports_of_this_process() -> Iterator[int]:
+def _ports_of_this_process() -> list[int]:
     """Test ports in random order; the workers of pytest-xdist divide the range among themselves."""
     num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     worker_index = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     ports = list(TEST_PORTS[worker_index::num_workers])
     random.Random().shuffle(ports)
-    return iter(ports)
+    return ports
 
 
-_ports = _ports_of_this_process()
+_ports = deque(_ports_of_this_process())
 
 
 def free_port() -> int:
-    """A loopback port where nothing listens now, given to no later call and to no outgoing connection.
+    """A loopback port where nothing listens now; no outgoing connection is given it, and no call for a long time.
 
     The seven services of a test ask one after another and listen much later: drawn without a memory, two of them
     would share a port once in five hundred tests.
     """
-    for port in _ports:
-        if is_free(port):
-            return port
-    raise AssertionError(f"this process used up its share of {TEST_PORTS}: widen the range")
+    for _ in range(len(_ports)):
+        _ports.rotate(-1)
+        if is_free(_ports[-1]):
+            return _ports[-1]
+    raise AssertionError(f"no port of {TEST_PORTS} is free: end what listens there")
 
 
 class NatsServer:
