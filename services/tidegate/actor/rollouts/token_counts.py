@@ -20,27 +20,29 @@ class TokenCounts:
     """Bounded by the tasks that run."""
 
     def __init__(self, stats: StatsBoard) -> None:
-        """Nothing is written yet."""
         self._stats = stats
-        # Running groups, each with its tokens that are on the board or came from elsewhere; freed when they end.
-        self._counted: list[tuple[Group, int]] = []
+        # Running groups, each with its tokens that are counted or came from another actor; freed when they end.
+        self._counted: dict[Group, int] = {}
 
     def update(self) -> None:
-        """Bring the board up to date with what runs."""
-        before = self._counted
-        self._counted = [(group, group.num_chosen) for group, _ in before]
-        written = sum(now - counted for (_, now), (_, counted) in zip(self._counted, before, strict=True))
-        self._stats.add(statistics.TOKENS_WRITTEN, written)
+        """Count the tokens written since the last time, of all running groups."""
+        for group in self._counted:
+            self._count(group)
 
     @contextmanager
     def writing(self, group: Group) -> Generator[None]:
         """A group is written, from where it is."""
-        self._counted.append((group, group.num_chosen))
+        self._counted[group] = group.num_chosen
         try:
             yield
         finally:
-            self.update()
-            self._counted = [(each, counted) for each, counted in self._counted if each is not group]
+            self._count(group)
+            del self._counted[group]
+
+    def _count(self, group: Group) -> None:
+        num_chosen = group.num_chosen
+        self._stats.add(statistics.TOKENS_WRITTEN, num_chosen - self._counted[group])
+        self._counted[group] = num_chosen
 
     def record_end(self, group: Group, result: RolloutResult | None) -> None:
         """A group is written no more; what was made of it, None where it was stopped."""
