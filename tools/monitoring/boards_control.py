@@ -149,6 +149,7 @@ ADMISSION = Board(
                         total(admission_stats.SCALING_RECOMMENDED.metric, "recommended next"),
                         total(admission_stats.SCALING_NEEDED.metric, "needed"),
                     ),
+                    only_with="a scaling recommendation",
                 ),
                 Panel(
                     "Goodput",
@@ -172,11 +173,13 @@ ADMISSION = Board(
                         total_rate(admission_stats.KUBERNETES_FAILURES.metric, "failed"),
                         total_rate(admission_stats.KUBERNETES_CONFLICTS.metric, "conflicts"),
                     ),
+                    only_with="Kubernetes",
                 ),
                 Panel(
                     "Leader",
                     (Query(one(admission_stats.KUBERNETES_LEADER.metric), "{{instance}}"),),
                     kind="timeline",
+                    only_with="Kubernetes",
                 ),
                 Panel(
                     "Scaled or annotated by other managers",
@@ -186,6 +189,7 @@ ADMISSION = Board(
                     ),
                     kind="stat",
                     description="Admission leaves such a scale alone for `scaling.hold_s`, and such pods always.",
+                    only_with="Kubernetes",
                 ),
             ),
         ),

@@ -95,10 +95,12 @@ ACTORS = Board(
                     "Tokens of partial rollouts per second",
                     (rate_by(names.METRIC_ROLLOUT_TOKENS, KIND),),
                     description="Lost tokens are generated again; released ones are resumed by another actor.",
+                    only_with="language-model rollouts",
                 ),
                 Panel(
                     "Rollouts resumed per second, by outcome",
                     (rate_by(names.METRIC_ROLLOUT_RESUMPTIONS, KIND),),
+                    only_with="language-model rollouts",
                 ),
                 Panel(
                     "Trajectories cut and stopped early per second",
@@ -106,6 +108,7 @@ ACTORS = Board(
                         total_rate(actor_stats.CUT.metric, "cut"),
                         total_rate(actor_stats.EARLY_STOPPED.metric, "stopped early"),
                     ),
+                    only_with="`long_tail` settings",
                 ),
                 Panel(
                     "Policies refused and weight swaps per second",
@@ -118,8 +121,13 @@ ACTORS = Board(
                     "Evaluations: share of problems solved",
                     (Query(f"max by ({RUN}) ({one(actor_stats.EVALUATION_SOLVED_SHARE.metric)})", "solved"),),
                     unit="percentunit",
+                    only_with="evaluations",
                 ),
-                Panel("Tool sessions per second, by outcome", (rate_by(names.METRIC_SESSIONS, OUTCOME),)),
+                Panel(
+                    "Tool sessions per second, by outcome",
+                    (rate_by(names.METRIC_SESSIONS, OUTCOME),),
+                    only_with="multi-turn environments",
+                ),
             ),
         ),
         Row(
@@ -132,8 +140,14 @@ ACTORS = Board(
                         total_rate(environment_stats.CACHE_HITS.metric, "answered from the cache"),
                     ),
                     width=12,
+                    only_with="environment workers",
                 ),
-                Panel("Open tool sessions", (total(environment_stats.SESSIONS.metric, "open"),), width=12),
+                Panel(
+                    "Open tool sessions",
+                    (total(environment_stats.SESSIONS.metric, "open"),),
+                    width=12,
+                    only_with="multi-turn environments",
+                ),
             ),
         ),
         Row(
@@ -148,6 +162,7 @@ ACTORS = Board(
                             f"refused with {{{{{HTTP_STATUS}}}}}",
                         ),
                     ),
+                    only_with="`actor.gateway`",
                 ),
                 Panel(
                     "Episodes of agents",
@@ -155,11 +170,13 @@ ACTORS = Board(
                         total(actor_stats.GATEWAY_OPEN_EPISODES.metric, "open"),
                         total_rate(actor_stats.GATEWAY_EPISODES.metric, "ended per second"),
                     ),
+                    only_with="`actor.gateway`",
                 ),
                 Panel(
                     "Episodes without a result per second, by cause",
                     (rate_by(names.METRIC_GATEWAY_FAILURES, CAUSE),),
                     description="No call, no reward, or an agent program that exited with an error.",
+                    only_with="`actor.gateway`",
                 ),
             ),
         ),
@@ -216,12 +233,15 @@ LEARNER = Board(
                     (Query(f"sum(rate({one(learner_stats.VERSION_STEP.metric)}[{RATE}]))", "versions"),),
                 ),
                 Panel(
-                    "Divergence from the generating and the reference policy",
-                    (
-                        Query(f"max({one(learner_stats.MISMATCH_KL.metric)})", "generating policy"),
-                        Query(f"max({one(learner_stats.REFERENCE_KL.metric)})", "reference policy"),
-                    ),
+                    "Divergence from the generating policy",
+                    (Query(f"max({one(learner_stats.MISMATCH_KL.metric)})", "KL"),),
                     description="Mean KL divergence in nats.",
+                ),
+                Panel(
+                    "Divergence from the reference policy",
+                    (Query(f"max({one(learner_stats.REFERENCE_KL.metric)})", "KL"),),
+                    description="Mean KL divergence in nats.",
+                    only_with="a reference policy",
                 ),
                 Panel(
                     "Entropy and gradient norm",

@@ -113,11 +113,16 @@ def _panel(panel: Panel) -> Any:
     built = built.title(panel.title).datasource(SOURCE).span(panel.width).height(panel.height)
     if panel.kind != "heatmap":
         built = built.unit(panel.unit)
-    if panel.description:
-        built = built.description(panel.description)
+    description = " ".join(filter(None, (panel.description, _requirement(panel))))
+    if description:
+        built = built.description(description)
     for number, query in enumerate(panel.queries):
         built = built.with_target(_target(query, panel, ref=chr(ord("A") + number)))
     return built
+
+
+def _requirement(panel: Panel) -> str:
+    return f"Has data only with {panel.only_with}." if panel.only_with else ""
 
 
 def _target(query: Query, panel: Panel, *, ref: str) -> prometheus.Dataquery:

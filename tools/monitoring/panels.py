@@ -16,7 +16,10 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """One panel. ``unit`` is Grafana's name of one; widths are of 24."""
+    """One panel. ``unit`` is Grafana's name of one; widths are of 24.
+
+    ``only_with``: what a run needs for this panel to have data, empty for every run; appended to the description.
+    """
 
     title: str
     queries: tuple[Query, ...]
@@ -26,6 +29,7 @@ class Panel(msgspec.Struct, frozen=True):
     height: int = 8
     stacked: bool = False
     description: str = ""
+    only_with: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -245,12 +245,14 @@ POLICIES_REFUSED = Counter(
     "{version}",
     "Versions that the actor could not load.",
     exported="tidegate.actor.policies_refused",
+    from_zero=True,
 )
 PULL_RETRIES = Counter(
     "pull_retries_total",
     "{retry}",
     "Pulls of weights repeated after a transient failure.",
     exported=METRIC_RETRIES.of({ATTR_OPERATION: "pull_weights"}),
+    from_zero=True,
 )
 SWAPS = Counter(
     "swaps_total", "{swap}", "Changes of the served version.", exported="tidegate.actor.weight_swaps"

@@ -141,6 +141,7 @@ RETRIES = Counter(
     "{retry}",
     "Calls to the store and to weight distribution repeated after a transient failure.",
     exported=METRIC_RETRIES.of({ATTR_OPERATION: "learner_call"}),
+    from_zero=True,
 )
 CHECKPOINTS = Counter(
     "checkpoints_total", "{checkpoint}", "Checkpoints written.", exported="tidegate.learner.checkpoints"
@@ -150,12 +151,14 @@ CHECKPOINT_FAILURES = Counter(
     "{checkpoint}",
     "Checkpoints that could not be written.",
     exported="tidegate.learner.checkpoint_failures",
+    from_zero=True,
 )
 CORRUPT_CHECKPOINTS = Counter(
     "corrupt_checkpoints_total",
     "{checkpoint}",
     "Checkpoints that could not be read at the start, and were skipped.",
     exported="tidegate.learner.corrupt_checkpoints",
+    from_zero=True,
 )
 CHECKPOINTED = Text("checkpointed", "Version of the newest checkpoint.", exported=False)
 REVIVED_TRAJECTORIES = Gauge(

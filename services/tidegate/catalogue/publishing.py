@@ -8,12 +8,14 @@ UPLOADS = Counter(
     "{upload}",
     "Payloads too large for a message, uploaded to the store and published by reference.",
     exported="tidegate.publish.uploads",
+    from_zero=True,
 )
 PUBLISH_RETRIES = Counter(
     "publish_retries_total",
     "{retry}",
     "Publishes repeated after a transient failure.",
     exported=METRIC_RETRIES.of({ATTR_OPERATION: "publish"}),
+    from_zero=True,
 )
 PUBLISH_BACKPRESSURE = Counter(
     "publish_backpressure_total",

@@ -114,7 +114,7 @@ def open_frame(data: bytes | memoryview) -> Frame:
     payload = view[min(stop + -stop % ALIGNMENT_BYTES, len(view)) :]
     if len(payload) != head.payload_size:
         raise RecordError(
-            f"A trajectory frame holds {len(payload)} payload bytes, its head promises {head.payload_size}",
+            f"A trajectory frame contains {len(payload)} payload bytes, its head declares {head.payload_size}",
             why="the message was truncated or padded on its way",
         )
     _check_digest(view)

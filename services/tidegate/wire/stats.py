@@ -57,5 +57,5 @@ def check_stats(stats: ServiceStats) -> None:
         if not -VALUE_MAX <= value <= VALUE_MAX:
             raise RecordError(
                 f"{stats.instance} reports {name} as {value}",
-                fix="see its log; its other reports count as usual",
+                fix="read its log; its other reports are not affected",
             )

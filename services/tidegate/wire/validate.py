@@ -207,7 +207,7 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
     chosen = trajectory.tensors.get("chosen")
     if chosen is not None and not _are_choices(chosen, logprobs, [len(logprobs)], [trajectory.num_steps]):
         raise RecordError(
-            f"{name} does not say which of its tokens the policy chose",
+            f"{name} does not mark which of its tokens the policy chose",
             why=f"chosen must be a bool a token, {trajectory.num_steps} of them true, the others without logprob",
         )
     for tensor_name in FINITE:
@@ -258,5 +258,5 @@ def _validate_shapes(trajectory: Trajectory, logprobs: Array, name: str) -> None
 def _shape_error(name: str, tensor_name: str, tensor: Array, leading: tuple[int, ...]) -> RecordError:
     return RecordError(
         f"{name} has {tensor_name} of shape {tensor.shape}, it must begin with {leading}",
-        why="its behavior_logprobs say how many positions there are",
+        why="its behavior_logprobs determine the number of positions",
     )

@@ -107,5 +107,5 @@ def _condition_of(text: str) -> Condition:
     raise RecordError(
         f"Admission reports the unknown condition {text!r} of an objective",
         why="this version knows no such condition",
-        fix="use the version that runs",
+        fix="use the version of the running platform",
     )

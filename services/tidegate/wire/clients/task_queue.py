@@ -35,7 +35,7 @@ class TaskQueueClient:
                     totals = _totals(response.totals)
                 ids.update(response.trajectory_ids)
         if totals is None:
-            raise RecordError("The task queue sent no totals", why="it is of another version")
+            raise RecordError("The task queue sent no totals", why="it runs another version")
         return totals, ids
 
     async def open_trajectories(self, *, limit: int) -> tuple[list[TrajectoryId], float]:

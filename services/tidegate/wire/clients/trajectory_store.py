@@ -256,7 +256,7 @@ class TrajectoryStoreClient:
                     totals = _totals(response.totals)
                 ids.update(response.trajectory_ids)
         if totals is None:
-            raise RecordError("The trajectory store sent no totals", why="it is of another version")
+            raise RecordError("The trajectory store sent no totals", why="it runs another version")
         return totals, ids
 
     async def trajectory(self, trajectory_id: str) -> TrajectoryStatus:
