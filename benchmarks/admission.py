@@ -216,7 +216,7 @@ def _time_decisions(seen: Observations) -> float:
         for name, observation in found.items():
             value = observation.value
             states[name] = slo.observe(slos[name], states[name], value, at_s=now_s)
-            slo.settle(slos[name], states[name], now_s=now_s, cause="", wall_s=0.0)
+            slo.update_condition(slos[name], states[name], now_s=now_s, cause="", wall_s=0.0)
 
     return _median_us(decision, times=DECISIONS)
 

@@ -33,7 +33,16 @@ from tidegate.catalogue.telemetry import (
     METRIC_SLO_TARGET,
 )
 from tidegate.core.balance import Diagnosis
-from tidegate.core.slo import CONDITIONS, Verdict, count, coverage, headline, observe, settle, verdict
+from tidegate.core.slo import (
+    CONDITIONS,
+    Verdict,
+    count,
+    coverage,
+    headline,
+    observe,
+    update_condition,
+    verdict,
+)
 from tidegate.core.slo_catalogue import declared
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.stats import ServiceStats
@@ -147,7 +156,7 @@ class SloWatch:
         observation = found.get(name)
         detail = observation.detail if isinstance(observation, Valued) else ""
         attributed = f"{diagnosis.bottleneck}: {diagnosis.sentence}"
-        self._states[name], change = settle(
+        self._states[name], change = update_condition(
             self._slos[name],
             self._states[name],
             now_s=now_s,

@@ -6,8 +6,8 @@ The law (AReaL's, with everything between admission and gradient counted as runn
 
 in trajectories. The learner consumes exactly B for each version, so once version ``v`` is announced, what was trained
 is ``v * B`` and AReaL's ``(max_lag + v + 1) * B - accepted - running`` reduces to the right-hand term; a restart
-cannot burst. ``unannounced`` is what was trained beyond: between a commit and its announcement the batch has left the
-flight, but a rollout started now would still run under the version before, one further behind than it looks. At
+cannot burst. ``unannounced`` is what was trained beyond: between a commit and its announcement the batch is no
+longer in flight, but a rollout started now would still run under the version before, one more behind than it seems. At
 ``max_lag`` 0 it would be dropped. The law bounds the aggregate; ``required_version`` and the two hard checks bound
 each trajectory.
 
@@ -45,12 +45,12 @@ class Limits(msgspec.Struct, frozen=True):
     paced: bool = False
 
     def max_in_flight(self) -> int:
-        """The most trajectories that may stand between admission and gradient."""
+        """The most trajectories that may be between admission and gradient."""
         return (self.max_lag + 1) * self.batch_size
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """What is under way, in trajectories.
+    """Work in flight, in trajectories.
 
     ``running`` not yet in the store, ``in_flight`` not yet terminal, ``unannounced`` trained in updates that no
     announced version holds yet. ``behind``: versions published since the oldest rollout that is running was admitted.
@@ -85,9 +85,9 @@ def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | 
     """Whether the task queue may publish the next tasks, in whole groups (I6)."""
     if limits.paused:
         return Delay(reason=limits.reason or "admission is paused")
-    room = capacity(limits, flow) // group_size * group_size
-    if room > 0:
-        return Admit(count=room)
+    count = capacity(limits, flow) // group_size * group_size
+    if count > 0:
+        return Admit(count=count)
     if limits.max_running - flow.running < group_size:
         return Delay(reason="concurrency bound reached: waits for a rollout to end")
     if limits.paced and capacity(msgspec.structs.replace(limits, paced=False), flow) >= group_size:

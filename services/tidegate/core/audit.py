@@ -1,7 +1,7 @@
-"""Conservation (I2) as double-entry bookkeeping.
+"""Conservation (I2): the reconciliation of the admission journal with the trajectory ledger.
 
-The task queue's journal says what was admitted; the trajectory store's ledger says how it ended. Neither reads the
-other's books, so a difference is a finding and not a rounding error.
+The task queue's journal records what was admitted; the trajectory store's ledger records how it ended. Neither reads
+the other, so a difference is a finding and not a rounding error.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ from tidegate.core.records import DropReason
 
 
 class JournalTotals(msgspec.Struct, frozen=True):
-    """The left-hand side: trajectories the task queue admitted, and those it still believes to be under way."""
+    """The journal's side: trajectories the task queue admitted, and those it still counts as in flight."""
 
     admitted: int
     open: int
@@ -52,7 +52,7 @@ class Audit(msgspec.Struct, frozen=True):
 
     ``in_flight`` counts what is admitted and not terminal: ``awaiting`` (no row in the ledger yet: queued, being
     rolled out or scored), ``available`` and ``leased``. ``duplicates`` arrived when they had arrived or ended before (a
-    task that was retired is still delivered) and changed nothing. ``unknown`` are ledger rows that nobody admitted.
+    task that was retired is still delivered) and changed nothing. ``unknown`` are ledger rows without an admission.
     """
 
     admitted: int
@@ -76,10 +76,10 @@ class Audit(msgspec.Struct, frozen=True):
 def reconcile(
     journal: JournalTotals, ledger: LedgerTotals, *, unknown: int, awaiting: int, max_lag: int | None = None
 ) -> Audit:
-    """Hold the two books against each other.
+    """Reconcile the journal with the ledger.
 
     ``awaiting`` and ``unknown`` are counted by id, not by subtraction: admitted ids without a ledger row, and ledger
-    rows without an admitted id. The books balance when every admitted trajectory is found exactly once, nothing was
+    rows without an admitted id. Accounting balances when every admitted trajectory is found exactly once, nothing was
     trained twice, and no gradient overshot ``max_lag``.
     """
     problems: list[str] = []
@@ -87,7 +87,7 @@ def reconcile(
     if accounted != journal.admitted:
         problems.append(f"{journal.admitted} trajectories were admitted and {accounted} are accounted for")
     if unknown:
-        problems.append(f"the ledger holds {unknown} trajectories that nobody admitted")
+        problems.append(f"the ledger holds {unknown} trajectories that were never admitted")
     if ledger.trained_twice:
         problems.append(f"{ledger.trained_twice} trajectories were trained more often than allowed")
     if max_lag is not None and ledger.max_lag_trained > max_lag:

@@ -1,13 +1,13 @@
-"""Diagnosis: who holds the loop up, read from what everybody waits for, and the one fix that helps most.
+"""Diagnosis: the bottleneck of the loop, read from what each service waits for, and the one fix that helps most.
 
-Four signals tell actors and learner apart (steps/s of actors, samples/s and idle ratio of the learner, queue depth,
-lag); what waits before the environment and the store, and the time spent on policies, tell the rest. Ratios are shares
-of wall time in [0, 1], averaged over the instances of a service; counts are trajectories. The order of the questions
-matters: a learner that never waits is the pace itself, whatever else is slow; only when it waits is there somebody to
-be found that it waits for.
+Four signals distinguish actors from the learner (steps/s of actors, samples/s and idle ratio of the learner, queue
+depth, lag); the queues of the environment and the store, and the time spent on policies, show the rest. Ratios are
+shares of wall time in [0, 1], averaged over the instances of a service; counts are trajectories. The order of the
+questions matters: a learner that never waits is the pace itself, whatever else is slow; only when it waits is another
+service the bottleneck.
 
 Gains are first-order estimates from the same ratios (a cycle is as long as its parts that do not overlap), there to
-choose between two fixes and to say whether one is worth it, not to be promised. ``fixes`` prices them.
+choose between two fixes and to judge whether one is worth it; they are no promise. ``fixes`` prices them.
 """
 
 import math
@@ -19,7 +19,7 @@ from tidegate.core import hard_sync
 from tidegate.core.admission import RUN_ENDS
 
 Bottleneck: TypeAlias = Literal["actor", "learner", "environment", "weights", "store", "balanced", "idle"]
-# What a fix changes: what is bought by the piece, what is looked into, and the two bounds of the run file.
+# What a fix changes: what is bought by the piece, what is inspected, and the two bounds of the run file.
 Lever: TypeAlias = Literal[
     "actor", "fewer_actors", "environment", "learner", "weights", "store", "max_lag", "max_running"
 ]
@@ -27,7 +27,7 @@ Lever: TypeAlias = Literal[
 # The learner's objective is to wait at most a tenth of its time; below that a faster producer gains less than the
 # noise of a ten-second window on a shared machine. Actors are measured by the same rod.
 IDLE_RATIO_MAX = 0.10
-# Once more than half of what is in flight stands before one service, all others together hold the smaller half.
+# Once more than half of the work in flight waits for one service, all others together hold the smaller half.
 PILED_UP_SHARE = 0.5
 # A fifth of an actor's or a learner's time: a pull overlaps the end of a rollout and costs a few percent when weights
 # travel well.
@@ -43,7 +43,7 @@ class Signals(msgspec.Struct, frozen=True):
 
     ``*_ratio``: share of wall time, mean over instances. ``unscored`` and ``unstored``: trajectories that wait before
     the environment and before the store. ``available``: in the store, waiting for a batch. ``publish_lag``: versions
-    between the learner and the actor farthest behind. ``admission_state``: what the task queue says it waits for.
+    between the learner and the actor farthest behind. ``admission_state``: what the task queue waits for.
     """
 
     num_actors: int = 0
@@ -89,7 +89,7 @@ class Signals(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """Who is the bottleneck, the numbers that say so in one sentence, and the fix that goes straight at it.
+    """The bottleneck, one sentence with the numbers that show it, and the fix for it.
 
     ``lever``: what that fix changes; None where nothing is to be bought or turned.
     """
@@ -111,7 +111,7 @@ def diagnose(signals: Signals) -> Diagnosis:
 
 
 def _absent(signals: Signals) -> Diagnosis | None:
-    """Nobody is slow where somebody is missing or nothing was asked for."""
+    """The diagnosis where a service is missing or no work is admitted; there is no bottleneck."""
     if signals.paused:
         return Diagnosis(
             "idle",
@@ -141,7 +141,7 @@ def _absent(signals: Signals) -> Diagnosis | None:
     moving = signals.actor_steps_per_s + signals.learner_samples_per_s + signals.scored_per_s
     if moving == 0 and signals.actor_busy_ratio == 0 and signals.learner_busy_ratio == 0:
         return Diagnosis(
-            "idle", f"Nothing moves; the task queue says: {signals.admission_state or 'nothing yet'}."
+            "idle", f"Nothing moves; the task queue reports: {signals.admission_state or 'nothing yet'}."
         )
     return None
 
@@ -188,7 +188,7 @@ def _learner_waits(signals: Signals) -> Diagnosis:
         return Diagnosis(
             "store",
             f"{waiting} although {signals.depth_batches():.1f} batches are in the store.",
-            "look at the store's CPU and disk: it hands out batches more slowly than they are trained",
+            "check the store's CPU and disk: it leases batches more slowly than they are trained",
             "store",
         )
     blocked = signals.actor_wait_publish_ratio
@@ -256,11 +256,9 @@ def action(lever: Lever, signals: Signals) -> str:
         case "learner":
             return "give the learner more compute (a GPU, or cores and --set learner.threads=2)"
         case "weights":
-            return (
-                "look at the disk of weight_distribution and trajectory_store: every version waits for both"
-            )
+            return "check the disk of weight_distribution and trajectory_store: every version waits for both"
         case "store":
-            return "look at the store's disk, or raise trajectory_store.fetch_messages_max"
+            return "check the store's disk, or raise trajectory_store.fetch_messages_max"
         case "max_lag":
             return f"raise staleness.max_lag from {signals.max_lag} to {signals.max_lag + 1}"
         case "max_running":

@@ -117,7 +117,7 @@ def judge_groups(
 def drop_group(
     members: Iterable[Candidate], *, lost: Candidate, reason: DropReason, detail: str
 ) -> list[Drop]:
-    """Settle a group by rule: with one member lost, the others go for the same reason and say so."""
+    """Drop a whole group: once one member is lost, the others are dropped for the same reason, which they name."""
     return [
         Drop(
             candidate=candidate,
@@ -139,7 +139,7 @@ def choose_batch(
 ) -> Choice:
     """The next batch from the whole groups that wait, for an update of ``head``.
 
-    A batch is full when the room left is smaller than every group in it; with groups of one size that divides
+    A batch is full when the remaining capacity is smaller than every group in it; with groups of one size that divides
     ``batch_size`` it holds exactly ``batch_size`` trajectories.
 
     Raises:

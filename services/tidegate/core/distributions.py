@@ -24,7 +24,7 @@ import msgspec
 from tidegate.core.errors import ConfigError
 
 _NORMAL = NormalDist()
-# The farthest quantiles that are told apart: a uniform of exactly 0 or 1 would give a time that is no number.
+# The farthest quantiles that are distinguished: a uniform of exactly 0 or 1 would give a time that is no number.
 _UNIFORM_MIN = 2.0**-53
 # Beyond it a time is a typing error, and sums of such times lose their seconds.
 _MEAN_S_MAX = 1e9
@@ -163,7 +163,7 @@ def parse_distribution(text: str) -> Distribution:
     """Read ``fixed:S``, ``exp:MEAN``, ``lognormal:MEAN:C``, or a duration alone, which is fixed.
 
     Raises:
-        ConfigError: it is none of them, or a number is out of range; the message says which.
+        ConfigError: it is none of them, or a number is out of range; the message names it.
     """
     name, *numbers = text.strip().split(":")
     if not numbers and _seconds(name) is not None:

@@ -1,4 +1,4 @@
-"""Distribution drift: whether what was trained is still the mix of what was asked for.
+"""Distribution drift: whether the trained work still has the mix of the requested work.
 
 The divergence of Jensen and Shannon in bits: 0 for equal mixes, 1 for mixes without a common bin (Lin 1991).
 
@@ -6,8 +6,8 @@ What is compared is the *decided* work of one window: all that became terminal i
 reason) against the trained part of it. Comparing what was admitted with what was trained in the same window would
 count the way between both as drift: a bin that takes longer is merely behind, every start of a run would be a breach,
 and so would every change of the curriculum. Work whose fate is open is not judged yet; the staleness budget and the
-task deadline see to it that it becomes terminal. So a difficult bin that is slow shows as soon as its work is dropped
-as stale, and a bin that is slow and still trained does not: its share of the gradient is what was asked for.
+task deadline make it terminal in time. So a difficult bin that is slow shows as soon as its work is dropped
+as stale, and a bin that is slow and still trained does not: its share of the gradient is the requested one.
 
 The trained are a part of the decided, so with nothing dropped the drift is exactly 0. With drops that hit all bins
 alike it is not, by chance: T trained of N decided are a sample without replacement, whose shares vary by
@@ -23,13 +23,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-# Trained groups below which a mix says nothing, in all and for each bin that occurs. With them, chance passes 0.01 bits
-# in 1 of 400 windows while half of the work is dropped (2,000 draws, 3 and 10 bins); with half as many in 1 of 30, and
-# one such window lasts long enough to spend a budget.
+# Trained groups below which a mix is not significant, in all and for each bin that occurs. With them, chance passes
+# 0.01 bits in 1 of 400 windows while half of the work is dropped (2,000 draws, 3 and 10 bins); with half as many in 1
+# of 30, and one such window lasts long enough to spend a budget.
 SAMPLES_MIN = 60
 SAMPLES_PER_BIN_MIN = 10
 CHANCE_DEVIATIONS = 2.0
-# Looks that a window keeps; between them the window's edge is off by one part in this many.
+# Samples that a window keeps; between them the window's edge is off by one part in this many.
 SAMPLES_MAX = 32
 
 Histogram = Mapping[str, float]
@@ -102,7 +102,7 @@ def chance(*, num_bins: int, num_trained: float, num_decided: float) -> float:
 
 
 def drift(mix: Mix, *, group_size: int = 1) -> float | None:
-    """Bits between the decided and the trained, less what chance explains; None with too few samples to say."""
+    """Bits between the decided and the trained, less what chance explains; None with too few samples."""
     decided = {name: number for name, number in mix.decided.items() if number > 0}
     trained = {name: number for name, number in mix.trained.items() if number > 0}
     num_trained, num_decided = sum(trained.values()) / group_size, sum(decided.values()) / group_size
@@ -114,7 +114,7 @@ def drift(mix: Mix, *, group_size: int = 1) -> float | None:
 
 
 def most_lost(mix: Mix) -> str:
-    """Which bin lost the largest part of its share, in words; empty when none did."""
+    """Which bin lost the largest part of its share, as text; empty when none did."""
     total_decided, total_trained = sum(mix.decided.values()), sum(mix.trained.values())
     if total_decided <= 0 or total_trained <= 0:
         return ""

@@ -1,6 +1,6 @@
 """The one error tree.
 
-Every error says what happened, why, and what to do next. Each class carries the gRPC status name it travels as and
+Every error contains what happened, why, and what to do next. Each class carries the gRPC status name it travels as and
 whether trying the same call again can help; one interceptor in ``runtime.rpc`` translates both ways.
 """
 
@@ -15,7 +15,7 @@ class TidegateError(Exception):
 
     status: ClassVar[str] = "INTERNAL"
     retryable: ClassVar[bool] = False
-    # Seconds that the peer asked to be spared for; an instance may set it.
+    # The shortest pause (seconds) before a retry that the peer asked for; an instance may set it.
     retry_after_s: float = 0.0
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
@@ -57,7 +57,7 @@ class BackpressureError(TidegateError):
 
 
 class UnknownVersionError(TidegateError):
-    """A policy version or lineage that nobody published, or that is no longer kept."""
+    """A policy version or lineage that was never published, or that is no longer kept."""
 
     status = "NOT_FOUND"
 
@@ -69,7 +69,7 @@ class NotFoundError(TidegateError):
 
 
 class ConflictError(TidegateError):
-    """Somebody else moved first: a second learner, a lease that ended, a version published twice with other bytes."""
+    """Another process moved first: a second learner, a lease that ended, a version published twice with other bytes."""
 
     status = "ABORTED"
 

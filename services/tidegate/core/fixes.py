@@ -1,10 +1,10 @@
 """What to buy or turn: the fixes of a window with their gain and price, the best one, and why not the others.
 
-The diagnosis says where the loop is held up; a fix is judged by what a million trained samples cost after it. One
-that adds nothing to the bill (a bound of the run file, a disk to look at) and gains something is therefore first, and
-sending idle actors home competes with buying a faster learner for them; of two that cost the same, the one that
+The diagnosis names the bottleneck; a fix is judged by what a million trained samples cost after it. One
+that adds nothing to the bill (a bound of the run file, a disk to check) and gains something is therefore first, and
+releasing idle actors competes with buying a faster learner for them; of two that cost the same, the one that
 brings more throughput is the better one. Gains are the diagnosis' first-order
-estimates; one learner replica more is taken to bring what the planner's model of data parallelism says.
+estimates; one learner replica more is assumed to bring what the planner's model of data parallelism predicts.
 """
 
 from typing import assert_never
@@ -191,7 +191,7 @@ def _sentence(best: Fix, now: float) -> str:
 
 
 def gain_of(fix: Fix) -> str:
-    """What a fix brings, in words."""
+    """What a fix brings, as text."""
     return f"about {fix.gain:+.0%} throughput" if fix.gain >= WORTH_MIN else "the same throughput"
 
 
@@ -201,7 +201,7 @@ def _why_not(signals: Signals, diagnosis: Diagnosis, worthy: tuple[Fix, ...]) ->
 
 
 def _reason(lever: Lever, signals: Signals, bottleneck: Bottleneck) -> str:
-    """Why a lever would buy nothing, with the number that says so."""
+    """Why a lever would buy nothing, with the number that shows it."""
     actors_idle, learner_idle = actors_idle_ratio(signals), signals.learner_idle_ratio
     match lever:
         case "actor":

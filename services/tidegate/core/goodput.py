@@ -1,7 +1,7 @@
 """Goodput control: which staleness budget inside [0, max_lag] gives the most samples/s x effective sample size.
 
 Throughput grows with the budget until rollouts and training overlap, and the effective sample size falls with it, so
-goodput has one broad top. The controller stands on a budget, now and then tries a neighbour for a while, and moves only
+goodput has one broad top. The controller holds a budget, now and then tries a neighbour for a while, and moves only
 when the neighbour was better by more than the noise, twice. It never leaves [0, max_lag], which stays the hard bound.
 """
 
@@ -28,10 +28,10 @@ class GoodputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GoodputState(msgspec.Struct, frozen=True):
-    """``base``: the budget to stand on; ``lag``: the one in force, a neighbour while one is tried.
+    """``base``: the budget to hold; ``lag``: the one in force, a neighbour while one is tried.
 
     ``base_goodput``: of the last whole window on ``base``. ``wins``: trials in a row that this neighbour won.
-    ``direction``: where the next trial goes. ``sum`` and ``count`` make the mean of the window that is under way.
+    ``direction``: where the next trial goes. ``sum`` and ``count`` make the mean of the current window.
     Times are seconds on a monotonic clock.
     """
 

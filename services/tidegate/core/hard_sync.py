@@ -1,7 +1,7 @@
-"""The hard sync: admission stops, the pipeline runs empty, every actor reaches the newest version, work goes on.
+"""The hard sync: admission stops, the pipeline runs empty, every actor reaches the newest version, work resumes.
 
-It costs throughput on purpose: a periodic moment at which nothing stale is under way anywhere. A pure state machine,
-looked at every tick; it never waits for ever, because whatever it waits for may be dead (I9).
+It costs throughput on purpose: a periodic moment at which nothing stale is in flight anywhere. A pure state machine,
+advanced every tick; it never waits for ever, because what it waits for may be dead (I9).
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -25,18 +25,18 @@ class HardSyncConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)] = 60.0
 
 
-# How the reason of a pause begins that ends by itself.
+# Prefix of the reason of a pause that ends by itself.
 REASON = "hard sync"
-# What a sync looks at are statistics, up to half a second old: before this they may speak of the time before it began.
+# A sync reads statistics, up to half a second old: before this they may describe the time before it started.
 DRAIN_S_MIN = 1.0
 
 
 class SyncView(msgspec.Struct, frozen=True):
-    """What a sync looks at.
+    """The input of a sync.
 
     ``head``: the newest announced version (None before the first). ``running``, ``in_flight``, ``unannounced``:
     trajectories, as in ``core.admission.Flow``. ``serving``: the version of each living actor. ``drain_asked``: the
-    learner's last batch stood in a tier that drains.
+    learner's last batch was in a tier that drains.
     """
 
     head: PolicyVersion | None
@@ -48,7 +48,7 @@ class SyncView(msgspec.Struct, frozen=True):
 
 
 class SyncState(msgspec.Struct, frozen=True):
-    """Where a sync stands. ``since_s`` on a monotonic clock. ``last``: the version of the last sync or attempt."""
+    """The state of a sync. ``since_s`` on a monotonic clock. ``last``: the version of the last sync or attempt."""
 
     phase: Phase = "running"
     since_s: float = 0.0
@@ -62,7 +62,7 @@ class SyncState(msgspec.Struct, frozen=True):
         return self.phase != "running"
 
     def reason(self) -> str:
-        """What admission says while it is stopped."""
+        """The reason that admission reports while it is stopped."""
         waits_for = (
             "work in flight to end" if self.phase == "draining" else "every actor to serve the newest version"
         )
@@ -75,7 +75,7 @@ def advance(
     """The next state. The same view twice changes nothing further.
 
     Drained means: nothing is rolled out, nothing trained awaits its announcement, and what is left is less than a
-    batch, which no learner step could take until admission goes on.
+    batch, which no learner step could take until admission resumes.
     """
     if view.head is None:
         return state
@@ -83,7 +83,7 @@ def advance(
         # A clock that was set back must not make the deadline a far one.
         state = msgspec.structs.replace(state, since_s=now_s)
     if state.last is None:
-        # A first look, or a restarted admission: a period begins here.
+        # The first tick, or a restarted admission: a period starts here.
         state = msgspec.structs.replace(state, last=view.head)
     if state.phase == "running":
         return _begin(state, view, view.head, config, now_s=now_s)
@@ -91,8 +91,8 @@ def advance(
         return msgspec.structs.replace(
             state, phase="running", since_s=now_s, last=view.head, given_up=state.given_up + 1
         )
-    settled = now_s - state.since_s >= DRAIN_S_MIN and _drained(view, batch_size)
-    if state.phase == "draining" and not settled:
+    drained = now_s - state.since_s >= DRAIN_S_MIN and _drained(view, batch_size)
+    if state.phase == "draining" and not drained:
         return state
     if all(version == view.head for version in view.serving):
         return msgspec.structs.replace(

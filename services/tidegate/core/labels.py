@@ -1,4 +1,4 @@
-"""Names that become part of a counter's name: as many as there is room for, and one for the rest."""
+"""Names that become part of a counter's name: as many as fit, and one for the rest."""
 
 LABELS_MAX = 64
 LABEL_CHARACTERS_MAX = 48

@@ -2,7 +2,7 @@
 
 Lengths of one kind (tokens, steps, or seconds: the arithmetic is the same) are counted in log-spaced buckets with
 exponential forgetting, for each curriculum bin apart and for all together. A rollout that was stopped before its end
-says only that it would have been longer; such *censored* lengths count among those at risk and never among the ends
+shows only that it would have been longer; such *censored* lengths count among those at risk and never among the ends
 (the life-table form of Kaplan and Meier 1958). Without that, cutting long rollouts would teach that there are none,
 and the next ones would be cut sooner.
 
@@ -37,7 +37,7 @@ class SurvivalCurve(msgspec.Struct, frozen=True):
     """The share of rollouts longer than x, known from 0 to ``horizon``.
 
     ``shares[i]`` belongs to the i-th edge; between edges the hazard is constant. Beyond the horizon too few rollouts
-    were ever seen to say anything.
+    were ever seen to be significant.
     """
 
     shares: tuple[float, ...]
@@ -55,7 +55,7 @@ class SurvivalCurve(msgspec.Struct, frozen=True):
     def finish_chance(self, length: float, *, within: float) -> float | None:
         """How likely a rollout that is ``length`` long ends within ``within`` more; None when nothing is known of it.
 
-        What may happen beyond the horizon counts as an end: whoever cuts on this answer errs towards waiting.
+        What may happen beyond the horizon counts as an end: a caller that cuts on this answer errs towards waiting.
         """
         alive = self._alive(length)
         if alive is None:
@@ -114,7 +114,7 @@ class LengthCounts:
         self._curve: SurvivalCurve | None = None
 
     def observe(self, length: float, *, ended: bool) -> None:
-        """One more rollout: it ended at ``length``, or was stopped there and would have gone on."""
+        """One more rollout: it ended at ``length``, or was stopped there before its end."""
         counts = self._ended if ended else self._censored
         counts[_bucket(length)] += self._weight
         self._weight *= self._growth
@@ -160,7 +160,7 @@ class LengthPredictor:
 
     def observe(self, bin_name: str, length: float, *, ended: bool = True) -> None:
         """One more rollout of a bin; ``ended`` is False when it was stopped before its end."""
-        if not length >= 0.0 or math.isinf(length):  # a clock that stepped back tells no length
+        if not length >= 0.0 or math.isinf(length):  # a clock that stepped back gives no length
             return
         self._all.observe(length, ended=ended)
         if bin_name not in self._bins and len(self._bins) >= NUM_BINS_MAX:

@@ -1,7 +1,7 @@
-"""What to do about long rollouts: whether one can still be trained on, the penalty near a length cap, settled groups.
+"""Decisions about long rollouts: whether one can still be trained on, length penalties, early stops of groups.
 
-Lag counts from the oldest version inside a trajectory. A rollout that goes on under newer weights therefore gains
-nothing against the budget: its first token keeps its version, and the head moves on. Every engine does go on under
+Lag counts from the oldest version inside a trajectory. A rollout that continues under newer weights therefore gains
+nothing against the budget: its first token keeps its version, and the head moves on. Every engine does continue under
 newer weights (the spans record it), which makes its later tokens fresher; but the only remedies for one that will
 overshoot are to end it, to make the head wait (``max_lag`` 0, a hard sync), or a larger budget. See ``decide_rollout``.
 """
@@ -30,7 +30,7 @@ class PublishRate(msgspec.Struct, frozen=True):
     lineage: str = ""
 
     def publish(self, version: PolicyVersion, *, now_s: float) -> "PublishRate":
-        """The knowledge after ``version`` was seen; another lineage begins anew."""
+        """The knowledge after ``version`` was seen; another lineage restarts it."""
         if version.lineage != self.lineage:
             return PublishRate(((version.step, now_s),), version.lineage)
         if self.seen and version.step <= self.seen[-1][0]:
@@ -78,16 +78,16 @@ def decide_rollout(
     One beyond the budget already is cut for certain. Otherwise it has the seconds until the head will have passed
     its oldest version by more than ``max_lag`` (and until ``max_age_s``), and is cut when its chance of ending within
     them, given how long it already took (``curve``, in seconds), is below ``finish_chance_min``. Where nothing is
-    known it goes on.
+    known it continues.
 
     At ``max_lag`` 0 the head waits for every rollout in flight (the capacity law admits one batch), so none of them
-    can overshoot it, however slow; only age ends one. A rate would say otherwise: it is measured over rounds that
+    can overshoot it, however slow; only age ends one. A rate would suggest otherwise: it is measured over rounds that
     had no straggler.
     """
     if rollout.lag > limits.max_lag:
-        return Cut("stale", f"{rollout.lag} versions behind while under way (max_lag {limits.max_lag})")
+        return Cut("stale", f"{rollout.lag} versions behind while running (max_lag {limits.max_lag})")
     if rollout.elapsed_s > limits.max_age_s:
-        return Cut("expired", f"{rollout.elapsed_s:.1f} s under way (max_age_s {limits.max_age_s:g})")
+        return Cut("expired", f"{rollout.elapsed_s:.1f} s running (max_age_s {limits.max_age_s:g})")
     age_left_s = limits.max_age_s - rollout.elapsed_s
     versions_left = limits.max_lag - rollout.lag
     head_left_s = math.inf
@@ -98,12 +98,13 @@ def decide_rollout(
     chance = curve.finish_chance(rollout.elapsed_s, within=left_s)
     if chance is None or chance >= finish_chance_min:
         return Continue(chance)
-    told = f"{chance:.1%} of rollouts that took {rollout.elapsed_s:.3g} s end within {left_s:.3g} s more"
+    chances = f"{chance:.1%} of rollouts that took {rollout.elapsed_s:.3g} s end within {left_s:.3g} s more"
     if head_left_s <= age_left_s:
         return Cut(
-            "stale", f"{told}; at {versions_per_s:.3g} versions/s only {versions_left} are left of its budget"
+            "stale",
+            f"{chances}; at {versions_per_s:.3g} versions/s only {versions_left} are left of its budget",
         )
-    return Cut("expired", f"{told}, when it reaches max_age_s {limits.max_age_s:g}")
+    return Cut("expired", f"{chances}, when it reaches max_age_s {limits.max_age_s:g}")
 
 
 def capped_length(curve: SurvivalCurve, *, quantile: float, length_max: int, cache_share: float = 0.0) -> int:
@@ -135,7 +136,7 @@ def overlong_penalty(length: int, *, length_max: int, cache_share: float) -> flo
 class OverlongRule(msgspec.Struct, frozen=True):
     """What completions near their cap cost: up to ``weight`` over the last ``cache_share`` of it.
 
-    Only where the cap was predicted, below ``length_max``: at the run file's own bound nobody knows how long answers
+    Only where the cap was predicted, below ``length_max``: at the run file's own bound it is unknown how long answers
     have to be, and a task whose right answers just fit would be taught to stop short of them.
     """
 
@@ -162,8 +163,8 @@ class OverlongRule(msgspec.Struct, frozen=True):
         )
 
 
-def is_settled(rewards: Sequence[float], *, samples_min: int) -> bool:
-    """Whether the samples so far settle a group: ``samples_min`` or more with one and the same reward have no signal.
+def may_stop_early(rewards: Sequence[float], *, samples_min: int) -> bool:
+    """Whether a group may stop early: ``samples_min`` or more samples with one and the same reward have no signal.
 
     A group's advantages are differences of rewards (Yu 2025, DAPO, sec. 3.2, dynamic sampling). The rest of the group
     could still have differed, so this costs some groups of hard and of easy prompts: the smaller ``samples_min``, the

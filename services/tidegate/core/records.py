@@ -1,7 +1,7 @@
 """The record: what travels from task to gradient.
 
 A trajectory is a record, not a triple: every optimisation reads or writes its fields. All values are frozen; a
-transition returns a new one. Times are seconds since the epoch (``_at_s``) unless the name says otherwise.
+transition returns a new one. Times are seconds since the epoch (``_at_s``) unless the name has another unit.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -72,7 +72,7 @@ class VersionSpan(msgspec.Struct, frozen=True, gc=False):
 
 
 class StageTiming(msgspec.Struct, frozen=True):
-    """One hop of a trajectory's life, appended by whoever did the work; what ``tidegate trace`` prints."""
+    """One hop of a trajectory's life, appended by the service that did the work; what ``tidegate trace`` prints."""
 
     stage: str
     worker: str
@@ -145,7 +145,7 @@ class Trajectory(msgspec.Struct, frozen=True, eq=False):
 class PolicySnapshot(msgspec.Struct, frozen=True, eq=False):
     """One published policy: its version and its parameters as a flat dict of float32 arrays.
 
-    ``base_digest``: what tells the model that they are adapters of; empty when they are all weights.
+    ``base_digest``: identifies the model that they are adapters of; empty when they are all weights.
     """
 
     version: PolicyVersion

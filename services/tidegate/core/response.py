@@ -2,7 +2,7 @@
 
 Stale data is not all or nothing. A little calls for a narrower clip, more of it for truncated importance weights,
 smaller steps and less trust in the oldest, and beyond that for the strongest correction or for letting the pipeline
-run empty. The table says from which lag on each is done; the staleness budget stays what nothing may pass.
+run empty. The table says from which lag on each is done; the staleness budget stays the hard bound.
 """
 
 import itertools
@@ -100,7 +100,7 @@ FRESH = Response()
 
 
 def tier_at(tiers: Sequence[Tier], lag: int) -> Tier | None:
-    """The tier that holds at a lag: the last one that begins at or below it. ``tiers`` are in order."""
+    """The tier that holds at a lag: the last one that starts at or below it. ``tiers`` are in order."""
     held = [tier for tier in tiers if tier.from_lag <= lag]
     return held[-1] if held else None
 

@@ -1,17 +1,17 @@
-"""How many actors a run needs, from how busy both sides are: what the learner asks for against what actors make.
+"""How many actors a run needs, from how busy both sides are: what the learner consumes against what actors produce.
 
-Never from how many tasks wait: that queue is kept full on purpose, and who scales on it ends at the most there may be.
+Never from how many tasks wait: that queue is kept full on purpose, and a scaler that follows it ends at its maximum.
 With ``N`` actors that work a share ``u`` of their time, while the learner works a share ``w`` of its own, as many as
 
     needed = N u / w
 
 keep both at work all of it: N u is the work that goes in, and a learner that never waits takes 1 / w times as much. It
 is an absolute number, the same from whatever N it is measured at, which is why the steps towards it do not swing. Out
-only where the diagnosis blames actors and the data is not at the edge of its budget already; in only where it blames
-nobody or the learner, and then with room left.
+only where actors are the bottleneck and the data is not at the edge of its budget already; in only where nothing or
+the learner is the bottleneck, and then with a margin.
 
-A person's scale is a fact and not a disturbance: it is held for a while, and after that the next step starts from it.
-A number that a person set outside of the bounds stays until a person changes it.
+A manual scale is a fact and not a disturbance: it is held for a while, and after that the next step starts from it.
+A number set by hand outside of the bounds stays until it is changed by hand.
 """
 
 import math
@@ -24,12 +24,12 @@ from tidegate.core.balance import Bottleneck, Signals, actors_idle_ratio
 Mode: TypeAlias = Literal["observe", "advise", "external", "controller"]
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)]
-# A learner that hardly ever works says no more about the need than that it is large; the steps say how fast.
+# A learner that hardly ever works shows only that the need is large; the steps bound how fast it is met.
 LEARNER_BUSY_MIN = 0.02
-# Looks are kept as the means of this many parts of the longer window: a mean, because the largest of three hundred
+# Samples are kept as the means of this many parts of the longer window: a mean, because the largest of three hundred
 # noisy samples is never the number that is needed.
 SLOTS = 20
-# Of the pods that were asked for, this share must report before more are asked for: what does not come adds nothing.
+# Of the requested pods, this share must report before more are requested: pods that do not start add nothing.
 JOINED_SHARE = 0.9
 
 
@@ -93,10 +93,10 @@ class ScalingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ScalingView(msgspec.Struct, frozen=True):
     """The moment a recommendation is made from.
 
-    ``replicas``: what the cluster was asked for; None where nobody can say, and those that report stand for it.
+    ``replicas``: the requested number of pods; None where unknown: then the actors that report are counted.
     ``paused``: an operator stopped the run (a hard sync's pause is too short to scale by). ``scaled_by``: who else
-    scaled last, ``scaled_s_ago`` seconds ago; None when nobody did. ``zero_is_ours``: the 0 that stands was our step.
-    ``asked``: a number that somebody declared instead of having it measured.
+    scaled last, ``scaled_s_ago`` seconds ago; None when no one did. ``zero_is_ours``: the current 0 was our step.
+    ``asked``: a declared number, which replaces the measured need.
     """
 
     signals: Signals
@@ -122,7 +122,7 @@ class Recommendation(msgspec.Struct, frozen=True):
 
 
 class NeedSample(msgspec.Struct, frozen=True):
-    """The needs seen in one part of the window, which begins at ``from_s``."""
+    """The needs measured in one part of the window, which starts at ``from_s``."""
 
     from_s: float
     total: float
@@ -134,7 +134,7 @@ class NeedSample(msgspec.Struct, frozen=True):
 
 
 class ScalingState(msgspec.Struct, frozen=True):
-    """What one tick leaves to the next; a new process begins with an empty one and waits for whole windows again.
+    """What one tick leaves to the next; a new process starts with an empty one and waits for whole windows again.
 
     ``at_s``: when it was advanced last. ``changed_at_s``: of the last step. ``since_s``: since when ``samples`` have no
     gap. ``num_actors``, ``joined_at_s``: how many reported, and since when. ``working``: the last number that was not
@@ -160,7 +160,7 @@ def advance(state: ScalingState, view: ScalingView, config: ScalingConfig, *, no
         state = ScalingState(recommendation=state.recommendation, working=state.working, steps=state.steps)
     if view.signals.num_actors != state.num_actors:
         state = replace(state, num_actors=view.signals.num_actors, joined_at_s=now_s)
-    state = _looked(replace(state, at_s=now_s), view, config, now_s=now_s)
+    state = _sampled(replace(state, at_s=now_s), view, config, now_s=now_s)
     made = _recommend(state, view, config, now_s=now_s)
     before = state.recommendation
     # What was put upon us (a hold, a person's number) is no step of ours.
@@ -265,7 +265,7 @@ def _target(
     return current, f"{view.bottleneck}-bound: {rates}" if view.bottleneck != "balanced" else rates, current
 
 
-def _looked(state: ScalingState, view: ScalingView, config: ScalingConfig, *, now_s: float) -> ScalingState:
+def _sampled(state: ScalingState, view: ScalingView, config: ScalingConfig, *, now_s: float) -> ScalingState:
     """Add one sample; what cannot be measured leaves a gap, and a gap restarts the windows.
 
     A hard sync is no gap: it is over in seconds, and comes back every few versions.

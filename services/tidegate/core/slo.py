@@ -1,7 +1,7 @@
 """Service level objectives: what was promised, how much of the error budget is left, and how fast it burns.
 
-An objective says which share (``target``) of observations in a sliding window must be good. The rest, ``1 - target``,
-is the error budget. Budget and burn rate are those of Google's SRE workbook (ch. 5, "Alerting on SLOs"), its
+An objective defines which share (``target``) of observations in a sliding window must be good. The rest, ``1 -
+target``, is the error budget. Budget and burn rate are those of Google's SRE workbook (ch. 5, "Alerting on SLOs"), its
 multiwindow alert scaled to the objective's own window: a twelfth of the window burning at ``BURN_FACTOR`` (a quarter of
 the whole budget), and the last moments burning as well, so that the alert ends soon after the trouble. The workbook's
 14.4 over an hour of thirty days is for services; a training run is judged over minutes, so there is one pair.
@@ -23,7 +23,7 @@ Direction: TypeAlias = Literal["at_most", "at_least"]
 Condition: TypeAlias = Literal["ok", "burning", "breached", "no_data"]
 CONDITIONS: tuple[Condition, ...] = ("ok", "burning", "breached", "no_data")
 
-# A window is this many buckets; the alert looks at a twelfth of it, and at the last bucket and the one before.
+# A window is this many buckets; the alert uses a twelfth of it, and the last bucket and the one before.
 BUCKETS = 144
 LONG_BUCKETS = 12
 SHORT_BUCKETS = 2
@@ -65,7 +65,7 @@ class Slo(msgspec.Struct, frozen=True):
 
 
 class Bucket(msgspec.Struct, frozen=True, array_like=True):
-    """Observations of one stretch of time. ``missing``: looks that found nothing to observe."""
+    """Observations of one stretch of time. ``missing``: samples that found nothing to observe."""
 
     index: int
     good: float = 0.0
@@ -74,7 +74,7 @@ class Bucket(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Breach(msgspec.Struct, frozen=True):
-    """When an objective last began to burn, at which value, and who was blamed. ``at_s``: seconds since the epoch."""
+    """When an objective last started to burn, at which value, and the bottleneck then. ``at_s``: since the epoch."""
 
     at_s: float
     value: float | None
@@ -84,8 +84,8 @@ class Breach(msgspec.Struct, frozen=True):
 class SloState(msgspec.Struct, frozen=True):
     """What one objective remembers: at most ``BUCKETS`` buckets, oldest first.
 
-    ``time_s`` is the objective's own clock, which never goes back; ``seen_at_s`` what the caller's clock said last.
-    ``condition`` is what ``settle`` last took note of.
+    ``time_s`` is the objective's own clock, which never goes back; ``seen_at_s`` the caller's at the last observation.
+    ``condition`` is the one that ``update_condition`` recorded last.
     """
 
     buckets: tuple[Bucket, ...] = ()
@@ -137,7 +137,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def observe(slo: Slo, state: SloState, value: float | None, *, at_s: float) -> SloState:
-    """The state after one look; None or a value that is not a number is a look that found nothing."""
+    """The state after one sample; None or a value that is not a number is a missing sample."""
     if value is None or math.isnan(value):
         return _add(slo, state, at_s=at_s, missing=1.0)
     holds = slo.holds(value)
@@ -147,14 +147,14 @@ def observe(slo: Slo, state: SloState, value: float | None, *, at_s: float) -> S
 def count(
     slo: Slo, state: SloState, *, good: float, bad: float, value: float | None, at_s: float
 ) -> SloState:
-    """The state after several observations that somebody else judged; none of either is a look that found nothing."""
+    """The state after several observations that the caller judged; none of either is a missing sample."""
     if not (good > 0 or bad > 0):
         return _add(slo, state, at_s=at_s, missing=1.0)
     return _add(slo, state, at_s=at_s, good=max(0.0, good), bad=max(0.0, bad), value=value)
 
 
 def verdict(slo: Slo, state: SloState, *, now_s: float) -> Verdict:
-    """How the objective stands now."""
+    """The verdict now."""
     state = _advance(slo, state, at_s=now_s)
     good, bad, missing = _sums(slo, state, buckets=BUCKETS)
     budget_left = max(-BURN_MAX, 1.0 - _burn(slo, state, buckets=BUCKETS))
@@ -190,12 +190,12 @@ def coverage(slo: Slo, state: SloState, *, now_s: float) -> float:
     return _seen(slo, state, buckets=BUCKETS) / BUCKETS
 
 
-def settle(
+def update_condition(
     slo: Slo, state: SloState, *, now_s: float, cause: str, wall_s: float
 ) -> tuple[SloState, Change | None]:
-    """Take note of the condition; the change when it is another one than before.
+    """Record the condition; returns the change if it differs from the one before.
 
-    ``cause``: who the diagnosis blames at this moment. ``wall_s``: seconds since the epoch, for whoever reads it.
+    ``cause``: the bottleneck at this moment. ``wall_s``: seconds since the epoch, for the record.
     """
     found = verdict(slo, state, now_s=now_s)
     if found.condition == state.condition:
@@ -210,14 +210,14 @@ def settle(
         cause=cause,
     )
     breach = state.last_breach
-    # From burning to breached is the same trouble going on: who began it stays on record.
+    # From burning to breached is the same incident: its first cause stays on record.
     if change.kind == "breach" and state.condition not in ("burning", "breached"):
         breach = Breach(at_s=wall_s, value=found.value, cause=cause)
     return msgspec.structs.replace(state, condition=found.condition, last_breach=breach), change
 
 
 def headline(verdicts: Iterable[Verdict]) -> str:
-    """How many objectives stand where, in one line: ``9 ok, 1 burning (lag_p95)``."""
+    """How many objectives are in which condition, in one line: ``9 ok, 1 burning (lag_p95)``."""
     found = list(verdicts)
     parts: list[str] = []
     for condition in CONDITIONS:

@@ -11,7 +11,7 @@ import msgspec
 
 from tidegate.core.slo import Direction, Slo
 
-# A run is looked at for minutes; a twelfth of this is what an alert looks at.
+# A run is watched for minutes; an alert uses a twelfth of this.
 WINDOW_S = 600.0
 # Of max_age_s: half of the way to being dropped.
 AGE_SHARE = 0.5
@@ -32,7 +32,7 @@ class SloConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window_s: Annotated[float, msgspec.Meta(ge=10.0, le=2_592_000.0)] | None = None
 
 
-NOTHING_SAID = SloConfig()
+NOTHING_SET = SloConfig()
 
 
 class SlosConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,21 +50,21 @@ class SlosConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length (``core.drift``), over a quarter of the objective's window.
     """
 
-    lag_p95: SloConfig = NOTHING_SAID
-    lag_max: SloConfig = NOTHING_SAID
-    age_p95: SloConfig = NOTHING_SAID
-    waste_ratio: SloConfig = NOTHING_SAID
-    learner_idle_ratio: SloConfig = NOTHING_SAID
-    actor_idle_ratio: SloConfig = NOTHING_SAID
-    version_propagation_s: SloConfig = NOTHING_SAID
-    clipped_fraction: SloConfig = NOTHING_SAID
-    effective_sample_size: SloConfig = NOTHING_SAID
-    bin_drift: SloConfig = NOTHING_SAID
-    length_drift: SloConfig = NOTHING_SAID
+    lag_p95: SloConfig = NOTHING_SET
+    lag_max: SloConfig = NOTHING_SET
+    age_p95: SloConfig = NOTHING_SET
+    waste_ratio: SloConfig = NOTHING_SET
+    learner_idle_ratio: SloConfig = NOTHING_SET
+    actor_idle_ratio: SloConfig = NOTHING_SET
+    version_propagation_s: SloConfig = NOTHING_SET
+    clipped_fraction: SloConfig = NOTHING_SET
+    effective_sample_size: SloConfig = NOTHING_SET
+    bin_drift: SloConfig = NOTHING_SET
+    length_drift: SloConfig = NOTHING_SET
 
 
 class Default(msgspec.Struct, frozen=True):
-    """What an objective is where the run file says nothing."""
+    """An objective where the run file sets nothing."""
 
     unit: str
     bound: float
@@ -75,12 +75,12 @@ class Default(msgspec.Struct, frozen=True):
 
 def _defaults(*, max_lag: int, max_age_s: float) -> dict[str, Default]:
     return {
-        # As wide as the budget: a learner-bound run lives at max_lag, by the operator's own choice.
+        # As wide as the budget: a learner-bound run stays at max_lag, by the operator's own choice.
         "lag_p95": Default("versions", bound=max_lag, target=0.95),
         "lag_max": Default("versions", bound=max_lag, target=1.0),
         "age_p95": Default("s", bound=AGE_SHARE * max_age_s, target=0.95),
         "waste_ratio": Default("share", bound=0.05, target=0.9),
-        # Loose: who waits nine tenths of the time trains a tenth of what it could.
+        # Loose: a learner that waits nine tenths of the time trains a tenth of what it could.
         "learner_idle_ratio": Default("share", bound=0.9, target=0.9),
         "actor_idle_ratio": Default("share", bound=0.5, target=0.9, enabled=False),
         "version_propagation_s": Default("s", bound=30.0, target=0.95),
@@ -96,29 +96,29 @@ def declared(config: SlosConfig, *, max_lag: int, max_age_s: float) -> dict[str,
     """The objectives that are on, by name, with the run file's values over the catalogue's."""
     slos: dict[str, Slo] = {}
     for name, default in _defaults(max_lag=max_lag, max_age_s=max_age_s).items():
-        said: SloConfig = getattr(config, name)
-        if default.enabled if said.enabled is None else said.enabled:
+        given: SloConfig = getattr(config, name)
+        if default.enabled if given.enabled is None else given.enabled:
             slos[name] = Slo(
                 name=name,
-                bound=default.bound if said.bound is None else said.bound,
-                target=default.target if said.target is None else said.target,
-                window_s=WINDOW_S if said.window_s is None else said.window_s,
+                bound=default.bound if given.bound is None else given.bound,
+                target=default.target if given.target is None else given.target,
+                window_s=WINDOW_S if given.window_s is None else given.window_s,
                 direction=default.direction,
                 unit=default.unit,
             )
     return slos
 
 
-# What to do about each, in a sentence; the cause that a breach recorded says which part of it applies.
+# What to do about each, in a sentence; the cause that a breach recorded decides which part of it applies.
 REMEDIES: dict[str, str] = {
     "lag_p95": "lower staleness.max_lag, or let response.goodput choose it",
     "lag_max": "stop the run and keep its folder: a bound that nothing may pass was passed",
     "age_p95": "shorten rollouts (long_tail.cap_quantile, long_tail.policy: cut), or lower max_running",
     "waste_ratio": "wait for slow rollouts (staleness.pacing: true), widen max_lag or max_age_s, or cut earlier what"
     " cannot end in time (long_tail.policy: cut)",
-    "learner_idle_ratio": "add actors, or widen max_lag; the bottleneck above says which",
+    "learner_idle_ratio": "add actors, or widen max_lag; the bottleneck above decides which",
     "actor_idle_ratio": "run fewer actors, or give the learner more compute",
-    "version_propagation_s": "look at the network and CPU between weight_distribution and the actors farthest behind",
+    "version_propagation_s": "check the network and CPU between weight_distribution and the actors farthest behind",
     "clipped_fraction": "lower max_lag or the learning rate: the policy leaves its data faster than it is made",
     "effective_sample_size": "lower max_lag or the learning rate, or switch response.graded on",
     "bin_drift": "wait for slow work instead of dropping it (staleness.pacing: true), or widen max_lag or max_age_s",

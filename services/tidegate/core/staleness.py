@@ -41,7 +41,7 @@ class LineageTree(msgspec.Struct, frozen=True):
             raise UnknownVersionError(
                 f"Lineage {lineage.name} is already known with another parent",
                 why=f"it forked from {known.parent}@{known.fork_step}, not {lineage.parent}@{lineage.fork_step}",
-                fix="two learners of one run are alive: stop one",
+                fix="two learners of one run are running: stop one",
             )
         if lineage.parent is not None and lineage.parent not in self.lineages:
             raise UnknownVersionError(
@@ -95,7 +95,7 @@ class LineageTree(msgspec.Struct, frozen=True):
 
         A requirement that points into a branch which died is met by any version of a branch opened after it, be it
         its child or its sibling (two restores from one checkpoint): the learner itself went back, and a task must not
-        wait for a version that will never come. A lineage this tree has not heard of is newer: wait for it.
+        wait for a version that will never come. A lineage that this tree does not contain is newer: wait for it.
 
         Raises:
             UnknownVersionError: the lineage of ``version`` is not in the tree.
@@ -168,7 +168,7 @@ def judge(
     limits: StalenessLimits,
     now_s: float,
 ) -> Verdict:
-    """The check that stands between a trajectory and a gradient (I1), made when a batch is built and before the loss.
+    """The check between a trajectory and a gradient (I1), made when a batch is built and before the loss.
 
     Raises:
         UnknownVersionError: a span names a lineage that the run never opened.

@@ -1,4 +1,4 @@
-"""Whole groups that wait for a gradient, so ordered that choosing a batch looks at little more than the batch.
+"""Whole groups that wait for a gradient, so ordered that choosing a batch reads little more than the batch.
 
 ``core.batching`` decides; it is only shown what it could choose or drop. While all that waits is of the learner's own
 lineage that is: everything beyond the budget, then the oldest versions' groups in order of arrival, up to a batch. The
@@ -31,7 +31,7 @@ class _Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class WholeGroups:
-    """Groups by order of arrival, by version and by age. Bounded by whoever adds; ``remove`` frees a place.
+    """Groups by order of arrival, by version and by age. Bounded by the caller that adds; ``remove`` frees a place.
 
     A group is named by the ``seq`` of its first member.
     """

@@ -9,7 +9,7 @@ from tidegate.admission.slo_file import SavedSlo, SloRecord, write_slos
 from tidegate.cli.explain import broken_objectives
 from tidegate.cli.slo import SloAnswer, objective_text, render, slo, slos_of_file
 from tidegate.core.errors import NotFoundError
-from tidegate.core.slo import Breach, Slo, SloState, Verdict, observe, settle
+from tidegate.core.slo import Breach, Slo, SloState, Verdict, observe, update_condition
 
 LAG = Slo("lag_p95", bound=4.0, target=0.95, window_s=600.0, unit="versions")
 ESS = Slo("effective_sample_size", bound=0.1, target=0.9, window_s=7200.0, direction="at_least", unit="share")
@@ -19,7 +19,7 @@ def burnt(seconds: int) -> SloState:
     state = SloState()
     for second in range(seconds):
         state = observe(LAG, state, 9.0, at_s=float(second))
-    return settle(LAG, state, now_s=float(seconds), cause="learner: never waits", wall_s=1000.0)[0]
+    return update_condition(LAG, state, now_s=float(seconds), cause="learner: never waits", wall_s=1000.0)[0]
 
 
 def write_stopped(folder: Path) -> None:

@@ -158,7 +158,7 @@ def test_window_holds_the_increase_since_about_its_start(
     assert increase.decided["a"] == decided - first.mix.decided["a"]
     assert increase.trained["a"] == trained - first.mix.trained["a"]
     # It reaches back at least over the window where there is that much, and not a sample further than it must.
-    if now_s - history[0][0] >= window_s:
+    if history[0][0] <= now_s - window_s:
         assert first.at_s <= now_s - window_s
     if len(window.samples) > 2:
         assert window.samples[1].at_s > now_s - window_s

@@ -19,7 +19,7 @@ from tidegate.core.long_tail import (
     RolloutUnderWay,
     capped_length,
     decide_rollout,
-    is_settled,
+    may_stop_early,
     overlong_penalty,
 )
 from tidegate.core.records import Sampler, Trajectory
@@ -76,7 +76,7 @@ def test_rollout_that_will_hardly_end_in_time_is_cut_and_the_words_say_why() -> 
 def test_rollout_beyond_the_budget_is_cut_for_certain_whatever_is_known() -> None:
     for curve in (HEAVY, UNKNOWN):
         assert decide(0.1, 5, curve=curve, finish_chance_min=0.0) == Cut(
-            "stale", "5 versions behind while under way (max_lag 4)"
+            "stale", "5 versions behind while running (max_lag 4)"
         )
         expired = decide(301.0, 0, curve=curve, finish_chance_min=0.0)
         assert isinstance(expired, Cut)
@@ -222,4 +222,4 @@ def test_penalty_is_a_component_of_the_reward_and_goes_by_the_cap_of_the_record(
 def test_group_whose_first_samples_are_rewarded_alike_is_settled(
     rewards: list[float], samples_min: int, settled: bool
 ) -> None:
-    assert is_settled(rewards, samples_min=samples_min) is settled
+    assert may_stop_early(rewards, samples_min=samples_min) is settled

@@ -21,7 +21,7 @@ from tidegate.core.slo import (
     coverage,
     headline,
     observe,
-    settle,
+    update_condition,
     verdict,
 )
 
@@ -183,15 +183,15 @@ def test_first_bad_second_of_a_run_is_no_breach_and_a_bad_quarter_of_the_budget_
 
 def test_alert_fires_when_both_windows_burn_and_ends_soon_after_the_trouble() -> None:
     state = steadily(1.0, seconds=1000, state=SloState())
-    state, change = settle(LAG, state, now_s=999.0, cause="nobody", wall_s=0.0)
+    state, change = update_condition(LAG, state, now_s=999.0, cause="nobody", wall_s=0.0)
     assert change is not None
     assert (change.before, change.after, change.kind) == ("no_data", "ok", "data")
     state = steadily(9.0, seconds=60, state=state, since_s=1000.0)
-    state, change = settle(LAG, state, now_s=1060.0, cause="learner", wall_s=7.0)
+    state, change = update_condition(LAG, state, now_s=1060.0, cause="learner", wall_s=7.0)
     assert change is not None
     assert (change.kind, change.after, change.cause, change.value) == ("breach", "burning", "learner", 9.0)
     state = steadily(1.0, seconds=30, state=state, since_s=1060.0)
-    state, change = settle(LAG, state, now_s=1090.0, cause="balanced", wall_s=8.0)
+    state, change = update_condition(LAG, state, now_s=1090.0, cause="balanced", wall_s=8.0)
     assert change is not None
     assert (change.kind, change.after) == ("recovery", "ok")
     assert state.last_breach is not None
@@ -200,8 +200,8 @@ def test_alert_fires_when_both_windows_burn_and_ends_soon_after_the_trouble() ->
 
 def test_same_condition_twice_is_no_event() -> None:
     state = steadily(9.0, seconds=60, state=SloState())
-    state, first = settle(LAG, state, now_s=60.0, cause="learner", wall_s=1.0)
-    again, second = settle(LAG, state, now_s=60.0, cause="actor", wall_s=2.0)
+    state, first = update_condition(LAG, state, now_s=60.0, cause="learner", wall_s=1.0)
+    again, second = update_condition(LAG, state, now_s=60.0, cause="actor", wall_s=2.0)
     assert first is not None
     assert second is None
     assert again == state
@@ -209,9 +209,9 @@ def test_same_condition_twice_is_no_event() -> None:
 
 def test_burning_that_becomes_a_breach_keeps_who_began_it() -> None:
     state = steadily(9.0, seconds=60, state=SloState())
-    state, _ = settle(LAG, state, now_s=60.0, cause="learner", wall_s=1.0)
+    state, _ = update_condition(LAG, state, now_s=60.0, cause="learner", wall_s=1.0)
     state = steadily(9.0, seconds=200, state=state, since_s=60.0)
-    state, change = settle(LAG, state, now_s=260.0, cause="actor", wall_s=2.0)
+    state, change = update_condition(LAG, state, now_s=260.0, cause="actor", wall_s=2.0)
     assert change is not None
     assert (change.before, change.after) == ("burning", "breached")
     assert state.last_breach is not None
@@ -240,9 +240,9 @@ def test_looks_that_find_nothing_are_counted_and_change_neither_budget_nor_burn(
 
 def test_objective_that_nobody_observes_any_more_has_no_data_and_says_so() -> None:
     state = steadily(1.0, seconds=100, state=SloState())
-    state, _ = settle(LAG, state, now_s=99.0, cause="", wall_s=0.0)
+    state, _ = update_condition(LAG, state, now_s=99.0, cause="", wall_s=0.0)
     state = steadily(None, seconds=1500, state=state, since_s=100.0)
-    _, change = settle(LAG, state, now_s=1600.0, cause="learner", wall_s=1.0)
+    _, change = update_condition(LAG, state, now_s=1600.0, cause="learner", wall_s=1.0)
     assert change is not None
     assert (change.kind, change.before, change.after) == ("no_data", "ok", "no_data")
 

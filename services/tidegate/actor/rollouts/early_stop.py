@@ -7,7 +7,7 @@ from tidegate.actor.rollouts.scoring import score_all
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TaskId
-from tidegate.core.long_tail import is_settled
+from tidegate.core.long_tail import may_stop_early
 from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
@@ -44,7 +44,7 @@ class EarlyStopCheck:
         return {
             rollouts.task.task_id
             for number, rollouts in enumerate(first)
-            if is_settled(rewards[number * size : (number + 1) * size], samples_min=size)
+            if may_stop_early(rewards[number * size : (number + 1) * size], samples_min=size)
         }
 
     async def _rewards(self, first: Sequence[Rollouts]) -> list[float]:

@@ -3,7 +3,7 @@
 A step trains on ``group`` rollouts (K), made by ``num_slots`` places (N) that each make one rollout at a time.
 
 Synchronous: wall = rollout tail + reward tail + train + weight sync, one after the other. With K <= N the rollout tail
-is the mean of the slowest of K. With K > N places are filled again as they fall free until K − N rollouts were begun,
+is the mean of the slowest of K. With K > N slots are refilled as they become free until K − N rollouts were started,
 and the last N end together: (K − N)·μ/N + slowest of N. That is exact for exponentials; for other tails an estimate,
 because what is left of a running rollout is not distributed as a fresh one.
 
@@ -14,7 +14,7 @@ N/K + (train + mean reward + weight sync)/wall updates: the rollouts that end fr
 and what happens while a rollout is scored, trained on and its version travels. Where an update takes no time at all
 the first term is (N − 1)/K: a place then starts under the version that its own last rollout made.
 
-Admission lets at most (max_lag + 1)·K samples be under way. Of those (K − 1)/2 wait for their batch to be full in the
+Admission lets at most (max_lag + 1)·K samples be in flight. Of those (K − 1)/2 wait for their batch to be full in the
 mean, and the others take their time, which bounds the rate: wall >= K·latency/((max_lag + 1)·K − (K − 1)/2), latency
 = μ + mean reward + train + weight sync. With max_lag 0 asynchrony is the synchronous step. These
 are bounds: they meet a simulation within 3 % where one of actors, learner and budget binds clearly, and are up to a
@@ -24,7 +24,7 @@ Freshness: data older than the wall (the lag past which corrections stop helping
 theirs) teaches less. A step is taken to be worth 1/(1 + p·max(0, lag − wall)) of a fresh one, so the effective wall is
 longer by that factor. p = 0.03 a version past a wall of 4 is an example of the right size (a corrected objective that
 ends a tenth below the synchronous score at lag 16 has lost a few percent of a step a version); replace both by what
-your own effective sample size says.
+your own effective sample size shows.
 """
 
 import math

@@ -19,15 +19,15 @@ def check_curve(curve: ScalingCurve) -> ScalingCurve:
     """A measured curve that can be one.
 
     Raises:
-        ConfigError: it does not begin at one replica, does not ascend, or claims more than the replicas can do.
+        ConfigError: it does not start at one replica, does not ascend, or claims more than the replicas can do.
     """
     if not curve:
         return curve
     if curve[0] != (1, 1.0):
         raise ConfigError(
-            f"A speedup curve begins with {curve[0][0]}:{curve[0][1]:g}",
+            f"A speedup curve starts with {curve[0][0]}:{curve[0][1]:g}",
             why="speedups are counted against one replica",
-            fix="begin with 1:1",
+            fix="start with 1:1",
         )
     for (fewer, _), (replicas, speedup) in pairwise(curve):
         if replicas <= fewer:

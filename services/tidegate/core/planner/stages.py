@@ -3,7 +3,7 @@
 Rates are samples a second, in whatever unit the caller counts samples (steps, segments, completions) as long as all
 stages and the batch count the same. Throughput is the smallest capacity, T = min(N·r, M·r_e, store, u·B). Without
 admission every stage works as fast as it can and what the next one cannot take piles up before it; with admission
-the law holds what is under way to (max_lag + 1) batches, so queue and lag end there and actors wait instead.
+the law bounds work in flight to (max_lag + 1) batches, so queue and lag end there and actors wait instead.
 """
 
 from typing import Literal, TypeAlias

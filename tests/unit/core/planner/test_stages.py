@@ -98,7 +98,7 @@ def test_measured_speedups_are_met_and_joined_by_straight_lines() -> None:
 @pytest.mark.parametrize(
     ("curve", "said"),
     [
-        (((2, 1.9),), "begin with 1:1"),
+        (((2, 1.9),), "start with 1:1"),
         (((1, 1.0), (2, 2.5)), "cannot be 2.5 times"),
         (((1, 1.0), (4, 3.0), (2, 1.8)), "after 4"),
         (((1, 1.0), (2, 0.0)), "above 0"),
