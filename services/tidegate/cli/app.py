@@ -18,16 +18,16 @@ from tidegate.runtime.loading import load
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
-# What a person can mend by typing something else: the exit code of a usage error.
+# Errors that the user can correct by other input: the exit code of a usage error.
 BAD_INPUT = (ConfigError, CorruptionError, NotFoundError, RecordError, StaleFolderError)
 
 
 def _not_loaded() -> None:
-    """Stands for the commands that this process will not run."""
+    """Placeholder of the commands that this process does not run."""
 
 
 def build(arguments: list[str]) -> typer.Typer:
-    """The application; of its commands only the one ``arguments`` name is imported, the others are lines of help."""
+    """The application. Only the command that ``arguments`` name is imported; the others are lines of the help."""
     chosen = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = typer.Typer(
         name="tidegate",
@@ -49,20 +49,20 @@ def build(arguments: list[str]) -> typer.Typer:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; every error Tidegate raises on purpose ends as one line."""
+    """Run one command and return its exit code; a ``TidegateError`` is printed as one line."""
     try:
         build(arguments)(arguments, prog_name="tidegate", standalone_mode=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except TidegateError as error:
-        return complain(error)
+        return print_error(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return 0
 
 
-def complain(error: TidegateError) -> int:
-    """Print what, why and next on standard error, a sentence each; returns the exit code."""
+def print_error(error: TidegateError) -> int:
+    """Print what, why and fix on standard error, a sentence each; returns the exit code."""
     parts = [part.strip() for part in (error.what, error.why, error.fix) if part.strip()]
     sys.stderr.write(f"tidegate: {' '.join(map(_as_sentence, parts))}\n")
     return EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED

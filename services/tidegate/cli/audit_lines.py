@@ -6,7 +6,7 @@ from tidegate.core.audit import Audit
 
 
 class AuditLine(msgspec.Struct, frozen=True):
-    """A count of trajectories and what it means. ``is_part``: of what was admitted."""
+    """A count of trajectories and its meaning. ``is_part``: a part of the admitted ones."""
 
     name: str
     count: int

@@ -23,7 +23,7 @@ def read_samples(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def last_working_sample(folder: Path) -> dict[str, Any] | None:
-    """The newest sample from before admission was paused, as it is at the end of a run; None when there is none."""
+    """The newest sample before admission was paused (as it is at the end of a run); None without samples."""
     path = folder / SAMPLES_FILE
     if not path.is_file():
         return None
@@ -40,7 +40,7 @@ def trains(sample: dict[str, Any]) -> bool:
 
 
 def numbers(sample: dict[str, Any]) -> dict[str, float]:
-    """All numbers of a sample by name, those of its sections as well; of two with one name the outer counts."""
+    """All numbers of a sample by name, also those of its sections; an outer name wins over an inner one."""
     found: dict[str, float] = {}
     for name, value in sample.items():
         if isinstance(value, dict):

@@ -90,7 +90,7 @@ def read_cluster(folder: Path) -> RunRecord:
 
 
 def pod_index() -> int:
-    """A number of this pod that no other is likely to have: what a supervisor's numbering is elsewhere, for seeds."""
+    """A number that is probably unique to this pod, for seeds; it replaces the index that a supervisor assigns."""
     name = os.environ.get(POD_UID_VARIABLE) or os.environ.get(POD_NAME_VARIABLE) or "pod"
     return zlib.crc32(name.encode()) & 0x7FFFFFFF
 

@@ -1,4 +1,4 @@
-"""Reading a run file: YAML from disk, with ``--set`` written over it, as a plan that holds together."""
+"""Reader of run files: YAML from disk with the overrides of ``--set``, as a consistent plan."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +10,7 @@ from tidegate.launch.run_plan import RunPlan
 
 
 def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
-    """Read a run file, write the overrides into it, and check that it holds together.
+    """Read a run file, apply the overrides, and check that it is consistent.
 
     Raises:
         ConfigError: there is no such file, or a key, type, range or combination is wrong.

@@ -37,7 +37,7 @@ def parse_plan(raw: dict[str, Any], *, source: str) -> RunPlan:
 
 
 def parse_shared(raw: dict[str, Any], *, source: str) -> RunFile:
-    """Type what the whole platform shares.
+    """Type the shared part of a run file.
 
     Raises:
         ConfigError: a key, type or range is wrong.
@@ -47,7 +47,7 @@ def parse_shared(raw: dict[str, Any], *, source: str) -> RunFile:
 
 
 def parse_section(raw: dict[str, Any], service: str, *, source: str) -> tuple[Any, int]:
-    """Type one service's section; returns its config and how many instances it has.
+    """Type one service's section; returns its config and its number of instances.
 
     Raises:
         ConfigError: a key, type or range is wrong.

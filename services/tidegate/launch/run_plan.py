@@ -78,5 +78,5 @@ class RunPlan(msgspec.Struct, frozen=True):
 
 
 def _as_read_from_json(value: msgspec.Struct) -> dict[str, Any]:
-    """With lists where a Struct has tuples, so that what is compared with a file's content can be equal to it."""
+    """With lists where a Struct has tuples, so that it compares equal to the content of a file."""
     return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])

@@ -33,7 +33,7 @@ def pss_mb(pid: int) -> float:
 
 
 def tree_cpu_s(pids: list[int]) -> float:
-    """CPU seconds of this process, of its living children ``pids``, and of those that ended and were waited for."""
+    """CPU seconds of this process, of its running children ``pids``, and of the children that ended."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + sum(map(cpu_s, pids))

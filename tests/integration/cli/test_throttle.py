@@ -42,11 +42,11 @@ def test_a_process_that_ends_meanwhile_is_no_error(busy: psutil.Process) -> None
 
 
 def test_an_interrupted_throttle_restores_full_speed(busy: psutil.Process) -> None:
-    looks = iter([[busy.pid]])
+    reads = iter([[busy.pid]])
 
     def find() -> list[int]:
         try:
-            return next(looks)
+            return next(reads)
         except StopIteration:
             raise KeyboardInterrupt from None
 

@@ -28,10 +28,10 @@ def test_ledger_row_that_nobody_admitted_unbalances_the_books(tmp_path: Path) ->
     store = Store(ledger_path(tmp_path).parent, run_id=run, config=TrajectoryStoreConfig(), now_s=0.0)
     store.drop_unarrived([Dropped(TrajectoryId(f"{TaskId('stranger')}.0"), "failed")], now_s=0.0)
     store.close()
-    books = read_accounting(tmp_path)
-    assert not books.audit.balanced
-    assert books.audit.unknown == 1
-    assert "NOT balanced" in one_line(books)
+    accounting = read_accounting(tmp_path)
+    assert not accounting.audit.balanced
+    assert accounting.audit.unknown == 1
+    assert "NOT balanced" in one_line(accounting)
 
 
 def test_run_that_never_wrote_books_says_where_to_look(tmp_path: Path) -> None:

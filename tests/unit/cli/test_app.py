@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.run_folder import CARTPOLE, write_run
-from tidegate.cli.app import complain, run
+from tidegate.cli.app import print_error, run
 from tidegate.cli.registry import COMMANDS
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.launch import serve
@@ -79,10 +79,10 @@ def test_help_is_a_success(arguments: list[str], capsys: pytest.CaptureFixture[s
 
 
 def test_error_is_told_in_sentences(capsys: pytest.CaptureFixture[str]) -> None:
-    code = complain(ConfigError("a.yaml: what happened", why="because", fix="do `this`"))
+    code = print_error(ConfigError("a.yaml: what happened", why="because", fix="do `this`"))
     assert code == 2
     assert capsys.readouterr().err == "tidegate: a.yaml: what happened. Because. Do `this`.\n"
-    assert complain(UnavailableError("Nobody answers?")) == 1
+    assert print_error(UnavailableError("Nobody answers?")) == 1
     assert capsys.readouterr().err == "tidegate: Nobody answers?\n"
 
 

@@ -1,4 +1,4 @@
-"""What `tidegate await` takes for done, and what it says is missing."""
+"""Conditions of `tidegate await`, and the message about a missing one."""
 
 from tidegate.cli.await_run import check_growth, check_target_reached
 from tidegate.launch.targets import parse_target
@@ -9,16 +9,16 @@ BEFORE = {"admitted_total": 10.0, "trained_total": 8.0, "version_step": 4.0}
 def test_target_is_done_when_it_holds_and_else_shows_what_there_is() -> None:
     target = parse_target("mean_return>=475")
     assert check_target_reached(target, {"mean_return": 480.0}) == (True, "mean_return>=475 holds")
-    done, said = check_target_reached(target, {"mean_return": 12.0})
+    done, message = check_target_reached(target, {"mean_return": 12.0})
     assert not done
-    assert "12.0" in said
+    assert "12.0" in message
 
 
 def test_a_gradient_is_seen_when_all_three_counts_have_grown() -> None:
     after = {"admitted_total": 12.0, "trained_total": 10.0, "version_step": 5.0}
-    done, said = check_growth(BEFORE, after)
+    done, message = check_growth(BEFORE, after)
     assert done
-    assert "version_step 4 -> 5" in said
+    assert "version_step 4 -> 5" in message
 
 
 def test_what_did_not_grow_is_named() -> None:

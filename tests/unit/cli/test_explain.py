@@ -39,9 +39,9 @@ def test_explain_says_who_what_for_how_much_and_why_nothing_else() -> None:
 
 
 def test_explain_shows_the_recommended_number_of_actors_where_one_is_made() -> None:
-    said = "run 4 actors instead of 2: actor-bound"
-    (line,) = [line for line in shown(window(), said).splitlines() if line.startswith("scale")]
-    assert line.split(maxsplit=1)[1].strip() == said
+    recommendation = "run 4 actors instead of 2: actor-bound"
+    (line,) = [line for line in shown(window(), recommendation).splitlines() if line.startswith("scale")]
+    assert line.split(maxsplit=1)[1].strip() == recommendation
     assert "scale" not in shown(window())
 
 

@@ -130,7 +130,7 @@ def test_each_terminal_trajectory_is_a_row_and_what_is_under_way_is_none(
         ("t0000000003.1", "trained", 3),
         ("t0000000013.0", "dropped", None),
     ]
-    assert exported(folder, tmp_path / "b.parquet") == rows, "a stopped run says the same"
+    assert exported(folder, tmp_path / "b.parquet") == rows, "a stopped run exports the same"
 
 
 def test_a_row_holds_what_the_record_and_the_ledger_know(store: Store, folder: Path, tmp_path: Path) -> None:

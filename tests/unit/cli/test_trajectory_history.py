@@ -11,18 +11,18 @@ from tidegate.core.errors import NotFoundError
 
 def test_trained_trajectory_tells_its_version_lag_and_stages(tmp_path: Path) -> None:
     write_accounting(tmp_path)
-    life = read_trajectory_history(tmp_path, id_of(3))
-    assert life.state == "trained"
-    assert life.stale_by_versions == 1
-    assert [stage.stage for stage in life.stages] == [
+    history = read_trajectory_history(tmp_path, id_of(3))
+    assert history.state == "trained"
+    assert history.stale_by_versions == 1
+    assert [stage.stage for stage in history.stages] == [
         "trajectory.generate",
         "store.append",
         "trajectory.consume",
     ]
-    assert [stage.started_at_s for stage in life.stages] == sorted(
-        stage.started_at_s for stage in life.stages
+    assert [stage.started_at_s for stage in history.stages] == sorted(
+        stage.started_at_s for stage in history.stages
     )
-    assert "was trained at 0-aaaa@1, 1 versions" in sentence(life)
+    assert "was trained at 0-aaaa@1, 1 versions" in sentence(history)
 
 
 def test_dropped_trajectory_tells_why(tmp_path: Path) -> None:
@@ -34,9 +34,9 @@ def test_dropped_trajectory_tells_why(tmp_path: Path) -> None:
 
 def test_trajectory_on_its_way_is_known_from_the_journal(tmp_path: Path) -> None:
     write_accounting(tmp_path, admitted=12, arrived=9, retired=1)
-    life = read_trajectory_history(tmp_path, id_of(12))
-    assert life.state == "admitted"
-    assert "has not arrived at the store yet" in sentence(life)
+    history = read_trajectory_history(tmp_path, id_of(12))
+    assert history.state == "admitted"
+    assert "has not arrived at the store yet" in sentence(history)
 
 
 def test_waiting_trajectory_says_what_it_waits_for(tmp_path: Path) -> None:

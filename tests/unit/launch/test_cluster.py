@@ -1,4 +1,4 @@
-"""What a pod is told in place of run.json, and what becomes of it."""
+"""The files that replace run.json in a pod, and the record they give."""
 
 from pathlib import Path
 
@@ -76,18 +76,18 @@ def test_pods_draw_different_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "says"),
+    ("cluster", "message"),
     [
         ("run_id: Not Allowed\nbroker_url: x\naddresses: {}\n", "run_id"),
         ("run_id: a\nbroker: x\naddresses: {}\n", "broker"),
         ("- 1\n", "holds no settings"),
     ],
 )
-def test_files_that_describe_no_run_are_refused_by_name(mounted: Path, cluster: str, says: str) -> None:
+def test_files_that_describe_no_run_are_refused_by_name(mounted: Path, cluster: str, message: str) -> None:
     (mounted / "cluster.yaml").write_text(cluster)
     with pytest.raises(ConfigError) as caught:
         read_record(mounted)
-    assert says in f"{caught.value.what} {caught.value.why}"
+    assert message in f"{caught.value.what} {caught.value.why}"
 
 
 def test_a_missing_run_file_is_named(mounted: Path) -> None:

@@ -1,4 +1,4 @@
-"""A line an event, and in a cluster a JSON object that says whose it is and which trace it belongs to."""
+"""A line for each event; in a cluster a JSON object with its origin and its trace."""
 
 import json
 from collections.abc import Iterator

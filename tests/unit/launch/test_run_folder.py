@@ -114,7 +114,7 @@ def test_folder_whose_supervisor_was_killed_is_not_running(tmp_path: Path) -> No
     write_run(tmp_path)
     record = b'{"supervisor_pid": %d, "started_at_s": 1.0, "ended": false, "processes": {}}' % os.getpid()
     (tmp_path / PROCESSES_JSON).write_bytes(record)
-    # The process id lives (it is this test's), and nobody holds the folder's lock.
+    # The process id exists (it is this test's), and no process holds the lock of the folder.
     assert not is_running(tmp_path)
     held = lock(tmp_path)
     assert is_running(tmp_path)

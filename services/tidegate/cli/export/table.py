@@ -1,4 +1,4 @@
-"""The exported table: its columns in one list, what each holds, and a terminal trajectory as a row of it.
+"""The exported table: its columns with their meanings, and a terminal trajectory as a row.
 
 Columns are only ever added at the end; ``FORMAT`` counts changes of what one means. Times are seconds since the epoch.
 """

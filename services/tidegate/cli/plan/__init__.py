@@ -1,1 +1,1 @@
-"""``tidegate plan``: what a platform of a given size would do and cost, from flags or from what a run measured."""
+"""``tidegate plan``: predicted rate and cost of a platform, from options or from the measurements of a run."""

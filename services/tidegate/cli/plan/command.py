@@ -38,7 +38,7 @@ def plan(
 
 
 def as_document(answer: PlanAnswer, run: RunMeasurements | None) -> dict[str, Any]:
-    """The answer for ``--json``; of what was measured everything but the thousands of draws."""
+    """The answer for ``--json``; the measurements without their thousands of durations."""
     document: dict[str, Any] = msgspec.to_builtins(answer)
     if run is None:
         return {**document, "measured": None}

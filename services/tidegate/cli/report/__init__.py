@@ -1,1 +1,1 @@
-"""``report.html``: one file without a request to anywhere, from what a run leaves in its folder."""
+"""``report.html``: one file that fetches nothing, from the files of a run folder."""

@@ -23,7 +23,7 @@ from tidegate.trajectory_store.reading import rows
 
 
 def read_measured(folder: Path, *, actors: int | None, seed: int) -> MeasuredFleet:
-    """The plan and the rates of a run folder, live or stopped; ``actors`` in place of its own number.
+    """The plan and the rates of a run folder, live or stopped; ``actors`` replaces its own number.
 
     Raises:
         NotFoundError: no run wrote there, or it made too few steps.

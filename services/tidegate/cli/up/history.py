@@ -10,14 +10,14 @@ STEPS_FILE = Path("learner") / "steps.jsonl"
 
 
 def step_files(folder: Path) -> list[Path]:
-    """The file and what was rotated away before it, oldest first."""
+    """The file and its rotated predecessors, oldest first."""
     current = folder / STEPS_FILE
     older = sorted(current.parent.glob(f"{current.name}.*"), reverse=True) if current.parent.is_dir() else []
     return [*older, *([current] if current.is_file() else [])]
 
 
 def read_steps(folder: Path) -> Iterator[dict[str, Any]]:
-    """Every step in the order it was written; a last line that was cut off by a kill is skipped."""
+    """Every step in the order it was written; a last line that a kill truncated is skipped."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     for path in step_files(folder):
         with path.open("rb") as file:
@@ -29,7 +29,7 @@ def read_steps(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_history(folder: Path, name: str) -> list[tuple[float, float]]:
-    """(time, value) of one metric of the steps, as far as they hold it."""
+    """(time, value) of one metric, of the steps that have it."""
     return [
         (float(step["at_s"]), float(step[name]))
         for step in read_steps(folder)

