@@ -35,11 +35,11 @@ class BrokerWatch:
             return
         while not await context.drain.sleep(context.settings.telemetry.metric_period_s):
             try:
-                await self.look()
+                await self.sample()
             except UnavailableError as error:
                 context.log.warning("broker_not_seen", error=str(error))
 
-    async def look(self) -> None:
+    async def sample(self) -> None:
         """Read every stream and consumer once.
 
         Raises:

@@ -45,14 +45,14 @@ class ExternalScaler:
         Raises:
             ModeError: the mode is not external; the caller retries.
         """
-        told: bool | None = None
+        active: bool | None = None
         while True:
             changed = self._scaling.changed
             self._check_mode()
             made = self._scaling.recommendation
-            if made is not None and (made.replicas > 0) != told:
-                told = made.replicas > 0
-                yield told
+            if made is not None and (made.replicas > 0) != active:
+                active = made.replicas > 0
+                yield active
             await changed.wait()
 
     def _check_mode(self) -> None:

@@ -56,7 +56,7 @@ def note(state: Propagation, publication: Publication | None) -> Propagation:
     return Propagation(followed=followed, seen=publication)
 
 
-def look(
+def check_arrival(
     state: Propagation, serving: Mapping[PolicyVersion, int], *, num_actors: int, now_s: float
 ) -> tuple[Propagation, float | None]:
     """Check whether the followed version has arrived; if so, after how many seconds."""
@@ -73,6 +73,6 @@ def look(
     return Propagation(seen=state.seen), max(0.0, now_s - state.followed.at_s)
 
 
-def under_way_s(state: Propagation, *, now_s: float) -> float | None:
+def seconds_waiting(state: Propagation, *, now_s: float) -> float | None:
     """Seconds since the followed version was published; None when none is followed."""
     return None if state.followed is None else now_s - state.followed.at_s

@@ -9,8 +9,7 @@ import msgspec
 from tidegate.admission import indicators
 from tidegate.admission.indicators import Counted, IndicatorState, Observation, Valued
 from tidegate.admission.observations import Observations
-from tidegate.admission.propagation import Propagation, note, publication_of, under_way_s
-from tidegate.admission.propagation import look as look_for_arrival
+from tidegate.admission.propagation import Propagation, check_arrival, note, publication_of, seconds_waiting
 from tidegate.admission.samples import JsonLinesFile
 from tidegate.admission.slo_file import (
     EVENTS_FILE,
@@ -93,7 +92,7 @@ class SloWatch:
         if stats.service == "learner":
             self._propagation = note(self._propagation, publication_of(stats, received_at_s=now_s))
         elif stats.service == "actor" and self._propagation.followed is not None:
-            self._propagation, took_s = look_for_arrival(
+            self._propagation, took_s = check_arrival(
                 self._propagation,
                 seen.serving(now_s=now_s),
                 num_actors=seen.num_alive("actor", now_s=now_s),
@@ -142,7 +141,7 @@ class SloWatch:
 
     def _observe_propagation(self, *, now_s: float) -> None:
         """Observe each version that arrived; an overdue one counts as bad at every tick, not only once it arrives."""
-        waiting_s = under_way_s(self._propagation, now_s=now_s)
+        waiting_s = seconds_waiting(self._propagation, now_s=now_s)
         values: list[float | None] = [*self._arrived_s]
         self._arrived_s.clear()
         if waiting_s is not None and not self._slos[PROPAGATION].holds(waiting_s):

@@ -158,8 +158,8 @@ class CheckpointFolder:
                     why=f"policy.path is now the model {base_digest or 'none'!r}",
                     fix="set policy.path to the model that the run started with, or start in a new run folder",
                 )
-            for spoiled in self.paths()[self.paths().index(path) + 1 :]:
-                self._set_aside(spoiled)
+            for corrupt in self.paths()[self.paths().index(path) + 1 :]:
+                self._set_aside(corrupt)
             return FoundCheckpoint(checkpoint=checkpoint, path=path, passed_over=tuple(passed_over))
         if passed_over:
             raise CorruptionError(

@@ -113,7 +113,7 @@ class Learner:
             self._thread.close()
 
     async def _run(self) -> None:
-        begun = await start(
+        started = await start(
             self._context,
             self._trainer,
             self._folder,
@@ -121,14 +121,14 @@ class Learner:
             committer=self._committer,
             make_first_policy=self._make_first_policy,
         )
-        self._progress, self._tree = begun.progress, begun.tree
-        self._policy, self._base_digest = begun.policy, begun.base_digest
-        self._checkpoint_writer.newest = begun.restored_from
-        self._reporter.progress(begun.progress)
+        self._progress, self._tree = started.progress, started.tree
+        self._policy, self._base_digest = started.policy, started.base_digest
+        self._checkpoint_writer.newest = started.restored_from
+        self._reporter.progress(started.progress)
         batches = BatchSource(
             self._context,
             self._store,
-            learner_id=begun.learner_id,
+            learner_id=started.learner_id,
             lease_wait_s=self._config.lease_wait_s,
         )
         try:
@@ -225,10 +225,10 @@ class Learner:
         self, trajectories: Sequence[Trajectory], *, number: int, response: Response
     ) -> tuple[dict[str, float], dict[str, Array]]:
         metrics = self._trainer.update(self._trainer.prepare(trajectories), number=number, response=response)
-        spoiled = [name for name, value in metrics.items() if not math.isfinite(value)]
-        if spoiled:
+        not_finite = [name for name, value in metrics.items() if not math.isfinite(value)]
+        if not_finite:
             raise TidegateError(
-                f"Update {number} is not finite: {', '.join(spoiled)}",
+                f"Update {number} is not finite: {', '.join(not_finite)}",
                 why="the learning rate is too high, or a reward or value is out of scale",
                 fix="lower the learning rate; the learner resumes from its last checkpoint",
             )
@@ -236,14 +236,14 @@ class Learner:
 
     async def _refuse(self, batches: BatchSource, batch: ReadyBatch, error: RecordError) -> None:
         """Drop the invalid trajectories, so that the same batch is not leased again forever."""
-        spoiled = [trajectory for trajectory in batch.trajectories if not await self._fits([trajectory])]
+        invalid = [trajectory for trajectory in batch.trajectories if not await self._fits([trajectory])]
         self._context.log.error("batch_invalid", batch=batch.batch_id, error=str(error))
         self._context.stats.add(statistics.INVALID_BATCHES)
         await batches.release(
             batch.batch_id,
             dropped=[
                 Dropped(trajectory_id=trajectory.trajectory_id, reason="invalid", detail=str(error))
-                for trajectory in spoiled or batch.trajectories
+                for trajectory in invalid or batch.trajectories
             ],
         )
 

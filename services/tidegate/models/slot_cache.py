@@ -3,7 +3,7 @@
 The live rows are always the first slots, so a pass uses views and computes no finished row: the last row replaces a
 finished one. Each row has its own position; attention runs over the longest row's length.
 
-Shapes: N slots, R live rows, H key-value heads, S tokens a slot has room for, D width of all heads.
+Shapes: N slots, R live rows, H key-value heads, S tokens of capacity per slot, D width of all heads.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.models.causal_lm import KvCache
 
 # Initial tokens per slot; capacity doubles, so all copies together cost less than the last one.
-ROOM_MIN = 32
+CAPACITY_MIN = 32
 
 
 class SlotCache:
@@ -69,7 +69,7 @@ class SlotCache:
 
     def has_room(self, num_rows: int, *, longest: int) -> bool:
         """Whether ``num_rows`` rows fit when the longest of them has ``longest`` tokens."""
-        return num_rows <= self._slots and num_rows * self._room(longest) <= self._tokens_max
+        return num_rows <= self._slots and num_rows * self._capacity_for(longest) <= self._tokens_max
 
     def append(self, cache: KvCache, index: Sequence[int], *, lengths: Sequence[int]) -> None:
         """Copy rows ``index`` of a cache (which may repeat), ``lengths`` tokens of each, into the next slots."""
@@ -128,29 +128,29 @@ class SlotCache:
             self._keys[layer][slots, :, :width] = keys[:, :, :width].index_select(0, rows)
             self._values[layer][slots, :, :width] = values[:, :, :width].index_select(0, rows)
 
-    def _room(self, num_tokens: int) -> int:
-        room = ROOM_MIN
-        while room < num_tokens:
-            room *= 2
-        return min(room, self._context_length)
+    def _capacity_for(self, num_tokens: int) -> int:
+        capacity = CAPACITY_MIN
+        while capacity < num_tokens:
+            capacity *= 2
+        return min(capacity, self._context_length)
 
     def _grow(self, num_tokens: int) -> None:
         """Grow or shrink to texts of ``num_tokens``, with as many slots as the bound allows.
 
         Near the bound, many short rows after few long ones shrink the capacity per slot.
         """
-        num_slots, _, room, _ = self._keys[0].shape
+        num_slots, _, capacity, _ = self._keys[0].shape
         longest = max(num_tokens, int(self.lengths.max()))
-        if longest <= room and self.num_rows <= num_slots:
+        if longest <= capacity and self.num_rows <= num_slots:
             return
-        room = self._room(longest)
-        num_slots = min(self._slots, self._tokens_max // room)
+        capacity = self._capacity_for(longest)
+        num_slots = min(self._slots, self._tokens_max // capacity)
         assert self.num_rows <= num_slots, "call has_room before appending rows"
         for layers in (self._keys, self._values):
             for position, layer in enumerate(layers):
                 # Zeros, not uninitialised memory: masked keys have weight 0, and 0 times NaN is NaN.
-                grown = layer.new_zeros((num_slots, layer.shape[1], room, layer.shape[3]))
-                kept, width = min(num_slots, layer.shape[0]), min(room, layer.shape[2])
+                grown = layer.new_zeros((num_slots, layer.shape[1], capacity, layer.shape[3]))
+                kept, width = min(num_slots, layer.shape[0]), min(capacity, layer.shape[2])
                 grown[:kept, :, :width] = layer[:kept, :, :width]
                 layers[position] = grown
 

@@ -126,8 +126,8 @@ async def test_pods_are_ranked_by_the_work_they_hold_and_others_ranks_are_left_a
             "silent": "-100",
         }
         services.actors["idle"] = {"serving_step": 10.0, "busy_tasks": 1.0, "work_invested_s": 50.0}
-        looks = len(api.requests)
-        await until(lambda: len(api.requests) > looks + 25)
+        requests = len(api.requests)
+        await until(lambda: len(api.requests) > requests + 25)
         assert len(api.patches("/pods/idle")) == 1, "one patch a minute"
         assert context.stats.value(statistics.FOREIGN_POD_COSTS) == 1.0
 
@@ -152,8 +152,8 @@ async def test_a_persons_scale_is_recorded_held_and_never_reverted(
         api.scale(ACTORS, 7, manager="kubectl")
         await until(lambda: "ExternalScaleDetected" in api.reasons())
         patched = len(api.patches("/scale"))
-        looks = len(api.requests)
-        await until(lambda: len(api.requests) > looks + 25)
+        requests = len(api.requests)
+        await until(lambda: len(api.requests) > requests + 25)
         assert api.replicas(ACTORS) == 7
         assert len(api.patches("/scale")) == patched
         assert "held" in (await AdmissionClient(context.channel("admission")).diagnose()).recommendation
@@ -178,13 +178,13 @@ async def test_a_persons_scale_is_held_where_kubernetes_does_not_note_who_it_was
         await until(lambda: api.replicas(ACTORS) == 2)
         api.scale(ACTORS, 7, manager="kubectl")
         await until(lambda: label(context, "scaling_owner") == "an unknown manager")
-        looks = len(api.requests)
-        await until(lambda: len(api.requests) > looks + 25)
+        requests = len(api.requests)
+        await until(lambda: len(api.requests) > requests + 25)
         assert api.replicas(ACTORS) == 7
     async with admission(make, api, services, config("controller")) as context:
         await until(lambda: label(context, "scaling_owner") == "an unknown manager")
-        looks = len(api.requests)
-        await until(lambda: len(api.requests) > looks + 25)
+        requests = len(api.requests)
+        await until(lambda: len(api.requests) > requests + 25)
         assert api.replicas(ACTORS) == 7, "held on after a restart"
 
 
@@ -195,8 +195,8 @@ async def test_nothing_is_scaled_in_the_other_modes(
     async with admission(make, api, services, config(mode)) as context:
         api.scale(ACTORS, 3, manager="kubectl")
         await until(lambda: context.stats.value(statistics.SCALING_CURRENT) == 3.0)
-        looks = len(api.requests)
-        await until(lambda: len(api.requests) > looks + 25)
+        requests = len(api.requests)
+        await until(lambda: len(api.requests) > requests + 25)
         assert api.patches("/scale") == []
         assert label(context, "scaling_owner") == "kubectl"
 
@@ -229,7 +229,7 @@ async def test_zero_while_paused_is_taken_back_after_it(
 
 
 @pytest.mark.parametrize("fault", ["denied", "hangs", "away"])
-async def test_admission_works_on_without_access_and_says_once_what_it_lacks(
+async def test_admission_works_without_access_and_reports_once_what_it_lacks(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services, fault: str
 ) -> None:
     api.denied = {"/api"} if fault == "denied" else set()
@@ -266,7 +266,7 @@ async def test_access_that_is_taken_away_and_given_back_is_picked_up_where_it_wa
         await until(lambda: label(context, "kubernetes_troubles") == "")
 
 
-async def test_without_the_right_to_scale_a_condition_says_so(
+async def test_without_the_right_to_scale_a_condition_reports_it(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
     api.training_run("t")
@@ -343,8 +343,8 @@ async def test_a_status_is_written_on_a_change_and_otherwise_not_often(
     async with admission(make, api, services, slow):
         await until(lambda: condition(api, "LearnerAvailable") == ("True", "Reporting"))
         await until(lambda: condition(api, "ActorsAvailable") == ("True", "Reporting"))
-        looks, written = len(api.requests), len(api.patches("/status"))
-        await until(lambda: len(api.requests) > looks + 25)
+        requests, written = len(api.requests), len(api.patches("/status"))
+        await until(lambda: len(api.requests) > requests + 25)
         assert len(api.patches("/status")) <= written + 2
         services.actors.clear()
         await until(lambda: condition(api, "ActorsAvailable") == ("False", "NotReporting"))
@@ -358,8 +358,8 @@ async def test_only_the_holder_of_the_lease_acts_and_an_orderly_end_hands_it_ove
     async with admission(make, api, services, config("controller")) as context:
         api.pod("a-0")
         await until(lambda: context.stats.value(statistics.SCALING_CURRENT) == 1.0)
-        looks = len(api.requests)
-        await until(lambda: len(api.requests) > looks + 25)
+        requests = len(api.requests)
+        await until(lambda: len(api.requests) > requests + 25)
         assert api.replicas(ACTORS) == 1
         assert COST not in api.annotations("a-0")
         api.put(

@@ -94,7 +94,7 @@ def keda(context: ServiceContext) -> ExternalScalerStub:
     return ExternalScalerStub(context.channel("admission"))
 
 
-async def test_keda_is_told_the_recommended_number_as_a_metric_of_one_a_replica(
+async def test_keda_gets_the_recommended_number_as_a_metric_of_one_per_replica(
     make: Callable[[], ServiceContext],
 ) -> None:
     async with running(build, config("external"), make()) as context, starved_learner(context):
@@ -115,7 +115,7 @@ async def test_keda_is_told_the_recommended_number_as_a_metric_of_one_a_replica(
         assert context.stats.value(statistics.SCALING_RECOMMENDED) == 2.0
 
 
-async def test_a_stream_of_activity_says_when_a_pause_that_scales_to_zero_begins_and_ends(
+async def test_a_stream_of_activity_reports_the_start_and_end_of_a_pause_that_scales_to_zero(
     make: Callable[[], ServiceContext],
 ) -> None:
     scaling = msgspec.structs.replace(SCALING, zero_when_paused=True)
@@ -131,7 +131,7 @@ async def test_a_stream_of_activity_says_when_a_pause_that_scales_to_zero_begins
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise", "controller"])
-async def test_keda_is_refused_in_other_modes_instead_of_told_zero(
+async def test_keda_gets_an_error_in_other_modes_instead_of_zero(
     make: Callable[[], ServiceContext], mode: Mode
 ) -> None:
     async with running(build, config(mode), make()) as context:
@@ -142,7 +142,7 @@ async def test_keda_is_refused_in_other_modes_instead_of_told_zero(
         assert len((await keda(context).GetMetricSpec(WHO)).metricSpecs) == 1
 
 
-async def test_advice_is_a_sentence_of_the_diagnosis_and_observing_says_nothing(
+async def test_advice_is_a_sentence_of_the_diagnosis_and_observing_gives_none(
     make: Callable[[], ServiceContext],
 ) -> None:
     async with running(build, config("advise"), make()) as context, starved_learner(context):

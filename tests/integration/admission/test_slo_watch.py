@@ -70,7 +70,7 @@ async def learn_badly(context: ServiceContext, *, updates: int) -> None:
         await asyncio.sleep(0.06)
 
 
-async def test_objectives_without_observations_have_no_data_and_say_so(
+async def test_objectives_without_observations_have_no_data(
     make: Callable[[], ServiceContext],
 ) -> None:
     async with running(build, CONFIG, make()) as context:
@@ -81,7 +81,7 @@ async def test_objectives_without_observations_have_no_data_and_say_so(
         assert context.stats.snapshot(at_s=0.0).labels["slos"] == f"{len(found)} no data"
 
 
-async def test_breach_is_told_with_its_cause_and_survives_a_restart(
+async def test_breach_is_published_with_its_cause_and_survives_a_restart(
     make: Callable[[], ServiceContext], bus: Bus, topology: Topology
 ) -> None:
     heard: list[dict[str, object]] = []

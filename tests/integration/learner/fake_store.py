@@ -1,4 +1,4 @@
-"""A trajectory store in memory that speaks the real protocol, does what it is told, and fails when it is told."""
+"""A trajectory store in memory that speaks the real protocol, and fails on demand."""
 
 import asyncio
 from collections import Counter
@@ -38,7 +38,7 @@ class Commit:
 
 @dataclass
 class FakeStore:
-    """``failures``: how many of a method's next calls find nobody; ``lost_answers``: how many act and say nothing."""
+    """``failures``: how many of a method's next calls fail; ``lost_answers``: how many act without an answer."""
 
     batch_size: int
     tree: LineageTree = field(default_factory=LineageTree)
@@ -73,7 +73,7 @@ class FakeStore:
         self.calls[method] += 1
         if self.failures[method] > 0:
             self.failures[method] -= 1
-            raise UnavailableError(f"{method} finds nobody")
+            raise UnavailableError(f"{method} is unreachable")
 
     def _leave(self, method: str) -> None:
         if self.lost_answers[method] > 0:

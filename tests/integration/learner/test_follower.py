@@ -96,7 +96,7 @@ async def test_a_follower_that_loses_rank_0_fails() -> None:
             assert await life == 1
 
 
-async def test_a_follower_that_was_told_to_stop_says_so_to_rank_0() -> None:
+async def test_a_stopping_follower_reports_it_to_rank_0() -> None:
     tape = PausedTape()
     send(tape.as_group(), Wait())
     send(tape.as_group(), StopRanks())

@@ -118,7 +118,7 @@ def test_a_rank_ends_when_rank_0_is_killed(start: Callable[..., Group]) -> None:
     assert "RankLostError: Rank 1 of 2" in group.output(1)
 
 
-def test_a_rank_that_is_told_to_stop_has_rank_0_end_all_in_good_order(start: Callable[..., Group]) -> None:
+def test_a_stopping_rank_makes_rank_0_stop_all_cleanly(start: Callable[..., Group]) -> None:
     group = start("leave")
     group.until_waiting()
     group.processes[1].terminate()

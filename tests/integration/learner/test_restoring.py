@@ -58,7 +58,7 @@ async def test_draining_leaves_a_checkpoint_from_which_the_next_life_forks(
             assert (await life.client.progress()).metrics["mean_return"] == sum(range(1, 9)) / 8
 
 
-async def test_killed_learner_goes_on_from_its_last_checkpoint_and_says_what_it_lost(
+async def test_killed_learner_resumes_from_its_last_checkpoint_and_reports_the_loss(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     async with world(tmp_path, bus, topology, max_lag=9) as running:
@@ -70,7 +70,7 @@ async def test_killed_learner_goes_on_from_its_last_checkpoint_and_says_what_it_
         assert fork.fork_step == 4
 
 
-async def test_batches_whose_commit_was_never_acknowledged_are_told_at_the_restore(
+async def test_unacknowledged_batches_are_committed_at_the_restore(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     async with world(tmp_path, bus, topology, max_lag=9) as running:
@@ -174,7 +174,7 @@ async def test_checkpoint_on_request_while_no_batch_comes(
         assert len(checkpoints(running)) == 1
 
 
-async def test_full_disk_is_said_and_does_not_end_the_training(
+async def test_full_disk_is_reported_and_does_not_end_the_training(
     tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, data: bytes) -> None:

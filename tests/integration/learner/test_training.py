@@ -116,11 +116,11 @@ async def test_trajectory_that_fits_no_policy_is_dropped_and_training_goes_on(
         await life.version(0)
         tensors = segment_tensors(1)
         del tensors["observations"]
-        spoiled = running.offer(1, at=head(running, 0), tensors=tensors)
+        invalid = running.offer(1, at=head(running, 0), tensors=tensors)
         running.offer(1, at=head(running, 0))
         await life.version(1)
         (_, dropped) = running.store.releases[0]
-        assert dropped == {trajectory.trajectory_id: "invalid" for trajectory in spoiled}
+        assert dropped == {trajectory.trajectory_id: "invalid" for trajectory in invalid}
 
 
 async def test_commit_and_lease_survive_an_absent_store_and_lost_answers(
@@ -190,7 +190,7 @@ async def test_every_publication_of_adapters_names_the_model_they_are_of(
         assert head.message.base_digest == folder_digest(folder)
 
 
-async def test_progress_before_the_first_version_says_to_ask_again(
+async def test_progress_before_the_first_version_asks_to_retry(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     async with world(tmp_path, bus, topology) as running:

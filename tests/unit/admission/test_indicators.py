@@ -17,7 +17,7 @@ def report(service: str, at_s: float, *, started_at_s: float = 0.0, **values: fl
 
 
 class Ticks:
-    """Reports come in, a look is taken, again and again."""
+    """Receives reports and observes, repeatedly."""
 
     def __init__(self) -> None:
         self.seen = Observations(window_s=10.0)
@@ -49,7 +49,7 @@ def test_before_anybody_reports_there_is_nothing_to_judge() -> None:
         assert observation in (NOTHING, Counted(good=0.0, bad=0.0, value=None))
 
 
-def test_trajectories_that_the_learner_judged_since_the_look_before_are_counted() -> None:
+def test_trajectories_judged_since_the_last_observation_are_counted() -> None:
     ticks = Ticks()
     ticks.learner(slo_good__lag_p95_total=500.0, slo_bad__lag_p95_total=7.0, lag_p95=3.0)
     found = ticks.learner(slo_good__lag_p95_total=590.0, slo_bad__lag_p95_total=17.0, lag_p95=4.0)
@@ -59,7 +59,7 @@ def test_trajectories_that_the_learner_judged_since_the_look_before_are_counted(
     )
 
 
-def test_learner_that_starts_anew_counts_from_zero_and_loses_nothing() -> None:
+def test_restarted_learner_counts_from_zero_and_loses_nothing() -> None:
     ticks = Ticks()
     ticks.learner(slo_good__lag_max_total=500.0, slo_bad__lag_max_total=0.0)
     ticks.learner(slo_good__lag_max_total=0.0, slo_bad__lag_max_total=0.0, started_at_s=2.0)
@@ -86,7 +86,7 @@ def test_idle_time_counts_from_the_first_update_on_and_not_in_a_pause() -> None:
     assert ticks.tick(paused=True)["learner_idle_ratio"] == NOTHING
 
 
-def test_learner_that_stands_still_is_idle_and_not_without_data() -> None:
+def test_stalled_learner_is_idle_and_not_without_data() -> None:
     ticks = Ticks()
     found = ticks.learner(wait_batch_s_total=0.0, busy_s_total=0.5)
     for second in range(30):

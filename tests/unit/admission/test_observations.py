@@ -55,7 +55,7 @@ def test_rate_is_the_increase_over_the_window(increases: list[float], window_s: 
     assert seen.increase("actor", actor_stats.STEPS, now_s=now_s) == pytest.approx(sum(inside))
 
 
-class Said(NamedTuple):
+class Reported(NamedTuple):
     """One report of the property below: after how many seconds, by whom, in which life, with which numbers."""
 
     elapsed_s: float
@@ -68,9 +68,9 @@ class Said(NamedTuple):
 
 
 @given(
-    said=st.lists(
+    reports=st.lists(
         st.builds(
-            Said,
+            Reported,
             elapsed_s=st.sampled_from([0.0, 0.1, 0.5, 2.0, 4.0]),
             instance=st.integers(0, 4),
             life=st.integers(0, 2),
@@ -82,12 +82,14 @@ class Said(NamedTuple):
         max_size=80,
     )
 )
-def test_sums_that_are_adjusted_by_each_report_are_those_of_all_newest_reports(said: list[Said]) -> None:
+def test_sums_that_are_adjusted_by_each_report_are_those_of_all_newest_reports(
+    reports: list[Reported],
+) -> None:
     """The slow twin keeps every instance's newest report and adds up at the end."""
     seen, now_s = Observations(window_s=10.0), 0.0
-    newest: dict[int, tuple[float, Said]] = {}
+    newest: dict[int, tuple[float, Reported]] = {}
     before_lives = 0.0
-    for each in said:
+    for each in reports:
         now_s += each.elapsed_s
         known = newest.get(each.instance)
         if known is not None and known[1].life != each.life:
@@ -113,7 +115,7 @@ def test_sums_that_are_adjusted_by_each_report_are_those_of_all_newest_reports(s
         if now_s - at_s <= SILENT_AFTER_S and each.state not in GONE_STATES
     ]
     merged = seen.merged(now_s=now_s)
-    if not said:
+    if not reports:
         assert merged == {}
         return
     assert merged["actor.instances"] == len(living) == seen.num_alive("actor", now_s=now_s)
@@ -148,7 +150,7 @@ def test_pause_longer_than_silence_counts_neither_time_nor_increase_and_stays_in
     assert seen.totals("actor") == {"steps_total": 410.0}
 
 
-def test_clock_that_went_back_keeps_nobody_alive_and_makes_no_negative_rate() -> None:
+def test_clock_that_went_back_keeps_no_instance_alive_and_makes_no_negative_rate() -> None:
     seen = Observations(window_s=10.0)
     seen.put(report(100.0, instance="actor-1", steps_total=1.0), now_s=100.0)
     for at_s, counter in ((100.0, 10.0), (20.0, 20.0), (21.0, 30.0), (25.0, 40.0)):

@@ -7,10 +7,10 @@ from tidegate.admission.propagation import (
     SERVING_SHARE,
     Propagation,
     Publication,
-    look,
+    check_arrival,
     note,
     publication_of,
-    under_way_s,
+    seconds_waiting,
 )
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.wire.stats import ServiceStats
@@ -34,7 +34,7 @@ def following(step: int, *, since_s: float = 10.0) -> Propagation:
 def test_version_has_arrived_once_95_of_100_actors_serve_it_or_a_later_one(steps: list[int]) -> None:
     state = following(5)
     serving = Counter(version(step) for step in steps)
-    after, took_s = look(state, serving, num_actors=len(steps), now_s=11.5)
+    after, took_s = check_arrival(state, serving, num_actors=len(steps), now_s=11.5)
     share = sum(step >= 5 for step in steps) / len(steps)
     assert (took_s is not None) == (share >= SERVING_SHARE)
     assert took_s in (None, 1.5)
@@ -42,22 +42,22 @@ def test_version_has_arrived_once_95_of_100_actors_serve_it_or_a_later_one(steps
 
 
 def test_actors_that_serve_nothing_yet_are_actors() -> None:
-    _, took_s = look(following(5), {version(5): 9}, num_actors=10, now_s=11.0)
+    _, took_s = check_arrival(following(5), {version(5): 9}, num_actors=10, now_s=11.0)
     assert took_s is None
 
 
 def test_zero_actors_are_a_pause_and_not_an_arrival() -> None:
-    state, took_s = look(following(5), {}, num_actors=0, now_s=99.0)
+    state, took_s = check_arrival(following(5), {}, num_actors=0, now_s=99.0)
     assert took_s is None
-    assert under_way_s(state, now_s=99.0) == 89.0
+    assert seconds_waiting(state, now_s=99.0) == 89.0
 
 
 def test_one_version_is_followed_at_a_time_and_the_newest_after_it() -> None:
     state = note(following(5), published(6, 11.0))
     assert state.followed == published(5, 10.0)
-    state, took_s = look(state, {version(5): 1}, num_actors=1, now_s=12.0)
+    state, took_s = check_arrival(state, {version(5): 1}, num_actors=1, now_s=12.0)
     assert took_s == 2.0
-    assert under_way_s(state, now_s=12.0) is None
+    assert seconds_waiting(state, now_s=12.0) is None
     # Said again, the version before is no news.
     assert note(state, published(6, 11.0)).followed is None
     assert note(state, published(7, 13.0)).followed == published(7, 13.0)
@@ -71,8 +71,8 @@ def test_restored_learner_publishes_on_another_branch_and_the_old_one_is_given_u
     state = note(following(50), published(41, 20.0, "1-b"))
     assert state.followed == published(41, 20.0, "1-b")
     # Who still serves the dead branch is ahead by number and not there by version.
-    assert look(state, {version(49): 10}, num_actors=10, now_s=21.0)[1] is None
-    assert look(state, {version(41, "1-b"): 10}, num_actors=10, now_s=21.0)[1] == 1.0
+    assert check_arrival(state, {version(49): 10}, num_actors=10, now_s=21.0)[1] is None
+    assert check_arrival(state, {version(41, "1-b"): 10}, num_actors=10, now_s=21.0)[1] == 1.0
 
 
 def test_publication_is_dated_by_the_learners_own_clock() -> None:
@@ -86,7 +86,7 @@ def test_publication_is_dated_by_the_learners_own_clock() -> None:
     assert abs(found.at_s - 49.6) < 1e-6
 
 
-def test_learner_that_published_nothing_says_nothing() -> None:
+def test_learner_without_a_publication_reports_none() -> None:
     for labels, values in (({}, {"published_at_s": 1.0}), ({"published_version": "0-a@7"}, {})):
         stats = ServiceStats("learner", "learner", "ready", 1.0, 0.0, values, labels)
         assert publication_of(stats, received_at_s=1.0) is None

@@ -29,14 +29,14 @@ def test_budget_goes_on_after_a_restart_and_the_time_between_has_passed(tmp_path
     before = verdict(LAG, state, now_s=5099.0)
     path = tmp_path / "slos.json"
     write_slos(path, SloRecord(at_s=1e9, clock_s=5099.0, slos={"lag_p95": SavedSlo(LAG, state)}))
-    # The clock of the new life began anew; by the wall, 60 s went by.
+    # The new process has a new monotonic clock; 60 s of wall time passed.
     states = restored(read_slos(path), {"lag_p95": LAG}, now_s=3.0, wall_s=1e9 + 60.0)
     assert verdict(LAG, states["lag_p95"], now_s=3.0).bad == before.bad
     assert verdict(LAG, states["lag_p95"], now_s=3.0 + 430.0).bad == before.bad
     assert verdict(LAG, states["lag_p95"], now_s=3.0 + 545.0).condition == "no_data"
 
 
-def test_objective_that_was_declared_otherwise_begins_anew(tmp_path: Path) -> None:
+def test_objective_with_a_changed_declaration_starts_empty(tmp_path: Path) -> None:
     path = tmp_path / "slos.json"
     write_slos(path, SloRecord(1e9, 100.0, {"lag_p95": SavedSlo(LAG, bad_for(50, since_s=0.0))}))
     other = msgspec.structs.replace(LAG, bound=2.0)
@@ -58,7 +58,7 @@ def test_file_that_is_missing_cut_or_nonsense_is_no_history(tmp_path: Path) -> N
     assert restored(None, {"lag_p95": LAG}, now_s=0.0, wall_s=0.0) == {"lag_p95": SloState()}
 
 
-def test_stopped_run_stands_as_it_stood_at_its_last_look() -> None:
+def test_stopped_run_keeps_its_last_verdicts() -> None:
     state = bad_for(100, since_s=0.0)
     record = SloRecord(
         at_s=1e9, clock_s=99.0, slos={"lag_p95": SavedSlo(LAG, state), "ess": SavedSlo(LAG, SloState())}

@@ -12,7 +12,7 @@ BATCH = 4
 
 
 class Platform:
-    """A learner and an actor that report, and the steering that looks at them once a second."""
+    """A learner and an actor that report, and the controller that observes them once a second."""
 
     def __init__(self, config: ResponseConfig) -> None:
         self.seen = Observations(window_s=10.0)

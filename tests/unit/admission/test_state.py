@@ -36,7 +36,7 @@ def test_pause_goes_out_with_its_reason_and_leaves_the_other_limits() -> None:
     assert decided(pause=Pause(paused=True)).limits.reason
 
 
-def test_store_above_its_mark_shrinks_running_in_proportion_and_says_so() -> None:
+def test_store_above_its_mark_shrinks_running_in_proportion_with_a_reason() -> None:
     limits = decided(resident_bytes=2e9).limits
     assert limits.max_running == 32
     assert "resident_bytes_high" in limits.reason

@@ -33,7 +33,7 @@ def test_group_advantages_cancel_within_each_group(grouped: list[tuple[float, in
         assert float(found[groups_B == group].sum()) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_equal_rewards_and_groups_of_one_say_nothing() -> None:
+def test_equal_rewards_and_groups_of_one_have_no_advantage() -> None:
     found = group_advantages(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 0, 1]), normalise_by_std=True)
     assert found.numpy().tolist() == [0.0, 0.0, 0.0]
 

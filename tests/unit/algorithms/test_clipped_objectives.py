@@ -87,9 +87,7 @@ def test_wider_bounds_mask_no_more_tokens(seed: int, drift: float, name: Objecti
 
 
 @given(seed=SEEDS, drift=DRIFTS)
-def test_a_sequence_mask_takes_whole_completions_and_looks_past_single_tokens(
-    seed: int, drift: float
-) -> None:
+def test_a_sequence_mask_removes_whole_completions_and_ignores_single_tokens(seed: int, drift: float) -> None:
     logprobs_BT, inputs = make_inputs(seed, drift=drift)
     settings = GrpoSettings(
         objective="sequence_mask", sequence_low=0.8, sequence_high=1.25, clip_low=0.9, clip_high=10.0
@@ -137,7 +135,7 @@ def test_decoupled_ppo_on_data_of_the_newest_version_is_ppo(seed: int, drift: fl
     expected = gradient(logprobs_BT, fresh, GrpoSettings(objective="grpo"))
     for name in ("tis", "decoupled_ppo", "icepop", "sequence_mask"):
         torch.testing.assert_close(gradient(logprobs_BT, fresh, GrpoSettings(objective=name)), expected)
-    # The same without the pass that would have said so: a token that is no version old has μ for π_prox.
+    # The same without that pass: a token that is no version old has μ for π_prox.
     untold = replace(
         inputs, proximal_logprobs_BT=None, version_gap_BT=torch.zeros_like(inputs.mask_BT, dtype=torch.int64)
     )

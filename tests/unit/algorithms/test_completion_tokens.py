@@ -57,7 +57,7 @@ def test_what_an_objective_reads_must_be_there() -> None:
         completion_tokens(logprobs_BT, replace(inputs, advantages_B=inputs.mask_BT.double()), GrpoSettings())
 
 
-def test_nothing_stands_where_nobody_chose() -> None:
+def test_tokens_that_were_not_chosen_are_zero() -> None:
     logprobs_BT, inputs = make_inputs(0, drift=0.3, critic=True)
     found = completion_tokens(logprobs_BT, inputs, GrpoSettings())
     assert found.reference_BT is not None

@@ -28,7 +28,7 @@ from tidegate.core.errors import ConfigError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "completion_objectives.json"
 NAMES = sorted(OBJECTIVES)
-# Trajectory balance has no advantage in it: what it is on fresh data stands in test_weighted_objectives.
+# Trajectory balance has no advantage in it: test_weighted_objectives tests it on fresh data.
 OF_ADVANTAGES = [name for name in NAMES if name != "tba"]
 TOKEN_CLIPPED: list[ObjectiveName] = [
     "grpo",
@@ -140,7 +140,7 @@ def test_completions_without_an_advantage_push_nowhere(name: ObjectiveName, seed
 
 
 def with_other_garbage(inputs: GrpoInputs, value: float) -> GrpoInputs:
-    """Every (B, T) tensor with ``value`` where nobody chose."""
+    """Every (B, T) tensor with ``value`` at tokens that were not chosen."""
 
     def spoilt(tensor: Tensor) -> Tensor:
         whole = tensor.ndim == 2 and tensor.dtype != torch.bool
@@ -164,7 +164,7 @@ def with_other_garbage(inputs: GrpoInputs, value: float) -> GrpoInputs:
 
 @pytest.mark.parametrize("proximal", ["forward", "interpolated"])
 @given(name=st.sampled_from(NAMES), seed=SEEDS, drift=DRIFTS)
-def test_padding_and_replies_have_no_gradient_and_no_say(
+def test_padding_and_replies_have_no_gradient_and_no_effect(
     proximal: str, name: ObjectiveName, seed: int, drift: float
 ) -> None:
     logprobs_BT, inputs = make_inputs(seed, drift=drift, critic=has_critic(name))
@@ -205,7 +205,7 @@ def test_rows_of_a_group_alone_are_what_they_are_in_the_batch(name: ObjectiveNam
 
 @pytest.mark.parametrize("token_mean", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_completion_that_chose_nothing_has_no_say(name: ObjectiveName, token_mean: bool) -> None:
+def test_a_completion_without_chosen_tokens_has_no_effect(name: ObjectiveName, token_mean: bool) -> None:
     logprobs_BT, inputs = make_inputs(seed=1, drift=0.4, critic=has_critic(name))
     mask_BT = inputs.mask_BT.clone()
     mask_BT[1] = False

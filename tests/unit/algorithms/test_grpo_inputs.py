@@ -110,7 +110,7 @@ def test_a_value_heads_advantages_have_deviation_one_and_its_returns_keep_their_
     assert torch.equal(scaled.returns_BT, plain.returns_BT)
 
 
-def test_without_a_forward_pass_the_behaviour_policy_stands_in_for_the_penalty() -> None:
+def test_without_a_forward_pass_the_penalty_uses_the_behaviour_policy() -> None:
     _, inputs = make_inputs(1, drift=0.5)
     settings = msgspec.structs.replace(CENTRED, objective="grpo", kl_weight=0.3, kl_in="reward")
 

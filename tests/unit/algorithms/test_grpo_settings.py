@@ -39,7 +39,7 @@ def test_bounds_between_which_nothing_lies_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_objective_says_what_it_reads(name: ObjectiveName) -> None:
+def test_settings_report_the_inputs_of_an_objective(name: ObjectiveName) -> None:
     settings = GrpoSettings(objective=name)
     assert settings.reads_proximal is (name in {"tis", "decoupled_ppo", "icepop", "sequence_mask"})
     assert settings.reads_reference is (name == "tba")

@@ -193,7 +193,7 @@ def test_a_time_limit_bootstraps_and_an_end_does_not(
     assert prepared.steps.advantages_B.numpy().tolist() == pytest.approx([expected - 3.0])
 
 
-def test_metrics_say_how_far_the_data_is_from_the_policy() -> None:
+def test_metrics_measure_how_far_the_data_is_from_the_policy() -> None:
     logits_TNA, values_SN = outputs(3)
     stale = random_segment(3, num_steps=NUM_STEPS, num_envs=NUM_ENVS)
     fresh = on_policy(stale, logits_TNA)
@@ -244,7 +244,7 @@ def test_settings_refuse_a_typo_and_what_is_out_of_range(fields: dict[str, Any])
         msgspec.convert(fields, ActorCriticSettings)
 
 
-def test_settings_say_lambda_as_everybody_does() -> None:
+def test_settings_name_lambda_without_the_underscore() -> None:
     assert msgspec.convert({"lambda": 0.5}, ActorCriticSettings).lambda_ == 0.5
 
 

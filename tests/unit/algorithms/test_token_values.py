@@ -72,7 +72,7 @@ def test_a_value_that_is_right_leaves_no_advantage(seed: int, lambda_: float) ->
     torch.testing.assert_close(found_BT, torch.zeros_like(found_BT))
 
 
-def test_replies_between_turns_have_no_say() -> None:
+def test_replies_between_turns_have_no_effect() -> None:
     mask_BT = chosen_mask()
     rewards_BT, values_BT = noise(0), noise(1)
     found = [
@@ -134,7 +134,7 @@ def test_a_value_is_stopped_only_on_its_way_to_the_target(moved: float, target: 
     assert loss.metrics["value_clipped_fraction"] == float(stopped)
 
 
-def test_explained_variance_says_how_good_the_values_are() -> None:
+def test_explained_variance_measures_the_values() -> None:
     returns_BT, mask_BT = noise(3), chosen_mask()
 
     def explained(values_BT: Tensor) -> float:
@@ -148,7 +148,7 @@ def test_explained_variance_says_how_good_the_values_are() -> None:
     assert explained(-returns_BT) == pytest.approx(-3.0)
 
 
-def test_a_batch_in_which_nobody_chose_costs_nothing() -> None:
+def test_a_batch_without_chosen_tokens_has_zero_loss() -> None:
     values_BT = torch.ones(2, 3)
     loss = value_loss(
         values_BT,

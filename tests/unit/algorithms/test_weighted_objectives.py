@@ -35,7 +35,7 @@ def test_cispo_is_plain_policy_gradient_times_a_bounded_ratio(seed: int, drift: 
 
 
 @given(seed=SEEDS, drift=DRIFTS)
-def test_cispo_stops_no_token_and_says_whose_weight_it_cut(seed: int, drift: float) -> None:
+def test_cispo_stops_no_token_and_marks_truncated_weights(seed: int, drift: float) -> None:
     logprobs_BT, inputs = make_inputs(seed, drift=drift)
     cut: list[float] = []
     for cap in (1.0, 1.5, 4.0, 1000.0):

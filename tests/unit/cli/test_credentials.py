@@ -137,4 +137,4 @@ async def test_reason_of_the_last_refusal_is_reported() -> None:
     server = Server({}, [403] * ATTEMPTS)
     with pytest.raises(UnavailableError, match="could not be filled") as raised:
         await fill_secret(Api(server), "users", namespace="rl", keys=["a"], retry_s=0.0)
-    assert "refuses GET" in raised.value.why
+    assert "denies GET" in raised.value.why

@@ -103,7 +103,7 @@ def test_any_changed_byte_is_found_and_the_one_before_is_taken(tmp_path: Path, n
     assert found is not None
     assert found.checkpoint.progress.version == version(1)
     assert "00000002.0-aaaa.2" in found.passed_over[0]
-    # What was passed over is out of the way, and kept to be looked at.
+    # A corrupt checkpoint is set aside and kept for inspection.
     assert folder.versions() == [version(1)]
     assert [path.name for path in tmp_path.glob("corrupt-*")] == ["corrupt-00000002.0-aaaa.2"]
     folder.write(checkpoint(version(3)))
@@ -118,7 +118,7 @@ def test_missing_file_is_found(tmp_path: Path, name: str) -> None:
         read(path)
 
 
-def test_when_none_is_whole_the_error_says_what_to_do(tmp_path: Path) -> None:
+def test_when_no_checkpoint_is_intact_the_error_has_a_fix(tmp_path: Path) -> None:
     folder = open_folder(tmp_path)
     for step in (1, 2):
         spoil(folder.write(checkpoint(version(step))) / "policy.safetensors")

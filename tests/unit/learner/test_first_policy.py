@@ -45,12 +45,12 @@ def fresh(settings: Settings, config: LearnerConfig) -> LanguageModelTrainer:
 
 
 def warmed(settings: Settings, config: LearnerConfig) -> tuple[dict[str, Array], int]:
-    """The policy after a warm-up, and how many looks it took (none from the cache)."""
+    """The policy after a warm-up, and the number of evaluations (none from the cache)."""
     trainer = fresh(settings, config)
-    looks: list[WarmupProgress] = []
+    evaluations: list[WarmupProgress] = []
     assert isinstance(trainer.model, CharLm)
-    warm_up(trainer, trainer.model, settings, config, report=looks.append, log=LOG)
-    return trainer.policy(), len(looks)
+    warm_up(trainer, trainer.model, settings, config, report=evaluations.append, log=LOG)
+    return trainer.policy(), len(evaluations)
 
 
 def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
@@ -58,11 +58,11 @@ def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
 
 
 def test_warmup_is_made_once_and_then_taken_from_the_cache(settings: Settings, config: LearnerConfig) -> None:
-    made, num_looks = warmed(settings, config)
-    assert num_looks > 0
+    made, num_evaluations = warmed(settings, config)
+    assert num_evaluations > 0
     assert not same(made, fresh(settings, config).policy())
-    again, num_looks = warmed(settings, config)
-    assert num_looks == 0
+    again, num_evaluations = warmed(settings, config)
+    assert num_evaluations == 0
     assert same(made, again)
 
 
@@ -79,14 +79,14 @@ def test_changed_data_seed_or_settings_make_a_new_warmup(settings: Settings, con
     assert warmed(settings, config)[1] > 0
 
 
-def test_spoiled_cache_is_made_anew(settings: Settings, config: LearnerConfig) -> None:
+def test_corrupt_cache_is_recomputed(settings: Settings, config: LearnerConfig) -> None:
     made, _ = warmed(settings, config)
     (path,) = Path(config.cache_dir).iterdir()
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
-    again, num_looks = warmed(settings, config)
-    assert num_looks > 0
+    again, num_evaluations = warmed(settings, config)
+    assert num_evaluations > 0
     assert same(made, again)
     assert warmed(settings, config)[1] == 0
 

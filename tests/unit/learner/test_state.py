@@ -68,7 +68,7 @@ def test_one_trajectory_beyond_the_budget_spoils_the_batch_and_is_named() -> Non
     assert "3 versions behind" in verdict.outdated[0].detail
 
 
-def test_version_that_nobody_opened_is_an_error_and_no_verdict() -> None:
+def test_version_of_an_unknown_lineage_is_an_error() -> None:
     with pytest.raises(UnknownVersionError):
         recheck(
             [segment("a", at=version(1, LineageName("9-ffff")))],

@@ -35,15 +35,20 @@ def share(model: CharLm, problems: list[WarmupExample]) -> float:
 
 def test_warmup_stops_once_enough_is_solved_on_problems_it_was_not_shown() -> None:
     model = make_model()
-    looks: list[WarmupProgress] = []
+    evaluations: list[WarmupProgress] = []
     result = supervised_warmup(
-        model, EXAMPLES, HELDOUT, SETTINGS, generator=torch.Generator().manual_seed(0), report=looks.append
+        model,
+        EXAMPLES,
+        HELDOUT,
+        SETTINGS,
+        generator=torch.Generator().manual_seed(0),
+        report=evaluations.append,
     )
     assert result.solved >= 0.6
-    assert result.steps == looks[-1].steps < 400
-    assert all(look.solved < 0.6 for look in looks[:-1])
-    assert [look.steps for look in looks] == list(range(10, result.steps + 1, 10))
-    assert looks[-1].loss < looks[0].loss
+    assert result.steps == evaluations[-1].steps < 400
+    assert all(evaluation.solved < 0.6 for evaluation in evaluations[:-1])
+    assert [evaluation.steps for evaluation in evaluations] == list(range(10, result.steps + 1, 10))
+    assert evaluations[-1].loss < evaluations[0].loss
     assert result.greedy_solved == share(model, HELDOUT)
 
 
@@ -55,7 +60,7 @@ def test_same_seed_makes_the_same_policy() -> None:
     assert all((first[name] == second[name]).all() for name in first)
 
 
-def test_warmup_that_never_gets_there_says_so() -> None:
+def test_warmup_that_misses_its_target_fails() -> None:
     hopeless = msgspec.structs.replace(SETTINGS, max_steps=3)
     with pytest.raises(WarmupError, match=r"After 3 steps .* not 60%"):
         supervised_warmup(make_model(), EXAMPLES, HELDOUT, hopeless, generator=torch.Generator())
@@ -90,7 +95,7 @@ def conversation(text: str) -> WarmupExample:
     return WarmupExample(prompt=f"{text[0]}=", completion=text[0], exchanges=((text[1], text),))
 
 
-def test_an_episode_is_shown_with_its_replies_which_nobody_learns_to_say() -> None:
+def test_replies_of_an_episode_are_context_without_a_loss() -> None:
     tokens, chosen = conversation("ab").tokens()
     assert tokens == [*encode("a"), EOS, *encode("b"), *encode("ab"), EOS]
     assert chosen == [True, True, False, True, True, True]

@@ -1,4 +1,4 @@
-"""Trajectories as actors record them, for the tests of this room."""
+"""Trajectories as actors record them, for the tests of this package."""
 
 import numpy as np
 

@@ -29,7 +29,7 @@ def make_model(seed: int, *, spec: CharLmSpec = SPEC, eos_bias: float = 0.0) -> 
 
 
 class CountingLm:
-    """A model that counts the tokens it reads, whoever asks."""
+    """A model that counts the tokens of its passes."""
 
     def __init__(self, model: CharLm) -> None:
         self.model = model

@@ -69,7 +69,7 @@ def test_temperature_flattens_what_is_compared() -> None:
     torch.testing.assert_close(completion_logprobs(model, batch, temperature=2.0)[0, 0], expected)
 
 
-def test_chosen_rows_bring_their_prompts_and_are_numbered_anew() -> None:
+def test_selected_rows_keep_their_prompts_and_are_renumbered() -> None:
     model = make_model()
     batch = pack_completions(PROMPTS, COMPLETIONS, group_index=GROUP_INDEX)
     everything = completion_logprobs(model, batch)

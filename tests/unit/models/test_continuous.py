@@ -265,7 +265,7 @@ def test_a_row_that_waits_can_be_stopped_and_a_row_that_is_done_is_let_be() -> N
     assert batch.num_rows == 0
 
 
-def test_keeping_the_cache_over_a_swap_draws_with_the_logprobs_it_tells() -> None:
+def test_keeping_the_cache_over_a_swap_samples_with_the_reported_logprobs() -> None:
     old, new = make_model(0), make_model(1)
     model = make_model(0)
     batch = open_batch(model)

@@ -39,7 +39,7 @@ def test_ragged_rows_over_a_swap_have_the_logprobs_of_their_versions(tmp_path: P
             logprobs[row].append(logprob)
             of_new[row].append(steps >= 9)
         steps += 1
-    assert any(len(set(versions)) == 2 for versions in of_new.values()), "the swap meets rows under way"
+    assert any(len(set(versions)) == 2 for versions in of_new.values()), "the swap meets live rows"
     packed = pack_completions(
         contexts,
         [tokens[row] for row in ids],

@@ -18,7 +18,7 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def test_a_character_model_is_opened_as_the_run_file_says() -> None:
+def test_a_character_model_is_opened_by_the_run_file() -> None:
     model = open_language_model(CHAR_LM, trains=True, device=CPU, generator=generator())
     again = open_language_model(CHAR_LM, trains=False, device=CPU, generator=generator())
     assert model.context_length == 12
@@ -28,7 +28,7 @@ def test_a_character_model_is_opened_as_the_run_file_says() -> None:
     assert open_tokenizer(CHAR_LM).encode_prompt("1+1=") == [1, 4, 13, 4, 17]
 
 
-def test_a_pretrained_model_is_opened_as_the_run_file_says(tmp_path: Path) -> None:
+def test_a_pretrained_model_is_opened_by_the_run_file(tmp_path: Path) -> None:
     folder = add_tokenizer(make_folder(tmp_path, tied=True, vocab_size=272), chat_template=CHATML)
     policy = PolicyConfig(
         kind="transformers",

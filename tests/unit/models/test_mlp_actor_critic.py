@@ -42,7 +42,7 @@ def observations(seed: int, *shape: int) -> NDArray[np.float32]:
 
 
 @given(st.integers(0, 2**31), st.sampled_from([(), (1,), (16,), (5, 3)]))
-def test_numpy_and_torch_say_the_same(seed: int, shape: tuple[int, ...]) -> None:
+def test_numpy_and_torch_agree(seed: int, shape: tuple[int, ...]) -> None:
     params = fresh(seed)
     seen = observations(seed, *shape)
     logits, values = forward(params, seen, np)
@@ -103,7 +103,7 @@ def test_the_input_scale_is_published_but_not_trained() -> None:
     assert plain["input_scale"].tolist() == [1.0, 1.0]
 
 
-def test_actions_are_drawn_as_often_as_the_policy_says() -> None:
+def test_actions_are_sampled_with_the_policys_probabilities() -> None:
     logits = np.log(np.array([0.5, 0.3, 0.2], dtype=np.float32))
     actions, logprobs = sample_actions(np.tile(logits, (100_000, 1)), np.random.default_rng(0))
     shares = np.bincount(actions, minlength=3) / len(actions)

@@ -8,7 +8,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.models.model_folder import CONFIG_FILE, base_digest, folder_digest
 
 
-def test_the_base_of_adapters_is_told_by_its_weights_and_its_config(tmp_path: Path) -> None:
+def test_digest_of_an_adapter_base_covers_weights_and_config(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "one", tied=True)
     same = base_digest("transformers", path=str(folder), lora_rank=2)
     assert same == folder_digest(folder)

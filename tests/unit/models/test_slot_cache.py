@@ -1,4 +1,4 @@
-"""Slots hold what was written to their rows, whoever comes, goes and grows."""
+"""Slots keep their rows' content while rows join, leave and grow."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ import torch
 
 from tidegate.core.errors import ConfigError
 from tidegate.models.causal_lm import KvCache
-from tidegate.models.slot_cache import ROOM_MIN, SlotCache
+from tidegate.models.slot_cache import CAPACITY_MIN, SlotCache
 
 HEADS, WIDTH = 2, 3
 BYTES_PER_TOKEN = 2 * HEADS * WIDTH * 4
-CONTEXT = 4 * ROOM_MIN
+CONTEXT = 4 * CAPACITY_MIN
 
 
 @pytest.fixture(autouse=True)
@@ -80,14 +80,16 @@ def test_a_slot_shows_nothing_of_the_longer_row_that_was_there() -> None:
     assert seen(cache, 5.0, 6.0) == [[3.0, 5.0], [4.0, 4.0, 6.0]]
 
 
-def test_room_grows_by_doubling_and_keeps_what_is_there() -> None:
+def test_capacity_doubles_and_keeps_its_content() -> None:
     cache = open_cache(slots=2)
     cache.append(filled(1.0, 2.0, num_tokens=2), [0, 1], lengths=[2, 1])
     sizes: list[int] = []
     for number in range(CONTEXT - 2):
         write(cache, float(number), float(-number))
         sizes.append(cache.num_bytes)
-    assert sorted(set(sizes)) == [2 * room * BYTES_PER_TOKEN for room in (ROOM_MIN, 2 * ROOM_MIN, CONTEXT)]
+    assert sorted(set(sizes)) == [
+        2 * capacity * BYTES_PER_TOKEN for capacity in (CAPACITY_MIN, 2 * CAPACITY_MIN, CONTEXT)
+    ]
     keys, _, _ = write_last(cache)
     assert keys[0].numpy().tolist() == [1.0, 1.0, *map(float, range(CONTEXT - 2))]
     assert keys[1, : CONTEXT - 1].numpy().tolist() == [
@@ -106,8 +108,8 @@ def write_last(cache: SlotCache) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 def test_few_long_rows_or_many_short_ones_fit_into_the_bound() -> None:
     bytes_max = CONTEXT * BYTES_PER_TOKEN
     cache = open_cache(slots=8, bytes_max=bytes_max)
-    assert [cache.has_room(rows, longest=ROOM_MIN) for rows in (4, 5)] == [True, False]
-    assert [cache.has_room(rows, longest=ROOM_MIN + 1) for rows in (2, 3)] == [True, False]
+    assert [cache.has_room(rows, longest=CAPACITY_MIN) for rows in (4, 5)] == [True, False]
+    assert [cache.has_room(rows, longest=CAPACITY_MIN + 1) for rows in (2, 3)] == [True, False]
     assert [cache.has_room(rows, longest=CONTEXT) for rows in (1, 2)] == [True, False]
     cache.append(filled(1.0, num_tokens=CONTEXT - 1), [0], lengths=[CONTEXT - 1])
     write(cache, 2.0)
@@ -118,7 +120,7 @@ def test_few_long_rows_or_many_short_ones_fit_into_the_bound() -> None:
     assert cache.num_bytes == cache.bytes_max == bytes_max
 
 
-def test_what_is_computed_anew_takes_its_place() -> None:
+def test_recomputed_rows_replace_the_cached_ones() -> None:
     cache = open_cache()
     cache.append(filled(1.0, 2.0, 3.0, num_tokens=2), range(3), lengths=[2, 1, 2])
     cache.replace([2, 0], filled(8.0, 9.0, num_tokens=2))

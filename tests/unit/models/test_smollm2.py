@@ -67,7 +67,9 @@ def test_who_comes_second_waits_and_makes_nothing(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("package")
-def test_what_a_killed_process_left_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_folder_of_a_killed_process_is_converted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _count_conversions(monkeypatch)
     cache = tmp_path / "cache"
     unfinished = smollm2_folder(cache).with_suffix(".new")

@@ -56,7 +56,7 @@ def test_markup_in_a_text_is_text(chat: TransformersTokenizer, special: str) -> 
     assert f"a{special[0]} {special[1:]}b" in chat.decode(reply)
 
 
-def test_a_turn_ends_where_the_files_or_the_template_say(chat: TransformersTokenizer) -> None:
+def test_stop_tokens_are_those_of_the_files_and_the_template(chat: TransformersTokenizer) -> None:
     assert chat.stop_ids == {END, TURN_END}
 
 
@@ -100,7 +100,7 @@ def test_roles_that_the_template_refuses_are_an_error_of_the_record(tmp_path: Pa
         tokenizer.encode_prompt(talk(("system", "a"), ("user", "b")))
 
 
-def test_a_template_that_rewrites_earlier_turns_still_gives_what_stands_between(tmp_path: Path) -> None:
+def test_a_template_that_rewrites_earlier_turns_still_gives_the_markup_between(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, tied=True, vocab_size=VOCABULARY)
     thinking = (
         "{% for message in messages %}<|im_start|>{{ message.role }}\n"

@@ -210,7 +210,7 @@ def error_of(status: int, message: str, what: str) -> TidegateError:
     match status:
         case 401 | 403:
             return DeniedError(
-                f"The cluster refuses {what}",
+                f"The cluster denies {what}",
                 why=message,
                 fix="compare the Role with admission/kubernetes/rbac.py",
             )

@@ -251,8 +251,8 @@ def _staleness(snapshot: RunSnapshot) -> RunCondition:
     verdicts = [verdict for verdict in snapshot.verdicts if verdict.slo.name in LAG_OBJECTIVES]
     broken = [verdict for verdict in verdicts if verdict.condition in BROKEN]
     if broken:
-        said = "; ".join(f"{verdict.slo.name} is {verdict.condition}" for verdict in broken)
-        return RunCondition("StalenessWithinSLO", "False", "ObjectiveBroken", said)
+        message = "; ".join(f"{verdict.slo.name} is {verdict.condition}" for verdict in broken)
+        return RunCondition("StalenessWithinSLO", "False", "ObjectiveBroken", message)
     if not verdicts or all(verdict.condition == "no_data" for verdict in verdicts):
         return RunCondition("StalenessWithinSLO", "Unknown", "NothingTrained")
     return RunCondition("StalenessWithinSLO", "True", "WithinObjective")
@@ -263,14 +263,14 @@ def _scaling(snapshot: RunSnapshot) -> RunCondition:
         return RunCondition("ScalingActive", "False", "Observing", "people and autoscalers scale")
     if snapshot.conflicts and snapshot.mode == "controller":
         others = ", ".join(snapshot.conflicts)
-        said = f"{others} scales the same Deployment: delete it, or set the mode to external or advise"
-        return RunCondition("ScalingActive", "False", "ConflictingScaler", said)
+        message = f"{others} scales the same Deployment: delete it, or set the mode to external or advise"
+        return RunCondition("ScalingActive", "False", "ConflictingScaler", message)
     if snapshot.denied and snapshot.mode == "controller":
         return RunCondition("ScalingActive", "False", "AccessDenied", snapshot.denied)
     reasons = {"advise": "Advising", "external": "ExternalScaler", "controller": "Controlling"}
-    said = snapshot.recommendation.reason if snapshot.recommendation is not None else ""
+    message = snapshot.recommendation.reason if snapshot.recommendation is not None else ""
     return _condition(
-        "ScalingActive", is_true=snapshot.mode != "advise", reason=reasons[snapshot.mode], message=said
+        "ScalingActive", is_true=snapshot.mode != "advise", reason=reasons[snapshot.mode], message=message
     )
 
 

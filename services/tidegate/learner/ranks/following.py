@@ -129,7 +129,7 @@ class Follower:
                 await asyncio.wait([ended], timeout=self._drain_timeout_s + LEAVE_GRACE_S)
             if not ended.done():
                 raise TidegateError(
-                    "Rank 0 did not end in time after this rank was told to stop",
+                    "Rank 0 did not end in time after this rank was asked to stop",
                     why="it hangs, or drains for longer than drain_timeout_s",
                     fix="nothing: the ranks restart and resume from the newest checkpoint",
                 )

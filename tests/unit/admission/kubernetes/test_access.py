@@ -14,7 +14,7 @@ POD = {
 }
 
 
-def test_there_is_no_cluster_unless_it_is_said() -> None:
+def test_there_is_no_cluster_unless_it_is_enabled() -> None:
     assert access_from({}) is None
     assert access_from({**POD, "TIDEGATE_KUBERNETES": "0"}) is None
 

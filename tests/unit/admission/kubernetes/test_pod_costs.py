@@ -46,8 +46,8 @@ def test_more_work_is_never_ranked_before_less(first_s: float, second_s: float) 
     assert IDLE < costs[0] <= costs[1]
 
 
-def pod(name: str, stands: str | None = None, ours: str | None = None, *, going: bool = False) -> Pod:
-    annotations = {key: text for key, text in ((COST, stands), (OURS, ours)) if text is not None}
+def pod(name: str, current: str | None = None, ours: str | None = None, *, going: bool = False) -> Pod:
+    annotations = {key: text for key, text in ((COST, current), (OURS, ours)) if text is not None}
     return Pod(
         Meta(name=name, annotations=annotations, deletion_timestamp="2026-01-01T00:00:00Z" if going else "")
     )
@@ -58,13 +58,13 @@ def ranked(*pods: Pod, patched_at_s: dict[str, float] | None = None) -> tuple[li
     return [patch.pod for patch in found.patches], found.foreign
 
 
-def test_what_stands_already_is_not_written_again() -> None:
+def test_an_unchanged_cost_is_not_written_again() -> None:
     assert ranked(pod("a", "-100", "-100")) == ([], ())
     assert ranked(pod("a", "10", "10")) == (["a"], ())
     assert ranked(pod("a")) == (["a"], ())
 
 
-def test_a_cost_that_somebody_else_wrote_or_overwrote_is_left_alone() -> None:
+def test_a_cost_of_another_writer_is_left_alone() -> None:
     assert ranked(pod("a", "10"), pod("b", "11", "10")) == ([], ("a", "b"))
 
 

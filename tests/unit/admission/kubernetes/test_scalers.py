@@ -56,7 +56,7 @@ def test_the_owner_of_the_scale_is_who_scaled_and_not_who_installed_or_reports()
     assert (scaler.manager, scaler.at_s, scaler.is_us) == ("kubectl", 1772362800.0, False)
 
 
-def test_nobody_scaled_what_was_only_installed() -> None:
+def test_a_fresh_install_has_no_scaler() -> None:
     assert last_scaler(deployment(metadata={"name": "t-actor"})) is None
 
 
@@ -75,27 +75,27 @@ def test_an_autoscaler_conflicts_by_the_deployment_it_names() -> None:
     assert conflicting(found, ["t-actor"]) == ["hpa", "keda"]
 
 
-def unnoted(replicas: int) -> Deployment:
-    """As the API server shows one that was applied server-side without replicas: nobody ever scaled it."""
+def unmanaged(replicas: int) -> Deployment:
+    """As the API server shows one that was applied server-side without replicas: it was never scaled."""
     return deployment(metadata={"name": "t-actor"}, spec={"replicas": replicas})
 
 
-def test_where_nothing_is_noted_a_number_that_is_not_ours_is_somebodys() -> None:
-    first = observe_scale(KnownScale(), unnoted(1), wall_s=10.0)
-    assert first == KnownScale("t-actor", 1), "first sight says nothing"
-    scaled = observe_scale(first, unnoted(4), wall_s=20.0)
+def test_without_a_manager_a_number_that_is_not_ours_is_of_an_unknown_manager() -> None:
+    first = observe_scale(KnownScale(), unmanaged(1), wall_s=10.0)
+    assert first == KnownScale("t-actor", 1), "the first observation is not attributed"
+    scaled = observe_scale(first, unmanaged(4), wall_s=20.0)
     assert scaled == KnownScale("t-actor", 4, UNKNOWN_MANAGER, 20.0)
     assert scaled.is_foreign
-    assert observe_scale(scaled, unnoted(4), wall_s=30.0) == scaled
+    assert observe_scale(scaled, unmanaged(4), wall_s=30.0) == scaled
 
 
 def test_what_we_were_writing_is_ours_although_the_answer_was_lost() -> None:
     known = KnownScale("t-actor", 1, writing=3)
-    assert not observe_scale(known, unnoted(3), wall_s=20.0).is_foreign
-    assert observe_scale(known, unnoted(2), wall_s=20.0).is_foreign
+    assert not observe_scale(known, unmanaged(3), wall_s=20.0).is_foreign
+    assert observe_scale(known, unmanaged(2), wall_s=20.0).is_foreign
 
 
-def test_what_kubernetes_notes_gives_the_name_and_the_look_gives_the_time() -> None:
+def test_managed_fields_give_the_name_and_the_observation_gives_the_time() -> None:
     known = observe_scale(KnownScale(), deployment(), wall_s=5.0)
     assert known == KnownScale("t-actor", 3, "kubectl", 1772362800.0)
     again = observe_scale(known, deployment(spec={"replicas": 5}), wall_s=1772370000.0)
@@ -104,7 +104,7 @@ def test_what_kubernetes_notes_gives_the_name_and_the_look_gives_the_time() -> N
     )
 
 
-def test_a_scale_that_went_away_and_came_back_between_two_looks_has_a_new_owner() -> None:
+def test_a_scale_restored_between_two_observations_has_a_new_owner() -> None:
     known = observe_scale(KnownScale("t-actor", 3, FIELD_MANAGER, 1.0), deployment(), wall_s=1772370000.0)
     assert known == KnownScale("t-actor", 3, "kubectl", 1772362800.0)
 

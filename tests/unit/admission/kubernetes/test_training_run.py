@@ -109,7 +109,7 @@ def test_declared_bounds_stay_inside_the_run_files(overrides: Overrides, bounds:
     assert (scaling.config.min_replicas, scaling.config.max_replicas) == bounds
 
 
-def test_a_working_run_is_ready_and_says_so() -> None:
+def test_a_working_run_is_ready() -> None:
     found = states(WORKING)
     assert found["Ready"] == found["LearnerAvailable"] == found["ActorsAvailable"] == "True"
     assert found["WeightsCurrent"] == found["ScalingActive"] == "True"
@@ -150,7 +150,7 @@ def test_suspending_ends_when_nothing_is_under_way() -> None:
     ("condition", "status"),
     [("ok", "True"), ("burning", "False"), ("breached", "False"), ("no_data", "Unknown")],
 )
-def test_staleness_is_within_its_objective_as_the_objectives_say(condition: str, status: str) -> None:
+def test_staleness_condition_follows_the_objectives(condition: str, status: str) -> None:
     moment = msgspec.structs.replace(
         WORKING, verdicts=(verdict("lag_p95", condition), verdict("waste_ratio", "breached"))
     )

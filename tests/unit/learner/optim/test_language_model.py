@@ -132,12 +132,12 @@ def test_a_response_turns_an_uncorrected_objective_into_truncated_weights() -> N
 def test_recency_weights_follow_their_completions_when_groups_are_left_out() -> None:
     # The first group has no signal and is left out: the weights of the second must not slide onto its rows.
     flat = group("flat", "1+1=", [("2", 0.0), ("3", 0.0), ("4", 0.0)], at=version(0))
-    told = group("told", "2+2=", [("4", 1.0), ("22", 0.0), ("5", 1.0)], at=version(0))
+    varied = group("varied", "2+2=", [("4", 1.0), ("22", 0.0), ("5", 1.0)], at=version(0))
     settings = GrpoSettings(minibatches=1, warmup_versions=0, learning_rate=1e-2, objective="none")
     silent = trainer(settings)
     before = silent.policy()
     silent.update(
-        silent.prepare([*flat, *told]),
+        silent.prepare([*flat, *varied]),
         number=1,
         response=Response(tier=6, weights=(2.0, 2.0, 2.0, 0.0, 0.0, 0.0)),
     )
@@ -194,10 +194,10 @@ def test_what_the_environment_replied_moves_nothing() -> None:
 
 
 def test_a_mask_that_is_not_one_value_a_token_is_refused() -> None:
-    spoiled = batch()
-    tensors = {**spoiled[0].tensors, "chosen": np.ones(9, dtype=np.bool_)}
+    invalid = batch()
+    tensors = {**invalid[0].tensors, "chosen": np.ones(9, dtype=np.bool_)}
     with pytest.raises(RecordError, match="not one value per token in chosen"):
-        trainer().prepare([msgspec.structs.replace(spoiled[0], tensors=tensors), *spoiled[1:]])
+        trainer().prepare([msgspec.structs.replace(invalid[0], tensors=tensors), *invalid[1:]])
 
 
 def test_a_critic_learns_what_completions_earn() -> None:

@@ -56,7 +56,7 @@ def test_moments_stay_contiguous_whatever_the_layout_of_the_arrays() -> None:
         assert moments.exp_avg_sq.is_contiguous()
 
 
-def test_checkpoint_from_before_the_first_step_begins_anew() -> None:
+def test_checkpoint_from_before_the_first_step_starts_from_zero_moments() -> None:
     restored = optimizer(num_steps=2)
     load_optimizer_arrays(restored, {"generator": np.zeros(3, dtype=np.uint8)})
     assert same(optimizer_arrays(restored), optimizer_arrays(optimizer(num_steps=0)))

@@ -1,4 +1,4 @@
-"""A group of which only what rank 0 sends is real: kept in order, and heard by whoever plays it."""
+"""A group that records the commands of rank 0 in order and replays them."""
 
 from collections import deque
 from typing import cast

@@ -12,7 +12,7 @@ from tidegate.learner.ranks.port import ALONE, SharedTrainer
 
 
 def record(tape: Tape, leader: SharedTrainer, *, updates: int) -> None:
-    """What rank 0 sends: where it stands, then updates that it makes itself."""
+    """Rank 0's commands: its state, then updates that it makes itself."""
     policy, state = leader.policy(), leader.state()
     tensors = {f"{POLICY}{name}": torch.tensor(array) for name, array in policy.items()}
     tensors |= {f"{STATE}{name}": torch.tensor(array) for name, array in state.tensors.items()}
@@ -38,7 +38,7 @@ def test_a_follower_goes_where_rank_0_goes() -> None:
     assert tape.asked == [0, 0, 0, 0]
 
 
-def test_a_follower_that_was_told_to_stop_says_so_after_each_command_and_goes_on() -> None:
+def test_a_stopping_follower_reports_it_after_each_command_and_continues() -> None:
     tape, leader = Tape(), actor_critic(ALONE)
     record(tape, leader, updates=1)
     send(tape.as_group(), StopRanks())

@@ -11,7 +11,7 @@ def test_a_process_without_fellows_trains_alone(environ: dict[str, str]) -> None
     assert membership(environ) is None
 
 
-def test_torchrun_says_which_rank_a_process_is() -> None:
+def test_torchrun_environment_defines_the_rank() -> None:
     assert membership(RANKS) == Membership(rank=1, count=3, local_rank=0)
 
 
