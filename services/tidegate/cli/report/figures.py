@@ -67,13 +67,16 @@ def line_chart(
     percent: bool = False,
     steps: bool = False,
     fill: bool = False,
+    at: Sequence[int] = (),
 ) -> str:
     """Lines over a shared x axis. ``limit`` is a dashed line with its name; ``steps`` holds each value to the next.
 
-    ``key`` is the drawing's own name on the page.
+    ``key`` is the drawing's own name on the page. ``at``: the x values of a sweep, marked on a logarithmic axis.
     """
 
     def draw(axes: Any) -> None:
+        if at:
+            axes.set_xscale("log", base=2)
         for index, (name, points) in enumerate(series.items()):
             xs, ys = zip(*thin(points), strict=True) if points else ((), ())
             color = SERIES[index % len(SERIES)]
@@ -91,6 +94,10 @@ def line_chart(
         axes.set_xlabel(x_label)
         axes.margins(x=0.01)
         _from_zero(axes)
+        if at:
+            marked = at[:: max(1, len(at) // 8)]
+            axes.set_xticks(marked, labels=[thousands(value, 0) for value in marked])
+            axes.set_xticks([], minor=True)
         if percent:
             axes.set_ylim(0, 1.02)
             axes.yaxis.set_major_formatter(FuncFormatter(percents))

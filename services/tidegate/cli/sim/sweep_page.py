@@ -31,20 +31,28 @@ def render_sweep(sweep: FleetSweep, *, title: str) -> str:
     }
     stages = {name: [(point.value, of(point.sync)) for point in sweep.points] for name, of in ROUND.items()}
     bound = (sweep.lag_bound, "bound") if sweep.lag_bound is not None else None
-    axis = sweep.setting
+    axis, values = sweep.setting, [point.value for point in sweep.points]
     charts = [
         (
             "Samples per second",
             "",
-            line_chart("rate", both_modes(lambda report: report.samples_per_s), x_label=axis),
+            line_chart("rate", both_modes(lambda report: report.samples_per_s), x_label=axis, at=values),
         ),
-        ("Lag", "Versions, of asynchronous training.", line_chart("lag", lag, x_label=axis, limit=bound)),
-        ("One synchronous step", "Seconds.", line_chart("round", stages, x_label=axis)),
+        (
+            "Lag",
+            "Versions, of asynchronous training.",
+            line_chart("lag", lag, x_label=axis, at=values, limit=bound),
+        ),
+        ("One synchronous step", "Seconds.", line_chart("round", stages, x_label=axis, at=values)),
         (
             "Idle time of the learner",
             "Share of its time.",
             line_chart(
-                "idle", both_modes(lambda report: report.learner_idle_ratio), x_label=axis, percent=True
+                "idle",
+                both_modes(lambda report: report.learner_idle_ratio),
+                x_label=axis,
+                at=values,
+                percent=True,
             ),
         ),
     ]

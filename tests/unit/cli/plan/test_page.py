@@ -150,6 +150,28 @@ def test_comparison_of_the_page_sees_a_wrong_number(model: Path) -> None:
     assert differences(model, [case]) == [".loop.num_actors"]
 
 
+@pytest.mark.parametrize(
+    ("durations", "sliders"),
+    [
+        (None, 9),
+        (Fixed(2.0), 10),
+        (Exponential(2.0), 10),
+        (Lognormal(2.0, 1.0), 11),
+        (histogram_of([0.3, 0.5, 1.0, 2.0]), 10),
+    ],
+)
+def test_every_slider_moves_to_its_ends(durations: Durations | None, sliders: int) -> None:
+    asked = question(sized(8), rollouts(durations) if durations else None)
+    done = subprocess.run(
+        [str(NODE), str(Path(__file__).with_name("page_dom.js"))],
+        input=render_page(asked, work_out(asked)).encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout) == {"agrees": "yes", "sliders": sliders, "broken": []}
+
+
 def test_page_script_is_well_formed() -> None:
     done = subprocess.run(
         [str(NODE), "--check", str(SCRIPTS / "page.js")], capture_output=True, text=True, check=False
