@@ -9,7 +9,6 @@ class Labels:
     """The first ``LABELS_MAX`` names seen keep their own label, later ones share ``other``; never freed."""
 
     def __init__(self) -> None:
-        """None yet."""
         self._seen: set[str] = set()
 
     def of(self, name: str) -> str:

@@ -37,7 +37,6 @@ class WholeGroups:
     """
 
     def __init__(self) -> None:
-        """Empty."""
         self._groups: dict[int, _Waiting] = {}
         self._by_version: dict[PolicyVersion, set[int]] = {}
         self._by_start: list[tuple[float, int]] = []

@@ -72,7 +72,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         """Refuse weights without a verifier, verifiers without a weight and invalid times, before anything starts.
 
         Raises:
-            ConfigError: one is such; the message says which.
+            ConfigError: one is such; the message names it.
         """
         names = {TASK, *self.verifiers}
         if TASK in self.verifiers:
@@ -82,7 +82,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         for name in (*self.rewards, *self.verifiers):
             if name not in names:
                 raise ConfigError(
-                    f"environment.rewards.{name} is the score of nobody",
+                    f"environment.rewards.{name} names no verifier",
                     fix=f"use one of {', '.join(sorted(names))}",
                 )
             if name not in self.rewards:

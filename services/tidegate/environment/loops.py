@@ -1,7 +1,7 @@
 """The environment worker's loops: score groups, keep their deliveries alive, end idle sessions.
 
 A group is held from its delivery until the publish of its scored records was acknowledged, or, when it can never be
-scored, until it is kept in QUARANTINE and its trajectories are settled. At most ``slots`` groups are held.
+scored, until it is kept in QUARANTINE and its trajectories are reported dropped. At most ``slots`` groups are held.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from tidegate.environment.state import (
     STAGE_SCORE,
     answer_of,
     check_group,
+    resolve_failure,
     scored,
-    settle_failure,
     with_trace,
 )
 from tidegate.environment.tasks.port import Score
@@ -54,7 +54,6 @@ class ScoreLoop:
     """Consumes ROLLOUTS, produces TRAJECTORIES. Waits for rollouts and for a free slot; a finished group frees one."""
 
     def __init__(self, context: ServiceContext, config: EnvironmentConfig, rewards: Rewards) -> None:
-        """The store is called for frames that no message can hold, and to settle what cannot be scored."""
         self._context = context
         self._config = config
         self._rewards = rewards
@@ -77,14 +76,14 @@ class ScoreLoop:
         async with asyncio.TaskGroup() as group:
             try:
                 while not context.drain.requested:
-                    room = config.slots - len(self._held)
-                    if room <= 0:
+                    free = config.slots - len(self._held)
+                    if free <= 0:
                         self._slot_freed.clear()
                         await self._slot_freed.wait()
                         continue
                     idle = not self._held
                     started_at_s = context.clock.monotonic_s()
-                    deliveries = await consumer.fetch(room, wait_s=FETCH_WAIT_S)
+                    deliveries = await consumer.fetch(free, wait_s=FETCH_WAIT_S)
                     if idle:
                         context.stats.add(statistics.WAIT_S, context.clock.monotonic_s() - started_at_s)
                     for delivery in deliveries:
@@ -128,10 +127,10 @@ class ScoreLoop:
         stats.set(statistics.VERIFIER_FAILURES, self._rewards.failures_total)
         scores: list[Score] = []
         for judgement in judgements:
-            score = settle_failure(judgement, on_error=self._config.on_error)
+            score = resolve_failure(judgement, on_error=self._config.on_error)
             if score is None:
                 detail = f"a verifier failed and on_error is drop: {judgement}"
-                if await self._settle([record.trajectory_id for record in records], "failed", detail):
+                if await self._drop([record.trajectory_id for record in records], "failed", detail):
                     await delivery.ack()
                 else:
                     await delivery.nak()
@@ -216,13 +215,13 @@ class ScoreLoop:
             context.log.warning("quarantine_failed", error=str(failure))
             await delivery.nak(QUARANTINE_RETRY_S)
             return
-        if await self._settle([TrajectoryId(name) for name in ids.split(",") if name], "invalid", str(error)):
+        if await self._drop([TrajectoryId(name) for name in ids.split(",") if name], "invalid", str(error)):
             await delivery.term()
         else:
             await delivery.nak()
 
-    async def _settle(self, ids: Sequence[TrajectoryId], reason: DropReason, detail: str) -> bool:
-        """Make trajectories terminal, however long the store is away; false when draining came first."""
+    async def _drop(self, ids: Sequence[TrajectoryId], reason: DropReason, detail: str) -> bool:
+        """Report trajectories as dropped; False if draining began while the store was away."""
         context = self._context
         dropped = [Dropped(trajectory_id, reason, detail) for trajectory_id in ids]
         about = task_of(ids[0]) if ids else ""
@@ -233,7 +232,7 @@ class ScoreLoop:
 
 
 class SweepLoop:
-    """Ends sessions that nobody calls. Waits for time only."""
+    """Ends idle sessions. Waits for time only."""
 
     def __init__(self, context: ServiceContext, sessions: SessionTable, *, idle_s: float) -> None:
         """``idle_s``: seconds without a call that end a session."""

@@ -26,7 +26,7 @@ async def build(context: ServiceContext, config: EnvironmentConfig) -> ServicePa
 
     Raises:
         ConfigError: a verifier can never score, as it is configured.
-        NotFoundError: the run asks for a text task that nobody wrote.
+        NotFoundError: the run asks for an unknown text task.
     """
     settings = context.settings
     if settings.workload.kind == "text":

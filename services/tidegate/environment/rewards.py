@@ -1,6 +1,6 @@
-"""Rewards: a task's own score and the run's other verifiers, each asked as often as it takes, weighted into one.
+"""Rewards: a task's own score and those of the run's other verifiers, with retries, weighted into one.
 
-Each part is cached for itself, so that a judge whose neighbour failed is not asked again.
+Each part is cached for itself, so that a failed verifier causes no second request to the others.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tidegate.environment.state import (
     ScoreCache,
     VerifierFailed,
     combined,
-    settle_failure,
+    resolve_failure,
 )
 from tidegate.environment.tasks.port import Score
 from tidegate.environment.verifiers.port import Verifier
@@ -47,16 +47,16 @@ class Rewards:
 
     @property
     def cache_hits_total(self) -> int:
-        """Verdicts that nobody had to be asked for again."""
+        """Verdicts found in the cache."""
         return self._scorer.cache_hits_total + self._cache_hits_total
 
     @property
     def failures_total(self) -> int:
-        """Verdicts that were not to be had."""
+        """Verdicts that no attempt produced."""
         return self._scorer.failures_total + self._failures_total
 
     async def judge(self, env_id: str, answers: Sequence[AnsweredProblem]) -> list[Judgement]:
-        """A judgement for each answer, in order; one that occurs twice is asked about once.
+        """A judgement for each answer, in order; one that occurs twice is scored once.
 
         Raises:
             NotFoundError: there is no such text task.
@@ -85,7 +85,7 @@ class Rewards:
         by_part |= await self._others([answer])
         judgement = self._combined({name: judgements[0] for name, judgements in by_part.items()})
         await asyncio.sleep(self.delay_s(answer.problem.prompt_id, answer.completion, num=1))
-        score = settle_failure(judgement, on_error=self._on_error)
+        score = resolve_failure(judgement, on_error=self._on_error)
         if score is None:
             raise TidegateError(
                 "A verifier of an episode failed, and on_error is drop",

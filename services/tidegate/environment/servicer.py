@@ -7,7 +7,7 @@ from grpc.aio import ServicerContext
 from tidegate.core.errors import RecordError
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sessions import SessionTable
-from tidegate.environment.state import AnsweredProblem, settle_failure
+from tidegate.environment.state import AnsweredProblem, resolve_failure
 from tidegate.environment.tasks.port import Problem
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import environment_service_pb2 as pb
@@ -26,12 +26,11 @@ class EnvironmentServicer(EnvironmentServiceServicer):
     """Thin over the rewards and the sessions; their errors carry the status of the call."""
 
     def __init__(self, rewards: Rewards, sessions: SessionTable) -> None:
-        """Both are shared with the loops."""
         self._rewards = rewards
         self._sessions = sessions
 
     async def Score(self, request: pb.ScoreRequest, context: ServicerContext[Any, Any]) -> pb.ScoreResponse:
-        """Rewards in the order of the items. A failed verifier gives 0 and says so: a call has nothing to drop."""
+        """Rewards in the order of the items. A failed verifier gives 0 and a log entry: a call has nothing to drop."""
         if len(request.items) > SCORES_MAX:
             raise RecordError(
                 f"{len(request.items)} completions in one call", fix=f"send at most {SCORES_MAX}"
@@ -44,7 +43,7 @@ class EnvironmentServicer(EnvironmentServiceServicer):
         ]
         response = pb.ScoreResponse()
         for judgement in await self._rewards.judge(request.env_id, answers):
-            score = settle_failure(judgement, on_error="zero")
+            score = resolve_failure(judgement, on_error="zero")
             assert score is not None, "on_error zero always gives a score"
             response.results.add(reward=score.reward, components=score.components, log=score.log)
         return response

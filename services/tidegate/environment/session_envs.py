@@ -154,7 +154,7 @@ class GymnasiumEnv:
         """Make the environment.
 
         Raises:
-            NotFoundError: Gymnasium knows no such environment, or what it needs is not installed.
+            NotFoundError: Gymnasium knows no such environment, or a package that it needs is not installed.
         """
         gymnasium: Any = importlib.import_module("gymnasium")
         try:
@@ -172,7 +172,7 @@ class GymnasiumEnv:
         return True
 
     def reset(self, *, seed: int, problem: Problem | None) -> str:
-        """Begin an episode; the first observation as JSON text. There are no problems here: the seed says it all."""
+        """Start an episode; the first observation as JSON text. The seed defines the episode: there are no problems."""
         del problem
         observation, _info = self._env.reset(seed=seed)
         return to_json(observation)
@@ -196,7 +196,7 @@ class TextEnv:
     """A conversation, or a text task as a conversation of one turn."""
 
     def __init__(self, env_id: str, tools: Tools) -> None:
-        """``env_id`` names a text task; ``tools`` is what its conversations are given."""
+        """``env_id`` names a text task; ``tools`` are those of its conversations."""
         self._tools = tools
         self._task: TextTask = TASKS[env_id]
         self._dialogue = CONVERSATIONS.get(env_id)
@@ -222,7 +222,7 @@ class TextEnv:
 
     def step(self, action: str) -> StepOutcome:
         """One turn of the policy and the reply to it."""
-        assert self._episode is not None, "a session begins with reset"
+        assert self._episode is not None, "a session starts with reset"
         turn = self._episode.reply(action)
         self._exchange.append(action)
         verdict = None

@@ -1,8 +1,8 @@
 """Sessions: a bounded table of episodes that callers step.
 
-A slot is freed when the episode ends, by Close, by a failure of the environment, or by the sweep once nobody called
+A slot is freed when the episode ends, by Close, by a failure of the environment, or by the sweep once no caller used it
 for ``idle_s``. Environments run in a few threads of their own, so one that blocks delays no heartbeat. A session that
-is lost with its worker is opened anew elsewhere, by replaying its actions.
+is lost with its worker is opened again elsewhere, by replaying its actions.
 """
 
 import asyncio
@@ -100,14 +100,14 @@ class SessionTable:
     async def open(
         self, env_id: str, *, seed: int, problem: Problem | None = None, actions: Sequence[str] = ()
     ) -> tuple[str, str]:
-        """Take a slot, make the environment, begin its episode and replay ``actions``.
+        """Take a slot, make the environment, start its episode and replay ``actions``.
 
         Returns the session's id and the last observation: of the last action, else the first of the episode. Replayed
         tools are not waited for longer than they compute.
 
         Raises:
             BackpressureError: every slot is taken.
-            NotFoundError: nobody knows this environment.
+            NotFoundError: the environment is unknown.
             RecordError: the problem or an action is none of this environment's.
             ConflictError: an action ended the episode.
             DeadlineError: the environment did not start, or replay, in time.
@@ -165,7 +165,7 @@ class SessionTable:
                 outcome = await self._blocking(f"Environment {session.env_id!r}", lambda: env.step(action))
                 await asyncio.sleep(outcome.delay_s)
             except (DeadlineError, asyncio.CancelledError):
-                # Nobody heard what this step did, so nobody can go on from it.
+                # The caller got no answer to this step, so it cannot continue from it.
                 self._sessions.pop(session_id, None)
                 raise
             except TidegateError:
@@ -209,7 +209,7 @@ class SessionTable:
             return  # its thread is stuck; the slot is free all the same
 
     async def sweep(self) -> int:
-        """End the sessions that nobody called for ``idle_s``; how many."""
+        """End the sessions without a call for ``idle_s``; returns how many."""
         now_s = self._clock.monotonic_s()
         idle = [
             session_id
@@ -232,7 +232,7 @@ class SessionTable:
         if session is None:
             raise NotFoundError(
                 f"There is no session {session_id[:64]!r}",
-                why="its episode ended, it was closed, nobody called it for too long, or this worker was restarted",
+                why="its episode ended, it was closed, it was idle for too long, or this worker was restarted",
                 fix="open another with Reset",
             )
         return session
@@ -245,7 +245,7 @@ class SessionTable:
         except TimeoutError as error:
             raise DeadlineError(
                 f"{what} did not answer within {deadline_s:g} s",
-                fix="raise environment.session_deadline_s, or look at what the environment waits for",
+                fix="raise environment.session_deadline_s, or check what the environment waits for",
             ) from error
 
 
@@ -255,5 +255,5 @@ def _check_goes_on(outcome: StepOutcome, *, env_id: str, action_index: int) -> N
         raise ConflictError(
             f"Action {action_index} of the replay ended the episode of {env_id!r}",
             why="it was the last one, or the environment answers otherwise than before",
-            fix="replay the actions before the last and step that one, or begin the episode anew",
+            fix="replay the actions before the last and step that one, or restart the episode",
         )

@@ -43,11 +43,11 @@ OnError: TypeAlias = Literal["zero", "drop", "partial"]
 
 
 class ScoreCache:
-    """Scores by (who gave it, problem, completion), least recently used out first. Failures are not kept.
+    """Scores by (verifier, problem, completion), least recently used out first. Failures are not kept.
 
-    Who gave it is the environment for a task's own score, else the verifier by its name.
+    The verifier of a task's own score is its environment; others have their names.
 
-    At most ``num_max`` entries; a new one frees the place of the one that was not asked for the longest.
+    At most ``num_max`` entries; a new one evicts the least recently used one.
     """
 
     def __init__(self, *, num_max: int) -> None:
@@ -60,7 +60,7 @@ class ScoreCache:
         return len(self._scores)
 
     def get(self, source: str, answer: AnsweredProblem) -> Score | None:
-        """A score given before. The whole problem counts: its id alone could be asked about with another answer."""
+        """A score given before. The whole problem counts: its id alone could come with another answer."""
         score = self._scores.get((source, answer))
         if score is not None:
             self._scores.move_to_end((source, answer))
@@ -107,7 +107,7 @@ def check_group(records: Sequence[Trajectory], *, env_id: str) -> None:
 def combined(
     parts: Mapping[str, Judgement], weights: Mapping[str, float], *, partial_credit: float | None
 ) -> Judgement:
-    """One judgement of the parts that were asked: the weighted sum of their scores, with every part kept.
+    """One judgement of the parts: the weighted sum of their scores, with every part kept.
 
     ``parts`` and ``weights`` have the same names. A task's own components keep their names, a verifier's follow its
     own. A failed part counts as ``partial_credit``; where that is None, it fails the whole.
@@ -135,7 +135,7 @@ def combined(
     return Score(reward, components, " | ".join(logs))
 
 
-def settle_failure(judgement: Judgement, *, on_error: OnError) -> Score | None:
+def resolve_failure(judgement: Judgement, *, on_error: OnError) -> Score | None:
     """The score to write; None when a failed verifier means that the rollout is dropped."""
     match judgement:
         case Score():

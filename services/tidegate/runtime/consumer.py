@@ -32,7 +32,6 @@ class Delivery:
     __slots__ = ("_client", "_reply", "data", "headers", "subject")
 
     def __init__(self, client: Client, message: Msg) -> None:
-        """As it came."""
         self._client = client
         self._reply = message.reply
         self.data = message.data

@@ -7,7 +7,6 @@ class Drain:
     """Set once, never cleared. Loops check ``requested`` between pieces of work and wait through ``sleep``."""
 
     def __init__(self) -> None:
-        """Not requested."""
         self._event = asyncio.Event()
 
     @property

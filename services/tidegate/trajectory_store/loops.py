@@ -203,7 +203,6 @@ class ReportLoop:
     """Puts the ledger's counts on the stats board, and traces what was dropped. Waits for time."""
 
     def __init__(self, context: ServiceContext, store: Store) -> None:
-        """Nothing was told yet."""
         self._context = context
         self._store = store
         self._sampled_at_s = 0.0
@@ -283,7 +282,6 @@ class DrainLoop:
     """Ends the long polls when the service drains, so that it can stop. Waits for draining."""
 
     def __init__(self, context: ServiceContext, servicer: TrajectoryStoreServicer) -> None:
-        """Nothing happens before draining."""
         self._context = context
         self._servicer = servicer
 

@@ -41,7 +41,6 @@ class LiveFrames:
     """The frames that available and leased trajectories lie in; the bytes of others are not kept in memory."""
 
     def __init__(self) -> None:
-        """None."""
         self._locations: dict[int, Location] = {}
         self._num_live: dict[int, int] = {}
         self.num_bytes = 0
@@ -77,7 +76,6 @@ class Pool:
     """Available trajectories by group. Bounded by the residency limits: a slot is freed by a lease or a drop."""
 
     def __init__(self) -> None:
-        """Empty."""
         self._whole = WholeGroups()
         self._partial: dict[GroupId, dict[int, Candidate]] = {}
         # Of each trajectory the first member of its whole group; None while its group waits for members.
@@ -189,7 +187,6 @@ class Tally:
     """Counts by state, kept along with each transaction; ``accepted`` ones have or had a payload here."""
 
     def __init__(self) -> None:
-        """An empty ledger."""
         self.accepted = 0
         self.available = 0
         self.leased = 0

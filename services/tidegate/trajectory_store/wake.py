@@ -7,7 +7,6 @@ class Wake:
     """Wakes waiting calls after a change. Listen first, then read the state: a change in between is not missed."""
 
     def __init__(self) -> None:
-        """Nothing happened yet."""
         self._event = asyncio.Event()
 
     def listen(self) -> asyncio.Event:

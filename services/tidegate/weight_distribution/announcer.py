@@ -44,7 +44,6 @@ class Announcer:
     """Announces versions of one model. Not for concurrent calls: its owner holds a lock."""
 
     def __init__(self, bus: PolicyStream, topology: Topology, *, model: str) -> None:
-        """Nothing is read before the first call."""
         self._bus = bus
         self._stream = topology.stream("POLICY")
         self._subject = topology.policy(model)

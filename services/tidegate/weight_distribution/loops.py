@@ -21,7 +21,6 @@ class Distribution:
     """Owns the versions and their announcements; the servicer and the loop both act through it."""
 
     def __init__(self, context: ServiceContext, config: WeightDistributionConfig) -> None:
-        """Recover the versions from disk."""
         self._context = context
         self._config = config
         self.versions = VersionStore(context.data_dir / "versions", keep_versions=config.keep_versions)

@@ -32,7 +32,7 @@ def test_reward_is_the_tasks_own_without_a_table() -> None:
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
-        ({"rewards": {"taste": 1.0}}, "rewards.taste is the score of nobody"),
+        ({"rewards": {"taste": 1.0}}, "rewards.taste names no verifier"),
         ({"verifiers": {"taste": JUDGE}}, "verifiers.taste has no weight"),
         ({"verifiers": {"task": JUDGE}, "rewards": {"task": 1.0}}, "verifiers.task is taken"),
         ({"score_latency": "slow"}, "environment.score_latency"),

@@ -146,7 +146,7 @@ async def test_idle_session_is_swept_and_a_used_one_stays() -> None:
     assert await table.sessions.sweep() == 1
     assert await table.sessions.sweep() == 0
     assert [env.closed for env in table.envs] == [True, False]
-    with pytest.raises(NotFoundError, match="nobody called it for too long"):
+    with pytest.raises(NotFoundError, match="it was idle for too long"):
         await table.sessions.step(idle, action="go")
     await table.sessions.step(used, action="go")
 

@@ -16,8 +16,8 @@ from tidegate.environment.state import (
     VerifierFailed,
     answer_of,
     check_group,
+    resolve_failure,
     scored,
-    settle_failure,
 )
 from tidegate.environment.tasks.port import Problem, Score
 
@@ -106,10 +106,10 @@ def test_group_that_is_not_whole_is_refused(records: list[Trajectory], problem: 
 
 def test_failed_verifier_is_a_logged_zero_or_a_drop_as_configured() -> None:
     failed = VerifierFailed("it took 3 s")
-    zero = settle_failure(failed, on_error="zero")
+    zero = resolve_failure(failed, on_error="zero")
     assert zero == Score(0.0, {}, "verifier failed: it took 3 s")
-    assert settle_failure(failed, on_error="drop") is None
-    assert settle_failure(score(1.0), on_error="drop") == score(1.0)
+    assert resolve_failure(failed, on_error="drop") is None
+    assert resolve_failure(score(1.0), on_error="drop") == score(1.0)
 
 
 def test_scored_records_carry_reward_components_bounded_log_and_the_hop() -> None:

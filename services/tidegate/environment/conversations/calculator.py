@@ -1,4 +1,4 @@
-"""A calculator in brackets: for ``12*(3+45)-7=`` the policy asks ``[3+45]``, is told ``48``, and ends with ``569``.
+"""A calculator in brackets: for ``12*(3+45)-7=`` the policy calls ``[3+45]``, reads ``48``, and ends with ``569``.
 
 One call a turn, of whole numbers and one sign; anything that is no call is the final answer. An expression of n signs
 takes n calls and the answer, 2 to 6 turns, or fewer where the policy can do without the tool.
@@ -22,7 +22,7 @@ DRAW_SEED = 569
 SIGNS_MAX = 5
 OPERAND_MAX = 50
 VALUE_MAX = 9_999
-# Twice what any problem needs: failed calls can be asked again, and no episode goes on for ever.
+# Twice what any problem needs: failed calls can be repeated, and every episode ends.
 TURNS_MAX = 12
 # What the calls that were needed are worth without the right answer.
 STEPS_WEIGHT = 0.2
@@ -51,7 +51,7 @@ class Calculator:
         return score_of_one_turn(self.begin(problem, seed=0, tools=NO_TOOLS), completion)
 
     def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
-        """Whole episodes about ``count`` training problems: every step asked for, then the answer."""
+        """Whole episodes about ``count`` training problems: every step as a call, then the answer."""
         problems = repeated(self.problems("train", seed=seed), count=count)
         return [
             demonstrate(self.begin(problem, seed=0, tools=NO_TOOLS), reference_turns(problem))
@@ -60,10 +60,9 @@ class Calculator:
 
 
 class CalculatorEpisode:
-    """Where an episode stands: the calls answered so far."""
+    """The state of an episode: the calls answered so far."""
 
     def __init__(self, problem: Problem, *, seed: int, tools: Tools) -> None:
-        """Nothing was asked yet."""
         self._problem = problem
         self._seed = seed
         self._conditions = tools.conditions

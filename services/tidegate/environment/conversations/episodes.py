@@ -7,7 +7,7 @@ from tidegate.environment.tasks.port import Demonstration, Score
 
 
 def demonstrate(conversation: Conversation, turns: Sequence[str]) -> Demonstration:
-    """The episode in which the policy says ``turns``, each reply as the conversation gives it."""
+    """The episode in which the policy writes ``turns``, each reply as the conversation gives it."""
     replies = [conversation.reply(text) for text in turns]
     assert replies[-1].done, "a demonstration ends its episode"
     exchanges = zip([reply.observation for reply in replies], turns[1:], strict=False)

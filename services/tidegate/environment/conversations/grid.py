@@ -1,6 +1,6 @@
 """Key and door: find the key, then the door, seeing only the 3 by 3 cells around, one move a turn.
 
-An observation is three rows of the view (``*`` in the middle is the policy) and a compass: what is looked for and where
+An observation is three rows of the view (``*`` in the middle is the policy) and a compass: the goal and where
 it lies, ``k:r2d1`` for a key two to the right and one down. A turn is one of ``u``, ``d``, ``l`` and ``r``. Walls stand
 in the way of the compass now and then; an episode takes 3 to 60 turns.
 """
@@ -72,7 +72,7 @@ class KeyAndDoor:
 
 
 class GridEpisode:
-    """Where an episode stands: the cell, whether the key was found, the turns taken."""
+    """The state of an episode: the cell, whether the key was found, the turns taken."""
 
     def __init__(self, problem: Problem) -> None:
         """At the start, without the key.
@@ -115,7 +115,7 @@ def view(grid: GridMap, cell: Cell, *, has_key: bool) -> str:
     lines: list[str] = []
     for around in (-1, 0, 1):
         cells = [grid.at((row + around, column + beside)) for beside in (-1, 0, 1)]
-        # The start is floor to whoever left it, and a key that was taken is gone.
+        # The start is floor once it was left, and a key that was taken is gone.
         lines.append(
             "".join("." if place == START or (has_key and place == KEY) else place for place in cells)
         )

@@ -1,7 +1,7 @@
 """Maps of a grid with walls, a key and a door: read, drawn at random, and solved.
 
 A map is rows of characters: ``=`` wall, ``.`` floor, ``*`` the start, ``k`` the key, ``d`` the door. As one text its
-rows stand with ``/`` between them. What lies outside is wall.
+rows are separated by ``/``. What lies outside is wall.
 """
 
 import random

@@ -53,7 +53,7 @@ class GuessNumber:
 
 
 class GuessEpisode:
-    """Where an episode stands: the turns left, and the last guess."""
+    """The state of an episode: the turns left, and the last guess."""
 
     def __init__(self, problem: Problem) -> None:
         """Nothing was guessed yet.
@@ -93,7 +93,7 @@ class GuessEpisode:
 
 
 def range_of(problem: Problem) -> int:
-    """The largest number that may be meant.
+    """The largest number that may be the secret.
 
     Raises:
         RecordError: the prompt names none, or the answer is no number in the range.

@@ -1,8 +1,8 @@
-"""What a conversation is: an episode of several turns about one problem, whose replies stand between the turns.
+"""What a conversation is: an episode of several turns about one problem, with replies in between.
 
-An episode is a function of the problem, the seed and the texts of the turns, so a session that was lost is made again
-by replaying them. A conversation whose tools may answer otherwise says so (``deterministic``); its verifier log then
-tells of a replay.
+An episode is a function of the problem, the seed and the texts of the turns, so a lost session is opened again by
+replaying them. A conversation whose tools may answer otherwise declares it (``deterministic``); its verifier log then
+records a replay.
 """
 
 from typing import Protocol
@@ -50,7 +50,7 @@ class Conversation(Protocol):
         ...
 
     def reply(self, text: str) -> ConversationTurn:
-        """What follows on a turn. Total until it is done: any text has an answer, and is never asked for after it."""
+        """What follows on a turn. Total until the episode is done: any text has an answer."""
         ...
 
 
@@ -67,6 +67,6 @@ class ConversationTask(TextTask, Protocol):
 
         Raises:
             RecordError: the problem is none of this task's.
-            TidegateError: what its tools need is not to be had.
+            TidegateError: what its tools need is not available.
         """
         ...

@@ -48,7 +48,7 @@ class PythonTool:
 
     @property
     def deterministic(self) -> bool:
-        """Programs may look at the clock, and time limits depend on the machine."""
+        """Programs may read the clock, and time limits depend on the machine."""
         return False
 
     def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
@@ -75,7 +75,7 @@ class PythonTool:
 
 
 class PythonEpisode:
-    """Where an episode stands: the turns taken, and whether a program ran."""
+    """The state of an episode: the turns taken, and whether a program ran."""
 
     def __init__(self, problem: Problem, *, seed: int, tools: Tools) -> None:
         """Nothing ran yet.
@@ -124,10 +124,10 @@ class PythonEpisode:
         except RecordError as error:
             return ToolUse("python", program, str(error))
         self._ran = self._ran or result.ok
-        return ToolUse("python", program, told(result))
+        return ToolUse("python", program, report_of(result))
 
 
-def told(result: SandboxResult) -> str:
+def report_of(result: SandboxResult) -> str:
     """What the policy reads of a run: the output, the end of the errors, the limit that ended it."""
     parts = [result.stdout.strip()[:OUTPUT_CHARS_MAX]]
     if not result.ok:

@@ -8,7 +8,6 @@ class SingleTurn:
     """The episode: the prompt, a completion, its score."""
 
     def __init__(self, task: TextTask, problem: Problem) -> None:
-        """Nothing was answered yet."""
         self._task = task
         self._problem = problem
 

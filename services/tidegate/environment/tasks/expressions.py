@@ -43,7 +43,7 @@ def evaluate(text: str) -> Evaluated:
 
 
 class _Reader:
-    """Where the reading stands."""
+    """The position of the parser."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -2,7 +2,7 @@
 
 A problem is a topic and one to three rules that can be kept together: a shape (how many words, lines, sentences) and
 what the letters and words must be. Its ``answer`` holds the rules as JSON. What is written about the topic does not
-matter: a judge can be asked for that.
+matter: a judge can score that.
 """
 
 import random
@@ -54,7 +54,7 @@ class FormatFollowing:
         )
 
     def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
-        """A text that keeps the rules of each of ``count`` training problems; it says nothing of their topics."""
+        """A text that keeps the rules of each of ``count`` training problems; it does not treat their topics."""
         problems = repeated(self.problems("train", seed=seed), count=count)
         return [Demonstration(prompt=problem.prompt, completion=obedient(problem)) for problem in problems]
 

@@ -29,13 +29,13 @@ def words_of(text: str) -> list[str]:
 
 
 def holds(rule: FormatRule, text: str) -> bool:
-    """Whether a text keeps a rule; a kind that nobody wrote is kept by none."""
+    """Whether a text keeps a rule; an unknown kind is kept by none."""
     kind = KINDS.get(rule.kind)
     return kind is not None and bool(words_of(text)) and kind[1](rule, text)
 
 
 def sentence(rule: FormatRule) -> str:
-    """The rule as it stands in a prompt."""
+    """The rule as text of a prompt."""
     return KINDS[rule.kind][0].format(
         count=rule.count,
         word=rule.words[0] if rule.words else "",

@@ -21,7 +21,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """A verifier's verdict: the reward, what it is made of, and one line for people."""
+    """A verifier's verdict: the reward, what it is made of, and one line of text."""
 
     reward: float
     components: dict[str, float]
@@ -59,7 +59,7 @@ class TextTask(Protocol):
 def dataset_rows(
     task: TextTask, *, seed: int, num_demonstrations: int, bins: Sequence[str] = ()
 ) -> dict[str, list[dict[str, Any]]]:
-    """What a run reads of a task, by file name: rows to be written as JSON lines by whoever prepares the run folder.
+    """What a run reads of a task, by file name: rows to be written as JSON lines by the preparation of the run folder.
 
     ``bins``: only problems of these curriculum bins, and what demonstrations there are of them; none means all.
 

@@ -33,7 +33,7 @@ def split_of(problems: Iterable[Problem], split: Split, *, seed: int) -> Sequenc
 
 
 def right_answers(problems: Sequence[Problem], *, count: int) -> list[Demonstration]:
-    """``count`` demonstrations that say what the problem's own answer is."""
+    """``count`` demonstrations that give the problem's own answer."""
     return [
         Demonstration(prompt=problem.prompt, completion=problem.answer)
         for problem in repeated(problems, count=count)

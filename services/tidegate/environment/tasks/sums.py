@@ -1,4 +1,4 @@
-"""Sums as a small chat model says them: "What is 23 + 31?" is answered "23 + 31 = 54".
+"""Sums in the words of a small chat model: "What is 23 + 31?" is answered "23 + 31 = 54".
 
 The prompt is a JSON list of chat messages, with two turns that show the form: without them SmolLM2-135M runs on, and an
 exact match scores 0 on everything. With them it solves a third of the problems before any training.

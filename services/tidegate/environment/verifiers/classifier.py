@@ -1,6 +1,6 @@
 """A reward model in a child process: the worker's side of ``classifier_child``.
 
-One text is scored at a time; a child that died, overran its deadline or lost its thread is begun anew with the next.
+One text is scored at a time; a child that died, overran its deadline or lost its thread is restarted with the next.
 """
 
 import asyncio
@@ -29,7 +29,6 @@ class Classifier:
     """Fulfils ``port.Verifier``."""
 
     def __init__(self, settings: ClassifierSettings) -> None:
-        """Nothing runs yet."""
         self._settings = settings
         self._turn = asyncio.Lock()
         self._child: Process | None = None
@@ -48,7 +47,7 @@ class Classifier:
         """The label's probability or logit; the component ``logit`` is the latter.
 
         Raises:
-            DeadlineError: no answer within ``deadline_s``; the child is begun anew.
+            DeadlineError: no answer within ``deadline_s``; the child is restarted.
             UnavailableError: the child died.
             RecordError: the model cannot score this text.
         """
@@ -138,7 +137,7 @@ async def _line(child: Process, *, deadline_s: float) -> dict[str, Any]:
     except TimeoutError as error:
         raise DeadlineError(f"The classifier did not answer within {deadline_s:g} s") from error
     except (msgspec.DecodeError, ValueError) as error:
-        raise UnavailableError("The classifier's process ended", fix="ask again: it is begun anew") from error
+        raise UnavailableError("The classifier's process ended", fix="ask again: it is restarted") from error
 
 
 def score_of(logits: Mapping[str, float], label: str, output: Literal["probability", "logit"]) -> float:

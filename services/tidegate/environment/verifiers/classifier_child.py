@@ -1,4 +1,4 @@
-"""The child process of a classifier: the only code of this room that loads torch, by way of transformers.
+"""The child process of a classifier: the only code of this package that loads torch, by way of transformers.
 
 Usage: ``python -m tidegate.environment.verifiers.classifier_child FOLDER``. It writes ``{"ready": true, "labels":
 [...]}`` or ``{"failed": "why"}``, then for each line ``{"text": ...}`` a line ``{"logits": {label: number}}`` or
@@ -21,7 +21,7 @@ def main() -> int:
         classify, labels = load(sys.argv[1])
     except (
         Exception
-    ) as error:  # whatever a foreign folder or library raises is told to the worker, which says it
+    ) as error:  # whatever a foreign folder or library raises is reported to the worker, which raises it
         tell(answers, {"failed": repr(error)})
         return 1
     tell(answers, {"ready": True, "labels": labels})

@@ -1,4 +1,4 @@
-"""A judge: a model behind an OpenAI-style API, asked to grade a completion."""
+"""A judge: a model behind an OpenAI-style API, which grades a completion."""
 
 import asyncio
 import math
@@ -33,7 +33,7 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 class JudgeVerifier:
-    """Fulfils ``port.Verifier``. At most ``max_concurrent`` requests are under way; one that ends frees its place."""
+    """A ``port.Verifier``. At most ``max_concurrent`` requests are in flight; one that ends frees its slot."""
 
     def __init__(self, settings: JudgeSettings, *, api_key: str = "") -> None:
         """``api_key`` is sent as a bearer token and written nowhere."""
@@ -43,7 +43,7 @@ class JudgeVerifier:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Open the client; whether the judge is there shows when it is first asked."""
+        """Open the client; the first request shows whether the judge is there."""
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._settings.deadline_s), headers=self._headers
         )
@@ -53,10 +53,10 @@ class JudgeVerifier:
 
         Raises:
             DeadlineError: no answer within ``deadline_s``.
-            VerifierBusyError: it asks to be asked later (429).
+            VerifierBusyError: it asks for a later request (429).
             UnavailableError: it cannot be reached, or failed (408, 5xx).
             RecordError: it answered without a grade on its scale.
-            TidegateError: it refuses to be asked like this.
+            TidegateError: it refuses the request.
         """
         async with self._places:
             text = await self._asked(filled(self._settings.rubric, problem, completion))
@@ -117,7 +117,7 @@ def _check_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
     if status == 408 or status >= 500:
         raise UnavailableError(f"The judge failed with status {status}", why=said)
     raise TidegateError(
-        f"The judge refuses with status {status}", why=said, fix="look at its base_url, model and api_key_env"
+        f"The judge refuses with status {status}", why=said, fix="check its base_url, model and api_key_env"
     )
 
 
@@ -139,7 +139,7 @@ def graded(text: str, settings: JudgeSettings) -> float:
         raise RecordError(
             f"The judge gave no grade from {settings.lowest:g} to {settings.highest:g}",
             why=f"it answered {text.strip()[-LOG_CHARS_MAX:]!r}",
-            fix="make the rubric say how to end, or give it more max_tokens",
+            fix="let the rubric define how to end, or give it more max_tokens",
         )
     return grade
 

@@ -1,4 +1,4 @@
-"""What a verifier beside a task's own is: it is asked about one completion at a time, and may be away."""
+"""The port of verifiers beside a task's own: one completion a call; a verifier may be away."""
 
 from typing import Protocol
 
@@ -7,10 +7,10 @@ from tidegate.environment.tasks.port import Problem, Score
 
 
 class VerifierBusyError(BackpressureError):
-    """A verifier asks to be asked later, ``retry_after_s`` from now; 0 leaves the moment to the caller."""
+    """A verifier asks for a later request, ``retry_after_s`` from now; 0 leaves the moment to the caller."""
 
     def __init__(self, what: str, *, retry_after_s: float) -> None:
-        """``what``: who is busy."""
+        """``what``: the verifier that is busy."""
         super().__init__(what, fix="ask again later, or lower max_concurrent")
         self.retry_after_s = retry_after_s
 
@@ -35,5 +35,5 @@ class Verifier(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what is held; nothing is asked any more."""
+        """Release what is held; no request follows."""
         ...

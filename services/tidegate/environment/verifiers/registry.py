@@ -1,4 +1,4 @@
-"""Verifiers from their sections of the run file; what they need is imported when one is asked for."""
+"""Verifiers from their sections of the run file; what they need is imported when one is opened."""
 
 from collections.abc import Mapping
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.environment.conversations.test_conversations import FakeSandbox
 from tidegate.core.errors import RecordError, UnavailableError
-from tidegate.environment.conversations.python_tool import KINDS, TURNS_MAX, PythonTool, told
+from tidegate.environment.conversations.python_tool import KINDS, TURNS_MAX, PythonTool, report_of
 from tidegate.environment.conversations.tools import NO_TOOLS, Conditions, Tools
 from tidegate.environment.sandbox.port import IsolationUnavailableError, SandboxLimits, SandboxResult
 from tidegate.environment.session_envs import make_session_env
@@ -112,12 +112,14 @@ def test_injected_failure_runs_nothing() -> None:
     ],
 )
 def test_runs_are_told_in_few_words(run: SandboxResult, said: str) -> None:
-    assert told(run) == said
+    assert report_of(run) == said
 
 
 def test_long_output_is_cut() -> None:
-    assert len(told(result(stdout="x" * 10_000))) == 1_000
-    assert told(result(exit_status=1, stderr="x" * 10_000 + "NameError")).endswith("NameError\nexit status 1")
+    assert len(report_of(result(stdout="x" * 10_000))) == 1_000
+    assert report_of(result(exit_status=1, stderr="x" * 10_000 + "NameError")).endswith(
+        "NameError\nexit status 1"
+    )
 
 
 def test_reference_programs_print_the_answers() -> None:

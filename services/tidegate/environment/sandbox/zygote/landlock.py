@@ -1,6 +1,6 @@
 """The second wall on files: Landlock, where the kernel has it (landlock(7)).
 
-The mount namespace holds nothing to write but scratch already; this says the same once more by other means, and
+The mount namespace holds nothing to write but scratch already; this enforces the same once more by other means, and
 forbids TCP, abstract unix sockets of others and signals to others where the kernel's version knows how.
 """
 

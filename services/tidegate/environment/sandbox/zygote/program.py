@@ -47,7 +47,7 @@ def run(code: bytes) -> NoReturn:
         status = _status(ended)
     except (
         BaseException
-    ) as error:  # the program's own: it is told to the program's stderr, as an interpreter does
+    ) as error:  # the program's own: it goes to the program's stderr, as an interpreter does
         sys.excepthook(type(error), error, error.__traceback__)
         status = 1
     _wind_up()
