@@ -33,18 +33,18 @@ def main() -> int:
     left_over = sorted(present.keys() - wanted.keys())
     if check:
         for name in (*changed, *left_over):
-            say(
+            report(
                 f"services/tidegate/v1/{name} is not what protos/ generates: run `make generate` and commit it."
             )
         if not changed and not left_over:
-            say(f"{len(wanted)} generated files match protos/.")
+            report(f"{len(wanted)} generated files match protos/.")
         return 1 if changed or left_over else 0
     TARGET.mkdir(parents=True, exist_ok=True)
     for name in changed:
         (TARGET / name).write_bytes(wanted[name])
     for name in left_over:
         (TARGET / name).unlink()
-    say(f"{len(changed)} files written, {len(left_over)} removed, {len(wanted) - len(changed)} unchanged.")
+    report(f"{len(changed)} files written, {len(left_over)} removed, {len(wanted) - len(changed)} unchanged.")
     return 0
 
 
@@ -79,7 +79,7 @@ def generate() -> dict[str, bytes]:
     return {"__init__.py": INIT.encode(), **files}
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     """Print one line of progress."""
     sys.stdout.write(f"{line}\n")
 

@@ -80,23 +80,23 @@ def install(layer: str) -> int:
     stamp = read_stamp()
     if stamp[:1] == ["dev"]:
         layer = "dev"  # installed test tools are updated, not removed
-    say(f"installing into .venv {LAYERS[layer]}.")
-    say(
+    report(f"installing into .venv {LAYERS[layer]}.")
+    report(
         "nearly all of that is torch with its CUDA libraries: a minute on a fast network, five at 100 Mbit/s;"
     )
-    say("a later install takes seconds, from uv's cache.")
+    report("a later install takes seconds, from uv's cache.")
     steps = plan_steps(layer, from_nothing=not stamp)
     if stamp:
         STAMP.unlink()
     for index, (what, command) in enumerate(steps, start=1):
-        say(f"[{index}/{len(steps)}] {what}")
+        report(f"[{index}/{len(steps)}] {what}")
         if run_step(command) != 0:
             return fail(
                 f"Step {index} of the install failed for the reason above, often the network or a full disk: "
                 "put it right and run make again; what was downloaded is kept."
             )
     STAMP.write_text(f"{layer} {fingerprint(layer)} {ROOT}\n", encoding="utf-8")
-    say(f"installed in {time.monotonic() - started_s:.0f} s.")
+    report(f"installed in {time.monotonic() - started_s:.0f} s.")
     return 0
 
 
@@ -170,7 +170,7 @@ def one_install_at_a_time() -> Generator[None, None, None]:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another install into this checkout is running: waiting for it to end.")
+            report("another install into this checkout is running: waiting for it to end.")
             fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
@@ -182,7 +182,7 @@ def version_text() -> str:
     return ".".join(str(part) for part in sys.version_info[:3])
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     """Print one line of progress to standard error; standard output is for the command that runs afterwards."""
     sys.stderr.write(f"tidegate: {line}\n")
     sys.stderr.flush()
@@ -190,7 +190,7 @@ def say(line: str) -> None:
 
 def fail(sentence: str) -> int:
     """Print why the install cannot continue; returns its exit code."""
-    say(sentence)
+    report(sentence)
     return 1
 
 

@@ -44,11 +44,11 @@ async def run_all(targets: Sequence[str], *, stream: str) -> int:
     for running in asyncio.as_completed([run(target, streams=target == stream) for target in targets]):
         finished = await running
         outcome = "passed" if finished.exit_code == 0 else "FAILED"
-        say(f"{finished.output}== {finished.target}: {outcome} in {finished.seconds:.0f} s\n")
+        report(f"{finished.output}== {finished.target}: {outcome} in {finished.seconds:.0f} s\n")
         if finished.exit_code != 0:
             failed.append(finished.target)
     verdict = f"FAILED: {', '.join(failed)}" if failed else f"all passed: {', '.join(targets)}"
-    say(f"\n== {verdict} ({time.monotonic() - started_s:.0f} s)\n")
+    report(f"\n== {verdict} ({time.monotonic() - started_s:.0f} s)\n")
     return 1 if failed else 0
 
 
@@ -72,7 +72,7 @@ async def run(target: str, *, streams: bool) -> Finished:
     return Finished(target, process.returncode or 0, time.monotonic() - started_s, text)
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Print at once, whole."""
     sys.stdout.write(text)
     sys.stdout.flush()

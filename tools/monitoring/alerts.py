@@ -215,7 +215,8 @@ def other_alerts(period: Period) -> list[Alert]:
             name="TidegateRedelivery",
             severity="ticket",
             expr=f"max by ({RUN}, {stream}, {consumer}) ({metric(names.METRIC_CONSUMER_REDELIVERED)}) > 0",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: {{{{ $labels.{consumer} }}}} receives the same messages repeatedly",
+            summary=f"Run {{{{ $labels.{RUN} }}}}: consumer {{{{ $labels.{consumer} }}}} receives the same messages"
+            " repeatedly",
             meaning="A message is redelivered when its consumer died or exceeded its acknowledgement"
             " deadline. Once after a crash is normal; repeatedly, either a message crashes its"
             " consumers, or the consumers are too slow.",

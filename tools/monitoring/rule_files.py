@@ -65,7 +65,12 @@ def _index(alerts: list[Alert]) -> str:
     for alert in alerts:
         severities.setdefault(alert.name, []).append(alert.severity)
     # Without the run and the labels that only a firing alert has.
-    meanings = {alert.name: re.sub(r"^Run .*?: |{{.*?}} ?", "", alert.summary) for alert in alerts}
+    meanings = {
+        alert.name: re.sub(
+            r"^Run .*?: |{{.*?}} ?", "", re.sub(r"\b(stream|consumer) {{", r"a \1 {{", alert.summary)
+        )
+        for alert in alerts
+    }
     rows = [
         f"| [{name}]({name}.md) | {', '.join(found)} | {meanings[name]} |"
         for name, found in severities.items()

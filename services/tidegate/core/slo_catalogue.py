@@ -112,15 +112,15 @@ def declared(config: SlosConfig, *, max_lag: int, max_age_s: float) -> dict[str,
 # What to do about each, in a sentence; the cause that a breach recorded decides which part of it applies.
 REMEDIES: dict[str, str] = {
     "lag_p95": "lower staleness.max_lag, or let response.goodput choose it",
-    "lag_max": "stop the run and keep its folder: a bound that nothing may pass was passed",
+    "lag_max": "stop the run and keep its folder: exceeding the hard bound is a defect",
     "age_p95": "shorten rollouts (long_tail.cap_quantile, long_tail.policy: cut), or lower max_running",
-    "waste_ratio": "wait for slow rollouts (staleness.pacing: true), widen max_lag or max_age_s, or cut earlier what"
-    " cannot end in time (long_tail.policy: cut)",
-    "learner_idle_ratio": "add actors, or widen max_lag; the bottleneck above decides which",
+    "waste_ratio": "wait for slow rollouts (staleness.pacing: true), widen max_lag or max_age_s, or abort rollouts"
+    " earlier that cannot finish in time (long_tail.policy: cut)",
+    "learner_idle_ratio": "add actors, or widen max_lag, according to the bottleneck",
     "actor_idle_ratio": "run fewer actors, or give the learner more compute",
     "version_propagation_s": "check the network and CPU between weight_distribution and the actors farthest behind",
-    "clipped_fraction": "lower max_lag or the learning rate: the policy leaves its data faster than it is made",
-    "effective_sample_size": "lower max_lag or the learning rate, or switch response.graded on",
-    "bin_drift": "wait for slow work instead of dropping it (staleness.pacing: true), or widen max_lag or max_age_s",
-    "length_drift": "wait for long work instead of dropping it (staleness.pacing: true), or widen max_lag or max_age_s",
+    "clipped_fraction": "lower max_lag or the learning rate: the policy diverges from its data too fast",
+    "effective_sample_size": "lower max_lag or the learning rate, or enable response.graded",
+    "bin_drift": "wait for slow rollouts (staleness.pacing: true), or widen max_lag or max_age_s",
+    "length_drift": "wait for long rollouts (staleness.pacing: true), or widen max_lag or max_age_s",
 }

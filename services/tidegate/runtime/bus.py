@@ -122,7 +122,7 @@ class Bus:
             """The client retries by itself; each caller sees its own failure."""
 
         client = Client()
-        # Seconds; the library's annotation says int and its code waits for any number.
+        # Seconds; the library annotates int, and its code accepts any number.
         reconnect_wait = cast("int", 0.1 + 0.1 * random.random())
         try:
             # The client retries by itself without end; this adds a deadline.
@@ -132,7 +132,7 @@ class Bus:
                     token=token or None,
                     user=user or None,
                     password=password or None,
-                    # A user hears answers to itself alone: permissions name its own inbox.
+                    # A user receives only its own answers: permissions name its own inbox.
                     inbox_prefix=f"_INBOX_{user}" if user else "_INBOX",
                     name=name,
                     max_reconnect_attempts=-1,

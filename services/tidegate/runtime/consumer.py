@@ -41,14 +41,14 @@ class Delivery:
     @property
     def num_delivered(self) -> int:
         """Number of deliveries, including this one."""
-        return self._told(0)
+        return self._token(0)
 
     @property
     def sequence(self) -> int:
         """Its sequence number in the stream."""
-        return self._told(1)
+        return self._token(1)
 
-    def _told(self, position: int) -> int:
+    def _token(self, position: int) -> int:
         """The delivery's metadata, from the ack subject.
 
         Its tokens from the end are: pending, timestamp, consumer sequence, stream sequence, deliveries.

@@ -34,7 +34,7 @@ HEADER_SOURCE = "Tidegate-Source"
 # Set when the body is a PayloadReference and not a frame.
 HEADER_REFERENCE = "Tidegate-Reference"
 # Ids in a message, comma-joined: readable without decoding, so that a body that cannot be decoded can still
-# be settled in the ledger.
+# be recorded as dropped in the ledger.
 HEADER_TRAJECTORY_IDS = "Tidegate-Trajectories"
 
 RUN_ID_PATTERN = re.compile(r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")
