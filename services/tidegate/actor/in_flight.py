@@ -33,7 +33,7 @@ class InFlightTasks:
     """Tasks by where they are: waiting, running, or finished and on their way out."""
 
     def __init__(self, *, capacity: int, finished_max: int) -> None:
-        """``capacity`` tasks wait or run, ``finished_max`` are on their way out."""
+        """``capacity`` tasks wait or run, ``finished_max`` wait to be published."""
         self.wakeup = asyncio.Event()
         self.waiting: list[LeasedTask] = []
         self.running: list[LeasedTask] = []

@@ -87,7 +87,6 @@ class WorkLoops:
         holder: PolicyHolder,
         evaluator: Evaluator,
     ) -> None:
-        """Nothing runs yet."""
         self._context = context
         self._config = config
         self._in_flight = in_flight
@@ -149,7 +148,7 @@ class WorkLoops:
             try:
                 await context.bus.quarantine(context.service, delivery.data, reason=str(error), headers=kept)
             except TidegateError:
-                await delivery.nak(self._config.retry_delay_s)  # it cannot be kept now: see it again later
+                await delivery.nak(self._config.retry_delay_s)  # it cannot be quarantined now: retry later
             else:
                 await delivery.term()
             return
@@ -183,7 +182,7 @@ class WorkLoops:
             self._runner.stop()
             self._runner.close()
             for leased in list(self._in_flight.waiting):
-                await self._hand_back(leased, delay_s=0.0)
+                await self._release(leased, delay_s=0.0)
         for _ in range(self._config.max_unacked_publishes):
             await self._in_flight.finished.put(None)
 
@@ -249,7 +248,7 @@ class WorkLoops:
                     self._context.log.warning(
                         "task_refused", task_id=leased.task.task_id, error=str(result.error)
                     )
-                    await self._hand_back(leased, delay_s=self._config.retry_delay_s)
+                    await self._release(leased, delay_s=self._config.retry_delay_s)
                     continue
                 made_at_s = clock.monotonic_s()
                 await in_flight.finished.put(Finished(leased, result))
@@ -257,7 +256,7 @@ class WorkLoops:
                 stats.add(statistics.WAIT_PUBLISH_S, waited_s / self._runner.flows_max)
         for leased in left.values():
             in_flight.stop_running(leased)
-            await self._hand_back(leased, delay_s=0.0)
+            await self._release(leased, delay_s=0.0)
 
     async def _evaluate(self, leased: LeasedTask) -> None:
         stats, clock = self._context.stats, self._context.clock
@@ -270,14 +269,14 @@ class WorkLoops:
             stats.add(statistics.EVALUATIONS_FAILED)
             self._context.log.warning("evaluation_failed", task_id=leased.task.task_id, error=str(error))
             self._in_flight.stop_running(leased)
-            await self._hand_back(leased, delay_s=self._config.retry_delay_s)
+            await self._release(leased, delay_s=self._config.retry_delay_s)
             return
         stats.add(statistics.EVALUATION_S, clock.monotonic_s() - started_at_s)
         self._in_flight.stop_running(leased)
         await leased.delivery.ack()
         self._in_flight.answered(leased)
 
-    async def _hand_back(self, leased: LeasedTask, *, delay_s: float) -> None:
+    async def _release(self, leased: LeasedTask, *, delay_s: float) -> None:
         self._context.stats.add(statistics.TASKS_RELEASED)
         await leased.delivery.nak(delay_s)
         self._in_flight.answered(leased)

@@ -73,8 +73,10 @@ class Publisher:
         while (finished := await self._in_flight.finished.get()) is not None:
             leased = finished.leased
             try:
-                done = await self._tell(finished)
-            except TidegateError as error:  # nothing that waiting would change: this rollout cannot be told
+                done = await self._finish(finished)
+            except (
+                TidegateError
+            ) as error:  # nothing that waiting would change: this rollout cannot be published
                 context.stats.add(statistics.TASKS_FAILED)
                 context.log.warning("rollout_not_published", task_id=leased.task.task_id, error=str(error))
                 done = False
@@ -86,7 +88,7 @@ class Publisher:
                 await leased.delivery.nak(self._retry_delay_s)
             self._in_flight.answered(leased)
 
-    async def _tell(self, finished: Finished) -> bool:
+    async def _finish(self, finished: Finished) -> bool:
         """Publish rollouts, or report a dropped task; False when another actor has to run it."""
         leased, result, stats = finished.leased, finished.result, self._context.stats
         if isinstance(result, DroppedTask):

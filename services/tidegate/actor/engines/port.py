@@ -89,7 +89,6 @@ class EngineSteering:
     )
 
     def __init__(self) -> None:
-        """No policy yet."""
         self.newest: PolicySnapshot | None = None
         self.stop = False
         self.cut: frozenset[TaskId] = frozenset()

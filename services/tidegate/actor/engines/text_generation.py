@@ -31,7 +31,6 @@ class TextGenerationEngine:
     """Runs ``group`` tasks, and answers the prompts of evaluations."""
 
     def __init__(self, setting: EngineSetting, steering: EngineSteering, clock: Clock) -> None:
-        """The model stays without a policy until the first one is offered."""
         torch.set_num_threads(setting.threads)
         policy = setting.policy
         self._spec = CharLmSpec(

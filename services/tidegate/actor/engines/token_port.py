@@ -31,7 +31,6 @@ class Written:
     __slots__ = ("_marks", "logprobs", "tokens")
 
     def __init__(self) -> None:
-        """Nothing is written yet."""
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self._marks: list[tuple[int, PolicyVersion]] = []

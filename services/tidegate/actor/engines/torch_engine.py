@@ -174,13 +174,13 @@ class TorchEngine:
             )
         call = _EngineCall(request, written, asyncio.get_running_loop().create_future())
         self._calls.add(call)
-        self._tell(call)
+        self._enqueue(call)
         try:
             return await call.future
         finally:
             self._calls.discard(call)
             if call.future.cancelled():
-                self._tell(call)
+                self._enqueue(call)
 
     async def close(self) -> None:
         """Let the thread end after its step; nothing but memory is held."""
@@ -190,7 +190,7 @@ class TorchEngine:
 
     # -- in the event loop -----------------------------------------------------------------------------------------
 
-    def _tell(self, call: _EngineCall) -> None:
+    def _enqueue(self, call: _EngineCall) -> None:
         self._inbox.append(call)
         self._wake.set()
 
@@ -218,7 +218,7 @@ class TorchEngine:
         torch.set_num_threads(self._threads)  # of the operations that this thread starts
         while not (self._steering.stop or self._closing):
             self._wake.clear()
-            self._take()
+            self._process_inbox()
             version = self._serve_newest()
             if version is None or not self._batch.num_rows:
                 self._wake.wait(IDLE_WAIT_S)
@@ -230,7 +230,7 @@ class TorchEngine:
                     del self._calls_of_rows[row]
                 loop.call_soon_threadsafe(self._deliver, calls, stepped, version)
 
-    def _take(self) -> None:
+    def _process_inbox(self) -> None:
         """Start new calls, and stop cancelled ones."""
         while self._inbox:
             call = self._inbox.popleft()

@@ -67,7 +67,7 @@ class Caller:
             given = self._format.opening(messages, tools)
         else:
             ended = parent.tokens[-1] in self._engine.tokenizer.stop_ids
-            given = self._format.going_on(messages, tools, num_known=num_known, ended=ended)
+            given = self._format.continuation(messages, tools, num_known=num_known, ended=ended)
 
         def ends_with(reply: Reply) -> bytes:
             return ChatMessage("assistant", reply.content, reply.calls).digest(digests[-1])
@@ -87,7 +87,7 @@ class Caller:
         if not isinstance(prompt, str):
             raise RefusedCallError("prompt is no text", param="prompt", fix="send one string")
         parent, num_known = episode.recorder.extended_by_text(prompt)
-        read = self._format.opening_text if parent is None else self._format.going_on_text
+        read = self._format.opening_text if parent is None else self._format.continuation_text
 
         def ends_with(reply: Reply) -> str:
             return prompt + reply.content

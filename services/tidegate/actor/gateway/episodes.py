@@ -140,7 +140,6 @@ class EpisodeTable:
     """The open episodes, by id, and those that wait for an agent to come for them."""
 
     def __init__(self, config: GatewayConfig, clock: Clock) -> None:
-        """Nothing is open."""
         self._config = config
         self._clock = clock
         self._episodes: dict[str, AgentEpisode] = {}

@@ -51,7 +51,7 @@ class ChatFormat(Protocol):
         """The context of a conversation of which nothing is recorded; never empty."""
         ...
 
-    def going_on(
+    def continuation(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, num_known: int, ended: bool
     ) -> list[int]:
         """What follows the recorded reply ``messages[num_known - 1]`` before the model's next turn.
@@ -64,7 +64,7 @@ class ChatFormat(Protocol):
         """The context of a plain prompt; never empty."""
         ...
 
-    def going_on_text(self, text: str) -> list[int]:
+    def continuation_text(self, text: str) -> list[int]:
         """What follows a recorded completion in a plain prompt."""
         ...
 
@@ -90,7 +90,7 @@ class TemplateFormat:
         """The template's text, tokenised."""
         return self._tokenizer.encode_text(self._text(messages, tools))
 
-    def going_on(
+    def continuation(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, num_known: int, ended: bool
     ) -> list[int]:
         """The template's text behind the reply, tokenised; its end of turn only where the reply has none."""
@@ -119,7 +119,7 @@ class TemplateFormat:
         """The prompt verbatim, without the template."""
         return _not_empty(self._tokenizer.encode_text(prompt))
 
-    def going_on_text(self, text: str) -> list[int]:
+    def continuation_text(self, text: str) -> list[int]:
         """The text verbatim."""
         return self._tokenizer.encode_text(text)
 
@@ -148,7 +148,7 @@ class PlainFormat:
         shown = described(messages, tools) if self._style == "hermes" else messages
         return _not_empty(self._tokenizer.encode_prompt(_lines(shown, self._style)))
 
-    def going_on(
+    def continuation(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, num_known: int, ended: bool
     ) -> list[int]:
         """The texts behind the reply."""
@@ -158,7 +158,7 @@ class PlainFormat:
         """The prompt as the tokenizer reads prompts."""
         return _not_empty(self._tokenizer.encode_prompt(prompt))
 
-    def going_on_text(self, text: str) -> list[int]:
+    def continuation_text(self, text: str) -> list[int]:
         """The text as the tokenizer reads replies."""
         return self._tokenizer.encode_reply(text)
 

@@ -30,7 +30,6 @@ class EpisodeJudge:
     """Makes samples of episodes; asks the environment where the run file demands it."""
 
     def __init__(self, context: ServiceContext, config: GatewayConfig, tokenizer: Tokenizer) -> None:
-        """Nothing is asked yet."""
         self._context = context
         self._config = config
         self._tokenizer = tokenizer

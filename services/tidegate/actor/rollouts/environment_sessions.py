@@ -63,7 +63,7 @@ class ReplayDiffersError(RecordError):
 
 
 class EpisodeSessions:
-    """The workers of a run, taken in turn. Holds nothing; a session belongs to who opened it."""
+    """The workers of a run, taken in turn. Holds nothing; a session belongs to its opener."""
 
     def __init__(self, context: ServiceContext, workers: Sequence[SessionWorker]) -> None:
         """``workers``: at least one."""
@@ -130,7 +130,7 @@ class EpisodeSession:
     def __init__(
         self, sessions: EpisodeSessions, task: Task, *, turns: Sequence[str], last: str | None
     ) -> None:
-        """``EpisodeSessions.session`` is the way in."""
+        """Opened by ``EpisodeSessions.session``."""
         self._sessions = sessions
         self._task = task
         self._turns = list(turns)

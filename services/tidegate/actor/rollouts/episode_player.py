@@ -38,7 +38,7 @@ class EpisodePlayer:
         sessions: EpisodeSessions | None,
         time_accounts: TimeAccounts,
     ) -> None:
-        """``sessions``: None where an episode is one completion, scored by somebody else."""
+        """``sessions``: None where an episode is one completion, scored by an environment worker."""
         self._context = context
         self._engine = engine
         self._steering = steering

@@ -14,7 +14,7 @@ class PolicyHolder:
     """The newest policy this actor may serve, and the lineage tree that came with it."""
 
     def __init__(self, steering: EngineSteering, wakeup: asyncio.Event) -> None:
-        """``steering`` shows the engine what was offered; ``wakeup`` is rung for who waits for a policy."""
+        """``steering`` shows the engine what was offered; ``wakeup`` is set when a policy arrives."""
         self._steering = steering
         self._wakeup = wakeup
         self.tree = LineageTree()
@@ -40,7 +40,7 @@ class PolicyHolder:
 
     @contextmanager
     def hold(self) -> Generator[None]:
-        """Inside of it the policy stays what it is: what is to be of one version is made here. Keep it short."""
+        """Keep the policy unchanged inside of the context, so that one version generates all of it. Keep it short."""
         self._num_holds += 1
         try:
             yield

@@ -24,7 +24,6 @@ class Predictions:
     """
 
     def __init__(self, config: LongTailConfig) -> None:
-        """Nothing is known yet."""
         self._config = config
         self._tokens = LengthPredictor(half_life=config.half_life)
         self._seconds = LengthPredictor(half_life=config.half_life)

@@ -32,7 +32,6 @@ class ProgressKeeper:
     """Bounded by the tasks that run. One write at a time."""
 
     def __init__(self, context: ServiceContext, *, period_s: float) -> None:
-        """Nothing is kept yet."""
         self._context = context
         self._period_s = period_s
         self._stream = context.topology.stream("PROGRESS")

@@ -14,7 +14,6 @@ class TimeAccounts:
     """
 
     def __init__(self, context: ServiceContext) -> None:
-        """Nothing runs."""
         self._context = context
         self._num_writing = 0
         self._num_answering = 0

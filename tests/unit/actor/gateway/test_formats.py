@@ -43,10 +43,14 @@ def test_recorded_reply_and_what_follows_are_the_conversation_encoded_at_once(
     assert isinstance(chat, TemplateFormat)
     said = [HELLO, ChatMessage("assistant", "good day"), ChatMessage("user", "how is it?")]
     reply = [*real.encode_text("good day"), *real.encode_text("<|im_end|>")]
-    piece_by_piece = [*chat.opening(said[:1], ()), *reply, *chat.going_on(said, (), num_known=2, ended=True)]
+    piece_by_piece = [
+        *chat.opening(said[:1], ()),
+        *reply,
+        *chat.continuation(said, (), num_known=2, ended=True),
+    ]
     assert piece_by_piece == chat.opening(said, ())
     assert chat.opening(said[:1], ()) == real.encode_prompt("hello")
-    assert chat.going_on(said, (), num_known=2, ended=True) == real.encode_reply("how is it?")
+    assert chat.continuation(said, (), num_known=2, ended=True) == real.encode_reply("how is it?")
 
 
 def test_markup_in_a_message_is_text(real: TransformersTokenizer) -> None:
@@ -58,7 +62,7 @@ def test_markup_in_a_message_is_text(real: TransformersTokenizer) -> None:
 def test_reply_without_an_end_of_its_own_gets_the_templates() -> None:
     chat = open_format(ChatMlTokenizer(), style="hermes")
     said = [HELLO, ChatMessage("assistant", "good"), ChatMessage("user", "more")]
-    ended, cut = (chat.going_on(said, (), num_known=2, ended=ended) for ended in (True, False))
+    ended, cut = (chat.continuation(said, (), num_known=2, ended=ended) for ended in (True, False))
     assert cut == [END_ID, *ended]
 
 
@@ -70,7 +74,7 @@ def test_mark_of_the_reply_is_none_that_a_message_holds() -> None:
         ChatMessage("assistant", "x"),
         ChatMessage("user", "the-recorded-reply-"),
     ]
-    text = tokenizer.decode(chat.going_on(said, (), num_known=2, ended=True))
+    text = tokenizer.decode(chat.continuation(said, (), num_known=2, ended=True))
     assert text == "\n<|im_start|>user\nthe-recorded-reply-<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -83,7 +87,7 @@ def test_template_that_hides_replies_is_refused() -> None:
 
     said = [HELLO, ChatMessage("assistant", "x"), ChatMessage("user", "more")]
     with pytest.raises(RefusedCallError, match="cannot be continued"):
-        open_format(Hiding(), style="hermes").going_on(said, (), num_known=2, ended=True)
+        open_format(Hiding(), style="hermes").continuation(said, (), num_known=2, ended=True)
 
 
 def test_template_that_shows_tools_gets_calls_and_results_as_such() -> None:
@@ -109,7 +113,9 @@ def test_characters_follow_each_other_as_the_built_in_episodes_have_them() -> No
     assert isinstance(chat, PlainFormat)
     said = [ChatMessage("user", "3+1="), *CALLED[1:]]
     assert chat.opening(said[:1], [tool("expression")]) == tokenizer.encode_prompt("3+1=")
-    assert chat.going_on(said, [tool("expression")], num_known=2, ended=True) == tokenizer.encode_reply("4")
+    assert chat.continuation(said, [tool("expression")], num_known=2, ended=True) == tokenizer.encode_reply(
+        "4"
+    )
     assert chat.opening(said, [tool("expression")]) == tokenizer.encode_prompt("3+1=\n[3+1]\n4")
     with pytest.raises(RecordError, match="alphabet"):
         chat.opening([ChatMessage("user", "What?")], ())
