@@ -264,11 +264,12 @@ async def test_groups_rewarded_alike_are_stopped_early_and_all_samples_end_exact
     assert arrived.isdisjoint(store.dropped)
     assert arrived | set(store.dropped) == {f"{name}.{index}" for name in names for index in range(6)}
     assert {reason for reason, _ in store.dropped.values()} == {"settled"}
-    values = context.stats.snapshot(at_s=0.0).values
-    num_settled = len(store.dropped) // 6
-    assert values["settled_groups_total"] == num_settled
-    assert values["settled_total"] == values["settled_bin.all_total"] == 6 * num_settled
-    assert values["unsampled_total"] == 4 * num_settled
+    value = context.stats.value
+    num_stopped = len(store.dropped) // 6
+    assert value(statistics.EARLY_STOPPED_GROUPS) == num_stopped
+    in_bin = statistics.EARLY_STOPPED_IN_BIN.member("all")
+    assert value(statistics.EARLY_STOPPED) == value(in_bin) == 6 * num_stopped
+    assert value(statistics.UNSAMPLED) == 4 * num_stopped
 
 
 async def test_without_an_environment_worker_no_group_is_stopped_early_and_none_is_lost(
