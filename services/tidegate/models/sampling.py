@@ -1,6 +1,6 @@
 """Batched generation, one token a step, so that the caller can swap the policy between tokens.
 
-Shapes: G prompts, B = G × samples rows of completions, R rows still being written, T = ``max_new_tokens``.
+Shapes: G prompts, B = G × samples rows of completions, R unfinished rows, T = ``max_new_tokens``.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from tidegate.models.char_lm import CharLm
 from tidegate.models.char_tokenizer import EOS, PAD
 from tidegate.models.completion_batch import pad_tokens
 
-# Finished rows are computed along until they are this share of the batch: moving the others' cache costs about as
-# much as computing a few steps of them.
+# Finished rows stay in the computation until they are this share of the batch: compacting the cache costs about as
+# much as a few steps of them.
 COMPACT_AT_FINISHED_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledCompletion:
-    """One finished completion. ``tokens`` (int32) end with EOS where it was reached (``stop``)."""
+    """One finished completion. ``tokens`` (int32) end with EOS if it was sampled (``stop``)."""
 
     tokens: NDArray[np.int32]
     behavior_logprobs: NDArray[np.float32]
@@ -33,16 +33,15 @@ class SampledCompletion:
 
 
 class Generation:
-    """Completions of a batch of prompts, under way.
+    """The generation of completions for a batch of prompts.
 
-    The model's parameters may be replaced between two calls of ``step`` (``load_arrays``): the token chosen by
-    the n-th step, and its logprob, then belong to the parameters in place during that step. What earlier parameters
-    computed of the tokens before it (keys and values) is kept, as engines do that update in flight; call
-    ``refresh_cache`` after a swap to compute it anew, so that every logprob is exactly the one that its version gives
-    to the token behind its prefix.
+    The model's parameters may be replaced between two calls of ``step`` (``load_arrays``): the token sampled by
+    the n-th step, and its logprob, then belong to the parameters during that step. Keys and values of earlier
+    parameters are kept, as in engines with in-flight updates; call ``refresh_cache`` after a swap to recompute them,
+    so that every logprob is exactly that of its version given the token's prefix.
 
-    Temperature 0 takes the likeliest token, whose logprob under that sampler is 0; it is for evaluation. Truncated
-    sampling (top-p, top-k) is left out on purpose: it renormalises, and no learner could recompute its logprobs.
+    Temperature 0 is greedy, with logprob 0 under that sampler, for evaluation. Truncated sampling (top-p, top-k) is
+    deliberately not supported: it renormalises, and no learner could recompute its logprobs.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Generation:
         temperature: float,
         generator: torch.Generator,
     ) -> None:
-        """Nothing is computed before the first step. Rows stand prompt by prompt, ``num_samples`` each.
+        """Nothing is computed before the first step. Rows are ordered by prompt, ``num_samples`` each.
 
         Raises:
             ConfigError: ``num_samples`` or ``max_new_tokens`` is not positive, or ``temperature`` is negative.
@@ -92,12 +91,12 @@ class Generation:
 
     @property
     def num_steps(self) -> int:
-        """Tokens written so far to each row that is not finished: the position that the next step writes."""
+        """Tokens generated so far for each unfinished row: the position of the next one."""
         return self._num_steps
 
     @property
     def num_unfinished(self) -> int:
-        """Rows still being written."""
+        """The number of unfinished rows."""
         return int((~self._finished_B).sum())
 
     @property
@@ -107,8 +106,8 @@ class Generation:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Write one token to every unfinished row; the first step reads the prompts as well."""
-        assert not self.done, "a generation that is done has no next token"
+        """Generate one token for every unfinished row; the first step also prefills the prompts."""
+        assert not self.done, "a finished generation has no next token"
         position = self._num_steps
         if self._cache is None:
             hidden_RD = self._prefill()
@@ -129,7 +128,7 @@ class Generation:
 
     @torch.no_grad()
     def refresh_cache(self) -> None:
-        """Compute keys and values of everything written so far anew, under the parameters in place now."""
+        """Recompute all keys and values with the current parameters."""
         if self._cache is None:
             return
         self._prefill()
@@ -138,7 +137,7 @@ class Generation:
             _, self._cache = self._model(written_RT, cache=self._cache)
 
     def stop_prompt(self, prompt_index: int) -> None:
-        """Write no more of a prompt's samples; what they hold is no completion and is for nobody to train on."""
+        """Abort a prompt's samples; their tokens are incomplete and must not be trained on."""
         stopped_B = (self._group_of_B == prompt_index) & ~self._finished_B
         self._lengths_B[stopped_B] = self._num_steps
         self._finished_B |= stopped_B
@@ -146,10 +145,10 @@ class Generation:
             self._compact()
 
     def completions(self) -> list[SampledCompletion]:
-        """All rows, prompt by prompt.
+        """All completions, ordered by prompt.
 
         Raises:
-            RecordError: some rows are unfinished, so there is nothing whole to return.
+            RecordError: some rows are unfinished.
         """
         if not self.done:
             raise RecordError(
@@ -169,7 +168,7 @@ class Generation:
         ]
 
     def _prefill(self) -> Tensor:
-        """Read each prompt once, repeat its cache over its rows; the stream at each row's last prompt token."""
+        """Prefill each prompt once and repeat its cache over its rows; the stream at each row's last prompt token."""
         hidden_GPD, cache = self._model(self._prompts_GP, lengths_B=self._prompt_lengths_G)
         group_of_R = self._group_of_B[self._rows_R]
         self._cache = cache.rows(group_of_R)
@@ -184,7 +183,7 @@ class Generation:
         return tokens_R1[:, 0], logprobs_RV.gather(-1, tokens_R1)[:, 0]
 
     def _compact(self) -> None:
-        """Stop computing finished rows once they are a good share of the batch."""
+        """Remove finished rows from the computation once they are a large share of the batch."""
         writing_R = ~self._finished_B[self._rows_R]
         num_writing = int(writing_R.sum())
         if num_writing == 0 or num_writing > len(writing_R) * (1.0 - COMPACT_AT_FINISHED_SHARE):
@@ -203,7 +202,7 @@ def generate(
     temperature: float,
     generator: torch.Generator,
 ) -> list[SampledCompletion]:
-    """All completions under one policy, prompt by prompt; raises as ``Generation`` does."""
+    """All completions of one policy, ordered by prompt; raises as ``Generation`` does."""
     generation = Generation(
         model,
         prompts,
