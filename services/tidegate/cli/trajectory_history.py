@@ -23,7 +23,7 @@ REASONS: dict[DropReason, str] = {
     "invalid": "its record failed validation and is kept in QUARANTINE",
     "failed": "no actor or verifier could complete it",
     "superseded": "another attempt of its task completed first",
-    "settled": "the first samples of its group were rewarded alike, so the rest was never made",
+    "settled": "its group was stopped early: its first samples were rewarded alike",
     "retired": "the run ended before an actor took it",
 }
 REMEDIES_BY_REASON: dict[DropReason, str] = {
