@@ -2,6 +2,7 @@
 
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import environment as environment_stats
+from tidegate.catalogue import gateway as gateway_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
 from tidegate.catalogue import publishing as publishing_stats
@@ -156,9 +157,9 @@ ACTORS = Board(
                 Panel(
                     "Calls of agents per second",
                     (
-                        total_rate(actor_stats.GATEWAY_CALLS.metric, "answered"),
+                        total_rate(gateway_stats.CALLS.metric, "answered"),
                         Query(
-                            f"sum by ({HTTP_STATUS}) ({rate(actor_stats.GATEWAY_REFUSED.metric)})",
+                            f"sum by ({HTTP_STATUS}) ({rate(gateway_stats.REFUSED.metric)})",
                             f"refused with {{{{{HTTP_STATUS}}}}}",
                         ),
                     ),
@@ -167,8 +168,8 @@ ACTORS = Board(
                 Panel(
                     "Episodes of agents",
                     (
-                        total(actor_stats.GATEWAY_OPEN_EPISODES.metric, "open"),
-                        total_rate(actor_stats.GATEWAY_EPISODES.metric, "ended per second"),
+                        total(gateway_stats.OPEN_EPISODES.metric, "open"),
+                        total_rate(gateway_stats.EPISODES.metric, "ended per second"),
                     ),
                     only_with="`actor.gateway`",
                 ),

@@ -4,7 +4,6 @@ from tidegate.catalogue.kinds import Counter, Family, Gauge, Text
 from tidegate.catalogue.telemetry import (
     ATTR_BIN,
     ATTR_CAUSE,
-    ATTR_HTTP_STATUS,
     ATTR_KIND,
     ATTR_LENGTH,
     ATTR_OPERATION,
@@ -12,15 +11,12 @@ from tidegate.catalogue.telemetry import (
     ATTR_STAGE,
     ATTR_STATE,
     ATTR_STREAM,
-    METRIC_GATEWAY_FAILURES,
     METRIC_PROGRESS_ERRORS,
     METRIC_QUARANTINED,
     METRIC_REDELIVERED,
     METRIC_RETRIES,
     METRIC_ROLLOUT_RESUMPTIONS,
     METRIC_ROLLOUT_TOKENS,
-    METRIC_SERVER_REQUESTS,
-    METRIC_SERVER_UPDATES,
     METRIC_SESSIONS,
     METRIC_STAGE_ERRORS,
     METRIC_TASKS_RETURNED,
@@ -381,111 +377,3 @@ EVALUATION_MEAN_REWARD = Gauge(
     exported="tidegate.evaluation.mean_reward",
 )
 EVALUATION_VERSION = Text("evaluation_version", "Version of this actor's newest evaluation.", exported=False)
-
-# -- an inference server beside the actor ------------------------------------------------------------------------------
-
-SERVER_UPDATES = Counter(
-    "server_updates_total",
-    "{update}",
-    "Weight updates that the inference server took.",
-    exported=METRIC_SERVER_UPDATES.of({ATTR_KIND: "taken"}),
-)
-SERVER_UPDATES_REFUSED = Counter(
-    "server_updates_refused_total",
-    "{update}",
-    "Weight updates that failed, or whose probe differed too much.",
-    exported=METRIC_SERVER_UPDATES.of({ATTR_KIND: "refused"}),
-)
-SERVER_REQUESTS_KEPT = Counter(
-    "server_requests_kept_total",
-    "{request}",
-    "Requests in flight that an update of the inference server kept.",
-    exported=METRIC_SERVER_REQUESTS.of({ATTR_KIND: "kept"}),
-)
-SERVER_STREAMS_CUT = Counter(
-    "server_streams_cut_total",
-    "{request}",
-    "Requests in flight that an update of the inference server cut; they are resumed as new ones.",
-    exported=METRIC_SERVER_REQUESTS.of({ATTR_KIND: "cut"}),
-)
-SERVER_LOSSES = Counter(
-    "server_losses_total",
-    "{loss}",
-    "Times that the inference server became unreachable.",
-    exported="tidegate.inference_server.losses",
-)
-SERVER_PAUSE_MS = Gauge(
-    "server_pause_ms",
-    "ms",
-    "Pause of the inference server in its newest update.",
-    exported="tidegate.inference_server.pause",
-)
-SERVER_UPDATE_MS = Gauge(
-    "server_update_ms",
-    "ms",
-    "Loading of weights within that pause.",
-    exported="tidegate.inference_server.load",
-)
-SERVER_PROBE_ERROR = Gauge(
-    "server_probe_error",
-    "",
-    "Mean difference between the log-probabilities of the inference server and of the policy after the newest"
-    " update, in nats.",
-    exported="tidegate.inference_server.probe_error",
-)
-
-# -- the gateway for agents --------------------------------------------------------------------------------------------
-
-GATEWAY_OPEN_EPISODES = Gauge(
-    "gateway_episodes",
-    "{episode}",
-    "Gateway episodes that an agent holds or may begin.",
-    exported="tidegate.gateway.open_episodes",
-)
-GATEWAY_EPISODES = Counter(
-    "gateway_episodes_total",
-    "{episode}",
-    "Gateway episodes that ended with at least one call.",
-    exported="tidegate.gateway.episodes",
-)
-GATEWAY_EPISODES_WITHOUT_CALLS = Counter(
-    "gateway_episodes_without_calls_total",
-    "{episode}",
-    "Gateway episodes that ended without a call.",
-    exported=METRIC_GATEWAY_FAILURES.of({ATTR_CAUSE: "no_calls"}),
-)
-GATEWAY_EPISODES_WITHOUT_REWARD = Counter(
-    "gateway_episodes_without_reward_total",
-    "{episode}",
-    "Gateway episodes that ended without a reward.",
-    exported=METRIC_GATEWAY_FAILURES.of({ATTR_CAUSE: "no_reward"}),
-)
-GATEWAY_PROGRAMS_FAILED = Counter(
-    "gateway_programs_failed_total",
-    "{episode}",
-    "Agent programs that exited with an error.",
-    exported=METRIC_GATEWAY_FAILURES.of({ATTR_CAUSE: "program_failed"}),
-)
-GATEWAY_BRANCHES_DROPPED = Counter(
-    "gateway_branches_dropped_total",
-    "{branch}",
-    "Conversation branches dropped in favour of the longest of their episode.",
-    exported="tidegate.gateway.branches_dropped",
-)
-GATEWAY_SCORE_RETRIES = Counter(
-    "gateway_score_retries_total",
-    "{retry}",
-    "Scorings of gateway episodes repeated after a transient failure.",
-    exported=METRIC_RETRIES.of({ATTR_OPERATION: "score"}),
-)
-GATEWAY_CALLS = Counter(
-    "gateway_calls_total", "{call}", "Calls of agents answered.", exported="tidegate.gateway.calls"
-)
-GATEWAY_REFUSED = Family(
-    Counter,
-    "gateway_refused_*_total",
-    "{call}",
-    "Calls of agents refused, by HTTP status.",
-    label=ATTR_HTTP_STATUS,
-    exported="tidegate.gateway.calls_refused",
-)

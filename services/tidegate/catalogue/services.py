@@ -6,6 +6,8 @@ from tidegate.catalogue import (
     actor,
     admission,
     environment,
+    gateway,
+    inference_server,
     learner,
     process,
     publishing,
@@ -20,7 +22,7 @@ from tidegate.catalogue.kinds import Counter, Family, Gauge, Instrument, Text
 # The modules that declare what a service reports, under the service's name on the wire.
 MODULES: dict[str, tuple[ModuleType, ...]] = {
     "task_queue": (task_queue, process),
-    "actor": (actor, publishing, process),
+    "actor": (actor, gateway, inference_server, publishing, process),
     "environment": (environment, publishing, process),
     "trajectory_store": (trajectory_store, process),
     "learner": (learner, process),

@@ -22,7 +22,7 @@ from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.actor.engines.server_streams import ServerStreams
 from tidegate.actor.engines.server_weights import ServerWeights
 from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
-from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import inference_server as server_stats
 from tidegate.catalogue.kinds import Counter
 from tidegate.core.errors import DeadlineError, RecordError, TidegateError, UnavailableError
 from tidegate.core.records import PolicySnapshot, Task
@@ -40,11 +40,11 @@ READY_POLL_S = 0.25
 
 # There from the start, as an increase from nothing is none to who watches them.
 COUNTERS = (
-    statistics.SERVER_UPDATES,
-    statistics.SERVER_UPDATES_REFUSED,
-    statistics.SERVER_REQUESTS_KEPT,
-    statistics.SERVER_STREAMS_CUT,
-    statistics.SERVER_LOSSES,
+    server_stats.UPDATES,
+    server_stats.UPDATES_REFUSED,
+    server_stats.REQUESTS_KEPT,
+    server_stats.STREAMS_CUT,
+    server_stats.LOSSES,
 )
 
 
@@ -297,9 +297,9 @@ class ServerEngine:
         self._streams.release()
         self._gate.set()
         self._steering.swapped(snapshot, seconds=paused_s)
-        self._figures[statistics.SERVER_PAUSE_MS] = 1e3 * paused_s
-        self._add(statistics.SERVER_UPDATES)
-        self._add(statistics.SERVER_REQUESTS_KEPT, num_kept)
+        self._figures[server_stats.PAUSE_MS] = 1e3 * paused_s
+        self._add(server_stats.UPDATES)
+        self._add(server_stats.REQUESTS_KEPT, num_kept)
         await self._thread.run(lambda: self._weights.drop_all_but(wanted.folder))
         self._log.info("server_updated", version=str(snapshot.version), **self._figures)
 
@@ -317,7 +317,7 @@ class ServerEngine:
         )
         started_at_s = self._clock.monotonic_s()
         await self._dialect.load(wanted.folder, label=label_of(version))
-        self._figures[statistics.SERVER_UPDATE_MS] = 1e3 * (self._clock.monotonic_s() - started_at_s)
+        self._figures[server_stats.UPDATE_MS] = 1e3 * (self._clock.monotonic_s() - started_at_s)
         self._epoch += 1
         self._num_made_before = await self._dialect.tokens_made() or 0
         self._streams.num_received = 0
@@ -329,7 +329,7 @@ class ServerEngine:
             num_cut = self._streams.cut(only_unlabelled=True)
         else:
             num_cut = 0 if await self._all_arrived() else self._streams.cut()
-        self._add(statistics.SERVER_STREAMS_CUT, num_cut)
+        self._add(server_stats.STREAMS_CUT, num_cut)
         await self._streams.until_ended()
 
     async def _all_arrived(self) -> bool:
@@ -354,7 +354,7 @@ class ServerEngine:
             return
         answer = await self._dialect.probe(self._probe.tokens, temperature=TEMPERATURE)
         error = probe_error(served.expected, answer)
-        self._figures[statistics.SERVER_PROBE_ERROR] = error
+        self._figures[server_stats.PROBE_ERROR] = error
         if not error <= self._tolerance:
             raise UpdateRefusedError(
                 f"The server's logprobs under {served.snapshot.version} are off by {error:.3g} on average",
@@ -369,7 +369,7 @@ class ServerEngine:
         Raises:
             UnavailableError: it cannot be restored; the server's weights are unknown.
         """
-        self._add(statistics.SERVER_STREAMS_CUT, self._streams.cut(refused=refused.version))
+        self._add(server_stats.STREAMS_CUT, self._streams.cut(refused=refused.version))
         await self._thread.run(lambda: self._weights.drop_all_but(*([before.folder] if before else [])))
         try:
             if before is None:
@@ -391,7 +391,7 @@ class ServerEngine:
         self._failed = snapshot
         self._num_failures += 1
         self._retry_at_s = self._clock.monotonic_s() + self._config.retry_delay_s
-        self._add(statistics.SERVER_UPDATES_REFUSED)
+        self._add(server_stats.UPDATES_REFUSED)
         self._log.warning("server_update_refused", version=str(snapshot.version), error=str(error))
         if self._num_failures >= self._config.failures_max:
             self._ended = UpdateRefusedError(
@@ -433,7 +433,7 @@ class ServerEngine:
     async def _reconnect(self, error: UnavailableError) -> None:
         """A server that was gone may have been restarted with other weights: its state is unknown."""
         self._log.warning("server_lost", error=str(error))
-        self._add(statistics.SERVER_LOSSES)
+        self._add(server_stats.LOSSES)
         self._gate.clear()
         self._steering.away = True
         self._streams.fail(error)

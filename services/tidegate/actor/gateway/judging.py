@@ -4,7 +4,7 @@ from tidegate.actor.engines.port import Sample
 from tidegate.actor.gateway.chains import RecordedTurn, chain_to
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.episodes import AgentEpisode, Reward
-from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import Array
 from tidegate.models.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ class EpisodeJudge:
         leaf = episode.recorder.longest()
         assert leaf is not None, "an episode to be judged has a turn"
         num_branches = len(episode.recorder.leaves()) - 1
-        self._context.stats.add(statistics.GATEWAY_BRANCHES_DROPPED, num_branches)
+        self._context.stats.add(gateway_stats.BRANCHES_DROPPED, num_branches)
         if num_branches and self._config.branches == "fail":
             why = f"{num_branches} of its calls do not extend its longest conversation"
             reward = self._without_reward(leaf, why=why)
@@ -67,12 +67,12 @@ class EpisodeJudge:
             lambda: self._environment.score(task.env_id, [completion]),
             BACKOFF,
             draining=UntilCancelled(),
-            on_retry=lambda _failed: self._context.stats.add(statistics.GATEWAY_SCORE_RETRIES),
+            on_retry=lambda _failed: self._context.stats.add(gateway_stats.SCORE_RETRIES),
         )
         return Reward(given.reward, given.components, given.log)
 
     def _without_reward(self, leaf: RecordedTurn, *, why: str) -> Reward:
-        self._context.stats.add(statistics.GATEWAY_EPISODES_WITHOUT_REWARD)
+        self._context.stats.add(gateway_stats.EPISODES_WITHOUT_REWARD)
         if self._config.without_reward == "drop":
             raise NoRewardError(
                 "An episode ended without a reward, and its group is dropped",

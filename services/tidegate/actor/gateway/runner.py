@@ -28,6 +28,7 @@ from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_unde
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
 from tidegate.core.records import Task
 from tidegate.runtime.config import Settings
@@ -119,7 +120,7 @@ class AgentRunner:
             if self._num_tasks:
                 stats.add(statistics.BUSY_S, now_s - before_s)
             before_s = now_s
-            stats.set(statistics.GATEWAY_OPEN_EPISODES, self._table.num_open)
+            stats.set(gateway_stats.OPEN_EPISODES, self._table.num_open)
 
         await report_engine(self._context, self._steering, also)
 
@@ -202,9 +203,9 @@ class AgentRunner:
                 finally:
                     self._table.close(episode)
             if episode.recorder.num_turns:
-                self._context.stats.add(statistics.GATEWAY_EPISODES)
+                self._context.stats.add(gateway_stats.EPISODES)
                 return await self._judge.sample_of(episode, why=why)
-            self._context.stats.add(statistics.GATEWAY_EPISODES_WITHOUT_CALLS)
+            self._context.stats.add(gateway_stats.EPISODES_WITHOUT_CALLS)
         raise UnavailableError(
             f"No agent called in {self._config.attempts} episodes of task {task.task_id}",
             why=why,
@@ -240,7 +241,7 @@ class AgentRunner:
             kill_grace_s=config.kill_grace_s,
         )
         if end.exit_code != 0:
-            self._context.stats.add(statistics.GATEWAY_PROGRAMS_FAILED)
+            self._context.stats.add(gateway_stats.PROGRAMS_FAILED)
         return str(end)
 
     async def _hold_visitor(self, episode: AgentEpisode) -> str:

@@ -39,7 +39,7 @@ from tidegate.actor.gateway.responses import (
     text_answer,
 )
 from tidegate.actor.gateway.streams import send_chat, send_text
-from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import ConfigError, NotFoundError, PayloadTooLargeError, TidegateError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.stats_board import StatsBoard
@@ -182,7 +182,7 @@ class GatewayServer:
         with episode.calling(
             calls_max=config.calls_max, turns_max=config.turns_max, clock=self._clock
         ) as number:
-            self._stats.add(statistics.GATEWAY_CALLS)
+            self._stats.add(gateway_stats.CALLS)
             yield number
 
     def _envelope(self, kind: str, call: Request) -> Envelope:
@@ -255,7 +255,7 @@ class GatewayServer:
             )
         except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
             refusal = NotFoundError(f"There is no {request.method} {request.path[:80]}", why=error.reason)
-        self._stats.add(statistics.GATEWAY_REFUSED.member(str(http_status(refusal))))
+        self._stats.add(gateway_stats.REFUSED.member(str(http_status(refusal))))
         return web.json_response(
             error_body(refusal), status=http_status(refusal), headers=error_headers(refusal)
         )

@@ -17,7 +17,7 @@ from tidegate.actor.engines.registry import open_token_engine
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine
 from tidegate.actor.engines.token_port import Written
-from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import inference_server as server_stats
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
@@ -114,7 +114,7 @@ async def test_weights_that_cannot_be_loaded_leave_the_version_before_in_place(t
         emptied = tmp_path / "server-weights" / "actor-0" / str(refused.version)
         await asyncio.to_thread(emptied.mkdir)
         at.harness.steering.newest = refused
-        await at.harness.until(lambda: at.harness.steering.figures[statistics.SERVER_UPDATES_REFUSED] > 0)
+        await at.harness.until(lambda: at.harness.steering.figures[server_stats.UPDATES_REFUSED] > 0)
         written = Written()
         assert await at.harness.write((3, 4), written, num_tokens=3) == "length"
         assert_each_token_is_its_versions(written)

@@ -28,7 +28,7 @@ from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.actor.engines.server_weights import read_untied, write_folder
 from tidegate.actor.engines.token_port import Written
 from tidegate.actor.engines.vllm_engine import SERVER_ENVIRONMENT, open_engine, server_command
-from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import inference_server as server_stats
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import PolicyConfig
@@ -130,8 +130,8 @@ async def test_requests_under_way_are_kept_across_updates_and_each_token_is_its_
         # Read again under each version, every token has the logprob of the version it is labelled with.
         errors = [server.versions.error(context, one) for context, one in zip(contexts, written, strict=True)]
         assert max(errors) < TOLERANCE
-        assert harness.steering.figures[statistics.SERVER_STREAMS_CUT] == 0
-        assert harness.steering.figures[statistics.SERVER_PROBE_ERROR] < TOLERANCE
+        assert harness.steering.figures[server_stats.STREAMS_CUT] == 0
+        assert harness.steering.figures[server_stats.PROBE_ERROR] < TOLERANCE
 
 
 async def test_no_token_of_kept_caches_is_labelled_with_the_version_after_or_before_it(
@@ -153,7 +153,7 @@ async def test_no_token_of_kept_caches_is_labelled_with_the_version_after_or_bef
             for span in one.spans():
                 assert {token % 2 for token in one.tokens[span.start : span.stop]} == {span.version.step % 2}
         assert min(len(one.spans()) for one in written) >= 2
-        assert harness.steering.figures[statistics.SERVER_STREAMS_CUT] == 0
+        assert harness.steering.figures[server_stats.STREAMS_CUT] == 0
 
 
 async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way(
@@ -176,15 +176,15 @@ async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way
             spoiling[0].way = way
             steering.newest = server.versions.random(31 + number)
             await harness.until(
-                lambda number=number: harness.steering.figures[statistics.SERVER_UPDATES_REFUSED] == number
+                lambda number=number: harness.steering.figures[server_stats.UPDATES_REFUSED] == number
             )
-            assert harness.steering.figures[statistics.SERVER_PROBE_ERROR] > 10 * TOLERANCE
+            assert harness.steering.figures[server_stats.PROBE_ERROR] > 10 * TOLERANCE
             steering.newest = first
             assert await writing == "length"
             assert [span.version for span in written.spans()] == [first.version]
             assert server.versions.error((3, 4, 5), written) < TOLERANCE
         await harness.serve(server.versions.random(39))  # and the next good one is taken
-        assert harness.steering.figures[statistics.SERVER_UPDATES_REFUSED] == 2
+        assert harness.steering.figures[server_stats.UPDATES_REFUSED] == 2
 
 
 async def test_a_server_started_with_a_tied_head_serves_what_is_right_or_nothing(tmp_path: Path) -> None:
@@ -200,11 +200,11 @@ async def test_a_server_started_with_a_tied_head_serves_what_is_right_or_nothing
                 wanted = steering.newest = versions.random(step)
                 await harness.until(
                     lambda wanted=wanted: (
-                        steering.serving is wanted or figures[statistics.SERVER_UPDATES_REFUSED] > 0
+                        steering.serving is wanted or figures[server_stats.UPDATES_REFUSED] > 0
                     )
                 )
                 if steering.serving is not wanted:
-                    assert figures[statistics.SERVER_PROBE_ERROR] > 10 * TOLERANCE
+                    assert figures[server_stats.PROBE_ERROR] > 10 * TOLERANCE
                     return
                 written = Written()
                 await harness.write((3, 4, 5), written, num_tokens=20)
@@ -240,7 +240,7 @@ async def test_a_server_killed_while_it_writes_loses_nothing_written_and_is_star
         assert written.tokens[: len(kept)] == kept
         assert len(written.tokens) == len(kept) + 10
         assert versions.error((3, 4, 5), written) < TOLERANCE
-        assert harness.steering.figures[statistics.SERVER_LOSSES] >= 1
+        assert harness.steering.figures[server_stats.LOSSES] >= 1
         last = server_processes()
     gone, alive = psutil.wait_procs(last, timeout=30)
     assert gone

@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from tests.integration.actor.gateway.harness import CALCULATOR, HELLO, OPERATOR_KEY, gateway, with_config
 from tests.support.service_harness import until
 from tests.unit.actor.gateway.fakes import ScriptedEngine
-from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import UnavailableError
 
 pytestmark = pytest.mark.integration
@@ -103,7 +103,7 @@ async def test_calls_past_those_an_episode_may_have_under_way_are_told_to_come_a
         harness.engine.hold.set()
         await first
         await client.chat.completions.create(model="m", messages=HELLO)
-    assert harness.stats.value(statistics.GATEWAY_REFUSED.member("429")) == 1
+    assert harness.stats.value(gateway_stats.REFUSED.member("429")) == 1
 
 
 async def test_turns_of_an_episode_are_bounded() -> None:

@@ -27,7 +27,7 @@ from tidegate.actor.gateway.runner import HOST_VARIABLE, OPERATOR_KEY_VARIABLE, 
 from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.rollouts.policy_holder import PolicyHolder
-from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Task
 from tidegate.runtime.bus import Bus
@@ -303,7 +303,7 @@ urllib.request.urlopen(urllib.request.Request(reward["url"], b'{"reward": 1.0}',
         [sample] = samples_of(await made_of(runner, question()))
     assert sample.completion == "long reply"
     assert sample.reward == (1.0 if branches == "longest" else 0.0)
-    assert stats.value(statistics.GATEWAY_BRANCHES_DROPPED) == 1
+    assert stats.value(gateway_stats.BRANCHES_DROPPED) == 1
 
 
 async def test_agents_of_http_take_tasks_and_end_them(

@@ -15,7 +15,7 @@ from tidegate.actor.engines.server_engine import ServerEngine, UpdateRefusedErro
 from tidegate.actor.engines.server_probe import LocalProbe
 from tidegate.actor.engines.server_weights import ServerWeights, read_untied, write_folder
 from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
-from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import inference_server as server_stats
 from tidegate.catalogue.services import statistics_of
 from tidegate.core.errors import CorruptionError, RecordError, UnavailableError
 from tidegate.core.ids import LineageName, PolicyVersion
@@ -134,7 +134,7 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
         assert len(one.tokens) == 45
         assert_each_token_is_its_versions(one)
     assert harness.server.num_requests == 6
-    assert harness.steering.figures[statistics.SERVER_STREAMS_CUT] == 0
+    assert harness.steering.figures[server_stats.STREAMS_CUT] == 0
     await harness.close()
 
 
@@ -167,11 +167,11 @@ async def test_a_caller_that_leaves_costs_no_later_token_its_label(harness: Harn
     assert_each_token_is_its_versions(written)
     writing = harness.write(written := Written(), num_tokens=40)
     await harness.until(lambda: len(written.tokens) > 3)
-    num_cut = harness.steering.figures[statistics.SERVER_STREAMS_CUT]
+    num_cut = harness.steering.figures[server_stats.STREAMS_CUT]
     await harness.serve(3)
     await writing
     assert_each_token_is_its_versions(written)
-    assert harness.steering.figures[statistics.SERVER_STREAMS_CUT] == num_cut
+    assert harness.steering.figures[server_stats.STREAMS_CUT] == num_cut
 
 
 async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(
@@ -186,13 +186,13 @@ async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(
     await harness.until(lambda: len(written.tokens) > 3)
     harness.server.loads_instead = tmp_path / "wrong"
     harness.steering.newest = harness.snapshot(2)
-    await harness.until(lambda: harness.steering.figures[statistics.SERVER_UPDATES_REFUSED] > 0)
+    await harness.until(lambda: harness.steering.figures[server_stats.UPDATES_REFUSED] > 0)
     harness.steering.newest = newer = harness.snapshot(3)
     assert await writing == "length"
     assert 2 not in written.tokens
     assert_each_token_is_its_versions(written)
     await harness.until(lambda: harness.steering.serving is newer)
-    assert harness.steering.figures[statistics.SERVER_UPDATES_REFUSED] == 1
+    assert harness.steering.figures[server_stats.UPDATES_REFUSED] == 1
     assert not harness.server.paused
 
 
@@ -204,7 +204,7 @@ async def test_a_shuffled_tensor_is_refused(harness: Harness, tmp_path: Path) ->
     write_folder(tmp_path / "wrong", wrong, model=harness.model_folder, dtype="float32")
     harness.server.loads_instead = tmp_path / "wrong"
     harness.steering.newest = harness.snapshot(2)
-    await harness.until(lambda: harness.steering.figures[statistics.SERVER_UPDATES_REFUSED] > 0)
+    await harness.until(lambda: harness.steering.figures[server_stats.UPDATES_REFUSED] > 0)
     assert harness.steering.serving is not None
     assert harness.steering.serving.version.step == 1
 
@@ -216,7 +216,7 @@ async def test_a_call_that_fails_leaves_the_version_before_in_place_and_nothing_
     await harness.serve(1)
     harness.server.refusals.append(call)
     harness.steering.newest = second = harness.snapshot(2)
-    await harness.until(lambda: harness.steering.figures[statistics.SERVER_UPDATES_REFUSED] > 0)
+    await harness.until(lambda: harness.steering.figures[server_stats.UPDATES_REFUSED] > 0)
     written = Written()
     assert await harness.write(written, num_tokens=2) == "length"
     await harness.until(lambda: harness.steering.serving is second)  # it was tried again
@@ -231,7 +231,7 @@ async def test_the_engine_fails_after_updates_that_fail_in_a_row(tmp_path: Path)
     harness.steering.newest = harness.snapshot(2)
     with pytest.raises(UpdateRefusedError):
         await harness.running
-    assert harness.steering.figures[statistics.SERVER_UPDATES_REFUSED] == CONFIG.failures_max
+    assert harness.steering.figures[server_stats.UPDATES_REFUSED] == CONFIG.failures_max
     assert not harness.server.paused
     assert harness.server.weights == "0-a@1"
     with pytest.raises(UnavailableError):
@@ -255,7 +255,7 @@ async def test_a_lost_server_fails_its_requests_and_its_weights_are_reloaded(har
     assert await writing == "length"
     assert written.tokens == [*kept, 1, 1, 1, 1, 1]
     assert harness.server.weights == "0-a@1"
-    assert harness.steering.figures[statistics.SERVER_LOSSES] >= 1
+    assert harness.steering.figures[server_stats.LOSSES] >= 1
 
 
 async def test_all_that_is_measured_is_shown_as_a_metric(harness: Harness) -> None:
@@ -274,7 +274,7 @@ async def test_requests_that_updates_find_under_way_are_counted(harness: Harness
         await harness.until(lambda step=step: min(len(one.tokens) for one in written) > 3 * step)
         await harness.serve(step)
     assert {await writing for writing in writings} == {"length"}
-    assert harness.steering.figures[statistics.SERVER_REQUESTS_KEPT] == 4
+    assert harness.steering.figures[server_stats.REQUESTS_KEPT] == 4
 
 
 async def test_a_server_that_does_not_come_back_ends_the_engine(tmp_path: Path) -> None:

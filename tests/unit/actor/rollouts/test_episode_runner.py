@@ -15,6 +15,7 @@ from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.state import Provenance, records_of
 from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import inference_server as server_stats
 from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.core.records import StageTiming, Trajectory
@@ -80,10 +81,10 @@ async def test_tasks_run_side_by_side_and_each_leaves_as_soon_as_it_is_done() ->
 
 async def test_what_only_its_engine_measures_is_on_the_actors_board() -> None:
     harness = Harness()
-    harness.steering.figures[statistics.SERVER_PROBE_ERROR] = 0.07
+    harness.steering.figures[server_stats.PROBE_ERROR] = 0.07
     harness.drain.request()
     await harness.runner.account()
-    assert harness.value(statistics.SERVER_PROBE_ERROR) == 0.07
+    assert harness.value(server_stats.PROBE_ERROR) == 0.07
 
 
 async def test_as_many_tasks_run_as_fit_with_all_of_their_samples() -> None:
