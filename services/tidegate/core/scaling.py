@@ -200,7 +200,7 @@ def _recommend(
     if view.scaled_s_ago is not None and view.scaled_s_ago < config.hold_s:
         left_s = config.hold_s - max(0.0, view.scaled_s_ago)
         return Recommendation(
-            current, f"{view.scaled_by or 'somebody'} scaled to {current}; held for {left_s:.0f} s more"
+            current, f"{view.scaled_by or 'another party'} scaled to {current}; held for {left_s:.0f} s more"
         )
     if view.paused:
         if config.zero_when_paused:
@@ -211,13 +211,13 @@ def _recommend(
         asked = config.clamp(view.asked) if view.asked else 0
         return Recommendation(asked, f"{view.asked} replicas were asked for", asked)
     if current == 0 and view.replicas == 0 and not view.zero_is_ours:
-        return Recommendation(0, "somebody scaled to 0, which is a pause: scale to 1 or more to go on")
+        return Recommendation(0, "another party scaled to 0, which is a pause: scale to 1 or more to resume")
     if current == 0:
         start = config.clamp(state.working or max(1, config.min_replicas))
         return Recommendation(start, "no actor reports: as many as there were last, or the fewest")
     if config.clamp(current) != current:
         if view.scaled_s_ago is not None:
-            who = view.scaled_by or "somebody"
+            who = view.scaled_by or "another party"
             return Recommendation(current, f"{who} scaled to {current}, outside of the bounds: not overruled")
         target, why, needed = config.clamp(current), f"{current} is out of bounds", 0
     else:

@@ -45,7 +45,7 @@ class LineageTree(msgspec.Struct, frozen=True):
             )
         if lineage.parent is not None and lineage.parent not in self.lineages:
             raise UnknownVersionError(
-                f"Lineage {lineage.name} names parent {lineage.parent}, which nobody opened",
+                f"Lineage {lineage.name} names parent {lineage.parent}, which no learner opened",
                 fix="restore the run folder that holds the parent's checkpoint, or start a new run",
             )
         return LineageTree({**self.lineages, lineage.name: lineage})

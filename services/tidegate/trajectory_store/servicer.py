@@ -49,7 +49,7 @@ WAIT_S_MAX = 30.0
 # Outcomes that only say "accepted" wait this long for others, as an answer costs both sides more than what it says: 1
 # to 2 ms of CPU, of a learner step's 66. What frees budget (trained, dropped) is answered at once.
 ACCEPTED_LINGER_S = 0.01
-# And this long while the learner is behind, with a whole batch that it has not asked for: nobody waits for more.
+# And this long while the learner is behind, with a whole batch that it has not requested: no call waits for more.
 ACCEPTED_LINGER_BEHIND_S = 0.1
 
 _Context = aio.ServicerContext[Any, Any]

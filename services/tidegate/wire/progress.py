@@ -18,7 +18,7 @@ from tidegate.wire.digest import DIGEST_BYTES, digest_of
 from tidegate.wire.validate import LOGPROB_TOLERANCE
 
 MAGIC = b"TGP1"
-# Below the inline limit of a message (``wire.subjects``), with room for headers.
+# Below the inline limit of a message (``wire.subjects``), with space for headers.
 PROGRESS_BYTES_MAX = 500 * 1024
 _PREFIX_BYTES = len(MAGIC) + DIGEST_BYTES
 _TOKEN = np.dtype("<i4")

@@ -1,4 +1,4 @@
-"""Stands in for the trajectory store: remembers what was settled and uploaded, and may be away."""
+"""A fake trajectory store: records what was dropped and uploaded, and may be away."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Groups from ROLLOUTS to TRAJECTORIES through a real broker: scored once, whole, or settled by rule."""
+"""Groups from ROLLOUTS to TRAJECTORIES through a real broker: scored once, whole, or dropped."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -332,8 +332,8 @@ async def test_group_that_outgrew_a_message_by_its_rewards_is_uploaded(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     records = group("task-1", "085", "084")
-    room = MESSAGE_BYTES_MAX - len(encode_frame(records)) - 300
-    padding = np.zeros(room // 8 * 8, np.uint8)
+    left = MESSAGE_BYTES_MAX - len(encode_frame(records)) - 300
+    padding = np.zeros(left // 8 * 8, np.uint8)
     big = [
         msgspec.structs.replace(records[0], tensors={**records[0].tensors, "padding": padding}),
         records[1],

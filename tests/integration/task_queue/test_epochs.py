@@ -1,4 +1,4 @@
-"""A queue that is killed while it admits goes on with the next prompt: every prompt once an epoch, none twice."""
+"""A queue that is killed while it admits resumes with the next prompt: every prompt once an epoch, none twice."""
 
 import random
 import signal

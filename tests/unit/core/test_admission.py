@@ -29,18 +29,18 @@ def test_admitting_the_capacity_exceeds_neither_bound(
 ) -> None:
     limits, group_size = case
     flow = Flow(running=running, in_flight=running + stored, unannounced=unannounced)
-    room = capacity(limits, flow)
-    assert room >= 0
-    if room:
-        assert flow.running + room <= limits.max_running
-        assert flow.in_flight + flow.unannounced + room <= limits.max_in_flight()
+    free = capacity(limits, flow)
+    assert free >= 0
+    if free:
+        assert flow.running + free <= limits.max_running
+        assert flow.in_flight + flow.unannounced + free <= limits.max_in_flight()
     decision = decide_admission(limits, flow, group_size=group_size)
     if isinstance(decision, Admit):
-        assert 0 < decision.count <= room
+        assert 0 < decision.count <= free
         assert decision.count % group_size == 0
-        assert decision.count + group_size > room
+        assert decision.count + group_size > free
     else:
-        assert room < group_size
+        assert free < group_size
 
 
 @given(

@@ -15,7 +15,7 @@ def version(step: int, lineage: str = "0-a") -> PolicyVersion:
 
 
 @dataclass
-class House:
+class SyncHarness:
     """A platform of one actor, seen by a sync."""
 
     step: int = 0
@@ -28,7 +28,7 @@ class House:
     state: SyncState = field(default_factory=SyncState)
     now_s: float = 0.0
 
-    def look(self, *, after_s: float = 1.0, config: HardSyncConfig = CONFIG) -> SyncState:
+    def tick(self, *, after_s: float = 1.0, config: HardSyncConfig = CONFIG) -> SyncState:
         self.now_s += after_s
         view = SyncView(
             head=version(self.step, self.lineage),
@@ -43,99 +43,99 @@ class House:
 
 
 def test_a_sync_drains_spreads_and_goes_on() -> None:
-    house = House(step=3)
-    assert not house.look().pauses
-    house.step = 13
-    assert house.look().phase == "draining"
-    house.running, house.in_flight = 0, 5
-    assert house.look().phase == "draining", "a whole batch still waits for a gradient"
-    house.step, house.in_flight, house.unannounced = 14, 3, 2
-    assert house.look().phase == "draining", "what was trained is not announced yet"
-    house.unannounced = 0
-    assert house.look().phase == "spreading"
-    house.serving = 14
-    synced = house.look()
+    harness = SyncHarness(step=3)
+    assert not harness.tick().pauses
+    harness.step = 13
+    assert harness.tick().phase == "draining"
+    harness.running, harness.in_flight = 0, 5
+    assert harness.tick().phase == "draining", "a whole batch still waits for a gradient"
+    harness.step, harness.in_flight, harness.unannounced = 14, 3, 2
+    assert harness.tick().phase == "draining", "what was trained is not announced yet"
+    harness.unannounced = 0
+    assert harness.tick().phase == "spreading"
+    harness.serving = 14
+    synced = harness.tick()
     assert (synced.phase, synced.completed, synced.last) == ("running", 1, version(14))
 
 
 def test_the_period_counts_from_the_last_sync() -> None:
-    house = House(step=0, running=0, in_flight=0, serving=10)
-    house.look()
-    house.step = 10
-    house.look()
-    assert house.look().completed == 1
-    house.step = house.serving = 19
-    assert not house.look().pauses
-    house.step = 20
-    assert house.look().pauses
+    harness = SyncHarness(step=0, running=0, in_flight=0, serving=10)
+    harness.tick()
+    harness.step = 10
+    harness.tick()
+    assert harness.tick().completed == 1
+    harness.step = harness.serving = 19
+    assert not harness.tick().pauses
+    harness.step = 20
+    assert harness.tick().pauses
 
 
 def test_it_is_given_up_rather_than_waited_for_without_end() -> None:
-    house = House()
-    house.look()
-    house.step = 10
-    house.look()
-    assert house.look(after_s=4.0).pauses
-    gave_up = house.look(after_s=2.0)
-    assert (gave_up.phase, gave_up.given_up, gave_up.completed) == ("running", 1, 0)
-    assert not house.look().pauses, "the next one comes a whole period later"
+    harness = SyncHarness()
+    harness.tick()
+    harness.step = 10
+    harness.tick()
+    assert harness.tick(after_s=4.0).pauses
+    aborted = harness.tick(after_s=2.0)
+    assert (aborted.phase, aborted.given_up, aborted.completed) == ("running", 1, 0)
+    assert not harness.tick().pauses, "the next one comes a whole period later"
 
 
 def test_a_restarted_admission_begins_a_period_and_no_sync() -> None:
-    assert not House(step=1_000).look().pauses
+    assert not SyncHarness(step=1_000).tick().pauses
 
 
 def test_a_learner_that_came_back_begins_a_period() -> None:
-    house = House(step=0)
-    house.look()
-    house.lineage, house.step = "1-b", 50
-    assert not house.look().pauses
-    house.step = 60
-    assert house.look().pauses
+    harness = SyncHarness(step=0)
+    harness.tick()
+    harness.lineage, harness.step = "1-b", 50
+    assert not harness.tick().pauses
+    harness.step = 60
+    assert harness.tick().pauses
 
 
 def test_a_drain_is_asked_for_once_a_version() -> None:
-    house = House(step=5, running=0, in_flight=0, serving=5)
+    harness = SyncHarness(step=5, running=0, in_flight=0, serving=5)
     never = HardSyncConfig(timeout_s=5.0)
-    house.look(config=never)
-    house.drain_asked = True
-    assert not house.look(config=never).pauses, "this version was seen when it was still fresh"
-    house.step = house.serving = 6
-    house.look(config=never)
-    assert house.look(config=never).completed == 1
-    assert not house.look(config=never).pauses, "the batch that asked is still the last one"
+    harness.tick(config=never)
+    harness.drain_asked = True
+    assert not harness.tick(config=never).pauses, "this version was seen when it was still fresh"
+    harness.step = harness.serving = 6
+    harness.tick(config=never)
+    assert harness.tick(config=never).completed == 1
+    assert not harness.tick(config=never).pauses, "the batch that asked is still the last one"
 
 
 def test_without_a_period_nothing_ever_pauses() -> None:
-    house = House()
+    harness = SyncHarness()
     for step in range(50):
-        house.step = step
-        assert not house.look(config=HardSyncConfig()).pauses
+        harness.step = step
+        assert not harness.tick(config=HardSyncConfig()).pauses
 
 
 @given(st.data())
 def test_it_never_pauses_longer_than_its_timeout(data: st.DataObject) -> None:
-    house = House()
+    harness = SyncHarness()
     paused_since_s: float | None = None
     for _ in range(60):
-        house.step += data.draw(st.integers(0, 3))
-        house.serving = data.draw(st.integers(0, house.step))
-        house.running = data.draw(st.integers(0, 3))
-        house.in_flight = house.running + data.draw(st.integers(0, 6))
-        house.unannounced = data.draw(st.integers(0, 2))
-        state = house.look(after_s=data.draw(st.floats(0.1, 2.0)))
+        harness.step += data.draw(st.integers(0, 3))
+        harness.serving = data.draw(st.integers(0, harness.step))
+        harness.running = data.draw(st.integers(0, 3))
+        harness.in_flight = harness.running + data.draw(st.integers(0, 6))
+        harness.unannounced = data.draw(st.integers(0, 2))
+        state = harness.tick(after_s=data.draw(st.floats(0.1, 2.0)))
         if not state.pauses:
             paused_since_s = None
         elif paused_since_s is None:
-            paused_since_s = house.now_s
+            paused_since_s = harness.now_s
         else:
-            assert house.now_s - paused_since_s <= CONFIG.timeout_s
+            assert harness.now_s - paused_since_s <= CONFIG.timeout_s
 
 
 def test_a_clock_set_back_does_not_prolong_a_sync() -> None:
-    house = House()
-    house.look()
-    house.step = 10
-    assert house.look(after_s=100.0).pauses
-    assert house.look(after_s=-90.0).pauses
-    assert not house.look(after_s=6.0).pauses
+    harness = SyncHarness()
+    harness.tick()
+    harness.step = 10
+    assert harness.tick(after_s=100.0).pauses
+    assert harness.tick(after_s=-90.0).pauses
+    assert not harness.tick(after_s=6.0).pauses

@@ -1,4 +1,4 @@
-"""Which rollouts are ended early, which are left alone; caps, their penalty, and settled groups."""
+"""Which rollouts are ended early, which are left alone; caps, their penalty, and early stops."""
 
 import math
 
@@ -209,7 +209,7 @@ def test_penalty_is_a_component_of_the_reward_and_goes_by_the_cap_of_the_record(
 
 
 @pytest.mark.parametrize(
-    ("rewards", "samples_min", "settled"),
+    ("rewards", "samples_min", "stops"),
     [
         ([], 0, False),
         ([0.0, 0.0], 3, False),
@@ -220,6 +220,6 @@ def test_penalty_is_a_component_of_the_reward_and_goes_by_the_cap_of_the_record(
     ],
 )
 def test_group_whose_first_samples_are_rewarded_alike_is_settled(
-    rewards: list[float], samples_min: int, settled: bool
+    rewards: list[float], samples_min: int, stops: bool
 ) -> None:
-    assert may_stop_early(rewards, samples_min=samples_min) is settled
+    assert may_stop_early(rewards, samples_min=samples_min) is stops

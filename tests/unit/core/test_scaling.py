@@ -234,7 +234,7 @@ def test_the_same_tick_twice_changes_nothing(view: ScalingView, now_s: float) ->
 
 
 @pytest.mark.parametrize("by", ["kubectl", "kube-controller-manager"])
-def test_a_scale_by_somebody_else_is_held_and_then_gone_on_from(by: str) -> None:
+def test_a_scale_by_another_party_is_held_and_is_then_the_starting_point(by: str) -> None:
     found = signals(2, wanted=9.0)
     held = advance(ScalingState(), view_of(found, scaled_by=by, scaled_s_ago=60.0), PROMPT, now_s=0.0)
     assert recommended(held) == 2

@@ -152,7 +152,7 @@ def test_same_branch_twice_changes_nothing_and_another_of_that_name_is_refused()
     assert tree.add(Lineage(name(1), parent=name(0), fork_step=4)) == tree
     with pytest.raises(UnknownVersionError, match="two learners"):
         tree.add(Lineage(name(1), parent=name(0), fork_step=5))
-    with pytest.raises(UnknownVersionError, match="nobody opened"):
+    with pytest.raises(UnknownVersionError, match="no learner opened"):
         tree.add(Lineage(name(3), parent=name(2), fork_step=0))
 
 

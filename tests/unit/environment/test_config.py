@@ -1,4 +1,4 @@
-"""The environment's section: rewards that somebody gives, times that can be read."""
+"""The environment's section: rewards with a verifier, times that can be read."""
 
 from typing import Any
 

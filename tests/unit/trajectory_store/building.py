@@ -1,4 +1,4 @@
-"""Small trajectories, messages and stores for the tests of this room."""
+"""Small trajectories, messages and stores for the tests of this package."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -177,7 +177,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def crash_of_the_store(self) -> None:
-        """What a kill -9 leaves: the files as they are, with bytes of a write that was under way."""
+        """What a kill -9 leaves: the files as they are, with bytes of an unfinished write."""
         self.num_folders += 1
         image = self.root / str(self.num_folders)
         shutil.copytree(self.folder, image)

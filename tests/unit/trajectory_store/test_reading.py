@@ -23,7 +23,7 @@ from tidegate.wire.clients.trajectory_store import Dropped
 
 
 def lived(folder: Path) -> Store:
-    """One trajectory trained, one dropped, one settled without ever arriving."""
+    """One trajectory trained, one dropped, one dropped without ever arriving."""
     store = started_store(folder)
     mixed = (VersionSpan(at(1), 0, 2), VersionSpan(at(3), 2, 4))
     store.ingest([message_of(make_trajectory("t-1", spans=mixed, reward=1.0))], now_s=NOW_S + 2)
@@ -57,7 +57,7 @@ def test_file_of_a_stopped_store_says_the_same(tmp_path: Path) -> None:
 
 def test_row_of_a_trajectory_tells_its_life(tmp_path: Path) -> None:
     lived(tmp_path).close()
-    trained, dropped, settled = rows(tmp_path / LEDGER_FILE)
+    trained, dropped, unarrived = rows(tmp_path / LEDGER_FILE)
     assert (trained.state, trained.trained_at, trained.stale_by_versions) == ("trained", at(4), 3)
     assert (trained.oldest_version, trained.newest_version) == (at(1), at(3))
     assert (trained.reward, trained.mean_return, trained.num_episodes, trained.num_steps) == (1.0, 20.0, 1, 4)
@@ -68,7 +68,7 @@ def test_row_of_a_trajectory_tells_its_life(tmp_path: Path) -> None:
         NOW_S + 4,
     )
     assert (dropped.state, dropped.reason, dropped.trained_at) == ("dropped", "stale", None)
-    assert (settled.reason, settled.oldest_version, settled.num_steps) == ("failed", None, 0)
+    assert (unarrived.reason, unarrived.oldest_version, unarrived.num_steps) == ("failed", None, 0)
 
 
 def test_trace_of_a_trained_trajectory_has_every_stage_after_its_payload_is_gone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Policies as a learner would publish them, for the tests of this room."""
+"""Policies as a learner would publish them, for the tests of this package."""
 
 from dataclasses import dataclass
 

@@ -100,7 +100,7 @@ def test_mutated_frame_gives_records_or_a_record_error(trajectory: Trajectory, d
     frame = bytearray(encode_frame([trajectory]))
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
-    # Once as it is, and once under a digest that somebody wrote anew.
+    # Once as it is, and once under a recomputed digest.
     behind = bytes(frame[len(MAGIC) + DIGEST_BYTES :])
     for mutated in (bytes(frame), bytes(frame[: len(MAGIC)]) + digest_of(behind) + behind):
         try:
@@ -218,7 +218,7 @@ def test_every_prefix_of_a_frame_is_refused() -> None:
 
 
 def test_frame_with_bytes_behind_it_is_refused() -> None:
-    with pytest.raises(RecordError, match="promises"):
+    with pytest.raises(RecordError, match="declares"):
         decode_frame(encode_frame([make(x=np.zeros(4, np.float32))]) + b"\0")
 
 

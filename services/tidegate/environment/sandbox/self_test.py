@@ -7,7 +7,7 @@ from pathlib import Path
 from tidegate.environment.sandbox.port import SandboxLimits, SandboxResult
 from tidegate.environment.sandbox.unavailable import isolation_unavailable
 
-# The probe's own: room for a few children, whose memory counts together.
+# The probe's own: enough for a few children, whose memory counts together.
 _MEMORY_BYTES = 256 << 20
 _GROWN_BYTES = 128 << 20
 _PROCESSES = 4
