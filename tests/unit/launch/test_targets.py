@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.errors import ConfigError
-from tidegate.launch.targets import RunTarget, TargetCondition, parse_target, unpublished_hint
+from tidegate.launch.targets import RunTarget, TargetCondition, parse_target, unknown_statistic_hint
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_condition_reads_back_what_it_prints(name: str, operator: str, threshold
 def test_statistic_that_nobody_publishes_is_named_with_the_nearest_one() -> None:
     values = {"mean_return": 1.0, "loss": 2.0, "restarts_total.actor-0": 0.0}
     assert (
-        unpublished_hint("mean_retrun", values)
+        unknown_statistic_hint("mean_retrun", values)
         == "no service publishes mean_retrun; did you mean mean_return?"
     )
-    assert unpublished_hint("zebra", values) == "no service publishes zebra"
+    assert unknown_statistic_hint("zebra", values) == "no service publishes zebra"

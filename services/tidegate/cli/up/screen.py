@@ -11,7 +11,7 @@ from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.cli.up.view import clock, draw, number, slos_line
 from tidegate.launch.live_run import TRAINING, LiveRun
-from tidegate.launch.targets import unpublished_hint
+from tidegate.launch.targets import unknown_statistic_hint
 
 LINE_PERIOD_S = 5.0
 
@@ -65,7 +65,7 @@ def line(live: LiveRun) -> str:
         if condition.name in values:
             parts.append(f"{condition.name} {number(values[condition.name])} of {condition.threshold:g}")
         elif live.phase == TRAINING:
-            parts.append(unpublished_hint(condition.name, values))
+            parts.append(unknown_statistic_hint(condition.name, values))
     shown = (
         ("env steps", learner_stats.TRAINED_STEPS),
         ("lag", learner_stats.LAG_LAST_MAX),

@@ -22,7 +22,7 @@ from tidegate.cli.up.loop_diagram import draw_loop
 from tidegate.launch.board import Board, drops
 from tidegate.launch.live_run import BROKER, SUPERVISOR, TRAINING, LiveRun
 from tidegate.launch.services import SERVICES, instances
-from tidegate.launch.targets import unpublished_hint
+from tidegate.launch.targets import unknown_statistic_hint
 from tidegate.wire.stats import ServiceStats
 
 WIDTH_MIN = 72
@@ -96,7 +96,7 @@ def _header(live: LiveRun, values: dict[str, float], *, width: int) -> list[Text
         share = (value or 0.0) / condition.threshold if condition.threshold else 0.0
         text = number(value) if value is not None else "–"
         if value is None and live.phase == TRAINING:
-            text = unpublished_hint(condition.name, values)
+            text = unknown_statistic_hint(condition.name, values)
         done = condition.holds(value)
         label = f" target  {condition}  "
         filled, empty = bar(
