@@ -8,31 +8,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
-TABLE_OF_NAMES = Path(__file__).with_name("test_sources.py")
 FOLDERS = ("services", "tests", "tools", "benchmarks", "docs", "helm", "runs", "protos", "examples")
 SINGLE_FILES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "Containerfile", "pyproject.toml")
 SUFFIXES = {".py", ".md", ".yaml", ".yml", ".tpl", ".txt", ".toml", ".proto", ".js", ".css", ".html", ".sh"}
 ENTRY = re.compile(r"^\| `([^`|]+)` \| [^|]+ \|$", re.MULTILINE)
 # A phrase may go over the end of a line, of a comment's too.
 LINE_END = re.compile(r"\s+(?:(?:#+|//+|\*) )?")
-# Retired and not yet replaced everywhere; the list only shrinks.
-STILL_USED = {
-    "anew",
-    "begins anew",
-    "begun anew",
-    "bell",
-    "books balance",
-    "goes on with",
-    "gone on with",
-    "hand back",
-    "handed back",
-    "handed on",
-    "hands_on",
-    "stands in for",
-    "under way",
-    "who binds",
-    "whoever",
-}
+# Files that hold a word as data.
+DATA = {"bell": {"services/tidegate/environment/tasks/format_following.py"}}
 
 
 def retired_words(glossary: str) -> list[str]:
@@ -55,11 +38,15 @@ def texts() -> dict[str, str]:
     return {
         name: f"{name} {LINE_END.sub(' ', path.read_text(encoding='utf-8'))}"
         for path in paths
-        if path.is_file()
-        and path not in (GLOSSARY, Path(__file__), TABLE_OF_NAMES)
-        and "v1" not in path.parts
+        if path.is_file() and path not in (GLOSSARY, Path(__file__)) and "v1" not in path.parts
         for name in [path.relative_to(ROOT).as_posix()]
     }
+
+
+@cache
+def lowered() -> dict[str, str]:
+    """The same in lower case: to search it for a plain string is ten times quicker than for a pattern."""
+    return {name: text.casefold() for name, text in texts().items()}
 
 
 WORDS = retired_words(GLOSSARY.read_text(encoding="utf-8"))
@@ -67,13 +54,13 @@ WORDS = retired_words(GLOSSARY.read_text(encoding="utf-8"))
 
 def test_glossary_has_a_table_of_retired_words() -> None:
     assert len(WORDS) > 30
-    assert set(WORDS) >= STILL_USED
 
 
-@pytest.mark.parametrize("word", [word for word in WORDS if word not in STILL_USED])
+@pytest.mark.parametrize("word", WORDS)
 def test_retired_word_is_used_nowhere(word: str) -> None:
     found, plain = pattern(word), word.casefold()
-    assert [name for name, text in texts().items() if plain in text.casefold() and found.search(text)] == []
+    using = {name for name, text in lowered().items() if plain in text and found.search(texts()[name])}
+    assert using - DATA.get(word, set()) == set()
 
 
 @pytest.mark.parametrize(

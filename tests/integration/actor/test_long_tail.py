@@ -130,7 +130,7 @@ async def test_rollout_that_falls_out_of_the_budget_is_ended_at_once_and_the_act
     [(name, (reason, detail))] = store.dropped.items()
     assert (name, reason) == ("task-1.0", "stale")
     assert "cut at length 32" in detail
-    assert "2 versions behind while under way (max_lag 1)" in detail
+    assert "2 versions behind while running (max_lag 1)" in detail
     values = context.stats.snapshot(at_s=0.0).values
     assert values["cut_total"] == values["cut_bin.slow_total"] == values["cut_length.32-63_total"] == 1
     assert 0 < values["cut_s_total"] < 1000

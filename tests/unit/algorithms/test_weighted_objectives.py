@@ -114,7 +114,9 @@ def test_at_the_reference_balance_is_plain_policy_gradient_with_centred_rewards(
 
 
 @given(seed=SEEDS, drift=DRIFTS)
-def test_balance_is_met_by_the_reference_tilted_by_rewards_whoever_sampled(seed: int, drift: float) -> None:
+def test_balance_is_met_by_the_reference_tilted_by_rewards_whatever_policy_sampled(
+    seed: int, drift: float
+) -> None:
     logprobs_BT, inputs = make_inputs(seed, drift=drift)
     assert inputs.rewards_B is not None
     assert inputs.reference_logprobs_BT is not None

@@ -220,7 +220,7 @@ def test_paced_admission_lets_nothing_be_overtaken_beyond_the_budget(
         while world.admit():
             pass
         assert world.running, "something can always go on"
-        # Whoever it pleases: the oldest may be last for as long as others are there.
+        # Any of them: the oldest may be last for as long as others are there.
         chosen = sorted(world.running)[data.draw(st.integers(0, len(world.running) - 1))]
         if data.draw(st.integers(0, 9)) == 0:
             del world.running[chosen]

@@ -50,7 +50,7 @@ def test_where_a_draw_is_cut_changes_nothing(size: int, first: int, second: int,
 
 
 @given(st.integers(1, 60), st.integers(0, 3))
-def test_uniform_epoch_holds_every_prompt_once_and_the_next_is_shuffled_anew(size: int, seed: int) -> None:
+def test_uniform_epoch_holds_every_prompt_once_and_the_next_is_shuffled_again(size: int, seed: int) -> None:
     curriculum = Curriculum(["all"] * size, seed=seed)
     first, state = curriculum.draw(CurriculumState(), count=size)
     second, state = curriculum.draw(state, count=size)

@@ -164,7 +164,7 @@ def test_window_holds_the_increase_since_about_its_start(
         assert window.samples[1].at_s > now_s - window_s
 
 
-def test_counter_that_began_anew_and_a_clock_that_went_back_do_not_make_negative_counts() -> None:
+def test_counter_that_restarted_and_a_clock_that_went_back_do_not_make_negative_counts() -> None:
     window = MixWindow().note(Mix({"a": 50.0}, {"a": 40.0}), at_s=0.0, window_s=10.0)
     window = window.note(Mix({"a": 3.0}, {"a": 2.0}), at_s=1.0, window_s=10.0)
     assert window.increase() == Mix({"a": 3.0}, {"a": 2.0})

@@ -293,7 +293,7 @@ def test_what_does_not_come_is_not_asked_for_again() -> None:
     assert once(view_of(signals(4, wanted=9.0), replicas=8)) == 8
 
 
-def test_a_hard_sync_does_not_start_the_windows_anew() -> None:
+def test_a_hard_sync_does_not_restart_the_windows() -> None:
     config = msgspec.structs.replace(PROMPT, stabilise_out_s=30.0, stabilise_in_s=30.0)
     syncing = msgspec.structs.replace(signals(2, wanted=9.0), paused=True)
     state = ScalingState()

@@ -114,7 +114,7 @@ def test_what_is_beyond_the_budget_is_overdue_and_nothing_else() -> None:
 
 
 def test_nothing_leaves_before_it_is_removed() -> None:
-    """Whoever removes it writes it down first, which may fail."""
+    """The caller records a removal first, which may fail."""
     pool, limits = waiting(40), StalenessLimits(max_lag=3, max_age_s=75.0)
     for _ in range(2):
         head = PolicyVersion(ROOT, 4)

@@ -220,7 +220,7 @@ def test_task_that_nobody_took_is_never_lost() -> None:
     assert lost_before(Deliveries(), reachable_since_s=0.0, deadline_s=10.0, now_s=1e9) == 0
 
 
-def test_deadline_starts_anew_when_the_store_comes_back() -> None:
+def test_deadline_restarts_when_the_store_comes_back() -> None:
     deliveries = Deliveries().note(3, at_s=0.0)
     assert lost_before(deliveries, reachable_since_s=95.0, deadline_s=10.0, now_s=100.0) == 0
     assert lost_before(deliveries, reachable_since_s=90.0, deadline_s=10.0, now_s=100.0) == 4

@@ -105,7 +105,7 @@ def test_reader_behind_what_was_pruned_is_given_every_present_state_then_the_log
     assert all(cursor > 0 for cursor in cursors[-1:])
 
 
-def test_resync_that_takes_so_long_that_its_own_start_is_pruned_begins_anew(store: Store) -> None:
+def test_resync_that_takes_so_long_that_its_own_start_is_pruned_starts_over(store: Store) -> None:
     accept(store, 1, 20)
     store.tidy(now_s=NOW_S)
     _, negative = store.outcomes(1, limit=5)

@@ -116,7 +116,7 @@ class Classifier:
             child.stdin.write(msgspec.json.encode(message) + b"\n")
             return await _line(child, deadline_s=self._settings.deadline_s)
         except BaseException:
-            # Whoever asks next would read the answer to this.
+            # The next caller would read the answer to this.
             await self._end()
             raise
 

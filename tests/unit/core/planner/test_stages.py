@@ -1,4 +1,4 @@
-"""Who binds, and how queue and lag grow: the figures anybody can check by hand, and what must hold of all loops."""
+"""The bottleneck, and how queue and lag grow: figures to check by hand, and what must hold of all loops."""
 
 import msgspec
 import pytest
