@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.peers.segment_pipe import Segment, pack_segment, unpack_segment
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import EngineSetting, open_engine
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
 from tidegate.core.records import Array, PolicySnapshot, Task, Trajectory, VersionSpan
@@ -85,8 +85,8 @@ def _size(shape: Sequence[int]) -> int:
 def act(orders: bytes, pipe: connection.Connection, credit: Semaphore, policy: SharedPolicy) -> None:
     """An actor process: a credit, the newest policy, a segment, again; ends with its parent."""
     setting = msgspec.json.decode(orders, type=EngineSetting)
-    steering = EngineSteering()
-    engine = open_engine("auto", setting, steering, SystemClock())
+    control = EngineControl()
+    engine = open_engine("auto", setting, control, SystemClock())
     number, step = 0, -1
     while True:
         if not credit.acquire(timeout=POLL_S):
@@ -94,7 +94,7 @@ def act(orders: bytes, pipe: connection.Connection, credit: Semaphore, policy: S
                 return
             continue
         while (newer := policy.read(known_step=step)) is not None:
-            steering.newest, step = newer, newer.version.step
+            control.newest, step = newer, newer.version.step
         task = _task(setting, f"{setting.actor_index}-{number}")
         engine.check_task(task)
         [rollouts] = engine.generate([task])

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.reports import check
 from tests.simulation.scenarios import groups_of_four
 from tidegate.actor.rollouts import episode_runner
-from tidegate.actor.rollouts.resumption import Resumed, resume
+from tidegate.actor.rollouts.resumption import ResumedGroup, resume
 from tidegate.core.errors import ConflictError
 from tidegate.core.records import Task
 from tidegate.sim.cluster import DRAIN_TIMEOUT_S, SimulatedCluster
@@ -115,9 +115,9 @@ def test_drained_actors_finish_their_rollouts_and_no_other_actor_repeats_them(
 
 
 def test_rollouts_of_a_drained_actor_are_resumed_from_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    resumed: list[Resumed] = []
+    resumed: list[ResumedGroup] = []
 
-    def noted(*arguments: Any, **keywords: Any) -> Resumed:
+    def noted(*arguments: Any, **keywords: Any) -> ResumedGroup:
         resumed.append(resume(*arguments, **keywords))
         return resumed[-1]
 

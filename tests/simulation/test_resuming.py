@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.reports import check
 from tests.simulation.scenarios import groups_of_four
 from tidegate.actor.rollouts import episode_runner
-from tidegate.actor.rollouts.resumption import Resumed, resume
+from tidegate.actor.rollouts.resumption import ResumedGroup, resume
 from tidegate.sim.cluster import SimulatedCluster
 from tidegate.sim.scenario import Scenario
 from tidegate.sim.simulation import simulate
@@ -43,9 +43,9 @@ async def interrupt_an_actor(cluster: SimulatedCluster, rng: random.Random) -> N
 
 def test_rollouts_of_killed_actors_are_resumed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each token is compared with the policy that wrote it, on whichever actor (I5)."""
-    resumed: list[Resumed] = []
+    resumed: list[ResumedGroup] = []
 
-    def noted(*arguments: Any, **keywords: Any) -> Resumed:
+    def noted(*arguments: Any, **keywords: Any) -> ResumedGroup:
         resumed.append(resume(*arguments, **keywords))
         return resumed[-1]
 

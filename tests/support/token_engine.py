@@ -5,8 +5,8 @@ So a rollout that was stopped and resumed can be compared with one that was not.
 
 import asyncio
 
-from tidegate.actor.engines.port import EngineSteering
-from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.actor.engines.port import EngineControl
+from tidegate.actor.engines.token_port import Continuation, FinishReason, TokenRequest
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.records import PolicySnapshot, Task
@@ -24,7 +24,7 @@ class ScriptedTokenEngine:
 
     def __init__(
         self,
-        steering: EngineSteering,
+        control: EngineControl,
         *,
         slots: int = 64,
         context_length: int = 4096,
@@ -43,7 +43,7 @@ class ScriptedTokenEngine:
         self.requests: list[TokenRequest] = []
         # As many of the next calls fail as if the engine had lost its server.
         self.failures = 0
-        self._steering = steering
+        self._control = control
         self._places = asyncio.Semaphore(slots)
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
@@ -56,11 +56,11 @@ class ScriptedTokenEngine:
 
     async def run(self) -> None:
         """Until it is to stop."""
-        while not self._steering.stop:
+        while not self._control.stop:
             self._serve()
             await asyncio.sleep(0.01)
 
-    async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
+    async def generate(self, request: TokenRequest, written: Continuation) -> FinishReason:
         """One token after the other."""
         self.requests.append(request)
         if len(request.context) + request.sampler.max_new_tokens > self.context_length:
@@ -73,7 +73,7 @@ class ScriptedTokenEngine:
                 if self.failures:
                     self.failures -= 1
                     raise UnavailableError("The scripted engine lost its server")
-                if self._steering.stop:
+                if self._control.stop:
                     raise UnavailableError("The scripted engine stops")
                 if self.hold_at is not None and len(written.tokens) >= self.hold_at:
                     self.held.add(name)
@@ -102,7 +102,7 @@ class ScriptedTokenEngine:
         return NUM_SPECIALS + int(draw * len(ALPHABET)), logprob
 
     def _serve(self) -> PolicySnapshot | None:
-        newest = self._steering.newest
-        if newest is not None and newest is not self._steering.serving:
-            self._steering.swapped(newest, seconds=0.0)
+        newest = self._control.newest
+        if newest is not None and newest is not self._control.serving:
+            self._control.swapped(newest, seconds=0.0)
         return newest

@@ -12,13 +12,13 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import Completed, EngineSteering
+from tidegate.actor.engines.port import Completed, EngineControl
 from tidegate.actor.evaluation import Evaluator
 from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
 from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.outcomes import RefusedTask, RolloutResult
-from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
+from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.actor.state import split_startable
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue.kinds import Counter
@@ -82,18 +82,18 @@ class WorkLoops:
         *,
         in_flight: InFlightTasks,
         runner: Runner,
-        steering: EngineSteering,
+        control: EngineControl,
         predictions: Predictions,
-        holder: PolicyHolder,
+        served_policy: ServedPolicy,
         evaluator: Evaluator,
     ) -> None:
         self._context = context
         self._config = config
         self._in_flight = in_flight
         self._runner = runner
-        self._steering = steering
+        self._control = control
         self._predictions = predictions
-        self._holder = holder
+        self._served_policy = served_policy
         self._evaluator = evaluator
         self._generating = True
         self._num_flows = 0
@@ -135,7 +135,7 @@ class WorkLoops:
             self._in_flight.wakeup.set()
 
     def _can_start_any(self) -> bool:
-        return self._holder.version is not None and not self._steering.away
+        return self._served_policy.version is not None and not self._control.away
 
     async def _take(self, delivery: Delivery) -> None:
         context = self._context
@@ -223,8 +223,8 @@ class WorkLoops:
         by_length = self._context.settings.long_tail.group_by_length
         return split_startable(
             tasks,
-            own=self._holder.version,
-            tree=self._holder.tree,
+            own=self._served_policy.version,
+            tree=self._served_policy.tree,
             batch_max=self._runner.batch_max,
             lengths=[self._predictions.expected_tokens(task) for task in tasks] if by_length else None,
         )

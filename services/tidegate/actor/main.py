@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import Engine, EngineSteering
+from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.registry import EngineSetting, find_engine, open_engine, open_token_engine
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.evaluation import Evaluator
@@ -19,10 +19,10 @@ from tidegate.actor.rollouts.deadlines import DeadlineWatch
 from tidegate.actor.rollouts.environment_sessions import open_sessions
 from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.episode_runner import EpisodeRunner
-from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
-from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
-from tidegate.actor.rollouts.time_accounting import TimeAccounts
+from tidegate.actor.rollouts.progress_checkpoints import ProgressCheckpoints
+from tidegate.actor.rollouts.served_policy import ServedPolicy
+from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.actor.servicer import ActorServicer
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.memory import keep_freed_memory
@@ -40,7 +40,7 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
     """
     # Each policy takes the place of the one before the last.
     keep_freed_memory(FREED_BYTES_KEPT)
-    steering = EngineSteering()
+    control = EngineControl()
     settings = context.settings
     setting = EngineSetting(
         workload=settings.workload,
@@ -56,27 +56,27 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
     )
     entry = find_engine(config.engine, workload=settings.workload, policy=settings.policy)
     if entry.port == "tokens":
-        tokens = open_token_engine(config.engine, setting, steering, context.clock)
+        tokens = open_token_engine(config.engine, setting, control, context.clock)
         if config.gateway is not None:
-            return assemble_agents(context, config, config.gateway, engine=tokens, steering=steering)
-        return assemble_tokens(context, config, engine=tokens, steering=steering)
+            return assemble_agents(context, config, config.gateway, engine=tokens, control=control)
+        return assemble_tokens(context, config, engine=tokens, control=control)
     if config.gateway is not None:
         raise ConfigError(
             "Agents need an engine that writes tokens", fix="set actor.engine to torch, vllm or sglang"
         )
-    engine = open_engine(config.engine, setting, steering, context.clock)
-    return assemble(context, config, engine=engine, steering=steering)
+    engine = open_engine(config.engine, setting, control, context.clock)
+    return assemble(context, config, engine=engine, control=control)
 
 
 def assemble(
-    context: ServiceContext, config: ActorConfig, *, engine: Engine, steering: EngineSteering
+    context: ServiceContext, config: ActorConfig, *, engine: Engine, control: EngineControl
 ) -> ServiceParts:
-    """The parts of an actor around an engine of batches that reads ``steering``."""
-    actor = _ActorParts(context, config, engine, steering, num_running=config.slots)
+    """The parts of an actor around an engine of batches that reads ``control``."""
+    actor = _ActorParts(context, config, engine, control, num_running=config.slots)
     runner = BatchRunner(
         context,
         engine=engine,
-        steering=steering,
+        control=control,
         predictions=actor.predictions,
         deadlines=actor.deadlines,
         slots=config.slots,
@@ -89,31 +89,31 @@ def assemble(
 
 
 def assemble_tokens(
-    context: ServiceContext, config: ActorConfig, *, engine: TokenEngine, steering: EngineSteering
+    context: ServiceContext, config: ActorConfig, *, engine: TokenEngine, control: EngineControl
 ) -> ServiceParts:
-    """The parts of an actor around an engine that writes tokens and reads ``steering``."""
+    """The parts of an actor around an engine that writes tokens and reads ``control``."""
     workload = context.settings.workload
     num_running = max(1, config.slots // workload.num_samples)
-    actor = _ActorParts(context, config, engine, steering, num_running=num_running)
+    actor = _ActorParts(context, config, engine, control, num_running=num_running)
     sessions = open_sessions(context) if workload.turns_max > 1 else None
-    time_accounts = TimeAccounts(context)
+    time_accounting = TimeAccounting(context)
     runner = EpisodeRunner(
         context,
         engine=engine,
         player=EpisodePlayer(
-            context, engine=engine, steering=steering, sessions=sessions, time_accounts=time_accounts
+            context, engine=engine, control=control, sessions=sessions, time_accounting=time_accounting
         ),
-        time_accounts=time_accounts,
-        steering=steering,
+        time_accounting=time_accounting,
+        control=control,
         predictions=actor.predictions,
         deadlines=actor.deadlines,
-        keeper=actor.keeper,
-        holder=actor.holder,
+        checkpoints=actor.checkpoints,
+        served_policy=actor.served_policy,
         slots=config.slots,
     )
     loops: dict[str, Loop] = {
         "engine": engine.run,
-        "progress": actor.keeper.run,
+        "progress": actor.checkpoints.run,
         "account": runner.account,
     }
     return actor.with_runner(runner, loops=loops, close=engine.close)
@@ -125,7 +125,7 @@ def assemble_agents(
     gateway: GatewayConfig,
     *,
     engine: TokenEngine,
-    steering: EngineSteering,
+    control: EngineControl,
 ) -> ServiceParts:
     """The parts of an actor whose episodes are held by agents.
 
@@ -136,8 +136,8 @@ def assemble_agents(
     from tidegate.actor.gateway.runner import AgentRunner, flows_of
 
     num_running = flows_of(gateway, num_samples=context.settings.workload.num_samples)
-    actor = _ActorParts(context, config, engine, steering, num_running=num_running)
-    runner = AgentRunner(context, gateway, engine=engine, steering=steering, holder=actor.holder)
+    actor = _ActorParts(context, config, engine, control, num_running=num_running)
+    runner = AgentRunner(context, gateway, engine=engine, control=control, served_policy=actor.served_policy)
     loops: dict[str, Loop] = {"engine": engine.run, "gateway": runner.serve, "account": runner.account}
     return actor.with_runner(runner, loops=loops, close=engine.close)
 
@@ -150,37 +150,39 @@ class _ActorParts:
         context: ServiceContext,
         config: ActorConfig,
         engine: ChecksPolicy,
-        steering: EngineSteering,
+        control: EngineControl,
         *,
         num_running: int,
     ) -> None:
         """``num_running``: tasks that run at once."""
         self._context = context
         self._config = config
-        self._steering = steering
+        self._control = control
         self._num_running = num_running
         self._in_flight = InFlightTasks(capacity=num_running + config.prefetch, finished_max=num_running)
-        self.holder = PolicyHolder(steering, self._in_flight.wakeup)
+        self.served_policy = ServedPolicy(control, self._in_flight.wakeup)
         self._watch = PolicyWatch(context)
-        self._policy = PolicyLoop(context, self._watch, self.holder, engine, attempts=config.pull_attempts)
-        self.keeper = ProgressKeeper(context, period_s=config.keep_progress_s)
+        self._policy = PolicyLoop(
+            context, self._watch, self.served_policy, engine, attempts=config.pull_attempts
+        )
+        self.checkpoints = ProgressCheckpoints(context, period_s=config.keep_progress_s)
         self.predictions = Predictions(context.settings.long_tail)
-        self.deadlines = DeadlineWatch(context, self._watch, steering, self.predictions)
+        self.deadlines = DeadlineWatch(context, self._watch, control, self.predictions)
 
     def with_runner(
         self, runner: Runner, *, loops: dict[str, Loop], close: Callable[[], Awaitable[None]]
     ) -> ServiceParts:
         """All of it around ``runner``, with the loops of its engine."""
         context, config, in_flight = self._context, self._config, self._in_flight
-        publisher = Publisher(context, in_flight, self.keeper, retry_delay_s=config.retry_delay_s)
+        publisher = Publisher(context, in_flight, self.checkpoints, retry_delay_s=config.retry_delay_s)
         work = WorkLoops(
             context,
             config,
             in_flight=in_flight,
             runner=runner,
-            steering=self._steering,
+            control=self._control,
             predictions=self.predictions,
-            holder=self.holder,
+            served_policy=self.served_policy,
             evaluator=Evaluator(context, num_problems_max=config.evaluation_problems_max),
         )
         loops = {
@@ -197,7 +199,7 @@ class _ActorParts:
         for number in range(config.max_unacked_publishes):
             loops[f"publish-{number}"] = publisher.run
         servicer = ActorServicer(
-            context.instance, in_flight, self.holder, self._steering, slots=self._num_running
+            context.instance, in_flight, self.served_policy, self._control, slots=self._num_running
         )
         return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
-from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue.telemetry import (
     ATTR_VERSION,
@@ -49,13 +49,13 @@ class ChecksPolicy(Protocol):
 
 
 class PolicyLoop:
-    """Brings each newly announced policy to the holder. Waits for an announcement; the learner unblocks it."""
+    """Brings each newly announced policy to ``ServedPolicy``. Waits for an announcement; the learner unblocks it."""
 
     def __init__(
         self,
         context: ServiceContext,
         watch: PolicyWatch,
-        holder: PolicyHolder,
+        served_policy: ServedPolicy,
         engine: ChecksPolicy,
         *,
         attempts: int,
@@ -63,7 +63,7 @@ class PolicyLoop:
         """``attempts``: tries for one version before looking for a newer one."""
         self._context = context
         self._watch = watch
-        self._holder = holder
+        self._served_policy = served_policy
         self._engine = engine
         self._attempts = attempts
         self._client = WeightDistributionClient(context.channel("weight_distribution"))
@@ -100,7 +100,7 @@ class PolicyLoop:
         now_s = context.clock.now_s()
         self._seen = snapshot.version
         self._known = {content: snapshot.tensors[name] for name, content in _contents(announcement).items()}
-        self._holder.offer(snapshot, announcement.tree, now_s=now_s)
+        self._served_policy.offer(snapshot, announcement.tree, now_s=now_s)
         context.stats.set(statistics.WEIGHT_PULL_MS, 1e3 * (now_s - started_at_s))
         context.stats.set(statistics.SERVING_STEP, snapshot.version.step)
         context.stats.label(statistics.SERVING_VERSION, str(snapshot.version))

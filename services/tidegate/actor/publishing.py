@@ -12,7 +12,7 @@ from tidegate.actor.drop_reporting import DropReporter
 from tidegate.actor.engines.port import Rollouts
 from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
 from tidegate.actor.rollouts.outcomes import DroppedTask
-from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
+from tidegate.actor.rollouts.progress_checkpoints import ProgressCheckpoints
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue.telemetry import (
@@ -48,17 +48,17 @@ class Publisher:
         self,
         context: ServiceContext,
         in_flight: InFlightTasks,
-        keeper: ProgressKeeper,
+        checkpoints: ProgressCheckpoints,
         *,
         retry_delay_s: float,
     ) -> None:
         """The clients are used only for frames that no message can hold, and for tasks that end without a record.
 
-        ``keeper`` forgets the progress of tasks that are done.
+        ``checkpoints`` forgets the progress of tasks that are done.
         """
         self._context = context
         self._in_flight = in_flight
-        self._keeper = keeper
+        self._checkpoints = checkpoints
         self._retry_delay_s = retry_delay_s
         store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._outbox = Outbox(context, store)
@@ -82,9 +82,9 @@ class Publisher:
                 done = False
             if done:
                 await leased.delivery.ack()
-                await self._keeper.forget(leased.task.task_id)
+                await self._checkpoints.forget(leased.task.task_id)
             else:
-                self._keeper.release(leased.task.task_id)
+                self._checkpoints.release(leased.task.task_id)
                 await leased.delivery.nak(self._retry_delay_s)
             self._in_flight.answered(leased)
 

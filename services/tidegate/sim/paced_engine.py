@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
+from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, Trajectory
@@ -43,7 +43,7 @@ class PacedEngine:
     def __init__(
         self,
         pace: Pace,
-        steering: EngineSteering,
+        control: EngineControl,
         clock: Clock,
         oracle: Oracle,
         rng: random.Random,
@@ -54,7 +54,7 @@ class PacedEngine:
         self._actor = actor
         oracle.starts(actor)
         self._pace = pace
-        self._steering = steering
+        self._control = control
         self._clock = clock
         self._oracle = oracle
         self._rng = rng
@@ -70,26 +70,26 @@ class PacedEngine:
         started_at_s = self._clock.now_s()
         snapshot = self._newest()
         marks = VersionMarks(snapshot.version)
-        self._steering.begins(tasks, snapshot.version, now_s=started_at_s)
+        self._control.begins(tasks, snapshot.version, now_s=started_at_s)
         nodes = np.empty(POSITIONS, dtype=np.int32)
         length = self._rng.uniform(0.5, 1.5)
         straggles = self._rng.random() < self._pace.stragglers
         for position in range(POSITIONS):
-            self._steering.position = position
-            if self._steering.stop:
-                self._steering.ends()
+            self._control.position = position
+            if self._control.stop:
+                self._control.ends()
                 return []
-            if all(task.task_id in self._steering.cut for task in tasks):
+            if all(task.task_id in self._control.cut for task in tasks):
                 break
             if self._newest().version != snapshot.version:
                 snapshot = self._newest()
                 marks.swap(position, snapshot.version)
-                self._steering.swapped(snapshot, seconds=0.0)
+                self._control.swapped(snapshot, seconds=0.0)
             nodes[position] = self._oracle.serves(snapshot.version, snapshot.tensors)
             # Read at each position: when the fault ends, its rollouts speed up.
             slowness = STRAGGLER_SLOWNESS if straggles and self._pace.stragglers else 1.0
             Worker.current().pause(self._pace.rollout_s * length * slowness / POSITIONS)
-        self._steering.ends()
+        self._control.ends()
         finished_at_s = self._clock.now_s()
         sample = Sample(
             tensors={
@@ -100,12 +100,12 @@ class PacedEngine:
             num_steps=POSITIONS,
             finish_reason="stop",
         )
-        finished = [task for task in tasks if task.task_id not in self._steering.cut]
+        finished = [task for task in tasks if task.task_id not in self._control.cut]
         self._oracle.finishes(self._actor, (task.task_id for task in finished))
         return [Rollouts(task, _answered(sample, task), started_at_s, finished_at_s) for task in finished]
 
     def _newest(self) -> PolicySnapshot:
-        newest = self._steering.newest
+        newest = self._control.newest
         assert newest is not None, "no task starts before the first policy"
         return newest
 

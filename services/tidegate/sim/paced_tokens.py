@@ -7,8 +7,8 @@ as well. So the versions that a trajectory records can be compared with the poli
 import asyncio
 from collections.abc import Sequence
 
-from tidegate.actor.engines.port import EngineSteering
-from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.actor.engines.port import EngineControl
+from tidegate.actor.engines.token_port import Continuation, FinishReason, TokenRequest
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import UnavailableError
 from tidegate.core.records import PolicySnapshot, Task
@@ -44,11 +44,11 @@ class SumTokenizer:
 class PacedTokenEngine:
     """Writes as many continuations as it is asked for; each takes the time of ``pace``."""
 
-    def __init__(self, pace: Pace, steering: EngineSteering, oracle: Oracle) -> None:
+    def __init__(self, pace: Pace, control: EngineControl, oracle: Oracle) -> None:
         self.tokenizer = SumTokenizer()
         self.context_length = 2 * POSITIONS
         self._pace = pace
-        self._steering = steering
+        self._control = control
         self._oracle = oracle
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
@@ -59,10 +59,10 @@ class PacedTokenEngine:
 
     async def run(self) -> None:
         """Wait until the engine must stop."""
-        while not self._steering.stop:  # noqa: ASYNC110  # the flag has no event
+        while not self._control.stop:  # noqa: ASYNC110  # the flag has no event
             await asyncio.sleep(NO_POLICY_WAIT_S)
 
-    async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
+    async def generate(self, request: TokenRequest, written: Continuation) -> FinishReason:
         """Continue after the context, up to the answer."""
         name = request.request_id.partition("/")[0]
         first, *before = request.context
@@ -87,11 +87,11 @@ class PacedTokenEngine:
 
     async def _served(self) -> PolicySnapshot:
         while True:
-            if self._steering.stop:
+            if self._control.stop:
                 raise UnavailableError("The engine stops")
-            newest = self._steering.newest
+            newest = self._control.newest
             if newest is not None:
-                if newest is not self._steering.serving:
-                    self._steering.swapped(newest, seconds=0.0)
+                if newest is not self._control.serving:
+                    self._control.swapped(newest, seconds=0.0)
                 return newest
             await asyncio.sleep(NO_POLICY_WAIT_S)

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.main import assemble as assemble_actor
 from tidegate.actor.main import assemble_tokens
 from tidegate.learner.checkpoint import CheckpointFolder
@@ -21,12 +21,12 @@ def actor_spec(pace: Pace, oracle: Oracle, rng: random.Random, *, writes_tokens:
     """An actor whose rollouts take the time of ``pace``; ``writes_tokens``: by an engine that writes tokens."""
 
     async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
-        steering = EngineSteering()
+        control = EngineControl()
         if writes_tokens:
-            tokens = PacedTokenEngine(pace, steering, oracle)
-            return assemble_tokens(context, config, engine=tokens, steering=steering)
-        engine = PacedEngine(pace, steering, context.clock, oracle, rng, actor=context.instance)
-        return assemble_actor(context, config, engine=engine, steering=steering)
+            tokens = PacedTokenEngine(pace, control, oracle)
+            return assemble_tokens(context, config, engine=tokens, control=control)
+        engine = PacedEngine(pace, control, context.clock, oracle, rng, actor=context.instance)
+        return assemble_actor(context, config, engine=engine, control=control)
 
     return ServiceSpec(name="actor", config_type=ActorConfig, build=build)
 

@@ -23,7 +23,7 @@ from tests.support.broker import Broker, free_port
 from tests.support.service_harness import make_context, running, until
 from tests.support.token_engine import ScriptedTokenEngine
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.main import assemble_tokens
 from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import PromptId
@@ -68,9 +68,9 @@ def settings(tmp_path: Path, nats: Broker) -> Settings:
 
 async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
     """An actor whose engine takes its time, so that an episode lasts a second or so."""
-    steering = EngineSteering()
-    engine = ScriptedTokenEngine(steering, slots=config.slots, token_s=0.02, stop_share=0.2)
-    return assemble_tokens(context, config, engine=engine, steering=steering)
+    control = EngineControl()
+    engine = ScriptedTokenEngine(control, slots=config.slots, token_s=0.02, stop_share=0.2)
+    return assemble_tokens(context, config, engine=engine, control=control)
 
 
 def task(name: str) -> Task:

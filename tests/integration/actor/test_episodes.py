@@ -27,8 +27,8 @@ from tests.support.service_harness import make_context, running, until
 from tests.support.token_engine import ScriptedTokenEngine
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import EngineSteering
-from tidegate.actor.engines.token_port import TokenRequest, Written
+from tidegate.actor.engines.port import EngineControl
+from tidegate.actor.engines.token_port import Continuation, TokenRequest
 from tidegate.actor.main import assemble_tokens
 from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import TaskId
@@ -72,10 +72,10 @@ class Actor:
         self.hold_at: int | None = None
 
     async def build(self, context: ServiceContext, config: ActorConfig) -> ServiceParts:
-        steering = EngineSteering()
-        self.engine = ScriptedTokenEngine(steering, slots=config.slots, stop_share=0.0)
+        control = EngineControl()
+        self.engine = ScriptedTokenEngine(control, slots=config.slots, stop_share=0.0)
         self.engine.hold_at = self.hold_at
-        return assemble_tokens(context, config, engine=self.engine, steering=steering)
+        return assemble_tokens(context, config, engine=self.engine, control=control)
 
     def num_held(self) -> int:
         return len(self.engine.held) if self.engine is not None else 0
@@ -123,9 +123,9 @@ async def kept_tokens(bus: Bus, topology: Topology, name: str) -> int:
 
 async def undisturbed(record: Trajectory) -> tuple[list[int], list[float]]:
     """The tokens and logprobs of a sample that nobody stops."""
-    steering = EngineSteering()
-    steering.newest = PolicySnapshot(version(0), {})
-    engine, written = ScriptedTokenEngine(steering, stop_share=0.0), Written()
+    control = EngineControl()
+    control.newest = PolicySnapshot(version(0), {})
+    engine, written = ScriptedTokenEngine(control, stop_share=0.0), Continuation()
     request = TokenRequest(
         request_id=record.trajectory_id,
         context=tuple(record.tensors["prompt_tokens"].tolist()),

@@ -13,16 +13,16 @@ import structlog
 from tests.support.settings import make_settings
 from tests.support.token_engine import ScriptedTokenEngine
 from tests.unit.actor.support import LINEAGE, group_task, snapshot
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.rollouts.deadlines import DeadlineWatch
 from tidegate.actor.rollouts.environment_sessions import EpisodeSessions
 from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.episode_runner import EpisodeRunner
 from tidegate.actor.rollouts.outcomes import RolloutResult
-from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
-from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
-from tidegate.actor.rollouts.time_accounting import TimeAccounts
+from tidegate.actor.rollouts.progress_checkpoints import ProgressCheckpoints
+from tidegate.actor.rollouts.served_policy import ServedPolicy
+from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.errors import BackpressureError, NotFoundError, TidegateError, UnavailableError
 from tidegate.core.records import Sampler, Task, ToolCall
@@ -164,34 +164,34 @@ class Harness:
                 ),
             ),
         )
-        self.steering = EngineSteering()
+        self.control = EngineControl()
         self.engine = ScriptedTokenEngine(
-            self.steering, token_s=token_s, stop_share=stop_share, context_length=context_length
+            self.control, token_s=token_s, stop_share=stop_share, context_length=context_length
         )
         self.predictions = Predictions(settings.long_tail)
         self.head = SimpleNamespace(head=None)
         watch = cast("PolicyWatch", cast("Any", self.head))
-        self.deadlines = DeadlineWatch(self.context, watch, self.steering, self.predictions)
-        self.holder = PolicyHolder(self.steering, asyncio.Event())
-        self.keeper = ProgressKeeper(self.context, period_s=0.05)
+        self.deadlines = DeadlineWatch(self.context, watch, self.control, self.predictions)
+        self.served_policy = ServedPolicy(self.control, asyncio.Event())
+        self.checkpoints = ProgressCheckpoints(self.context, period_s=0.05)
         sessions = EpisodeSessions(self.context, workers) if workers else None
-        time_accounts = TimeAccounts(self.context)
+        time_accounting = TimeAccounting(self.context)
         self.runner = EpisodeRunner(
             self.context,
-            time_accounts=time_accounts,
+            time_accounting=time_accounting,
             engine=self.engine,
             player=EpisodePlayer(
                 self.context,
                 engine=self.engine,
-                steering=self.steering,
+                control=self.control,
                 sessions=sessions,
-                time_accounts=time_accounts,
+                time_accounting=time_accounting,
             ),
-            steering=self.steering,
+            control=self.control,
             predictions=self.predictions,
             deadlines=self.deadlines,
-            keeper=self.keeper,
-            holder=self.holder,
+            checkpoints=self.checkpoints,
+            served_policy=self.served_policy,
             slots=slots,
         )
         self.publish(policy_step)
@@ -199,7 +199,7 @@ class Harness:
     def publish(self, step: int) -> None:
         """A policy is announced and held."""
         self.head.head = SimpleNamespace(version=snapshot(step, {}).version, tree=TREE)
-        self.holder.offer(snapshot(step, {}), TREE, now_s=0.0)
+        self.served_policy.offer(snapshot(step, {}), TREE, now_s=0.0)
 
     async def run(self, task: Task) -> RolloutResult | None:
         """What comes of a task."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tidegate.actor.engines.port import Engine, EngineSteering
+from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.registry import EngineSetting, open_engine
 from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId, TaskId
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
@@ -61,7 +61,7 @@ def evaluation_task(task_id: str = "evaluation-1") -> Task:
 
 
 def segment_engine(
-    steering: EngineSteering,
+    control: EngineControl,
     *,
     env_id: str = "CartPole-v1",
     num_envs: int = 4,
@@ -70,14 +70,14 @@ def segment_engine(
     workload = WorkloadConfig(kind="segments", env=env_id, num_envs=num_envs)
     policy = PolicyConfig(kind="mlp_actor_critic", hidden=hidden)
     setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0)
-    return open_engine("auto", setting, steering, SystemClock())
+    return open_engine("auto", setting, control, SystemClock())
 
 
 def text_engine(
-    steering: EngineSteering, *, evaluation_batch: int = 4, policy: PolicyConfig = CHAR_LM
+    control: EngineControl, *, evaluation_batch: int = 4, policy: PolicyConfig = CHAR_LM
 ) -> Engine:
     workload = WorkloadConfig(kind="text", env="arithmetic", num_samples=3, sampler=SAMPLER)
     setting = EngineSetting(
         workload=workload, policy=policy, seed=0, actor_index=0, evaluation_batch=evaluation_batch
     )
-    return open_engine("auto", setting, steering, SystemClock())
+    return open_engine("auto", setting, control, SystemClock())

@@ -12,9 +12,9 @@ from tests.support.service_harness import make_context
 from tests.support.settings import make_settings
 from tests.unit.actor.support import snapshot
 from tests.unit.models.tiny_llama import make_folder
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.policy import PolicyLoop
-from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot
@@ -63,12 +63,12 @@ async def served_after(
     """What an actor of ``policy`` serves once one version of each base was announced, and how many it refused."""
     settings = msgspec.structs.replace(make_settings(folder, broker_url=""), policy=policy)
     context = make_context("actor", settings, bus=cast("Bus", None))
-    steering = EngineSteering()
+    control = EngineControl()
     versions = [announced(step, base_digest=base) for step, base in enumerate(base_digests)]
     watch = cast("PolicyWatch", Announced(context, versions))
-    await PolicyLoop(context, watch, PolicyHolder(steering, asyncio.Event()), AnyEngine(), attempts=1).run()
+    await PolicyLoop(context, watch, ServedPolicy(control, asyncio.Event()), AnyEngine(), attempts=1).run()
     await context.channels.close()
-    return steering.newest, context.stats.value(statistics.POLICIES_REFUSED)
+    return control.newest, context.stats.value(statistics.POLICIES_REFUSED)
 
 
 async def test_adapters_of_another_model_are_refused_and_those_of_its_own_served(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from tests.unit.actor.support import CHAR_LM
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import (
     ENGINES,
     EngineName,
@@ -36,8 +36,8 @@ def test_every_engine_of_batches_opens_for_its_own_workload() -> None:
     for name, (workload, policy) in FITTING.items():
         setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0)
         for engine in (
-            open_engine(name, setting, EngineSteering(), SystemClock()),
-            open_engine("auto", setting, EngineSteering(), SystemClock()),
+            open_engine(name, setting, EngineControl(), SystemClock()),
+            open_engine("auto", setting, EngineControl(), SystemClock()),
         ):
             assert type(engine).__module__ == f"tidegate.actor.engines.{name}"
             engine.close()
@@ -84,10 +84,10 @@ def test_what_an_engine_cannot_run_is_said_with_what_it_can(
 def test_engine_is_opened_by_the_port_it_serves() -> None:
     setting = EngineSetting(workload=EPISODES, policy=CHAR_LM, seed=0, actor_index=0)
     with pytest.raises(ConfigError, match="writes tokens"):
-        open_engine("auto", setting, EngineSteering(), SystemClock())
+        open_engine("auto", setting, EngineControl(), SystemClock())
     setting = EngineSetting(workload=TEXT, policy=CHAR_LM, seed=0, actor_index=0)
     with pytest.raises(ConfigError, match="whole batches"):
-        open_token_engine("auto", setting, EngineSteering(), SystemClock())
+        open_token_engine("auto", setting, EngineControl(), SystemClock())
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_engine_that_does_not_fit_is_a_config_error(
 ) -> None:
     setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0)
     with pytest.raises(ConfigError, match="cannot run"):
-        open_engine(name, setting, EngineSteering(), SystemClock())
+        open_engine(name, setting, EngineControl(), SystemClock())
 
 
 def test_environment_without_a_known_network_is_a_config_error() -> None:
     unknown = WorkloadConfig(kind="segments", env="Nope-v1")
     setting = EngineSetting(workload=unknown, policy=MLP, seed=0, actor_index=0)
     with pytest.raises(ConfigError, match="Nope-v1"):
-        open_engine("auto", setting, EngineSteering(), SystemClock())
+        open_engine("auto", setting, EngineControl(), SystemClock())

@@ -14,7 +14,7 @@ from tests.unit.actor.support import (
     text_engine,
     version,
 )
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
 from tidegate.models.char_lm import CharLm, CharLmSpec
@@ -51,7 +51,7 @@ def slow_logprobs(arrays: dict[str, Array], prompt: list[int], tokens: list[int]
 
 
 def swap_after(
-    num_tokens: int, steering: EngineSteering, policy: PolicySnapshot, monkeypatch: pytest.MonkeyPatch
+    num_tokens: int, control: EngineControl, policy: PolicySnapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Offer a policy while the engine is at work: once it has written ``num_tokens`` tokens."""
     step = Generation.step
@@ -62,15 +62,15 @@ def swap_after(
         step(generation)
         num_steps += 1
         if num_steps == num_tokens:
-            steering.newest = policy
+            control.newest = policy
 
     monkeypatch.setattr(Generation, "step", counted)
 
 
 def test_groups_come_whole_with_texts_and_logprobs_of_their_tokens() -> None:
-    steering = EngineSteering()
-    engine = text_engine(steering)
-    steering.newest = snapshot(3, params(0))
+    control = EngineControl()
+    engine = text_engine(control)
+    control.newest = snapshot(3, params(0))
     tasks = [group_task("a", prompt="47+38="), group_task("b", prompt="1+1=", num_samples=3)]
     first, second = engine.generate(tasks)
     assert [rollouts.task.task_id for rollouts in (first, second)] == ["a", "b"]
@@ -96,10 +96,10 @@ def test_policy_offered_between_two_tokens_makes_the_next_one_exactly(
     num_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = params(1), params(2)
-    steering = EngineSteering()
-    engine = text_engine(steering)
-    steering.newest = snapshot(0, old)
-    swap_after(num_tokens, steering, snapshot(1, new), monkeypatch)
+    control = EngineControl()
+    engine = text_engine(control)
+    control.newest = snapshot(0, old)
+    swap_after(num_tokens, control, snapshot(1, new), monkeypatch)
     [rollouts] = engine.generate([group_task(num_samples=16)])
     mixed = [sample for sample in rollouts.samples if len(sample.spans) == 2]
     assert mixed, "some completion outlives the swap"
@@ -118,9 +118,9 @@ def test_policy_offered_between_two_tokens_makes_the_next_one_exactly(
 
 
 def test_tasks_with_other_samplers_share_no_batch() -> None:
-    steering = EngineSteering()
-    engine = text_engine(steering)
-    steering.newest = snapshot(0, params(0))
+    control = EngineControl()
+    engine = text_engine(control)
+    control.newest = snapshot(0, params(0))
     short = group_task("short", num_samples=5, sampler=msgspec.structs.replace(SAMPLER, max_new_tokens=1))
     rollouts = {
         str(item.task.task_id): item for item in engine.generate([group_task("a"), short, group_task("b")])
@@ -145,14 +145,14 @@ def test_tasks_with_other_samplers_share_no_batch() -> None:
     ],
 )
 def test_task_that_cannot_be_sampled_is_refused_alone(task: Task, problem: str) -> None:
-    engine = text_engine(EngineSteering())
+    engine = text_engine(EngineControl())
     engine.check_task(group_task())
     with pytest.raises(RecordError, match=problem):
         engine.check_task(task)
 
 
 def test_policy_that_does_not_fit_is_named_and_the_old_one_stays() -> None:
-    engine = text_engine(EngineSteering())
+    engine = text_engine(EngineControl())
     engine.check_policy(snapshot(0, params(0)))
     smaller = CharLm(CharLmSpec(d_model=8, num_layers=2, num_heads=2, context_length=12)).to_arrays()
     with pytest.raises(RecordError, match="shape"):
@@ -163,15 +163,15 @@ def test_policy_that_does_not_fit_is_named_and_the_old_one_stays() -> None:
 
 
 def test_policy_with_a_critic_is_served() -> None:
-    engine = text_engine(EngineSteering(), policy=msgspec.structs.replace(CHAR_LM, value_head=True))
+    engine = text_engine(EngineControl(), policy=msgspec.structs.replace(CHAR_LM, value_head=True))
     critic = CharLm(msgspec.structs.replace(SPEC, value_head=True))
     engine.check_policy(snapshot(0, critic.to_arrays()))
 
 
 def test_greedy_evaluation_answers_each_prompt_with_the_likeliest_tokens() -> None:
-    steering = EngineSteering()
-    engine = text_engine(steering, evaluation_batch=2)
-    steering.newest = snapshot(7, params(4))
+    control = EngineControl()
+    engine = text_engine(control, evaluation_batch=2)
+    control.newest = snapshot(7, params(4))
     prompts = ["10+20=", "1+1=", "99+99=", "47+38=", "5+5="]
     completed = engine.complete(prompts, Sampler(temperature=0.0, max_new_tokens=4))
     assert completed.version == version(7)
@@ -185,20 +185,20 @@ def test_greedy_evaluation_answers_each_prompt_with_the_likeliest_tokens() -> No
 
 
 def test_evaluation_keeps_one_version_while_a_newer_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    steering = EngineSteering()
-    engine = text_engine(steering, evaluation_batch=1)
-    steering.newest = snapshot(0, params(1))
-    swap_after(1, steering, snapshot(1, params(2)), monkeypatch)
+    control = EngineControl()
+    engine = text_engine(control, evaluation_batch=1)
+    control.newest = snapshot(0, params(1))
+    swap_after(1, control, snapshot(1, params(2)), monkeypatch)
     completed = engine.complete(["1+1=", "2+2=", "3+3="], SAMPLER)
     assert completed.version == version(0)
-    assert steering.num_swaps == 1
+    assert control.num_swaps == 1
 
 
 def test_stop_ends_generation_between_tokens() -> None:
-    steering = EngineSteering()
-    engine = text_engine(steering)
-    steering.newest = snapshot(0, params(0))
-    steering.stop = True
+    control = EngineControl()
+    engine = text_engine(control)
+    control.newest = snapshot(0, params(0))
+    control.stop = True
     assert engine.generate([group_task()]) == []
     with pytest.raises(UnavailableError, match="draining"):
         engine.complete(["1+1="], SAMPLER)
@@ -208,23 +208,23 @@ def test_stop_ends_generation_between_tokens() -> None:
 def test_task_that_is_cut_leaves_the_batch_and_the_others_are_as_they_would_have_been(
     num_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steering = EngineSteering()
-    engine = text_engine(steering)
-    steering.newest = snapshot(0, params(0))
+    control = EngineControl()
+    engine = text_engine(control)
+    control.newest = snapshot(0, params(0))
     tasks = [group_task("a", num_samples=4), group_task("b", prompt="1+1=", num_samples=4)]
     step = Generation.step
 
     def counted(generation: Generation) -> None:
         step(generation)
         if generation.num_steps == num_tokens:
-            steering.cut = frozenset([tasks[0].task_id])
+            control.cut = frozenset([tasks[0].task_id])
 
     monkeypatch.setattr(Generation, "step", counted)
     if num_tokens == 0:
-        steering.cut = frozenset([tasks[0].task_id])
+        control.cut = frozenset([tasks[0].task_id])
     [rollouts] = engine.generate(tasks)
     assert rollouts.task.task_id == "b"
-    assert steering.running is None
+    assert control.running is None
     for sample in rollouts.samples:
         tokens = sample.tensors["tokens"].tolist()
         expected = slow_logprobs(params(0), encode_prompt("1+1="), tokens)
@@ -232,33 +232,33 @@ def test_task_that_is_cut_leaves_the_batch_and_the_others_are_as_they_would_have
 
 
 def test_batch_that_is_cut_whole_ends_at_once_and_tells_nothing() -> None:
-    steering = EngineSteering()
-    engine = text_engine(steering)
-    steering.newest = snapshot(0, params(0))
+    control = EngineControl()
+    engine = text_engine(control)
+    control.newest = snapshot(0, params(0))
     task = group_task(num_samples=4)
-    steering.cut = frozenset([task.task_id])
+    control.cut = frozenset([task.task_id])
     assert engine.generate([task]) == []
-    assert steering.position == 0
+    assert control.position == 0
 
 
 def test_engine_tells_what_it_runs_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    steering = EngineSteering()
-    engine = text_engine(steering)
-    steering.newest = snapshot(0, params(0))
+    control = EngineControl()
+    engine = text_engine(control)
+    control.newest = snapshot(0, params(0))
     task = group_task(num_samples=32)
     step = Generation.step
     told: list[tuple[int, int]] = []
 
     def looked(generation: Generation) -> None:
-        assert steering.running is not None
-        assert steering.running.task_ids == {task.task_id}
-        assert steering.running.oldest == version(0), "the first version counts, whatever is served later"
-        told.append((steering.position, generation.num_steps))
-        steering.newest = snapshot(generation.num_steps + 1, params(generation.num_steps))
+        assert control.running is not None
+        assert control.running.task_ids == {task.task_id}
+        assert control.running.oldest == version(0), "the first version counts, whatever is served later"
+        told.append((control.position, generation.num_steps))
+        control.newest = snapshot(generation.num_steps + 1, params(generation.num_steps))
         step(generation)
 
     monkeypatch.setattr(Generation, "step", looked)
     engine.generate([task])
     assert told == [(position, position) for position in range(len(told))]
     assert len(told) > 1
-    assert steering.running is None
+    assert control.running is None

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.actor import toy_env
 from tests.unit.actor.support import group_task, segment_engine, segment_task, snapshot, version
-from tidegate.actor.engines.port import Engine, EngineSteering, Sample
+from tidegate.actor.engines.port import Engine, EngineControl, Sample
 from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
 from tidegate.core.records import Array, Sampler, VersionSpan
 from tidegate.models.mlp_actor_critic import MlpSpec, init_params, policy_logits
@@ -54,9 +54,9 @@ def log_softmax(logits: Array) -> Array:
 
 @pytest.mark.usefixtures("toy")
 def test_layout_is_next_step_autoreset_with_dummies_marked() -> None:
-    steering = EngineSteering()
-    engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=2)
-    steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+    control = EngineControl()
+    engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=2)
+    control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
     sample = unroll(engine, env_id=toy_env.ENV_ID, num_steps=9)
     column = {name: tensor[:, 1].tolist() for name, tensor in sample.tensors.items()}
     # Three steps, the true last observation, a dummy that resets, and again.
@@ -83,9 +83,9 @@ def test_layout_is_next_step_autoreset_with_dummies_marked() -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_episodes_and_dummies_go_on_across_segments() -> None:
-    steering = EngineSteering()
-    engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=2)
-    steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+    control = EngineControl()
+    engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=2)
+    control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
     samples = [unroll(engine, env_id=toy_env.ENV_ID, num_steps=num_steps) for num_steps in (2, 1, 1, 6)]
     ends = [[(end.episode_return, end.length, end.position) for end in sample.episodes] for sample in samples]
     assert ends == [[], [(6.0, 3, 1)] * 2, [], [(6.0, 3, 3)] * 2]
@@ -101,23 +101,23 @@ def test_episodes_and_dummies_go_on_across_segments() -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_policy_offered_between_two_steps_acts_from_the_next_one_on() -> None:
-    steering = EngineSteering()
-    engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=1)
+    control = EngineControl()
+    engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=1)
     old, new = params(1, env_id=toy_env.ENV_ID), params(2, env_id=toy_env.ENV_ID)
-    steering.newest = snapshot(0, old)
+    control.newest = snapshot(0, old)
     num_calls = 0
 
     def offer_at_third_step() -> None:
         nonlocal num_calls
         num_calls += 1
         if num_calls == 3:
-            steering.newest = snapshot(1, new)
+            control.newest = snapshot(1, new)
 
     toy_env.before_step.append(offer_at_third_step)
     sample = unroll(engine, env_id=toy_env.ENV_ID, num_steps=7)
     assert sample.spans == (VersionSpan(version(0), 0, 3), VersionSpan(version(1), 3, 7))
-    assert steering.num_swaps == 2
-    assert steering.serving is steering.newest
+    assert control.num_swaps == 2
+    assert control.serving is control.newest
     for span, acting in zip(sample.spans, (old, new), strict=True):
         steps = slice(span.start, span.stop)
         logprobs = log_softmax(policy_logits(acting, sample.tensors["observations"][steps], np))
@@ -129,9 +129,9 @@ def test_policy_offered_between_two_steps_acts_from_the_next_one_on() -> None:
 
 
 def test_cartpole_returns_equal_a_walk_over_every_step() -> None:
-    steering = EngineSteering()
-    engine = segment_engine(steering, num_envs=5)
-    steering.newest = snapshot(0, params(3, gain=1.0))
+    control = EngineControl()
+    engine = segment_engine(control, num_envs=5)
+    control.newest = snapshot(0, params(3, gain=1.0))
     samples = [unroll(engine, num_steps=13) for _ in range(12)]
     returns, lengths = np.zeros(5), np.zeros(5, int)
     walked: list[list[tuple[float, int, int]]] = []
@@ -155,9 +155,9 @@ def test_cartpole_returns_equal_a_walk_over_every_step() -> None:
 
 
 def test_segments_do_not_share_memory() -> None:
-    steering = EngineSteering()
-    engine = segment_engine(steering)
-    steering.newest = snapshot(0, params(0))
+    control = EngineControl()
+    engine = segment_engine(control)
+    control.newest = snapshot(0, params(0))
     first = unroll(engine)
     kept = {name: tensor.copy() for name, tensor in first.tensors.items()}
     unroll(engine)
@@ -175,14 +175,14 @@ def test_segments_do_not_share_memory() -> None:
     ],
 )
 def test_policy_that_does_not_fit_is_named(change: dict[str, Array], problem: str) -> None:
-    engine = segment_engine(EngineSteering())
+    engine = segment_engine(EngineControl())
     engine.check_policy(snapshot(0, params(0)))
     with pytest.raises(RecordError, match=problem):
         engine.check_policy(snapshot(0, params(0) | change))
 
 
 def test_task_that_is_no_segment_of_this_environment_is_refused() -> None:
-    engine = segment_engine(EngineSteering())
+    engine = segment_engine(EngineControl())
     for task, problem in (
         (group_task(), "is a group of 'arithmetic'"),
         (segment_task(env_id="Pendulum-v1"), "this actor steps 'CartPole-v1'"),
@@ -195,23 +195,23 @@ def test_task_that_is_no_segment_of_this_environment_is_refused() -> None:
 
 def test_environment_that_nobody_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MLP_SPECS, "Nope-v1", TOY_SPEC)
-    engine = segment_engine(EngineSteering(), env_id="Nope-v1")
+    engine = segment_engine(EngineControl(), env_id="Nope-v1")
     with pytest.raises(NotFoundError, match="Nope-v1"):
         engine.check_task(segment_task(env_id="Nope-v1"))
 
 
 def test_environment_with_other_spaces_than_its_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MLP_SPECS, "Acrobot-v1", TOY_SPEC)
-    engine = segment_engine(EngineSteering(), env_id="Acrobot-v1")
+    engine = segment_engine(EngineControl(), env_id="Acrobot-v1")
     with pytest.raises(ConfigError, match="reads 2 numbers and chooses among 3"):
         engine.check_task(segment_task(env_id="Acrobot-v1"))
 
 
 @pytest.mark.usefixtures("toy")
 def test_environment_that_fails_is_recreated_for_the_next_task() -> None:
-    steering = EngineSteering()
-    engine = segment_engine(steering, env_id=toy_env.ENV_ID)
-    steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+    control = EngineControl()
+    engine = segment_engine(control, env_id=toy_env.ENV_ID)
+    control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
 
     def fail() -> None:
         raise ValueError("its own bug")
@@ -224,17 +224,17 @@ def test_environment_that_fails_is_recreated_for_the_next_task() -> None:
 
 
 def test_stop_leaves_the_remaining_tasks_to_others() -> None:
-    steering = EngineSteering()
-    engine = segment_engine(steering)
-    steering.newest = snapshot(0, params(0))
+    control = EngineControl()
+    engine = segment_engine(control)
+    control.newest = snapshot(0, params(0))
     engine.check_task(segment_task())
-    steering.stop = True
+    control.stop = True
     assert engine.generate([segment_task()]) == []
 
 
 def test_evaluation_is_refused() -> None:
     with pytest.raises(ConfigError, match="answers no prompts"):
-        segment_engine(EngineSteering()).complete(["1+1="], Sampler())
+        segment_engine(EngineControl()).complete(["1+1="], Sampler())
 
 
 def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
@@ -242,10 +242,10 @@ def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
         "import sys\n"
         "from tests.unit.actor.test_vector_env import params, unroll\n"
         "from tests.unit.actor.support import segment_engine, snapshot\n"
-        "from tidegate.actor.engines.port import EngineSteering\n"
-        "steering = EngineSteering()\n"
-        "engine = segment_engine(steering)\n"
-        "steering.newest = snapshot(0, params(0))\n"
+        "from tidegate.actor.engines.port import EngineControl\n"
+        "control = EngineControl()\n"
+        "engine = segment_engine(control)\n"
+        "control.newest = snapshot(0, params(0))\n"
         "assert unroll(engine).num_steps\n"
         "sys.exit('torch' in sys.modules)\n"
     )
@@ -256,9 +256,9 @@ def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
 @pytest.mark.usefixtures("toy")
 @pytest.mark.parametrize("cut_after", [0, 1, 4])
 def test_segment_that_is_cut_gives_nothing_and_the_next_one_goes_on_where_it_stopped(cut_after: int) -> None:
-    steering = EngineSteering()
-    engine = segment_engine(steering, env_id=toy_env.ENV_ID, num_envs=1)
-    steering.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+    control = EngineControl()
+    engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=1)
+    control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
     task = segment_task(env_id=toy_env.ENV_ID, unroll_length=9)
     engine.check_task(task)
     num_steps = 0
@@ -267,15 +267,15 @@ def test_segment_that_is_cut_gives_nothing_and_the_next_one_goes_on_where_it_sto
         nonlocal num_steps
         num_steps += 1
         if num_steps == cut_after:
-            steering.cut = frozenset([task.task_id])
+            control.cut = frozenset([task.task_id])
 
     toy_env.before_step.append(cut_when_it_is_time)
     if cut_after == 0:
-        steering.cut = frozenset([task.task_id])
+        control.cut = frozenset([task.task_id])
     assert engine.generate([task]) == []
     assert num_steps == cut_after
-    assert steering.running is None
-    steering.cut = frozenset()
+    assert control.running is None
+    control.cut = frozenset()
     sample = unroll(engine, env_id=toy_env.ENV_ID, num_steps=9)
     # Every episode is three steps of rewards 1, 2 and 3, whichever segment saw them.
     assert [(end.episode_return, end.length) for end in sample.episodes] == [(6.0, 3)] * len(sample.episodes)

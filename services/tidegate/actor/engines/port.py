@@ -1,7 +1,7 @@
 """The port of all engines: tasks in, rollouts out, under a policy that may change between two steps or tokens.
 
 An engine is synchronous and computes; it knows nothing of streams. The actor's loops call ``generate`` in one worker
-thread and steer it through ``EngineSteering``. The engine reads its attributes between steps: an attribute read is
+thread and steer it through ``EngineControl``. The engine reads its attributes between steps: an attribute read is
 atomic, so neither side waits for the other.
 """
 
@@ -63,7 +63,7 @@ class RunningBatch(msgspec.Struct, frozen=True):
     started_at_s: float
 
 
-class EngineSteering:
+class EngineControl:
     """Shared state of the loops and a running engine: the loops' commands and the engine's status.
 
     ``newest``: the policy to serve; the engine swaps to it at its next boundary. ``stop``: finish what is nearly
@@ -136,7 +136,7 @@ class Engine(Protocol):
         ...
 
     def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
-        """Run checked tasks under ``EngineSteering.newest``. Tasks missing in the result were stopped or cut."""
+        """Run checked tasks under ``EngineControl.newest``. Tasks missing in the result were stopped or cut."""
         ...
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from tidegate.actor.engines.port import Engine, EngineSteering
+from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.core.errors import ConfigError
@@ -113,7 +113,7 @@ def _told(name: EngineName, entry: EngineEntry) -> str:
 
 
 def open_engine(
-    name: EngineName | Literal["auto"], setting: EngineSetting, steering: EngineSteering, clock: Clock
+    name: EngineName | Literal["auto"], setting: EngineSetting, control: EngineControl, clock: Clock
 ) -> Engine:
     """Open an engine of batches.
 
@@ -123,11 +123,11 @@ def open_engine(
     entry = find_engine(name, workload=setting.workload, policy=setting.policy)
     if entry.port != "batch":
         raise ConfigError(f"The {name} engine writes tokens", fix="open it by open_token_engine")
-    return _opener(entry)(setting, steering, clock)
+    return _opener(entry)(setting, control, clock)
 
 
 def open_token_engine(
-    name: EngineName | Literal["auto"], setting: EngineSetting, steering: EngineSteering, clock: Clock
+    name: EngineName | Literal["auto"], setting: EngineSetting, control: EngineControl, clock: Clock
 ) -> TokenEngine:
     """Open an engine that writes tokens.
 
@@ -137,8 +137,8 @@ def open_token_engine(
     entry = find_engine(name, workload=setting.workload, policy=setting.policy)
     if entry.port != "tokens":
         raise ConfigError(f"The {name} engine runs whole batches", fix="open it by open_engine")
-    return _opener(entry)(setting, steering, clock)
+    return _opener(entry)(setting, control, clock)
 
 
-def _opener(entry: EngineEntry) -> Callable[[EngineSetting, EngineSteering, Clock], Any]:
+def _opener(entry: EngineEntry) -> Callable[[EngineSetting, EngineControl, Clock], Any]:
     return load(entry.target)

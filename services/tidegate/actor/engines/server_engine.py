@@ -14,14 +14,14 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_port import ServerDialect, ServerRefusalError, ServerRequest, label_of
 from tidegate.actor.engines.server_probe import TEMPERATURE, Expected, LocalProbe, probe_error
 from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.actor.engines.server_streams import ServerStreams
 from tidegate.actor.engines.server_weights import ServerWeights
-from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.actor.engines.token_port import Continuation, FinishReason, TokenRequest
 from tidegate.catalogue import inference_server as server_stats
 from tidegate.catalogue.kinds import Counter
 from tidegate.core.errors import DeadlineError, RecordError, TidegateError, UnavailableError
@@ -30,7 +30,7 @@ from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.threads import WorkerThread
 
-# Period of polling EngineSteering, which has no wakeup: the longest delay of a new version, far below a load's time.
+# Period of polling EngineControl, which has no wakeup: the longest delay of a new version, far below a load's time.
 POLL_S = 0.01
 # Between two questions whether the server is the one that was updated; a server takes longer than that to start.
 PING_PERIOD_S = 1.0
@@ -76,7 +76,7 @@ class ServerEngine:
         tokenizer: Tokenizer,
         context_length: int,
         slots: int,
-        steering: EngineSteering,
+        control: EngineControl,
         clock: Clock,
         process: ServerProcess | None = None,
     ) -> None:
@@ -88,7 +88,7 @@ class ServerEngine:
         self._tolerance = tolerance
         self._tokenizer = tokenizer
         self._context_length = context_length
-        self._steering = steering
+        self._control = control
         self._clock = clock
         self._process = process
         self._slots = asyncio.Semaphore(slots)
@@ -107,8 +107,8 @@ class ServerEngine:
         self._num_made_before = 0
         self._epoch = 0
         self._request_numbers = count()
-        steering.away = True
-        self._figures = steering.figures
+        control.away = True
+        self._figures = control.figures
         self._figures |= dict.fromkeys(COUNTERS, 0.0)
 
     @property
@@ -158,7 +158,7 @@ class ServerEngine:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
+    async def generate(self, request: TokenRequest, written: Continuation) -> FinishReason:
         """Append to ``written`` until a stop token or ``max_new_tokens``; a cut request continues as a new one.
 
         Raises:
@@ -214,14 +214,14 @@ class ServerEngine:
     # -- the engine's own loop ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep the server on the newest policy until ``EngineSteering.stop``.
+        """Keep the server on the newest policy until ``EngineControl.stop``.
 
         Raises:
             TidegateError: no server within the deadline, too many failed updates in a row, or versions in doubt.
         """
         try:
             await self._connect()
-            while not self._steering.stop and self._ended is None:
+            while not self._control.stop and self._ended is None:
                 try:
                     await self._tick()
                 except UnavailableError as error:
@@ -249,7 +249,7 @@ class ServerEngine:
             raise self._lost
         if self._process is not None:
             self._process.check()
-        newest, now_s = self._steering.newest, self._clock.monotonic_s()
+        newest, now_s = self._control.newest, self._clock.monotonic_s()
         if newest is not None and self._is_due(newest, now_s=now_s):
             await self._update(newest)
         elif now_s - self._pinged_at_s >= PING_PERIOD_S:
@@ -293,10 +293,10 @@ class ServerEngine:
             self._note_failure(snapshot, error)
             raise
         self._served, self._failed, self._num_failures = wanted, None, 0
-        self._steering.away = False
+        self._control.away = False
         self._streams.release()
         self._gate.set()
-        self._steering.swapped(snapshot, seconds=paused_s)
+        self._control.swapped(snapshot, seconds=paused_s)
         self._figures[server_stats.PAUSE_MS] = 1e3 * paused_s
         self._add(server_stats.UPDATES)
         self._add(server_stats.REQUESTS_KEPT, num_kept)
@@ -413,7 +413,7 @@ class ServerEngine:
         if self._process is not None:
             await self._process.start()
         deadline_s = self._clock.monotonic_s() + self._config.ready_deadline_s
-        while not self._steering.stop:
+        while not self._control.stop:
             try:
                 await self._dialect.check(context_length=self._context_length)
             except (UnavailableError, ServerRefusalError) as error:
@@ -435,7 +435,7 @@ class ServerEngine:
         self._log.warning("server_lost", error=str(error))
         self._add(server_stats.LOSSES)
         self._gate.clear()
-        self._steering.away = True
+        self._control.away = True
         self._streams.fail(error)
         self._served, self._failed, self._lost = None, None, None
         await self._connect()

@@ -25,7 +25,7 @@ class AnyAnswer(msgspec.Struct):
 
 
 class ServerHttp:
-    """One server's connections: as many as there are streams, and a few for steering; closed by ``close``."""
+    """One server's connections: as many as there are streams, and a few for control calls; closed by ``close``."""
 
     def __init__(self, url: str, *, name: str, num_streams: int, deadline_s: float, stall_s: float) -> None:
         """``name``: of the product, for errors. ``deadline_s``: of a call without its own. ``stall_s``: of streams."""

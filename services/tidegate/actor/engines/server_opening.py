@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.server_engine import ServerEngine
 from tidegate.actor.engines.server_port import ServerDialect
@@ -37,7 +37,7 @@ def open_weights(setting: EngineSetting) -> ServerWeights:
 def open_server_engine(
     dialect: ServerDialect,
     setting: EngineSetting,
-    steering: EngineSteering,
+    control: EngineControl,
     clock: Clock,
     *,
     weights: ServerWeights,
@@ -62,7 +62,7 @@ def open_server_engine(
         tokenizer=open_tokenizer(policy),
         context_length=policy.context_length,
         slots=setting.slots,
-        steering=steering,
+        control=control,
         clock=clock,
         process=process,
     )

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 from tidegate.actor.engines.server_port import LabelSpan, PieceFinish, TokenPiece, label_of
-from tidegate.actor.engines.token_port import FinishReason, Written
+from tidegate.actor.engines.token_port import Continuation, FinishReason
 from tidegate.core.errors import CorruptionError, TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 
@@ -18,7 +18,7 @@ from tidegate.core.ids import PolicyVersion
 class _Stream:
     """One request: where its tokens go, those held back, and the label of each, for the server's account at the end."""
 
-    def __init__(self, written: Written) -> None:
+    def __init__(self, written: Continuation) -> None:
         self.written = written
         self.labels: list[str] = []
         self.held: list[tuple[int, float, PolicyVersion]] = []
@@ -99,7 +99,7 @@ class ServerStreams:
     async def follow(
         self,
         opened: AbstractAsyncContextManager[AsyncIterator[TokenPiece]],
-        written: Written,
+        written: Continuation,
         *,
         greedy: bool,
         lost: Callable[[UnavailableError], None],

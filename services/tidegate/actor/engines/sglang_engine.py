@@ -1,6 +1,6 @@
 """The engine ``sglang``: an SGLang server that is started by others."""
 
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.server_engine import ServerEngine
 from tidegate.actor.engines.server_http import ServerHttp
@@ -10,7 +10,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.runtime.clock import Clock
 
 
-def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> ServerEngine:
+def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> ServerEngine:
     """The engine.
 
     Raises:
@@ -32,4 +32,4 @@ def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) 
     dialect = SglangDialect(
         http, cache_on_swap=setting.cache_on_swap, update_deadline_s=config.update_deadline_s
     )
-    return open_server_engine(dialect, setting, steering, clock, weights=open_weights(setting))
+    return open_server_engine(dialect, setting, control, clock, weights=open_weights(setting))

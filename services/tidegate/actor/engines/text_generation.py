@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
+from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.refusals import check_finite, check_sampler
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.version_marks import VersionMarks
@@ -30,7 +30,7 @@ NUM_SAMPLES_MAX = 4096
 class TextGenerationEngine:
     """Runs ``group`` tasks, and answers the prompts of evaluations."""
 
-    def __init__(self, setting: EngineSetting, steering: EngineSteering, clock: Clock) -> None:
+    def __init__(self, setting: EngineSetting, control: EngineControl, clock: Clock) -> None:
         torch.set_num_threads(setting.threads)
         policy = setting.policy
         self._spec = CharLmSpec(
@@ -43,7 +43,7 @@ class TextGenerationEngine:
         self._model = CharLm(self._spec)
         self._env_id = setting.workload.env
         self._evaluation_batch = setting.evaluation_batch
-        self._steering = steering
+        self._control = control
         self._clock = clock
         # The clock's part keeps a restarted actor from drawing the same completions again.
         seeds = np.random.SeedSequence([setting.seed, setting.actor_index, int(clock.now_s() * 1e3)])
@@ -95,29 +95,29 @@ class TextGenerationEngine:
     def _generate_batch(self, tasks: list[Task]) -> list[Rollouts]:
         started_at_s = self._clock.now_s()
         num_samples, sampler = tasks[0].num_samples, tasks[0].sampler
-        steering = self._steering
+        control = self._control
         version = self._serve_newest()
         marks = VersionMarks(version)
         prompts = [encode_prompt(task.prompt) for task in tasks]
         generation = self._open(prompts, sampler, num_samples=num_samples)
-        steering.begins(tasks, version, now_s=started_at_s)
+        control.begins(tasks, version, now_s=started_at_s)
         cut: frozenset[TaskId] = frozenset()
         while not generation.done:
-            if steering.stop:
-                steering.ends()
+            if control.stop:
+                control.ends()
                 return []
-            if steering.cut is not cut:
-                cut = steering.cut
+            if control.cut is not cut:
+                cut = control.cut
                 for index, task in enumerate(tasks):
                     if task.task_id in cut:
                         generation.stop_prompt(index)
                 continue
-            if steering.newest is not steering.serving:
+            if control.newest is not control.serving:
                 marks.swap(generation.num_steps, self._serve_newest())
                 generation.refresh_cache()
             generation.step()
-            steering.position = generation.num_steps
-        steering.ends()
+            control.position = generation.num_steps
+        control.ends()
         completions = generation.completions()
         finished_at_s = self._clock.now_s()
         return [
@@ -149,7 +149,7 @@ class TextGenerationEngine:
             batch = [encode_prompt(prompt) for prompt in prompts[start : start + self._evaluation_batch]]
             generation = self._open(batch, sampler, num_samples=1)
             while not generation.done:
-                if self._steering.stop:
+                if self._control.stop:
                     raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
                 generation.step()
             for completion in generation.completions():
@@ -172,12 +172,12 @@ class TextGenerationEngine:
 
     def _serve_newest(self) -> PolicyVersion:
         """Load the newest policy unless it is loaded; the version that acts from here on."""
-        newest = self._steering.newest
+        newest = self._control.newest
         assert newest is not None, "tasks start once there is a policy"
-        if newest is not self._steering.serving:
+        if newest is not self._control.serving:
             started_at_s = self._clock.monotonic_s()
             self._model.load_arrays(newest.tensors)
-            self._steering.swapped(newest, seconds=self._clock.monotonic_s() - started_at_s)
+            self._control.swapped(newest, seconds=self._clock.monotonic_s() - started_at_s)
         return newest.version
 
 
@@ -195,6 +195,6 @@ def _sample(prompt: list[int], completion: SampledCompletion, marks: VersionMark
     )
 
 
-def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> TextGenerationEngine:
+def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> TextGenerationEngine:
     """What the registry opens."""
-    return TextGenerationEngine(setting, steering, clock)
+    return TextGenerationEngine(setting, control, clock)

@@ -1,11 +1,11 @@
 """The port of all engines that write tokens: a context in, its continuation out, under a policy that may change.
 
 An engine knows nothing of tasks, groups, turns or streams. It is given a context (the prompt, what was written before,
-what an environment answered) and appends to it; so a rollout that another actor began, and the next turn of an
-episode, are nothing but longer contexts. It writes into ``Written``, which the caller owns: whatever ends a call early
-(a drain, a cut, an engine that died) has lost nothing that was written.
+what an environment answered) and appends to it. A rollout that another actor started, and the next turn of an episode,
+are longer contexts. The engine appends to a ``Continuation``, which the caller owns: a call that ends early (a drain, a
+cut, an engine that died) loses no token.
 
-The engine reads ``EngineSteering.newest`` between tokens and swaps policies without dropping requests in flight. All of
+The engine reads ``EngineControl.newest`` between tokens and swaps policies without dropping requests in flight. All of
 it lives in one event loop; an engine that computes does so in a thread of its own and appends from the loop.
 """
 
@@ -22,7 +22,7 @@ from tidegate.models.tokenizer import Tokenizer
 FinishReason = Literal["stop", "length"]
 
 
-class Written:
+class Continuation:
     """A continuation as it grows: tokens, the logprob of each under its sampler, and the versions that chose them.
 
     Bounded by ``TokenRequest.sampler.max_new_tokens``. Only the engine appends; anyone may read between two awaits.
@@ -105,14 +105,14 @@ class TokenEngine(Protocol):
         ...
 
     async def run(self) -> None:
-        """The engine's own loop, a loop of the service: swaps policies and writes, until ``EngineSteering.stop``.
+        """The engine's own loop, a loop of the service: swaps policies and writes, until ``EngineControl.stop``.
 
         Raises:
             TidegateError: the engine is broken; the service drains.
         """
         ...
 
-    async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
+    async def generate(self, request: TokenRequest, written: Continuation) -> FinishReason:
         """Append to ``written`` until a stop token or ``max_new_tokens``; cancelling it frees the slot at once.
 
         Raises:

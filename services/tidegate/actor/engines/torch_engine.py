@@ -1,8 +1,8 @@
 """Language models in process, written by continuous batching in a thread beside the event loop.
 
-The thread reads ``EngineSteering`` between two steps and loads a newer policy there; every token carries the version
-that drew it (I5). The event loop appends tokens to their ``Written``, in one callback a step for all rows. Callers set
-``EngineSteering.running``, because only they know the task of a request.
+The thread reads ``EngineControl`` between two steps and loads a newer policy there; every token carries the version
+that drew it (I5). The event loop appends tokens to their ``Continuation``, in one callback a step for all rows. Callers
+set ``EngineControl.running``, because only they know the task of a request.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from typing import Literal
 
 import torch
 
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.refusals import check_finite, check_sampler
 from tidegate.actor.engines.registry import EngineSetting
-from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.actor.engines.token_port import Continuation, FinishReason, TokenRequest
 from tidegate.core.errors import BackpressureError, RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot, Task
@@ -42,7 +42,9 @@ class _EngineCall:
 
     __slots__ = ("future", "request", "row", "written")
 
-    def __init__(self, request: TokenRequest, written: Written, future: asyncio.Future[FinishReason]) -> None:
+    def __init__(
+        self, request: TokenRequest, written: Continuation, future: asyncio.Future[FinishReason]
+    ) -> None:
         self.request = request
         self.written = written
         self.future = future
@@ -62,7 +64,7 @@ class TorchEngine:
         tokenizer: Tokenizer,
         *,
         slots: int,
-        steering: EngineSteering,
+        control: EngineControl,
         clock: Clock,
         threads: int = 1,
         cache_on_swap: Literal["recompute", "keep"] = "recompute",
@@ -76,7 +78,7 @@ class TorchEngine:
         """
         self._model = model
         self._tokenizer = tokenizer
-        self._steering = steering
+        self._control = control
         self._clock = clock
         self._threads = threads
         self._recomputes = cache_on_swap == "recompute"
@@ -131,7 +133,7 @@ class TorchEngine:
             )
 
     async def run(self) -> None:
-        """Write in a thread until ``EngineSteering.stop``; what is not done then ends with ``UnavailableError``.
+        """Write in a thread until ``EngineControl.stop``; what is not done then ends with ``UnavailableError``.
 
         Raises:
             TidegateError: the thread failed.
@@ -156,7 +158,7 @@ class TorchEngine:
             executor.shutdown(wait=False)
             self._end()
 
-    async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
+    async def generate(self, request: TokenRequest, written: Continuation) -> FinishReason:
         """Append to ``written`` until a stop token or ``max_new_tokens``; cancelled, it frees its slot at the next.
 
         Raises:
@@ -166,7 +168,7 @@ class TorchEngine:
         """
         check_sampler(request.sampler, name=f"Request {request.request_id}")
         self._batch.check(_row(request))
-        if self._ended or self._steering.stop:
+        if self._ended or self._control.stop:
             raise _stopped()
         if len(self._calls) >= REQUESTS_MAX:
             raise BackpressureError(
@@ -216,7 +218,7 @@ class TorchEngine:
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         torch.set_num_threads(self._threads)  # of the operations that this thread starts
-        while not (self._steering.stop or self._closing):
+        while not (self._control.stop or self._closing):
             self._wake.clear()
             self._process_inbox()
             version = self._serve_newest()
@@ -243,17 +245,17 @@ class TorchEngine:
 
     def _serve_newest(self) -> PolicyVersion | None:
         """Load the newest policy unless it is loaded; the version that draws from here on."""
-        newest = self._steering.newest
+        newest = self._control.newest
         if newest is None:
             return None
-        if newest is not self._steering.serving:
+        if newest is not self._control.serving:
             started_at_s = self._clock.monotonic_s()
             self._model.load_arrays(newest.tensors)
             if self._recomputes:
                 self._batch.refresh_cache()
             else:
                 self._batch.keep_cache()
-            self._steering.swapped(newest, seconds=self._clock.monotonic_s() - started_at_s)
+            self._control.swapped(newest, seconds=self._clock.monotonic_s() - started_at_s)
         return newest.version
 
 
@@ -273,7 +275,7 @@ def _stopped() -> UnavailableError:
     )
 
 
-def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> TorchEngine:
+def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> TorchEngine:
     """What the registry opens: the run file's model, on a GPU if there is one.
 
     Raises:
@@ -284,7 +286,7 @@ def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) 
         open_language_model(setting.policy, trains=False, device=device),
         open_tokenizer(setting.policy),
         slots=setting.slots,
-        steering=steering,
+        control=control,
         clock=clock,
         threads=setting.threads,
         cache_on_swap=setting.cache_on_swap,

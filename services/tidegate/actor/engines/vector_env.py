@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
+from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
@@ -56,13 +56,13 @@ class VectorEnv:
 class VectorEnvEngine:
     """Runs ``segment`` tasks, one after the other."""
 
-    def __init__(self, setting: EngineSetting, steering: EngineSteering, clock: Clock) -> None:
+    def __init__(self, setting: EngineSetting, control: EngineControl, clock: Clock) -> None:
         """Environments are made at the first task, when Gymnasium is imported."""
         workload = setting.workload
         self._env_id = workload.env
         self._num_envs = workload.num_envs
         self._spec = mlp_spec(workload.env, hidden=setting.policy.hidden)
-        self._steering = steering
+        self._control = control
         self._clock = clock
         # The clock's part keeps a restarted actor from playing the same episodes again.
         self._rng = np.random.default_rng([setting.seed, setting.actor_index, int(clock.now_s() * 1e3)])
@@ -110,7 +110,7 @@ class VectorEnvEngine:
         """
         finished: list[Rollouts] = []
         for task in tasks:
-            if self._steering.stop:
+            if self._control.stop:
                 break
             vector = self._vector
             assert vector is not None, "check_task has made the environments"
@@ -127,7 +127,7 @@ class VectorEnvEngine:
                     fix="it is recreated",
                 ) from error
             finally:
-                self._steering.ends()
+                self._control.ends()
             if sample is not None:
                 finished.append(Rollouts(task, (sample,), started_at_s, self._clock.now_s()))
         return finished
@@ -137,7 +137,7 @@ class VectorEnvEngine:
 
         None when the task was cut; the environments stay where they stopped, and the next segment continues there.
         """
-        steering, rng, envs = self._steering, self._rng, vector.envs
+        control, rng, envs = self._control, self._rng, vector.envs
         num_steps = task.unroll_length
         first_action = vector.first_action
         shape = (num_steps, self._num_envs)
@@ -150,15 +150,15 @@ class VectorEnvEngine:
         policy = self._serve_newest()
         params = policy.tensors
         marks = VersionMarks(policy.version)
-        steering.begins([task], policy.version, now_s=now_s)
+        control.begins([task], policy.version, now_s=now_s)
         observations_NO = vector.observations_NO
         num_made = num_steps
         for step in range(num_steps):
-            if task.task_id in steering.cut:
+            if task.task_id in control.cut:
                 num_made = step
                 break
-            steering.position = step
-            if steering.newest is not policy:
+            control.position = step
+            if control.newest is not policy:
                 policy = self._serve_newest()
                 params = policy.tensors
                 marks.swap(step, policy.version)
@@ -197,10 +197,10 @@ class VectorEnvEngine:
         )
 
     def _serve_newest(self) -> PolicySnapshot:
-        newest = self._steering.newest
+        newest = self._control.newest
         assert newest is not None, "tasks start once there is a policy"
-        if newest is not self._steering.serving:
-            self._steering.swapped(newest, seconds=0.0)  # the arrays are used as they came
+        if newest is not self._control.serving:
+            self._control.swapped(newest, seconds=0.0)  # the arrays are used as they came
         return newest
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
@@ -288,6 +288,6 @@ def _check_spaces(env_id: str, envs: Any, spec: MlpSpec) -> None:
         )
 
 
-def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> VectorEnvEngine:
+def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> VectorEnvEngine:
     """What the registry opens."""
-    return VectorEnvEngine(setting, steering, clock)
+    return VectorEnvEngine(setting, control, clock)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine
@@ -51,7 +51,7 @@ def server_command(
     ]
 
 
-def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) -> ServerEngine:
+def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> ServerEngine:
     """The engine; a server of its own is started by ``run``.
 
     Raises:
@@ -72,7 +72,7 @@ def open_engine(setting: EngineSetting, steering: EngineSteering, clock: Clock) 
     dialect = VllmDialect(
         http, cache_on_swap=setting.cache_on_swap, update_deadline_s=config.update_deadline_s
     )
-    return open_server_engine(dialect, setting, steering, clock, weights=weights, process=process)
+    return open_server_engine(dialect, setting, control, clock, weights=weights, process=process)
 
 
 def _own_server(

@@ -70,7 +70,7 @@ class AgentEpisode:
         self._under_way: set[asyncio.Task[object]] = set()
 
     @property
-    def num_under_way(self) -> int:
+    def num_in_flight(self) -> int:
         """Calls being answered now."""
         return len(self._under_way)
 
@@ -114,7 +114,7 @@ class AgentEpisode:
             BackpressureError: as many calls as allowed are in flight.
             RefusedCallError: the episode has made all of its calls.
         """
-        if self.num_under_way >= calls_max:
+        if self.num_in_flight >= calls_max:
             raise BackpressureError(
                 f"{calls_max} calls of this episode are in flight", fix="wait for one of them to be answered"
             )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
+from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
@@ -26,7 +26,7 @@ from tidegate.actor.gateway.server import GatewayServer, reward_url, task_of
 from tidegate.actor.rollouts.engine_stats import report_engine
 from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_under_one_version
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
-from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
@@ -53,10 +53,10 @@ class AgentRunner:
         config: GatewayConfig,
         *,
         engine: TokenEngine,
-        steering: EngineSteering,
-        holder: PolicyHolder,
+        control: EngineControl,
+        served_policy: ServedPolicy,
     ) -> None:
-        """``holder`` holds one policy while an evaluation runs. ``serve`` opens the gateway.
+        """``served_policy``: holds one policy while an evaluation runs. ``serve`` opens the gateway.
 
         Raises:
             ConfigError: the run asks for what agents cannot do.
@@ -67,8 +67,8 @@ class AgentRunner:
         self._context = context
         self._config = config
         self._engine = engine
-        self._steering = steering
-        self._holder = holder
+        self._control = control
+        self._served_policy = served_policy
         self._table = EpisodeTable(config, context.clock)
         self._places = asyncio.Semaphore(config.episodes_max)
         self._judge = EpisodeJudge(context, config, engine.tokenizer)
@@ -122,11 +122,11 @@ class AgentRunner:
             before_s = now_s
             stats.set(gateway_stats.OPEN_EPISODES, self._table.num_open)
 
-        await report_engine(self._context, self._steering, also)
+        await report_engine(self._context, self._control, also)
 
     def stop(self) -> None:
         """End the agents; their tasks are for other actors."""
-        self._steering.stop = True
+        self._control.stop = True
         self._stopping.set()
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ class AgentRunner:
                 await asyncio.wait_for(episode.ended.wait(), timeout=IDLE_LOOK_S)
             if episode.ended.is_set():
                 return "its agent ended it"
-            if not episode.num_under_way and clock.monotonic_s() - episode.used_at_s > config.idle_s:
+            if not episode.num_in_flight and clock.monotonic_s() - episode.used_at_s > config.idle_s:
                 return f"its agent was idle for {config.idle_s:g} s"
         return f"its {config.episode_deadline_s:g} s were over"
 
@@ -280,7 +280,7 @@ class AgentRunner:
             ]
             return run_until(self._stopping.wait(), self._together(episodes))
 
-        return await complete_under_one_version(self._holder, play)
+        return await complete_under_one_version(self._served_policy, play)
 
 
 def flows_of(config: GatewayConfig, *, num_samples: int) -> int:

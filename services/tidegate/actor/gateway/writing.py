@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
-from tidegate.actor.engines.token_port import TokenEngine, TokenRequest, Written
+from tidegate.actor.engines.token_port import Continuation, TokenEngine, TokenRequest
 from tidegate.core.errors import UnavailableError
 from tidegate.core.records import VersionSpan
 
@@ -38,7 +38,7 @@ async def write(
     Raises:
         TidegateError: the engine's.
     """
-    written = Written()
+    written = Continuation()
     writing = asyncio.create_task(engine.generate(request, written))
     seen = 0
     try:
@@ -57,7 +57,7 @@ async def write(
         await asyncio.gather(writing, return_exceptions=True)
 
 
-def _draft(engine: TokenEngine, written: Written, *, stops: Sequence[str], finish_reason: str) -> Draft:
+def _draft(engine: TokenEngine, written: Continuation, *, stops: Sequence[str], finish_reason: str) -> Draft:
     if finish_reason and not written.tokens:
         raise UnavailableError("The engine wrote nothing", fix="call again")
     decode = engine.tokenizer.decode

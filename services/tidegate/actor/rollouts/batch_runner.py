@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tidegate.actor.engines.port import Completed, Engine, EngineSteering, Rollouts
+from tidegate.actor.engines.port import Completed, Engine, EngineControl, Rollouts
 from tidegate.actor.rollouts.deadlines import DeadlineWatch
 from tidegate.actor.rollouts.early_stop import EarlyStopCheck
 from tidegate.actor.rollouts.heldout import HeldOutProblem
@@ -62,7 +62,7 @@ class BatchRunner:
         context: ServiceContext,
         *,
         engine: Engine,
-        steering: EngineSteering,
+        control: EngineControl,
         predictions: Predictions,
         deadlines: DeadlineWatch,
         slots: int,
@@ -72,7 +72,7 @@ class BatchRunner:
         self.batch_max = slots
         self._context = context
         self._engine = engine
-        self._steering = steering
+        self._control = control
         self._predictions = predictions
         self._deadlines = deadlines
         self._latency = context.settings.workload.latency_by_bin()
@@ -84,7 +84,7 @@ class BatchRunner:
 
     def stop(self) -> None:
         """Stop running rollouts at their next boundary; their tasks are released to other actors."""
-        self._steering.stop = True
+        self._control.stop = True
         self._deadlines.changed.set()
 
     def close(self) -> None:
@@ -126,8 +126,8 @@ class BatchRunner:
         outcome = await self._in_thread(lambda: run_batch(self._engine, tasks))
         now_s = clock.monotonic_s()
         stats.add(statistics.BUSY_S, now_s - started_at_s)
-        stats.set(statistics.SWAPS, self._steering.num_swaps)
-        stats.set(statistics.SWAP_MS, 1e3 * self._steering.swap_s)
+        stats.set(statistics.SWAPS, self._control.num_swaps)
+        stats.set(statistics.SWAP_MS, 1e3 * self._control.swap_s)
         for task, error in outcome.refused:
             yield RefusedTask(task, error)
         due_at_s = {
@@ -140,7 +140,7 @@ class BatchRunner:
         waiting = list(outcome.rollouts)
         for rollouts in waiting:
             self._deadlines.record_generated(rollouts)
-        while waiting and not self._steering.stop:
+        while waiting and not self._control.stop:
             now_s = clock.monotonic_s()
             still: list[Rollouts] = []
             for rollouts in waiting:
@@ -165,7 +165,7 @@ class BatchRunner:
         clock, stats, changed = self._context.clock, self._context.stats, self._deadlines.changed
         started_at_s = clock.monotonic_s()
         changed.clear()
-        if not self._steering.stop:
+        if not self._control.stop:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), timeout=max(0.0, until_s - started_at_s))
         waited_s = clock.monotonic_s() - started_at_s
@@ -206,7 +206,7 @@ class BatchRunner:
                 yield stopped_early(task, begun)
             elif begun is not None:
                 rest.append(msgspec.structs.replace(task, num_samples=task.num_samples - num_first))
-        if not rest or self._steering.stop:
+        if not rest or self._control.stop:
             return
         async with aclosing(self._round(rest, first_sample=num_first)) as results:
             async for result in results:

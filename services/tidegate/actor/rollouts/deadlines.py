@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from tidegate.actor.engines.port import EngineSteering, Rollouts
+from tidegate.actor.engines.port import EngineControl, Rollouts
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.core.errors import UnknownVersionError
 from tidegate.core.ids import PolicyVersion, TaskId
@@ -56,12 +56,12 @@ class DeadlineWatch:
         self,
         context: ServiceContext,
         watch: PolicyWatch,
-        steering: EngineSteering,
+        control: EngineControl,
         predictions: Predictions,
     ) -> None:
         self._context = context
         self._watch = watch
-        self._steering = steering
+        self._control = control
         self._predictions = predictions
         self._config = context.settings.long_tail
         staleness = context.settings.staleness
@@ -104,7 +104,7 @@ class DeadlineWatch:
         self._groups.pop(task_id, None)
         self._tasks.pop(task_id, None)
         if self.marks.pop(task_id, None) is not None:
-            self._steering.cut = frozenset(self.marks)
+            self._control.cut = frozenset(self.marks)
 
     async def run(self) -> None:
         """Check until draining."""
@@ -137,11 +137,11 @@ class DeadlineWatch:
                 fresh[rollout.task_id] = CutMark(decision, rollout.length, elapsed_s)
         if fresh:
             self.marks |= fresh
-            self._steering.cut = frozenset(self.marks)
+            self._control.cut = frozenset(self.marks)
             self.changed.set()
 
     def _running(self) -> list[RolloutStatus]:
-        running, position = self._steering.running, self._steering.position
+        running, position = self._control.running, self._control.position
         rollouts = list(self._generated.values())
         grown = [growing.status() for growing in self._groups.values()]
         rollouts += [rollout for rollout in grown if rollout is not None]

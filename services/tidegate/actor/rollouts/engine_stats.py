@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.catalogue import actor as statistics
 from tidegate.runtime.service import ServiceContext
 
@@ -10,16 +10,14 @@ from tidegate.runtime.service import ServiceContext
 PERIOD_S = 0.25
 
 
-async def report_engine(
-    context: ServiceContext, steering: EngineSteering, also: Callable[[], object]
-) -> None:
+async def report_engine(context: ServiceContext, control: EngineControl, also: Callable[[], object]) -> None:
     """Update swaps and the engine's own figures, and what ``also`` updates, until draining."""
     stats = context.stats
     while True:
         also()
-        stats.set(statistics.SWAPS, steering.num_swaps)
-        stats.set(statistics.SWAP_MS, 1e3 * steering.swap_s)
-        for statistic, value in steering.figures.items():
+        stats.set(statistics.SWAPS, control.num_swaps)
+        stats.set(statistics.SWAP_MS, 1e3 * control.swap_s)
+        for statistic, value in control.figures.items():
             stats.set(statistic, value)
         if await context.drain.sleep(PERIOD_S):
             return

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tidegate.actor.engines.port import Rollouts, Sample
-from tidegate.actor.engines.token_port import Written
+from tidegate.actor.engines.token_port import Continuation
 from tidegate.actor.rollouts.deadlines import RolloutStatus
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, Task, ToolCall
@@ -41,9 +41,9 @@ class Episode:
         self.tool_calls: tuple[ToolCall, ...] = ()
         self.log = ""
         self.finish_reason = ""
-        self._written = Written()
+        self._written = Continuation()
         self._replies: list[tuple[int, int]] = []
-        self._writing = Written()
+        self._writing = Continuation()
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -89,15 +89,15 @@ class Episode:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def begin_write(self) -> Written:
+    def begin_write(self) -> Continuation:
         """Where an engine appends; ``end_write`` adds it to the episode."""
-        self._writing = Written()
+        self._writing = Continuation()
         return self._writing
 
     def end_write(self) -> None:
         """Add what the engine appended; it appends no more."""
         _append(self._written, self._writing)
-        self._writing = Written()
+        self._writing = Continuation()
 
     def record_step(self, step: EnvironmentStep) -> None:
         """The environment answered the present turn."""
@@ -153,7 +153,7 @@ class Episode:
 
     def progress(self) -> SampleProgress:
         """As far as it is written now."""
-        written = Written()
+        written = Continuation()
         _append(written, self._written)
         _append(written, self._writing)
         tokens, logprobs = written.arrays()
@@ -193,7 +193,7 @@ class Episode:
         return episode
 
 
-def _append(written: Written, more: Written) -> None:
+def _append(written: Continuation, more: Continuation) -> None:
     for span in more.spans():
         written.append(
             more.tokens[span.start : span.stop], more.logprobs[span.start : span.stop], span.version
@@ -220,7 +220,7 @@ class Group:
         return sum(episode.num_chosen for episode in self.episodes)
 
     @property
-    def num_begun(self) -> int:
+    def num_started(self) -> int:
         """Samples with a token at least."""
         return sum(episode.num_tokens > 0 for episode in self.episodes)
 

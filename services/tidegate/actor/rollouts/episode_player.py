@@ -4,11 +4,11 @@ import itertools
 
 import msgspec
 
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.token_port import FinishReason, TokenEngine, TokenRequest
 from tidegate.actor.rollouts.environment_sessions import EpisodeSession, EpisodeSessions
 from tidegate.actor.rollouts.episode import Episode
-from tidegate.actor.rollouts.time_accounting import TimeAccounts
+from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.catalogue import actor as statistics
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.errors import RecordError, UnavailableError
@@ -34,16 +34,16 @@ class EpisodePlayer:
         context: ServiceContext,
         *,
         engine: TokenEngine,
-        steering: EngineSteering,
+        control: EngineControl,
         sessions: EpisodeSessions | None,
-        time_accounts: TimeAccounts,
+        time_accounting: TimeAccounting,
     ) -> None:
         """``sessions``: None where an episode is one completion, scored by an environment worker."""
         self._context = context
         self._engine = engine
-        self._steering = steering
+        self._control = control
         self._sessions = sessions
-        self._time_accounts = time_accounts
+        self._time_accounting = time_accounting
         self._turns_max = context.settings.workload.turns_max
         self._requests = itertools.count()
 
@@ -79,14 +79,14 @@ class EpisodePlayer:
 
     async def _converse(self, task: Task, episode: Episode, session: EpisodeSession) -> None:
         tokenizer = self._engine.tokenizer
-        with self._time_accounts.answering():
+        with self._time_accounting.answering():
             said = await session.open()
         if not episode.num_tokens:
             episode.opening = "" if said == task.prompt else said
         episode.prompt = tokenizer.encode_prompt(episode.opening or task.prompt)
         while not episode.finish_reason:
             reason = await self._write_turn(task, episode)
-            with self._time_accounts.answering():
+            with self._time_accounting.answering():
                 step = await session.step(tokenizer.decode(episode.turn))
             episode.record_step(step)
             episode.finish_reason = self._ended(episode, reason, step)
@@ -128,7 +128,7 @@ class EpisodePlayer:
             BACKOFF,
             attempts=ENGINE_ATTEMPTS,
             draining=UntilCancelled(),
-            is_retryable=lambda error: isinstance(error, UnavailableError) and not self._steering.stop,
+            is_retryable=lambda error: isinstance(error, UnavailableError) and not self._control.stop,
             on_retry=note,
         )
 
@@ -154,7 +154,7 @@ class EpisodePlayer:
             seed=_seed(task, episode),
         )
         try:
-            with self._time_accounts.writing():
+            with self._time_accounting.writing():
                 return await self._engine.generate(request, episode.begin_write())
         finally:
             episode.end_write()

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
-from tidegate.actor.engines.port import Completed, EngineSteering, Rollouts, Sample
+from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.rollouts.deadlines import DeadlineWatch
 from tidegate.actor.rollouts.early_stop import EarlyStopCheck
@@ -20,11 +20,11 @@ from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_under_one_version
 from tidegate.actor.rollouts.latency import rollout_time_s
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult, cut_short, stopped_early
-from tidegate.actor.rollouts.policy_holder import PolicyHolder
 from tidegate.actor.rollouts.predictions import Predictions
-from tidegate.actor.rollouts.progress_keeper import ProgressKeeper
+from tidegate.actor.rollouts.progress_checkpoints import ProgressCheckpoints
 from tidegate.actor.rollouts.resumption import fresh, resume
-from tidegate.actor.rollouts.time_accounting import TimeAccounts
+from tidegate.actor.rollouts.served_policy import ServedPolicy
+from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.actor.rollouts.token_counts import TokenCounts
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import RecordError, TidegateError
@@ -44,12 +44,12 @@ class EpisodeRunner:
         *,
         engine: TokenEngine,
         player: EpisodePlayer,
-        steering: EngineSteering,
+        control: EngineControl,
         predictions: Predictions,
         deadlines: DeadlineWatch,
-        keeper: ProgressKeeper,
-        holder: PolicyHolder,
-        time_accounts: TimeAccounts,
+        checkpoints: ProgressCheckpoints,
+        served_policy: ServedPolicy,
+        time_accounting: TimeAccounting,
         slots: int,
     ) -> None:
         """``slots``: continuations that the engine writes at once. ``deadlines`` marks what is to be cut."""
@@ -58,31 +58,31 @@ class EpisodeRunner:
         self._context = context
         self._engine = engine
         self._player = player
-        self._steering = steering
+        self._control = control
         self._predictions = predictions
         self._deadlines = deadlines
-        self._keeper = keeper
-        self._holder = holder
+        self._checkpoints = checkpoints
+        self._served_policy = served_policy
         self._slots = slots
         self._latency = context.settings.workload.latency_by_bin()
         staleness = context.settings.staleness
         self._limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
         self._early_stop = EarlyStopCheck(context)
-        self._time_accounts = time_accounts
+        self._time_accounting = time_accounting
         self._tokens = TokenCounts(context.stats)
 
     async def account(self) -> None:
         """Keep the statistics true while long rollouts run, until draining."""
 
         def also() -> None:
-            self._time_accounts.update()
+            self._time_accounting.update()
             self._tokens.update()
 
-        await report_engine(self._context, self._steering, also)
+        await report_engine(self._context, self._control, also)
 
     def stop(self) -> None:
         """Stop running rollouts; their progress is checkpointed for other actors."""
-        self._steering.stop = True
+        self._control.stop = True
         self._deadlines.changed.set()
 
     def close(self) -> None:
@@ -98,16 +98,16 @@ class EpisodeRunner:
             return
         group = await self._begin(task)
         self._deadlines.track_group(task, group)
-        self._keeper.track(group)
+        self._checkpoints.track(group)
         try:
             with self._tokens.writing(group):
                 result = await self._result(group)
             self._tokens.record_end(group, result)
             if result is None or isinstance(result, RefusedTask):
-                await self._keeper.write(group)
-                self._keeper.release(task.task_id)
+                await self._checkpoints.write(group)
+                self._checkpoints.release(task.task_id)
         finally:
-            self._keeper.untrack(task.task_id)
+            self._checkpoints.untrack(task.task_id)
             self._deadlines.untrack(task.task_id)
         if result is not None:
             yield result
@@ -116,12 +116,12 @@ class EpisodeRunner:
         """The task's group: what another actor left of it, or a fresh one."""
         context = self._context
         capped = self._predictions.capped(task)
-        progress, head = await self._keeper.find(task), self._holder.version
+        progress, head = await self._checkpoints.find(task), self._served_policy.version
         now_s = context.clock.now_s()
         if progress is None or head is None:
             return fresh(capped, now_s=now_s)
         resumed = resume(
-            progress, capped, head=head, tree=self._holder.tree, limits=self._limits, now_s=now_s
+            progress, capped, head=head, tree=self._served_policy.tree, limits=self._limits, now_s=now_s
         )
         context.stats.add(statistics.TOKENS_RESUMED, resumed.tokens_resumed)
         context.stats.add(statistics.TOKENS_LOST, resumed.tokens_lost)
@@ -145,7 +145,7 @@ class EpisodeRunner:
             self._context.stats.add(statistics.EPISODES_FAILED)
             return self._failed(group, error)
         except TidegateError as error:
-            return None if self._steering.stop else RefusedTask(task, error)
+            return None if self._control.stop else RefusedTask(task, error)
         if result is not None:
             if isinstance(result, Rollouts):
                 self._predictions.record_duration(result)
@@ -154,12 +154,12 @@ class EpisodeRunner:
         if mark is None:
             return None
         self._predictions.record_cut(task, elapsed_s=mark.elapsed_s, length=mark.length)
-        return cut_short(task, mark, num_made=group.num_begun)
+        return cut_short(task, mark, num_made=group.num_started)
 
     async def _stopped(self, task_id: TaskId | None = None) -> None:
         """Return as soon as the engine is to stop or the task is marked to be cut."""
         changed = self._deadlines.changed
-        while not (self._steering.stop or task_id in self._deadlines.marks):
+        while not (self._control.stop or task_id in self._deadlines.marks):
             changed.clear()
             await changed.wait()
 
@@ -186,7 +186,7 @@ class EpisodeRunner:
         left_s = wanted_s - (clock.now_s() - since_s)
         if left_s <= 0.0:
             return rollouts
-        with self._time_accounts.waiting():
+        with self._time_accounting.waiting():
             await asyncio.sleep(left_s)
         return msgspec.structs.replace(rollouts, finished_at_s=clock.now_s())
 
@@ -207,7 +207,7 @@ class EpisodeRunner:
             detail=str(error),
             length=group.length,
             elapsed_s=max(0.0, self._context.clock.now_s() - group.started_at_s),
-            num_made=group.num_begun,
+            num_made=group.num_started,
         )
 
     # -- evaluation ------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class EpisodeRunner:
             decode = self._engine.tokenizer.decode
             return None if episodes is None else [episode.sample(decode) for episode in episodes]
 
-        return await complete_under_one_version(self._holder, play)
+        return await complete_under_one_version(self._served_policy, play)
 
     async def _answers(self, task: Task, problems: Sequence[HeldOutProblem]) -> list[Episode]:
         """One episode a problem, as many at once as the engine has slots."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.actor.engines.port import Completed, Sample
-from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.ids import PromptId
 from tidegate.core.records import Task
@@ -63,14 +63,14 @@ def asked(task: Task, problem: HeldOutProblem) -> Task:
 
 
 async def complete_under_one_version(
-    holder: PolicyHolder, play: Callable[[], Awaitable[Sequence[Sample] | None]]
+    served_policy: ServedPolicy, play: Callable[[], Awaitable[Sequence[Sample] | None]]
 ) -> Completed:
     """What ``play`` gives under one policy, which is held meanwhile; ``play`` gives None where the actor drains.
 
     Raises:
         UnavailableError: the actor drains, or the engine did not keep to one policy; another actor will answer.
     """
-    with holder.hold():
+    with served_policy.hold():
         for _ in range(ROUNDS_MAX):
             samples = await play()
             if samples is None:

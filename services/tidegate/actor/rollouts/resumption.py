@@ -12,7 +12,7 @@ from tidegate.core.staleness import LineageTree, StalenessLimits
 from tidegate.wire.progress import Progress, SampleProgress
 
 
-class Resumed(msgspec.Struct, frozen=True, eq=False):
+class ResumedGroup(msgspec.Struct, frozen=True, eq=False):
     """A group to continue, how many tokens it has already, and how many written ones it has not.
 
     Both are of tokens that the policy chose.
@@ -36,7 +36,7 @@ def resume(
     tree: LineageTree,
     limits: StalenessLimits,
     now_s: float,
-) -> Resumed:
+) -> ResumedGroup:
     """The group in ``progress``, under the cap it was begun with.
 
     Samples whose oldest version exceeds the staleness budget restart, because they could not be trained on. The whole
@@ -49,7 +49,7 @@ def resume(
     num_kept = sum(sample.num_chosen for sample in kept)
     num_written = sum(sample.num_chosen for sample in progress.samples) + progress.tokens_left_out
     if not kept:
-        return Resumed(fresh(task, now_s=now_s), 0, num_written)
+        return ResumedGroup(fresh(task, now_s=now_s), 0, num_written)
     by_index = {sample.index: sample for sample in kept}
     sampler = msgspec.structs.replace(task.sampler, max_new_tokens=progress.max_new_tokens)
     group = Group(
@@ -60,7 +60,7 @@ def resume(
         ],
         started_at_s=progress.started_at_s,
     )
-    return Resumed(group, num_kept, num_written - num_kept)
+    return ResumedGroup(group, num_kept, num_written - num_kept)
 
 
 def _is_inside(

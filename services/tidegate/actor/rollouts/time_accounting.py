@@ -7,7 +7,7 @@ from tidegate.catalogue import actor as statistics
 from tidegate.runtime.service import ServiceContext
 
 
-class TimeAccounts:
+class TimeAccounting:
     """``busy_s_total``: the engine has work, or rollouts wait for their time (``wait_latency_s_total`` when only that).
 
     ``wait_session_s_total``: all that runs waits for its environment, and the engine has nothing to write.

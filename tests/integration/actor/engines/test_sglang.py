@@ -12,11 +12,11 @@ import pytest
 from tests.integration.actor.engines.sglang_server import SglangServer
 from tests.integration.actor.engines.vllm_harness import Harness, make_setting, opened, save_tokenizer
 from tests.unit.models.tiny_llama import CONTEXT, make_folder, open_model
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import open_token_engine
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine
-from tidegate.actor.engines.token_port import Written
+from tidegate.actor.engines.token_port import Continuation
 from tidegate.catalogue import inference_server as server_stats
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import LineageName, PolicyVersion
@@ -52,17 +52,17 @@ async def world(
     save_tokenizer(model)
     contract = SglangServer(model, **server)
     async with contract.served() as url:
-        steering = EngineSteering()
+        control = EngineControl()
         policy = PolicyConfig(kind="transformers", path=str(model), context_length=CONTEXT)
         config = ServerConfig(url=url, retry_delay_s=0.02, drain_deadline_s=0.1)
         setting = make_setting(policy, folder, config, cache_on_swap=cache_on_swap)
-        engine = open_token_engine("sglang", setting, steering, SystemClock())
+        engine = open_token_engine("sglang", setting, control, SystemClock())
         assert isinstance(engine, ServerEngine)
-        async with opened(engine, steering) as harness:
+        async with opened(engine, control) as harness:
             yield World(contract, harness, open_model(model).to_arrays())
 
 
-def assert_each_token_is_its_versions(written: Written) -> None:
+def assert_each_token_is_its_versions(written: Continuation) -> None:
     labels = [span.version.step for span in written.spans() for _ in range(span.start, span.stop)]
     assert labels == written.tokens
 
@@ -74,7 +74,7 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
 ) -> None:
     async with world(tmp_path, cache_on_swap=cache_on_swap, incremental=incremental) as at:
         await at.harness.serve(at.snapshot(1))
-        written = [Written() for _ in range(4)]
+        written = [Continuation() for _ in range(4)]
         writings = [at.harness.write((3, 4, 5), one, num_tokens=40) for one in written]
         for step in (2, 3):
             await at.harness.until(lambda step=step: all(step - 1 in one.tokens for one in written))
@@ -89,7 +89,7 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
 async def test_where_pieces_do_not_say_whose_they_are_requests_go_on_as_new_ones(tmp_path: Path) -> None:
     async with world(tmp_path, labels=False) as at:
         await at.harness.serve(at.snapshot(1))
-        writing = at.harness.write((3, 4, 5), written := Written(), num_tokens=40)
+        writing = at.harness.write((3, 4, 5), written := Continuation(), num_tokens=40)
         await at.harness.until(lambda: len(written.tokens) > 5)
         await at.harness.serve(at.snapshot(2))
         assert await writing == "length"
@@ -101,7 +101,7 @@ async def test_where_pieces_do_not_say_whose_they_are_requests_go_on_as_new_ones
 async def test_a_stop_token_ends_a_continuation(tmp_path: Path) -> None:
     async with world(tmp_path) as at:
         await at.harness.serve(at.snapshot(7))
-        writing = at.harness.write((3, 4), written := Written(), num_tokens=9, stops=frozenset({7}))
+        writing = at.harness.write((3, 4), written := Continuation(), num_tokens=9, stops=frozenset({7}))
         assert await writing == "stop"
         assert written.tokens == [7]
 
@@ -113,12 +113,12 @@ async def test_weights_that_cannot_be_loaded_leave_the_version_before_in_place(t
         # The disk the server sees lost what was written for it.
         emptied = tmp_path / "server-weights" / "actor-0" / str(refused.version)
         await asyncio.to_thread(emptied.mkdir)
-        at.harness.steering.newest = refused
-        await at.harness.until(lambda: at.harness.steering.figures[server_stats.UPDATES_REFUSED] > 0)
-        written = Written()
+        at.harness.control.newest = refused
+        await at.harness.until(lambda: at.harness.control.figures[server_stats.UPDATES_REFUSED] > 0)
+        written = Continuation()
         assert await at.harness.write((3, 4), written, num_tokens=3) == "length"
         assert_each_token_is_its_versions(written)
-        await at.harness.until(lambda: at.harness.steering.serving is refused)  # written again, and retried
+        await at.harness.until(lambda: at.harness.control.serving is refused)  # written again, and retried
         assert at.server.paused is None
 
 
@@ -127,4 +127,4 @@ async def test_only_vllm_servers_are_started_by_an_actor(tmp_path: Path) -> None
     policy = PolicyConfig(kind="transformers", path=str(model), context_length=CONTEXT)
     setting = make_setting(policy, tmp_path, ServerConfig(python="python"))
     with pytest.raises(ConfigError):
-        open_token_engine("sglang", setting, EngineSteering(), SystemClock())
+        open_token_engine("sglang", setting, EngineControl(), SystemClock())

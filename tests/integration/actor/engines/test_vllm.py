@@ -21,12 +21,12 @@ from tests.integration.actor.engines.vllm_harness import (
     vllm_python,
 )
 from tests.support.broker import free_port
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_port import ProbeAnswer, ServerDialect, ServerRequest, TokenPiece
 from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.actor.engines.server_weights import read_untied, write_folder
-from tidegate.actor.engines.token_port import Written
+from tidegate.actor.engines.token_port import Continuation
 from tidegate.actor.engines.vllm_engine import SERVER_ENVIRONMENT, open_engine, server_command
 from tidegate.catalogue import inference_server as server_stats
 from tidegate.core.errors import UnavailableError
@@ -69,7 +69,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
     await process.stop()
 
 
-def is_at(written: Written, step: int) -> bool:
+def is_at(written: Continuation, step: int) -> bool:
     """Whether its newest token is of a version; also when nothing is left to write."""
     spans = written.spans()
     return len(written.tokens) == NUM_TOKENS or (bool(spans) and spans[-1].version.step == step)
@@ -89,21 +89,21 @@ def start_server(policy: PolicyConfig, start: Path) -> tuple[ServerProcess, str]
 async def test_tokens_come_with_the_logprobs_of_the_sampler_that_drew_them(
     server: Server, tmp_path: Path
 ) -> None:
-    steering = EngineSteering()
-    async with opened(engine_at(server.url, server.policy, tmp_path, steering), steering) as harness:
+    control = EngineControl()
+    async with opened(engine_at(server.url, server.policy, tmp_path, control), control) as harness:
         await harness.serve(server.versions.random(1))
-        written = Written()
+        written = Continuation()
         assert await harness.write((3, 4, 5), written, num_tokens=20) == "length"
         assert server.versions.error((3, 4, 5), written) < TOLERANCE
-        hot = Written()
+        hot = Continuation()
         await harness.write((3, 4, 5), hot, num_tokens=20, temperature=1.5)
         assert server.versions.error((3, 4, 5), hot, temperature=1.5) < TOLERANCE
-        greedy, again = Written(), Written()
+        greedy, again = Continuation(), Continuation()
         await harness.write((3, 4, 5), greedy, num_tokens=20, temperature=0.0)
         await harness.write((3, 4, 5), again, num_tokens=20, temperature=0.0)
         assert greedy.tokens == again.tokens
         assert set(greedy.logprobs) == {0.0}
-        stopped = Written()
+        stopped = Continuation()
         stops = frozenset({greedy.tokens[3]})
         assert await harness.write((3, 4, 5), stopped, num_tokens=20, temperature=0.0, stops=stops) == "stop"
         assert stopped.tokens == greedy.tokens[: greedy.tokens.index(greedy.tokens[3]) + 1]
@@ -112,11 +112,11 @@ async def test_tokens_come_with_the_logprobs_of_the_sampler_that_drew_them(
 async def test_requests_under_way_are_kept_across_updates_and_each_token_is_its_versions(
     server: Server, tmp_path: Path
 ) -> None:
-    steering = EngineSteering()
-    async with opened(engine_at(server.url, server.policy, tmp_path, steering), steering) as harness:
+    control = EngineControl()
+    async with opened(engine_at(server.url, server.policy, tmp_path, control), control) as harness:
         await harness.serve(server.versions.random(11))
         contexts = [(3, 4, 5 + index) for index in range(SLOTS)]
-        written = [Written() for _ in contexts]
+        written = [Continuation() for _ in contexts]
         writings = [
             harness.write(context, one, num_tokens=NUM_TOKENS)
             for context, one in zip(contexts, written, strict=True)
@@ -130,18 +130,18 @@ async def test_requests_under_way_are_kept_across_updates_and_each_token_is_its_
         # Read again under each version, every token has the logprob of the version it is labelled with.
         errors = [server.versions.error(context, one) for context, one in zip(contexts, written, strict=True)]
         assert max(errors) < TOLERANCE
-        assert harness.steering.figures[server_stats.STREAMS_CUT] == 0
-        assert harness.steering.figures[server_stats.PROBE_ERROR] < TOLERANCE
+        assert harness.control.figures[server_stats.STREAMS_CUT] == 0
+        assert harness.control.figures[server_stats.PROBE_ERROR] < TOLERANCE
 
 
 async def test_no_token_of_kept_caches_is_labelled_with_the_version_after_or_before_it(
     server: Server, tmp_path: Path
 ) -> None:
-    steering = EngineSteering()
-    engine = engine_at(server.url, server.policy, tmp_path, steering, cache_on_swap="keep")
-    async with opened(engine, steering) as harness:
+    control = EngineControl()
+    engine = engine_at(server.url, server.policy, tmp_path, control, cache_on_swap="keep")
+    async with opened(engine, control) as harness:
         await harness.serve(server.versions.writes_only(20, odd=False))
-        written = [Written() for _ in range(SLOTS)]
+        written = [Continuation() for _ in range(SLOTS)]
         writings = [
             harness.write((3, 4, 5 + index), one, num_tokens=NUM_TOKENS) for index, one in enumerate(written)
         ]
@@ -153,60 +153,60 @@ async def test_no_token_of_kept_caches_is_labelled_with_the_version_after_or_bef
             for span in one.spans():
                 assert {token % 2 for token in one.tokens[span.start : span.stop]} == {span.version.step % 2}
         assert min(len(one.spans()) for one in written) >= 2
-        assert harness.steering.figures[server_stats.STREAMS_CUT] == 0
+        assert harness.control.figures[server_stats.STREAMS_CUT] == 0
 
 
 async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way(
     server: Server, tmp_path: Path
 ) -> None:
-    steering, spoiling = EngineSteering(), list[Spoiling]()
+    control, spoiling = EngineControl(), list[Spoiling]()
 
     def around(dialect: ServerDialect) -> ServerDialect:
         spoiling.append(Spoiling(dialect, folder=tmp_path / "spoiled", model=Path(server.policy.path)))
         return spoiling[0]
 
-    engine = engine_at(server.url, server.policy, tmp_path, steering, around=around)
-    async with opened(engine, steering) as harness:
+    engine = engine_at(server.url, server.policy, tmp_path, control, around=around)
+    async with opened(engine, control) as harness:
         first = server.versions.random(31)
         await harness.serve(first)
         for number, way in enumerate(("old head", "shuffled"), start=1):
-            written = Written()
+            written = Continuation()
             writing = harness.write((3, 4, 5), written, num_tokens=NUM_TOKENS)
             await harness.until(lambda written=written: len(written.tokens) > 20)
             spoiling[0].way = way
-            steering.newest = server.versions.random(31 + number)
+            control.newest = server.versions.random(31 + number)
             await harness.until(
-                lambda number=number: harness.steering.figures[server_stats.UPDATES_REFUSED] == number
+                lambda number=number: harness.control.figures[server_stats.UPDATES_REFUSED] == number
             )
-            assert harness.steering.figures[server_stats.PROBE_ERROR] > 10 * TOLERANCE
-            steering.newest = first
+            assert harness.control.figures[server_stats.PROBE_ERROR] > 10 * TOLERANCE
+            control.newest = first
             assert await writing == "length"
             assert [span.version for span in written.spans()] == [first.version]
             assert server.versions.error((3, 4, 5), written) < TOLERANCE
         await harness.serve(server.versions.random(39))  # and the next good one is taken
-        assert harness.steering.figures[server_stats.UPDATES_REFUSED] == 2
+        assert harness.control.figures[server_stats.UPDATES_REFUSED] == 2
 
 
 async def test_a_server_started_with_a_tied_head_serves_what_is_right_or_nothing(tmp_path: Path) -> None:
     vllm_python()
     policy = make_policy(tmp_path / "model")
     process, url = start_server(policy, tmp_path / "model")
-    versions, steering = Versions(policy), EngineSteering()
-    figures = steering.figures
+    versions, control = Versions(policy), EngineControl()
+    figures = control.figures
     await process.start()
     try:
-        async with opened(engine_at(url, policy, tmp_path, steering), steering) as harness:
+        async with opened(engine_at(url, policy, tmp_path, control), control) as harness:
             for step in (1, 2):
-                wanted = steering.newest = versions.random(step)
+                wanted = control.newest = versions.random(step)
                 await harness.until(
                     lambda wanted=wanted: (
-                        steering.serving is wanted or figures[server_stats.UPDATES_REFUSED] > 0
+                        control.serving is wanted or figures[server_stats.UPDATES_REFUSED] > 0
                     )
                 )
-                if steering.serving is not wanted:
+                if control.serving is not wanted:
                     assert figures[server_stats.PROBE_ERROR] > 10 * TOLERANCE
                     return
-                written = Written()
+                written = Continuation()
                 await harness.write((3, 4, 5), written, num_tokens=20)
                 assert versions.error((3, 4, 5), written) < TOLERANCE
     finally:
@@ -218,12 +218,12 @@ async def test_a_server_killed_while_it_writes_loses_nothing_written_and_is_star
 ) -> None:
     python = vllm_python()
     policy = make_policy(tmp_path / "model")
-    versions, steering = Versions(policy), EngineSteering()
+    versions, control = Versions(policy), EngineControl()
     config = ServerConfig(python=str(python), ready_deadline_s=READY_S)
-    engine = open_engine(make_setting(policy, tmp_path, config), steering, SystemClock())
-    async with opened(engine, steering) as harness:
+    engine = open_engine(make_setting(policy, tmp_path, config), control, SystemClock())
+    async with opened(engine, control) as harness:
         await harness.serve(versions.random(1))
-        written = Written()
+        written = Continuation()
         writing = harness.write((3, 4, 5), written, num_tokens=NUM_TOKENS)
         await harness.until(lambda: len(written.tokens) > 20)
         killed = server_processes()
@@ -240,7 +240,7 @@ async def test_a_server_killed_while_it_writes_loses_nothing_written_and_is_star
         assert written.tokens[: len(kept)] == kept
         assert len(written.tokens) == len(kept) + 10
         assert versions.error((3, 4, 5), written) < TOLERANCE
-        assert harness.steering.figures[server_stats.LOSSES] >= 1
+        assert harness.control.figures[server_stats.LOSSES] >= 1
         last = server_processes()
     gone, alive = psutil.wait_procs(last, timeout=30)
     assert gone

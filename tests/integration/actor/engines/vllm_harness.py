@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from tests.unit.models.tiny_llama import make_folder
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine
 from tidegate.actor.engines.server_http import ServerHttp
 from tidegate.actor.engines.server_opening import open_server_engine, open_weights
 from tidegate.actor.engines.server_port import ServerDialect
-from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.actor.engines.token_port import Continuation, FinishReason, TokenRequest
 from tidegate.actor.engines.vllm_dialect import VllmDialect
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import PolicySnapshot, Sampler
@@ -104,7 +104,7 @@ class Versions:
         return self.made[step]
 
     @torch.no_grad()
-    def error(self, context: Sequence[int], written: Written, *, temperature: float = 1.0) -> float:
+    def error(self, context: Sequence[int], written: Continuation, *, temperature: float = 1.0) -> float:
         """The largest difference between a token's logprob and what the version named for it gives it, read again."""
         worst = 0.0
         for span in written.spans():
@@ -120,9 +120,9 @@ class Versions:
 class Harness:
     """An engine on a server, and what steers it."""
 
-    def __init__(self, engine: ServerEngine, steering: EngineSteering) -> None:
+    def __init__(self, engine: ServerEngine, control: EngineControl) -> None:
         self.engine = engine
-        self.steering = steering
+        self.control = control
         self.running = asyncio.create_task(engine.run())
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -132,13 +132,13 @@ class Harness:
             await asyncio.sleep(0.01)
 
     async def serve(self, snapshot: PolicySnapshot) -> None:
-        self.steering.newest = snapshot
-        await self.until(lambda: self.steering.serving is snapshot)
+        self.control.newest = snapshot
+        await self.until(lambda: self.control.serving is snapshot)
 
     def write(
         self,
         context: tuple[int, ...],
-        written: Written,
+        written: Continuation,
         *,
         num_tokens: int,
         temperature: float = 1.0,
@@ -163,12 +163,12 @@ def make_setting(policy: PolicyConfig, folder: Path, server: ServerConfig, **cha
 
 
 @asynccontextmanager
-async def opened(engine: ServerEngine, steering: EngineSteering) -> AsyncGenerator[Harness]:
-    harness = Harness(engine, steering)
+async def opened(engine: ServerEngine, control: EngineControl) -> AsyncGenerator[Harness]:
+    harness = Harness(engine, control)
     try:
         yield harness
     finally:
-        steering.stop = True
+        control.stop = True
         await asyncio.gather(harness.running, return_exceptions=True)
         await engine.close()
 
@@ -177,7 +177,7 @@ def engine_at(
     url: str,
     policy: PolicyConfig,
     folder: Path,
-    steering: EngineSteering,
+    control: EngineControl,
     *,
     around: Callable[[VllmDialect], ServerDialect] = lambda dialect: dialect,
     cache_on_swap: Any = "recompute",
@@ -187,6 +187,4 @@ def engine_at(
     setting = make_setting(policy, folder, config, cache_on_swap=cache_on_swap)
     http = ServerHttp(url, name="vLLM", num_streams=SLOTS, deadline_s=60.0, stall_s=300.0)
     dialect = VllmDialect(http, cache_on_swap=cache_on_swap, update_deadline_s=120.0)
-    return open_server_engine(
-        around(dialect), setting, steering, SystemClock(), weights=open_weights(setting)
-    )
+    return open_server_engine(around(dialect), setting, control, SystemClock(), weights=open_weights(setting))

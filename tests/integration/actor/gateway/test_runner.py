@@ -20,13 +20,13 @@ from tests.support.broker import free_port
 from tests.support.service_harness import make_context, until
 from tests.support.settings import make_settings
 from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task, version
-from tidegate.actor.engines.port import EngineSteering, Rollouts, Sample
-from tidegate.actor.engines.token_port import Written
+from tidegate.actor.engines.port import EngineControl, Rollouts, Sample
+from tidegate.actor.engines.token_port import Continuation
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.runner import HOST_VARIABLE, OPERATOR_KEY_VARIABLE, AgentRunner
 from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
-from tidegate.actor.rollouts.policy_holder import PolicyHolder
+from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Task
@@ -84,14 +84,14 @@ async def agents(
         workload=WorkloadConfig(kind="text", env="calculator", num_samples=num_samples),
         listen=listen,
     )
-    steering = EngineSteering()
+    control = EngineControl()
     context = make_context("actor", settings, bus=cast("Bus", None), index=index)
     runner = AgentRunner(
         context if stats is None else dataclasses.replace(context, stats=stats),
         config,
         engine=engine,
-        steering=steering,
-        holder=PolicyHolder(steering, asyncio.Event()),
+        control=control,
+        served_policy=ServedPolicy(control, asyncio.Event()),
     )
     serving = asyncio.create_task(runner.serve())
     try:
@@ -154,7 +154,7 @@ async def test_unmodified_program_gives_one_trajectory_an_episode_over_a_policy_
     """The first turns are written by version 3, from a fourth token on, some turns later, version 4 writes."""
     engine.version = version(3)
 
-    def swap(written: Written) -> None:
+    def swap(written: Continuation) -> None:
         if len(engine.seen) >= 4 and len(written.tokens) == 4:
             engine.version = version(4)
 

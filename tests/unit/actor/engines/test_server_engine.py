@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.actor.engines.toy_server import ToyServer
 from tests.unit.models.tiny_llama import CONTEXT, make_folder, open_model
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine, UpdateRefusedError
 from tidegate.actor.engines.server_probe import LocalProbe
 from tidegate.actor.engines.server_weights import ServerWeights, read_untied, write_folder
-from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.actor.engines.token_port import Continuation, FinishReason, TokenRequest
 from tidegate.catalogue import inference_server as server_stats
 from tidegate.catalogue.services import statistics_of
 from tidegate.core.errors import CorruptionError, RecordError, UnavailableError
@@ -33,7 +33,7 @@ class Harness:
 
     def __init__(self, folder: Path, server: ToyServer, config: ServerConfig = CONFIG) -> None:
         self.server = server
-        self.steering = EngineSteering()
+        self.control = EngineControl()
         self.model_folder = make_folder(folder / "model", tied=True)
         self.weights = ServerWeights(
             self.model_folder, folder / "weights", lora=LoraConfig(), dtype="float32"
@@ -48,7 +48,7 @@ class Harness:
             tokenizer=CharTokenizer(),
             context_length=CONTEXT,
             slots=8,
-            steering=self.steering,
+            control=self.control,
             clock=SystemClock(),
         )
         self.running = asyncio.create_task(self.engine.run())
@@ -63,8 +63,8 @@ class Harness:
 
     async def serve(self, step: int) -> PolicySnapshot:
         snapshot = self.snapshot(step)
-        self.steering.newest = snapshot
-        await self.until(lambda: self.steering.serving is snapshot)
+        self.control.newest = snapshot
+        await self.until(lambda: self.control.serving is snapshot)
         return snapshot
 
     async def until(self, holds: object) -> None:
@@ -75,13 +75,13 @@ class Harness:
             await asyncio.sleep(0.002)
 
     def write(
-        self, written: Written, *, num_tokens: int, stop_ids: frozenset[int] = NO_STOP
+        self, written: Continuation, *, num_tokens: int, stop_ids: frozenset[int] = NO_STOP
     ) -> "asyncio.Task[FinishReason]":
         request = TokenRequest("r", (3, 4), Sampler(max_new_tokens=num_tokens), stop_ids)
         return asyncio.create_task(self.engine.generate(request, written))
 
     async def close(self) -> None:
-        self.steering.stop = True
+        self.control.stop = True
         await asyncio.gather(self.running, return_exceptions=True)
         await self.engine.close()
 
@@ -93,18 +93,18 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     await harness.close()
 
 
-def assert_each_token_is_its_versions(written: Written) -> None:
+def assert_each_token_is_its_versions(written: Continuation) -> None:
     labels = [span.version.step for span in written.spans() for _ in range(span.start, span.stop)]
     assert labels == written.tokens
 
 
 async def test_nothing_is_sent_before_a_version_was_found_good(harness: Harness) -> None:
-    writing = harness.write(written := Written(), num_tokens=3)
+    writing = harness.write(written := Continuation(), num_tokens=3)
     await asyncio.sleep(0.05)
     assert harness.server.num_requests == 0
-    assert harness.steering.away, "a task would only grow old"
+    assert harness.control.away, "a task would only grow old"
     await harness.serve(1)
-    await harness.until(lambda: not harness.steering.away)
+    await harness.until(lambda: not harness.control.away)
     assert await writing == "length"
     assert written.tokens == [1, 1, 1]
     assert harness.server.calls.index("probe") < harness.server.calls.index("stream")
@@ -112,7 +112,7 @@ async def test_nothing_is_sent_before_a_version_was_found_good(harness: Harness)
 
 async def test_a_stop_token_ends_a_continuation(harness: Harness) -> None:
     await harness.serve(7)
-    written = Written()
+    written = Continuation()
     assert await harness.write(written, num_tokens=9, stop_ids=frozenset({7})) == "stop"
     assert written.tokens == [7]
 
@@ -124,7 +124,7 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
     harness = Harness(tmp_path, ToyServer(labels_pieces=labels_pieces))
     harness.server.wire_s = 0.02
     await harness.serve(1)
-    written = [Written() for _ in range(6)]
+    written = [Continuation() for _ in range(6)]
     writings = [harness.write(one, num_tokens=45) for one in written]
     for step in (2, 3):
         await harness.until(lambda step=step: all(step - 1 in one.tokens for one in written))
@@ -134,7 +134,7 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
         assert len(one.tokens) == 45
         assert_each_token_is_its_versions(one)
     assert harness.server.num_requests == 6
-    assert harness.steering.figures[server_stats.STREAMS_CUT] == 0
+    assert harness.control.figures[server_stats.STREAMS_CUT] == 0
     await harness.close()
 
 
@@ -144,7 +144,7 @@ async def test_tokens_that_never_prove_to_have_arrived_are_given_up_and_requests
     harness = Harness(tmp_path, ToyServer(counts=False))
     harness.server.wire_s = 0.03
     await harness.serve(1)
-    writing = harness.write(written := Written(), num_tokens=40)
+    writing = harness.write(written := Continuation(), num_tokens=40)
     await harness.until(lambda: len(written.tokens) > 3)
     await harness.serve(2)
     assert await writing == "length"
@@ -157,21 +157,21 @@ async def test_tokens_that_never_prove_to_have_arrived_are_given_up_and_requests
 async def test_a_caller_that_leaves_costs_no_later_token_its_label(harness: Harness) -> None:
     harness.server.wire_s = 0.02
     await harness.serve(1)
-    gone = harness.write(Written(), num_tokens=40)
+    gone = harness.write(Continuation(), num_tokens=40)
     await asyncio.sleep(0.03)
     gone.cancel()
-    writing = harness.write(written := Written(), num_tokens=40)
+    writing = harness.write(written := Continuation(), num_tokens=40)
     await harness.until(lambda: len(written.tokens) > 3)
     await harness.serve(2)
     await writing
     assert_each_token_is_its_versions(written)
-    writing = harness.write(written := Written(), num_tokens=40)
+    writing = harness.write(written := Continuation(), num_tokens=40)
     await harness.until(lambda: len(written.tokens) > 3)
-    num_cut = harness.steering.figures[server_stats.STREAMS_CUT]
+    num_cut = harness.control.figures[server_stats.STREAMS_CUT]
     await harness.serve(3)
     await writing
     assert_each_token_is_its_versions(written)
-    assert harness.steering.figures[server_stats.STREAMS_CUT] == num_cut
+    assert harness.control.figures[server_stats.STREAMS_CUT] == num_cut
 
 
 async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(
@@ -182,17 +182,17 @@ async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(
     old = read_untied(harness.model_folder)
     wrong = harness.weights.merge(harness.snapshot(2).tensors) | {"lm_head.weight": old["lm_head.weight"]}
     write_folder(tmp_path / "wrong", wrong, model=harness.model_folder, dtype="float32")
-    writing = harness.write(written := Written(), num_tokens=45)
+    writing = harness.write(written := Continuation(), num_tokens=45)
     await harness.until(lambda: len(written.tokens) > 3)
     harness.server.loads_instead = tmp_path / "wrong"
-    harness.steering.newest = harness.snapshot(2)
-    await harness.until(lambda: harness.steering.figures[server_stats.UPDATES_REFUSED] > 0)
-    harness.steering.newest = newer = harness.snapshot(3)
+    harness.control.newest = harness.snapshot(2)
+    await harness.until(lambda: harness.control.figures[server_stats.UPDATES_REFUSED] > 0)
+    harness.control.newest = newer = harness.snapshot(3)
     assert await writing == "length"
     assert 2 not in written.tokens
     assert_each_token_is_its_versions(written)
-    await harness.until(lambda: harness.steering.serving is newer)
-    assert harness.steering.figures[server_stats.UPDATES_REFUSED] == 1
+    await harness.until(lambda: harness.control.serving is newer)
+    assert harness.control.figures[server_stats.UPDATES_REFUSED] == 1
     assert not harness.server.paused
 
 
@@ -203,10 +203,10 @@ async def test_a_shuffled_tensor_is_refused(harness: Harness, tmp_path: Path) ->
     wrong[name] = wrong[name].flip(0)
     write_folder(tmp_path / "wrong", wrong, model=harness.model_folder, dtype="float32")
     harness.server.loads_instead = tmp_path / "wrong"
-    harness.steering.newest = harness.snapshot(2)
-    await harness.until(lambda: harness.steering.figures[server_stats.UPDATES_REFUSED] > 0)
-    assert harness.steering.serving is not None
-    assert harness.steering.serving.version.step == 1
+    harness.control.newest = harness.snapshot(2)
+    await harness.until(lambda: harness.control.figures[server_stats.UPDATES_REFUSED] > 0)
+    assert harness.control.serving is not None
+    assert harness.control.serving.version.step == 1
 
 
 @pytest.mark.parametrize("call", ["pause", "load", "resume", "probe"])
@@ -215,11 +215,11 @@ async def test_a_call_that_fails_leaves_the_version_before_in_place_and_nothing_
 ) -> None:
     await harness.serve(1)
     harness.server.refusals.append(call)
-    harness.steering.newest = second = harness.snapshot(2)
-    await harness.until(lambda: harness.steering.figures[server_stats.UPDATES_REFUSED] > 0)
-    written = Written()
+    harness.control.newest = second = harness.snapshot(2)
+    await harness.until(lambda: harness.control.figures[server_stats.UPDATES_REFUSED] > 0)
+    written = Continuation()
     assert await harness.write(written, num_tokens=2) == "length"
-    await harness.until(lambda: harness.steering.serving is second)  # it was tried again
+    await harness.until(lambda: harness.control.serving is second)  # it was tried again
     assert not harness.server.paused
     assert_each_token_is_its_versions(written)
 
@@ -228,34 +228,34 @@ async def test_the_engine_fails_after_updates_that_fail_in_a_row(tmp_path: Path)
     harness = Harness(tmp_path, ToyServer())
     await harness.serve(1)
     harness.server.refuses = "0-a@2"
-    harness.steering.newest = harness.snapshot(2)
+    harness.control.newest = harness.snapshot(2)
     with pytest.raises(UpdateRefusedError):
         await harness.running
-    assert harness.steering.figures[server_stats.UPDATES_REFUSED] == CONFIG.failures_max
+    assert harness.control.figures[server_stats.UPDATES_REFUSED] == CONFIG.failures_max
     assert not harness.server.paused
     assert harness.server.weights == "0-a@1"
     with pytest.raises(UnavailableError):
-        await harness.write(Written(), num_tokens=1)
+        await harness.write(Continuation(), num_tokens=1)
     await harness.close()
 
 
 async def test_a_lost_server_fails_its_requests_and_its_weights_are_reloaded(harness: Harness) -> None:
     await harness.serve(1)
-    writing = harness.write(written := Written(), num_tokens=45)
+    writing = harness.write(written := Continuation(), num_tokens=45)
     await harness.until(lambda: len(written.tokens) > 3)
     harness.server.die()
     with pytest.raises(UnavailableError):
         await writing
     kept = list(written.tokens)
     assert len(kept) > 3
-    await harness.until(lambda: harness.steering.away)
+    await harness.until(lambda: harness.control.away)
     harness.server.up = True
-    await harness.until(lambda: not harness.steering.away)
+    await harness.until(lambda: not harness.control.away)
     writing = harness.write(written, num_tokens=5)
     assert await writing == "length"
     assert written.tokens == [*kept, 1, 1, 1, 1, 1]
     assert harness.server.weights == "0-a@1"
-    assert harness.steering.figures[server_stats.LOSSES] >= 1
+    assert harness.control.figures[server_stats.LOSSES] >= 1
 
 
 async def test_all_that_is_measured_is_shown_as_a_metric(harness: Harness) -> None:
@@ -263,18 +263,18 @@ async def test_all_that_is_measured_is_shown_as_a_metric(harness: Harness) -> No
     shown = {
         each for each in statistics_of("actor") if each.startswith("server_") and each.export is not None
     }
-    assert harness.steering.figures.keys() == shown
+    assert harness.control.figures.keys() == shown
 
 
 async def test_requests_that_updates_find_under_way_are_counted(harness: Harness) -> None:
     await harness.serve(1)
-    written = [Written(), Written()]
+    written = [Continuation(), Continuation()]
     writings = [harness.write(one, num_tokens=45) for one in written]
     for step in (2, 3):
         await harness.until(lambda step=step: min(len(one.tokens) for one in written) > 3 * step)
         await harness.serve(step)
     assert {await writing for writing in writings} == {"length"}
-    assert harness.steering.figures[server_stats.REQUESTS_KEPT] == 4
+    assert harness.control.figures[server_stats.REQUESTS_KEPT] == 4
 
 
 async def test_a_server_that_does_not_come_back_ends_the_engine(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ async def test_a_server_that_does_not_come_back_ends_the_engine(tmp_path: Path) 
 
 async def test_somebody_else_updating_the_server_is_found_out(harness: Harness) -> None:
     await harness.serve(5)
-    writing = harness.write(written := Written(), num_tokens=30)
+    writing = harness.write(written := Continuation(), num_tokens=30)
     await harness.until(lambda: len(written.tokens) > 3)
     harness.server.weights = "0-a@6"
     with pytest.raises(CorruptionError):
@@ -299,9 +299,9 @@ async def test_somebody_else_updating_the_server_is_found_out(harness: Harness) 
 
 async def test_stopping_ends_what_is_written_with_what_it_has(harness: Harness) -> None:
     await harness.serve(1)
-    writing = harness.write(written := Written(), num_tokens=45)
+    writing = harness.write(written := Continuation(), num_tokens=45)
     await harness.until(lambda: len(written.tokens) > 3)
-    harness.steering.stop = True
+    harness.control.stop = True
     with pytest.raises(UnavailableError):
         await writing
     await harness.running
@@ -311,4 +311,4 @@ async def test_stopping_ends_what_is_written_with_what_it_has(harness: Harness) 
 async def test_a_context_that_does_not_fit_is_refused(harness: Harness) -> None:
     request = TokenRequest("r", tuple([3] * CONTEXT), Sampler(max_new_tokens=1), NO_STOP)
     with pytest.raises(RecordError):
-        await harness.engine.generate(request, Written())
+        await harness.engine.generate(request, Continuation())

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tests.unit.actor.support import CHAR_LM, SAMPLER, group_task, snapshot, version
-from tidegate.actor.engines.port import EngineSteering
+from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import EngineSetting
-from tidegate.actor.engines.token_port import TokenRequest, Written
+from tidegate.actor.engines.token_port import Continuation, TokenRequest
 from tidegate.actor.engines.torch_engine import TorchEngine, open_engine
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.records import Array, PolicySnapshot, Sampler
@@ -42,16 +42,16 @@ def request(
 
 @asynccontextmanager
 async def running(
-    steering: EngineSteering, *, slots: int = 4, model: CharLm | None = None
+    control: EngineControl, *, slots: int = 4, model: CharLm | None = None
 ) -> AsyncGenerator[TorchEngine]:
     engine = TorchEngine(
-        model or CharLm(SPEC), CharTokenizer(), slots=slots, steering=steering, clock=SystemClock()
+        model or CharLm(SPEC), CharTokenizer(), slots=slots, control=control, clock=SystemClock()
     )
     run = asyncio.create_task(engine.run())
     try:
         yield engine
     finally:
-        steering.stop = True
+        control.stop = True
         await asyncio.wait({run})
         await engine.close()
 
@@ -72,16 +72,16 @@ def slow_logprobs(arrays: dict[str, Array], tokens: list[int]) -> list[float]:
 
 
 async def test_requests_wait_for_the_first_policy_and_are_written_under_it() -> None:
-    steering = EngineSteering()
-    async with running(steering, slots=2) as engine:
-        texts = [Written() for _ in range(5)]
+    control = EngineControl()
+    async with running(control, slots=2) as engine:
+        texts = [Continuation() for _ in range(5)]
         calls = [
             asyncio.create_task(engine.generate(request(str(seed), seed=seed, max_new_tokens=4 + seed), text))
             for seed, text in enumerate(texts)
         ]
         await asyncio.sleep(0)
         assert not any(text.tokens for text in texts)
-        steering.newest = snapshot(3, params(0))
+        control.newest = snapshot(3, params(0))
         assert await asyncio.gather(*calls) == ["length"] * 5
         for seed, text in enumerate(texts):
             assert len(text.tokens) == 4 + seed
@@ -89,15 +89,15 @@ async def test_requests_wait_for_the_first_policy_and_are_written_under_it() -> 
                 (version(3), 0, 4 + seed)
             ]
             np.testing.assert_allclose(text.logprobs, slow_logprobs(params(0), text.tokens), atol=1e-5)
-        assert steering.num_swaps == 1
-        assert steering.serving is steering.newest
+        assert control.num_swaps == 1
+        assert control.serving is control.newest
 
 
 async def test_a_stop_token_ends_a_text_and_belongs_to_it() -> None:
-    steering = EngineSteering()
-    steering.newest = snapshot(0, params(0))
-    async with running(steering) as engine:
-        free, stopped = Written(), Written()
+    control = EngineControl()
+    control.newest = snapshot(0, params(0))
+    async with running(control) as engine:
+        free, stopped = Continuation(), Continuation()
         await engine.generate(request("free", max_new_tokens=20), free)
         stop_ids = frozenset({free.tokens[7]})
         reason = await engine.generate(request("stopped", max_new_tokens=20, stop_ids=stop_ids), stopped)
@@ -108,24 +108,24 @@ async def test_a_stop_token_ends_a_text_and_belongs_to_it() -> None:
 class Swapping(CharLm):
     """Offers another policy during its tenth pass."""
 
-    def __init__(self, steering: EngineSteering, policy: PolicySnapshot) -> None:
+    def __init__(self, control: EngineControl, policy: PolicySnapshot) -> None:
         super().__init__(SPEC)
-        self.steering = steering
+        self.control = control
         self.policy = policy
         self.num_passes = 0
 
     def read(self, tokens_BT: torch.Tensor, attention: AttentionContext) -> torch.Tensor:
         self.num_passes += 1
         if self.num_passes == 10:
-            self.steering.newest = self.policy
+            self.control.newest = self.policy
         return super().read(tokens_BT, attention)
 
 
 async def test_a_policy_offered_while_texts_are_written_makes_their_next_tokens_exactly() -> None:
-    steering = EngineSteering()
-    steering.newest = snapshot(0, params(0))
-    texts = [Written() for _ in range(6)]
-    async with running(steering, model=Swapping(steering, snapshot(1, params(1)))) as engine:
+    control = EngineControl()
+    control.newest = snapshot(0, params(0))
+    texts = [Continuation() for _ in range(6)]
+    async with running(control, model=Swapping(control, snapshot(1, params(1)))) as engine:
         calls = [
             engine.generate(request(str(seed), seed=seed, max_new_tokens=40), text)
             for seed, text in enumerate(texts)
@@ -145,14 +145,14 @@ async def test_a_policy_offered_while_texts_are_written_makes_their_next_tokens_
 
 
 async def test_a_cancelled_request_frees_its_slot_and_is_written_no_more() -> None:
-    steering = EngineSteering()
-    steering.newest = snapshot(0, params(0))
-    async with running(steering, slots=1) as engine:
-        first, second = Written(), Written()
+    control = EngineControl()
+    control.newest = snapshot(0, params(0))
+    async with running(control, slots=1) as engine:
+        first, second = Continuation(), Continuation()
         long = asyncio.create_task(engine.generate(request("long", max_new_tokens=4000), first))
         await until(lambda: len(first.tokens) > 3)
         next_one = asyncio.create_task(engine.generate(request("next"), second))
-        waiting = asyncio.create_task(engine.generate(request("waiting"), Written()))
+        waiting = asyncio.create_task(engine.generate(request("waiting"), Continuation()))
         await asyncio.sleep(0)
         waiting.cancel()
         long.cancel()
@@ -164,22 +164,22 @@ async def test_a_cancelled_request_frees_its_slot_and_is_written_no_more() -> No
 
 
 async def test_a_text_is_gone_on_from_what_a_stopped_engine_left() -> None:
-    steering = EngineSteering()
-    steering.newest = snapshot(0, params(0))
-    async with running(steering) as engine:
-        text = Written()
+    control = EngineControl()
+    control.newest = snapshot(0, params(0))
+    async with running(control) as engine:
+        text = Continuation()
         call = asyncio.create_task(engine.generate(request("text", max_new_tokens=4000), text))
         await until(lambda: len(text.tokens) > 3)
-        steering.stop = True
+        control.stop = True
         with pytest.raises(UnavailableError):
             await call
         with pytest.raises(UnavailableError):
-            await engine.generate(request("late"), Written())
+            await engine.generate(request("late"), Continuation())
     begun = text.tokens[:]
-    other = EngineSteering()
+    other = EngineControl()
     other.newest = snapshot(0, params(0))
     async with running(other) as engine:
-        rest = Written()
+        rest = Continuation()
         resumed = msgspec.structs.replace(request("text", max_new_tokens=10), context=(*CONTEXT, *begun))
         await engine.generate(resumed, rest)
     np.testing.assert_allclose(
@@ -188,17 +188,17 @@ async def test_a_text_is_gone_on_from_what_a_stopped_engine_left() -> None:
 
 
 async def test_an_engine_that_breaks_says_so_and_leaves_nobody_waiting() -> None:
-    steering = EngineSteering()
-    steering.newest = snapshot(0, params(0))
-    engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, steering=steering, clock=SystemClock())
+    control = EngineControl()
+    control.newest = snapshot(0, params(0))
+    engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, control=control, clock=SystemClock())
     run = asyncio.create_task(engine.run())
-    texts = [Written(), Written()]
+    texts = [Continuation(), Continuation()]
     calls = [
         asyncio.create_task(engine.generate(request(str(index), max_new_tokens=4000), text))
         for index, text in enumerate(texts)
     ]
     await until(lambda: len(texts[0].tokens) > 3)
-    steering.newest = snapshot(1, {})
+    control.newest = snapshot(1, {})
     with pytest.raises(TidegateError):
         await run
     for call in calls:
@@ -213,22 +213,22 @@ async def test_what_the_library_raises_becomes_an_error_of_the_service() -> None
         ) -> torch.Tensor:
             raise RuntimeError("out of memory")
 
-    steering = EngineSteering()
-    steering.newest = snapshot(0, params(0))
-    engine = TorchEngine(Broken(SPEC), CharTokenizer(), slots=1, steering=steering, clock=SystemClock())
+    control = EngineControl()
+    control.newest = snapshot(0, params(0))
+    engine = TorchEngine(Broken(SPEC), CharTokenizer(), slots=1, control=control, clock=SystemClock())
     run = asyncio.create_task(engine.run())
     with pytest.raises(UnavailableError):
-        await engine.generate(request("any"), Written())
+        await engine.generate(request("any"), Continuation())
     with pytest.raises(TidegateError, match="out of memory"):
         await run
 
 
 async def test_cancelling_the_loop_ends_its_thread_and_its_requests() -> None:
-    steering = EngineSteering()
-    steering.newest = snapshot(0, params(0))
-    engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, steering=steering, clock=SystemClock())
+    control = EngineControl()
+    control.newest = snapshot(0, params(0))
+    engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, control=control, clock=SystemClock())
     run = asyncio.create_task(engine.run())
-    text = Written()
+    text = Continuation()
     call = asyncio.create_task(engine.generate(request("long", max_new_tokens=4000), text))
     await until(lambda: len(text.tokens) > 3)
     run.cancel()
@@ -239,14 +239,12 @@ async def test_cancelling_the_loop_ends_its_thread_and_its_requests() -> None:
 
 
 async def test_what_does_not_fit_is_refused_before_it_waits() -> None:
-    engine = TorchEngine(
-        CharLm(SPEC), CharTokenizer(), slots=1, steering=EngineSteering(), clock=SystemClock()
-    )
+    engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, control=EngineControl(), clock=SystemClock())
     with pytest.raises(RecordError, match="context"):
-        await engine.generate(request("long", max_new_tokens=SPEC.context_length), Written())
+        await engine.generate(request("long", max_new_tokens=SPEC.context_length), Continuation())
     cut_off = TokenRequest("cut-off", CONTEXT, Sampler(top_k=5), frozenset({EOS}))
     with pytest.raises(RecordError, match="truncates"):
-        await engine.generate(cut_off, Written())
+        await engine.generate(cut_off, Continuation())
 
 
 def test_policies_and_tasks_are_checked_before_they_are_served() -> None:
@@ -257,7 +255,7 @@ def test_policies_and_tasks_are_checked_before_they_are_served() -> None:
         actor_index=0,
         slots=2,
     )
-    engine = open_engine(setting, EngineSteering(), SystemClock())
+    engine = open_engine(setting, EngineControl(), SystemClock())
     assert engine.context_length == CHAR_LM.context_length
     spec = CharLmSpec(
         d_model=CHAR_LM.d_model,

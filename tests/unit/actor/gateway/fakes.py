@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.actor.engines.token_port import FinishReason, TokenRequest, Written
+from tidegate.actor.engines.token_port import Continuation, FinishReason, TokenRequest
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId, TaskId
 from tidegate.core.records import PolicySnapshot, Sampler, Task
@@ -109,11 +109,11 @@ class ScriptedEngine:
         self.tokenizer = tokenizer or ChatMlTokenizer()
         self.context_length = context_length
         self.version = version(0)
-        self.seen: list[tuple[TokenRequest, Written]] = []
+        self.seen: list[tuple[TokenRequest, Continuation]] = []
         self.under_way = 0
         self.hold: asyncio.Event | None = None
         self.error: TidegateError | None = None
-        self.wrote: Callable[[Written], None] = lambda _written: None
+        self.wrote: Callable[[Continuation], None] = lambda _written: None
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         """Any fits."""
@@ -128,7 +128,7 @@ class ScriptedEngine:
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def generate(self, request: TokenRequest, written: Written) -> FinishReason:
+    async def generate(self, request: TokenRequest, written: Continuation) -> FinishReason:
         self.under_way += 1
         try:
             if self.error is not None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.actor.gateway.fakes import version
-from tidegate.actor.engines.token_port import Written
+from tidegate.actor.engines.token_port import Continuation
 from tidegate.actor.gateway.chains import RecordedTurn, Recorder, chain_to
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import VersionSpan
@@ -20,7 +20,7 @@ class Seen:
     turn: RecordedTurn
     parent: "Seen | None"
     context: list[int]
-    written: Written
+    written: Continuation
 
     def chosen_before(self) -> list[tuple[int, int, PolicyVersion, float]]:
         """Position, token, version and logprob of everything the policy wrote up to here."""
@@ -54,7 +54,7 @@ def record(forest: list[tuple[int, list[int], list[tuple[int, int]]]]) -> tuple[
     for index, (parent_index, given_tokens, pairs) in enumerate(forest):
         parent = seen[parent_index] if parent_index >= 0 else None
         before = [] if parent is None else [*parent.context, *parent.written.tokens]
-        written = Written()
+        written = Continuation()
         for token, step in pairs:
             written.append([token], [-float(token + 1)], version(step))
         turn = recorder.add(

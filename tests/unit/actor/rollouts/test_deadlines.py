@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.unit.actor.support import LINEAGE, group_task, version
-from tidegate.actor.engines.port import EngineSteering, Rollouts, Sample
+from tidegate.actor.engines.port import EngineControl, Rollouts, Sample
 from tidegate.actor.rollouts.deadlines import DeadlineWatch, RolloutStatus
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.core.ids import LineageName, PolicyVersion
@@ -39,7 +39,7 @@ class Harness:
 
     def __init__(self, *, max_lag: int = 2, config: LongTailConfig = CUT) -> None:
         self.clock = Clock()
-        self.steering = EngineSteering()
+        self.control = EngineControl()
         self.predictions = Predictions(config)
         self.head = SimpleNamespace(head=None)
         settings = SimpleNamespace(long_tail=config, staleness=StalenessConfig(max_lag=max_lag))
@@ -47,7 +47,7 @@ class Harness:
         self.watch = DeadlineWatch(
             cast("ServiceContext", cast("Any", context)),
             cast("PolicyWatch", cast("Any", self.head)),
-            self.steering,
+            self.control,
             self.predictions,
         )
 
@@ -70,15 +70,15 @@ def made(task: Task, *, oldest: int, started_at_s: float, length: int = 7) -> Ro
 def test_rollout_beyond_the_budget_is_marked_with_how_far_it_was() -> None:
     harness, task = Harness(max_lag=2), group_task("t-1")
     harness.watch.track([task])
-    harness.steering.begins([task], version(5), now_s=harness.clock.at_s)
-    harness.steering.position = 11
+    harness.control.begins([task], version(5), now_s=harness.clock.at_s)
+    harness.control.position = 11
     harness.publish(7)
     assert harness.marked(after_s=1.0) == {}
     harness.publish(8)
     assert harness.marked(after_s=1.0) == {"t-1": "stale"}
     mark = harness.watch.marks[task.task_id]
     assert (mark.length, mark.elapsed_s) == (11, pytest.approx(2.0))
-    assert harness.steering.cut == {"t-1"}
+    assert harness.control.cut == {"t-1"}
     assert harness.watch.changed.is_set()
 
 
@@ -104,7 +104,7 @@ def test_rollout_that_will_hardly_make_it_is_marked_before_it_is_late() -> None:
         assert harness.marked(after_s=1.0) == {}
     task = group_task("t-1")
     harness.watch.track([task])
-    harness.steering.begins([task], version(4), now_s=harness.clock.at_s)
+    harness.control.begins([task], version(4), now_s=harness.clock.at_s)
     assert harness.marked(after_s=0.5) == {}, "a third of them end within a second"
     assert harness.marked(after_s=2.0) == {"t-1": "stale"}, (
         "who took 2.5 s takes 100 s: at a version a second, too late"
@@ -125,7 +125,7 @@ def test_rollout_that_is_over_is_marked_no_more_whatever_runs_beside_it() -> Non
     assert harness.marked() == {"t-2": "stale"}, "who begins beside it changes nothing"
     harness.watch.untrack(two.task_id)
     assert harness.marked() == {}
-    assert harness.steering.cut == frozenset()
+    assert harness.control.cut == frozenset()
 
 
 class Pages:
@@ -158,14 +158,14 @@ def test_second_round_of_a_group_counts_from_the_first() -> None:
     harness, task = Harness(max_lag=2), group_task("t-1")
     harness.watch.track([task])
     harness.watch.record_generated(made(task, oldest=5, started_at_s=harness.clock.at_s))
-    harness.steering.begins([task], version(8), now_s=harness.clock.at_s)
+    harness.control.begins([task], version(8), now_s=harness.clock.at_s)
     harness.publish(8)
     assert harness.marked() == {"t-1": "stale"}
 
 
 def test_what_the_engine_holds_of_an_earlier_batch_is_not_looked_at() -> None:
     harness = Harness(max_lag=0)
-    harness.steering.begins([group_task("gone")], version(0), now_s=0.0)
+    harness.control.begins([group_task("gone")], version(0), now_s=0.0)
     harness.watch.track([group_task("t-1")])
     harness.publish(9)
     assert harness.marked() == {}
@@ -174,7 +174,7 @@ def test_what_the_engine_holds_of_an_earlier_batch_is_not_looked_at() -> None:
 def test_branch_that_the_head_does_not_know_yet_is_left_for_the_next_look() -> None:
     harness, task = Harness(), group_task("t-1")
     harness.watch.track([task])
-    harness.steering.begins([task], PolicyVersion(LineageName("1-new"), 3), now_s=harness.clock.at_s)
+    harness.control.begins([task], PolicyVersion(LineageName("1-new"), 3), now_s=harness.clock.at_s)
     assert harness.marked() == {}, "before the first policy there is no head"
     harness.publish(9)
     assert harness.marked() == {}

@@ -81,7 +81,7 @@ async def test_tasks_run_side_by_side_and_each_leaves_as_soon_as_it_is_done() ->
 
 async def test_what_only_its_engine_measures_is_on_the_actors_board() -> None:
     harness = Harness()
-    harness.steering.figures[server_stats.PROBE_ERROR] = 0.07
+    harness.control.figures[server_stats.PROBE_ERROR] = 0.07
     harness.drain.request()
     await harness.runner.account()
     assert harness.value(server_stats.PROBE_ERROR) == 0.07
@@ -149,7 +149,7 @@ async def test_task_that_falls_out_of_the_budget_is_cut_and_the_others_go_on() -
     harness.engine.hold_at = None
     assert rollouts_of(await new)
     assert not harness.deadlines.marks
-    assert not harness.steering.cut
+    assert not harness.control.cut
 
 
 async def test_group_whose_first_samples_are_rewarded_alike_is_stopped_early_and_the_rest_never_written() -> (
@@ -301,7 +301,7 @@ async def test_broker_that_is_away_costs_tokens_and_no_rollout() -> None:
 
 async def test_what_runs_is_kept_while_it_runs_and_forgotten_when_it_is_done() -> None:
     harness = Harness(stop_share=0.0)
-    keeping = asyncio.create_task(harness.keeper.run())
+    keeping = asyncio.create_task(harness.checkpoints.run())
     task = task_of()
     running = await harness.run_until(task, 10)
     while not harness.notes.last_of:
@@ -312,7 +312,7 @@ async def test_what_runs_is_kept_while_it_runs_and_forgotten_when_it_is_done() -
     harness.engine.hold_at = None
     rollouts_of(await running)
     assert harness.notes.last_of
-    await harness.keeper.forget(task.task_id)
+    await harness.checkpoints.forget(task.task_id)
     assert not harness.notes.last_of
     harness.drain.request()
     async with asyncio.timeout(60.0):
@@ -469,12 +469,12 @@ async def test_evaluation_is_of_one_version_however_many_are_announced_meanwhile
     while len(harness.engine.requests) < 6:
         await asyncio.sleep(0.001)
     harness.publish(3)
-    assert harness.holder.version == version(0)
+    assert harness.served_policy.version == version(0)
     completed = await answering
     assert completed.version == version(0)
     assert len(completed.completions) == 20
     assert completed.rewards is None
-    assert harness.holder.version == version(3), "served as soon as the evaluation is over"
+    assert harness.served_policy.version == version(3), "served as soon as the evaluation is over"
 
 
 async def test_evaluation_of_episodes_brings_its_rewards() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 
 from tests.unit.actor.episodes_harness import TREE, task_of
 from tests.unit.actor.support import LINEAGE, version
-from tidegate.actor.rollouts.resumption import Resumed, resume
+from tidegate.actor.rollouts.resumption import ResumedGroup, resume
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Lineage, StalenessLimits
@@ -29,7 +29,7 @@ def sample(index: int, *versions: PolicyVersion) -> SampleProgress:
     )
 
 
-def resumed(*samples: SampleProgress, now_s: float = 110.0, left_out: int = 0) -> Resumed:
+def resumed(*samples: SampleProgress, now_s: float = 110.0, left_out: int = 0) -> ResumedGroup:
     task = task_of(num_samples=3, max_new_tokens=60)
     progress = Progress(
         run_id=task.run_id,

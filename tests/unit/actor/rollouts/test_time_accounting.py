@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidegate.actor.rollouts.time_accounting import TimeAccounts
+from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.catalogue import actor as statistics
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_board import StatsBoard
@@ -34,17 +34,17 @@ class Time:
 )
 def test_time_is_counted_by_what_holds_everything_up(kinds: list[str], counted: dict[str, float]) -> None:
     time, stats = Time(), StatsBoard(service="actor", instance="actor-0", started_at_s=0.0)
-    time_accounts = TimeAccounts(
+    time_accounting = TimeAccounting(
         cast("ServiceContext", cast("Any", SimpleNamespace(stats=stats, clock=time)))
     )
     time.at_s += 7.0
     with ExitStack() as stack:
         for kind in kinds:
-            stack.enter_context(getattr(time_accounts, kind)())
+            stack.enter_context(getattr(time_accounting, kind)())
         time.at_s += 1.0
-        time_accounts.update()
+        time_accounting.update()
         time.at_s += 2.0
     time.at_s += 11.0
-    time_accounts.update()
+    time_accounting.update()
     names = (statistics.BUSY_S, statistics.WAIT_SESSION_S, statistics.WAIT_LATENCY_S)
     assert {name: stats.value(name) for name in names if stats.value(name)} == counted

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.actor.episodes_harness import Harness, Notes, task_of
-from tidegate.actor.rollouts import progress_keeper
+from tidegate.actor.rollouts import progress_checkpoints
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.streams import Stored
@@ -25,12 +25,12 @@ class Returning(Notes):
 
 @pytest.mark.parametrize(
     ("num_unanswered", "num_resumed"),
-    [(progress_keeper.READ_ATTEMPTS - 1, 3 * 13), (progress_keeper.READ_ATTEMPTS, 0)],
+    [(progress_checkpoints.READ_ATTEMPTS - 1, 3 * 13), (progress_checkpoints.READ_ATTEMPTS, 0)],
 )
 async def test_tokens_are_lost_only_to_a_broker_that_stays_away(
     num_unanswered: int, num_resumed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress_keeper, "READ_PAUSE_S", 0.0)
+    monkeypatch.setattr(progress_checkpoints, "READ_PAUSE_S", 0.0)
     notes, task = Returning(num_unanswered=0), task_of()
     first = Harness(notes=notes, stop_share=0.0)
     running = await first.run_until(task, 13)

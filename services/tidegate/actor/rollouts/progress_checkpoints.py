@@ -28,7 +28,7 @@ READ_ATTEMPTS = 3
 READ_PAUSE_S = 0.25
 
 
-class ProgressKeeper:
+class ProgressCheckpoints:
     """Bounded by the tasks that run. One write at a time."""
 
     def __init__(self, context: ServiceContext, *, period_s: float) -> None:
