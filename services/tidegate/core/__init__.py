@@ -1,1 +1,1 @@
-"""Values and decisions. Nothing here does IO, reads a clock or draws a random number: those are arguments."""
+"""Values and decisions. Pure: no IO, clock or randomness; the caller passes times and draws."""

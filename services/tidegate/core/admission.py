@@ -5,27 +5,27 @@ The law (AReaL's, with everything between admission and gradient counted as runn
     capacity = min(C - running, (max_lag + 1) * B - in_flight - unannounced)
 
 in trajectories. The learner consumes exactly B for each version, so once version ``v`` is announced, what was trained
-is ``v * B`` and AReaL's ``(max_lag + v + 1) * B - accepted - running`` reduces to the right-hand term; a restart
-cannot burst. ``unannounced`` is what was trained beyond: between a commit and its announcement the batch is no
-longer in flight, but a rollout started now would still run under the version before, one more behind than it seems. At
-``max_lag`` 0 it would be dropped. The law bounds the aggregate; ``required_version`` and the two hard checks bound
+is ``v * B`` and AReaL's ``(max_lag + v + 1) * B - accepted - running`` reduces to the right-hand term; a restart cannot
+burst. ``unannounced`` counts trajectories trained beyond that: between a commit and its announcement the batch is no
+longer in flight, but a rollout started now would still run under the previous version, one more behind than it seems.
+At ``max_lag`` 0 it would be dropped. The law bounds the aggregate; ``required_version`` and the two hard checks bound
 each trajectory.
 
 Paced, the law bounds each trajectory as well. A rollout that is still running was started ``behind`` versions ago, so
-only ``max_lag - behind`` more may be made before its own: what they can be made of is all that may be in flight,
+only ``max_lag - behind`` more updates may precede its own, which bounds the work in flight:
 
     budget = (max_lag + 1 - behind) * B - in_flight - unannounced
 
-which is the law with ``v`` the version of the oldest rollout instead of the newest policy. Slow work is then waited for
-instead of dropped, whatever it costs in throughput, and what is trained stays the mix that was admitted. What reached
-the store holds nothing up: the oldest version is trained first.
+which is the law with ``v`` the version of the oldest rollout instead of the newest policy. Admission then waits for
+slow work instead of dropping it, at a cost in throughput, and the trained mix stays the admitted mix. Trajectories in
+the store do not count: the learner trains the oldest version first.
 """
 
 import msgspec
 
 from tidegate.core.ids import PolicyVersion
 
-# The reason of the pause with which a run is brought to rest.
+# The pause reason while a run drains.
 RUN_ENDS = "the run is ending"
 
 
@@ -82,7 +82,7 @@ def capacity(limits: Limits, flow: Flow) -> int:
 
 
 def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | Delay:
-    """Whether the task queue may publish the next tasks, in whole groups (I6)."""
+    """Decide whether the task queue may publish the next tasks, in whole groups (I6)."""
     if limits.paused:
         return Delay(reason=limits.reason or "admission is paused")
     count = capacity(limits, flow) // group_size * group_size

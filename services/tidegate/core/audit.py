@@ -21,7 +21,7 @@ class JournalTotals(msgspec.Struct, frozen=True):
 
 
 class LedgerTotals(msgspec.Struct, frozen=True):
-    """The right-hand side: rows of the ledger by state.
+    """The ledger's side: rows by state.
 
     ``trained`` counts rows trained in the surviving lineage; ``trained_twice`` those used in more learner steps of it
     than allowed (always 0, I3); ``unknown`` rows whose id the journal never admitted (filled in by the audit).

@@ -6,8 +6,8 @@ shares of wall time in [0, 1], averaged over the instances of a service; counts 
 questions matters: a learner that never waits is the pace itself, whatever else is slow; only when it waits is another
 service the bottleneck.
 
-Gains are first-order estimates from the same ratios (a cycle is as long as its parts that do not overlap), there to
-choose between two fixes and to judge whether one is worth it; they are no promise. ``fixes`` prices them.
+Gains are first-order estimates from the same ratios (a cycle is as long as its parts that do not overlap). They rank
+fixes and are no promise. ``fixes`` prices them.
 """
 
 import math
@@ -19,20 +19,19 @@ from tidegate.core import hard_sync
 from tidegate.core.admission import RUN_ENDS
 
 Bottleneck: TypeAlias = Literal["actor", "learner", "environment", "weights", "store", "balanced", "idle"]
-# What a fix changes: what is bought by the piece, what is inspected, and the two bounds of the run file.
+# What a fix changes: replicas to buy, components to inspect, and the two bounds of the run file.
 Lever: TypeAlias = Literal[
     "actor", "fewer_actors", "environment", "learner", "weights", "store", "max_lag", "max_running"
 ]
 
 # The learner's objective is to wait at most a tenth of its time; below that a faster producer gains less than the
-# noise of a ten-second window on a shared machine. Actors are measured by the same rod.
+# noise of a ten-second window on a shared machine. The same limit applies to actors.
 IDLE_RATIO_MAX = 0.10
 # Once more than half of the work in flight waits for one service, all others together hold the smaller half.
 PILED_UP_SHARE = 0.5
-# A fifth of an actor's or a learner's time: a pull overlaps the end of a rollout and costs a few percent when weights
-# travel well.
+# A fifth of an actor's or a learner's time: a pull overlaps the end of a rollout and normally costs a few percent.
 MOVING_WEIGHTS_RATIO_MAX = 0.20
-# Blocked publishes are backpressure and therefore zero on a healthy path; a fifth of the time is no burst any more.
+# Blocked publishes are backpressure and therefore zero on a healthy path; a fifth of the time is more than a burst.
 BLOCKED_RATIO_MAX = 0.20
 # One whole batch beyond the one being trained waits: more than prefetching needs.
 FULL_DEPTH_BATCHES = 1.0
@@ -91,7 +90,7 @@ class Signals(msgspec.Struct, frozen=True):
 class Diagnosis(msgspec.Struct, frozen=True):
     """The bottleneck, one sentence with the numbers that show it, and the fix for it.
 
-    ``lever``: what that fix changes; None where nothing is to be bought or turned.
+    ``lever``: what that fix changes; None without a fix to buy or set.
     """
 
     bottleneck: Bottleneck
@@ -212,7 +211,7 @@ def _learner_waits(signals: Signals) -> Diagnosis:
 
 
 def _actors_or_the_budget(signals: Signals, waiting: str) -> Diagnosis:
-    """Actors that never idle are too few. Where they idle as well, each side waits for the other in turn."""
+    """Diagnose a waiting learner: too few actors if they never idle; otherwise each side waits for the other."""
     actors_idle = actors_idle_ratio(signals)
     serve = f"{signals.num_actors} actors make {signals.actor_steps_per_s:,.0f} steps/s and idle {actors_idle:.0%}"
     gain_by_actor, gain_by_overlap = actor_gain(signals), overlap_gain(signals)
@@ -239,7 +238,7 @@ def _actors_or_the_budget(signals: Signals, waiting: str) -> Diagnosis:
 
 
 def action(lever: Lever, signals: Signals) -> str:
-    """What to do, as a person types it."""
+    """The fix as a setting or command to type."""
     match lever:
         case "actor":
             more = signals.num_actors + 1
@@ -271,7 +270,7 @@ def actor_gain(signals: Signals) -> float:
     actors_work, learner_works = 1.0 - actors_idle_ratio(signals), 1.0 - signals.learner_idle_ratio
     if actors_idle_ratio(signals) <= IDLE_RATIO_MAX:
         return min(more / max(1, signals.num_actors), 1.0 / max(learner_works, 0.01)) - 1.0
-    # In turn: the cycle is both parts after each other. One more actor shortens its part; overlap hides the shorter.
+    # The cycle is both parts in sequence. One more actor shortens its part; overlap hides the shorter part.
     return 1.0 / max(0.01, 1.0 - actors_work / more) - 1.0
 
 
@@ -281,7 +280,7 @@ def overlap_gain(signals: Signals) -> float:
 
 
 def actors_needed(signals: Signals) -> int:
-    """How many actors do what these do in the time in which they are not idle, with a twentieth to spare."""
+    """How many actors could do the present work without idle time, with a twentieth to spare."""
     busy = signals.num_actors * (1.0 - actors_idle_ratio(signals))
     return min(signals.num_actors, max(1, math.ceil(busy / 0.95)))
 

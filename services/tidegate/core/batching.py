@@ -1,4 +1,4 @@
-"""Which trajectories make the next batch: whole groups inside the budget, the oldest version first, then by arrival.
+"""Choose the next batch: whole groups inside the budget, the oldest version first, then by arrival.
 
 The oldest version goes first because it is the next to leave the budget. A group is judged whole (I6): when one member
 is beyond the budget, the others could never be trained with it, so all of them are dropped, each with its reason.
@@ -46,14 +46,14 @@ class FreshGroup(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A full batch, or an empty one while there is not enough; and what fell out of the budget meanwhile."""
+    """A full batch, or an empty one while too few groups wait; and the drops of groups beyond the budget."""
 
     batch: tuple[Candidate, ...]
     dropped: tuple[Drop, ...]
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """Groups held against the budget: those inside, and the members of those beyond."""
+    """Groups inside the budget, and the members of groups beyond it."""
 
     fresh: tuple[FreshGroup, ...]
     dropped: tuple[Drop, ...]
@@ -62,10 +62,10 @@ class Judged(msgspec.Struct, frozen=True):
 def judge_groups(
     groups: Iterable[Group], *, head: PolicyVersion, tree: LineageTree, limits: StalenessLimits, now_s: float
 ) -> Judged:
-    """Hold every group against the budget.
+    """Check every group against the budget.
 
-    Candidates with the same spans share their lag, so one judgement of the one that started first serves them all
-    unless it is the age that fails.
+    Candidates with the same spans share their lag, so the check of the one that started first holds for all of
+    them, unless it fails by age.
 
     Raises:
         UnknownVersionError: a span names a lineage that the run never opened.

@@ -1,9 +1,9 @@
-"""Curriculum: which prompt comes next.
+"""Curriculum: chooses the next prompt.
 
-The dataset is read in epochs. Within one, prompts come in the order of a keyed permutation that is computed an index
-at a time: nothing is stored or sorted, so the position alone (a counter) brings a restarted queue back to the very
-next prompt, and a dataset of any size starts at once. Chance is an argument (``seed``): the same seed and state give
-the same prompts on every machine.
+The dataset is read in epochs. Within one, prompts come in the order of a keyed permutation that is computed an index at
+a time: nothing is stored or sorted, so the position alone (a counter) brings a restarted queue back to the very next
+prompt, and a dataset of any size starts at once. Randomness is an argument (``seed``): the same seed and state give the
+same prompts on every machine.
 
 Two strategies. ``uniform`` reads the whole dataset as one stream. ``learnable`` keeps one stream a bin and draws the
 bin by how much its prompts can still teach: a group whose samples all succeed or all fail has no advantage, and the
@@ -26,7 +26,7 @@ _ROUNDS = 4
 _HALF_BITS_MIN = 3
 
 # Weight of one observation in a bin's success rate: about the last 50 trajectories count, so that the rate follows
-# a policy that learns within a few versions and is not thrown about by one group of eight.
+# a learning policy within a few versions and one group of eight hardly moves it.
 RATE_STEP = 0.02
 # Every bin keeps this share of the largest possible weight: a bin that looks mastered or hopeless is still visited,
 # because otherwise its rate would never be measured again.
@@ -41,7 +41,7 @@ class BinState(msgspec.Struct, frozen=True):
 
 
 class CurriculumState(msgspec.Struct, frozen=True):
-    """What a restart needs to go on with the very next prompt."""
+    """What a restarted task queue needs to continue with the next prompt."""
 
     num_drawn: int = 0
     bins: dict[str, BinState] = {}

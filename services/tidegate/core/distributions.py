@@ -8,7 +8,7 @@ A distribution of durations is one of
 - ``lognormal:MEAN:C``: lognormal; C is the coefficient of variation (standard deviation over mean).
 - ``hist:FILE``: as measured. Only ``plan`` and ``sim`` read files; a run file travels to other machines without them.
 
-Values are seconds. Chance is an argument: ``quantile(u)`` of a uniform u draws from the distribution, so the same u
+Values are seconds. Randomness is an argument: ``quantile(u)`` of a uniform u draws from the distribution, so the same u
 gives the same time on every machine, and ``slowest_quantile(u, num=K)`` draws the slowest of K without drawing all.
 """
 

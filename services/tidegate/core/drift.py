@@ -2,12 +2,12 @@
 
 The divergence of Jensen and Shannon in bits: 0 for equal mixes, 1 for mixes without a common bin (Lin 1991).
 
-What is compared is the *decided* work of one window: all that became terminal in it (trained, or dropped for whatever
-reason) against the trained part of it. Comparing what was admitted with what was trained in the same window would
-count the way between both as drift: a bin that takes longer is merely behind, every start of a run would be a breach,
-and so would every change of the curriculum. Work whose fate is open is not judged yet; the staleness budget and the
-task deadline make it terminal in time. So a difficult bin that is slow shows as soon as its work is dropped
-as stale, and a bin that is slow and still trained does not: its share of the gradient is the requested one.
+What is compared is the *decided* work of one window: all that became terminal in it (trained, or dropped for any
+reason) against the trained part of it. Comparing what was admitted with what was trained in the same window would count
+work in flight as drift: a slow bin is merely behind, and every start of a run and every change of the curriculum would
+be a breach. Work that is not terminal does not count yet; the staleness budget and the task deadline make it terminal
+in time. So a difficult bin that is slow shows as soon as its work is dropped as stale, and a bin that is slow and still
+trained does not: its share of the gradient is the requested one.
 
 The trained are a part of the decided, so with nothing dropped the drift is exactly 0. With drops that hit all bins
 alike it is not, by chance: T trained of N decided are a sample without replacement, whose shares vary by

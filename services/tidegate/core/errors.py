@@ -10,7 +10,7 @@ from typing import ClassVar
 class TidegateError(Exception):
     """Root of every error Tidegate raises on purpose.
 
-    ``what`` is the fact, ``why`` the cause as far as it is known, ``fix`` the next step for the person reading.
+    ``what`` is the fact, ``why`` the cause as far as it is known, ``fix`` the next step for the reader.
     """
 
     status: ClassVar[str] = "INTERNAL"
@@ -19,7 +19,7 @@ class TidegateError(Exception):
     retry_after_s: float = 0.0
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
-        """Keep the three parts apart, so that a caller can render them as it likes."""
+        """Store the three parts separately for callers that render them."""
         super().__init__(what, why, fix)
         self.what = what
         self.why = why
@@ -63,13 +63,13 @@ class UnknownVersionError(TidegateError):
 
 
 class NotFoundError(TidegateError):
-    """A trajectory, batch or session that is not (or no longer) here."""
+    """A trajectory, batch or session that does not (or no longer) exist."""
 
     status = "NOT_FOUND"
 
 
 class ConflictError(TidegateError):
-    """Another process moved first: a second learner, a lease that ended, a version published twice with other bytes."""
+    """Another process acted first: a second learner, a lease that ended, a version published twice with other bytes."""
 
     status = "ABORTED"
 

@@ -1,10 +1,10 @@
-"""What to buy or turn: the fixes of a window with their gain and price, the best one, and why not the others.
+"""Advice on what to buy or set: the fixes of a window with gain and price, the best one, and why not the others.
 
-The diagnosis names the bottleneck; a fix is judged by what a million trained samples cost after it. One
-that adds nothing to the bill (a bound of the run file, a disk to check) and gains something is therefore first, and
-releasing idle actors competes with buying a faster learner for them; of two that cost the same, the one that
-brings more throughput is the better one. Gains are the diagnosis' first-order
-estimates; one learner replica more is assumed to bring what the planner's model of data parallelism predicts.
+The diagnosis names the bottleneck; fixes are ranked by the cost of a million trained samples after them. A free fix
+with a gain (a bound of the run file, a disk to check) therefore comes first, and releasing idle actors competes with
+buying a faster learner for them; of two with the same cost, the one with more throughput is better. Gains are the
+diagnosis' first-order estimates; a further learner replica brings what the planner's model of data parallelism
+predicts.
 """
 
 from typing import assert_never
@@ -41,7 +41,7 @@ LEVERS: tuple[Lever, ...] = (
 )
 # Windows of ten seconds differ by more than this from each other.
 WORTH_MIN = 0.02
-# Costs this close are the same cost by estimates of the first order: then the fix that brings more is the better one.
+# First-order estimates cannot distinguish costs this close: then the fix with the larger gain is better.
 SAME_COST = 0.05
 
 
@@ -57,10 +57,10 @@ class Fix(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """The most cost-effective fix, the dearer ones that help too, and why the others would buy nothing.
+    """The most cost-effective fix, the more expensive ones that help too, and why the others would bring nothing.
 
-    ``usd_per_h``, ``usd_per_million``: as it is now; a million samples are infinitely dear (null in JSON) while none
-    is trained. ``best`` None: nothing to buy or turn.
+    ``usd_per_h``, ``usd_per_million``: at present; infinite (null in JSON) per million while no sample is
+    trained. ``best`` None: nothing to buy or set.
     """
 
     bottleneck: Bottleneck
@@ -84,7 +84,7 @@ def advise(signals: Signals, *, prices: Prices = EXAMPLE_PRICES) -> Advice:
     )
     now = usd_per_million(usd_per_h, per_s=rate)
     if diagnosis.lever is None or rate <= 0.0:
-        # Somebody is missing, or there is nothing to gain: what there is to do is not bought by the piece.
+        # A service is missing, or there is nothing to gain: no replica to buy would help.
         why_not = _why_not(signals, diagnosis, ()) if diagnosis.bottleneck == "balanced" else {}
         return Advice(diagnosis.bottleneck, rate, usd_per_h, now, None, (), why_not, _to_do(diagnosis))
     fixes = [
@@ -108,13 +108,13 @@ def advise(signals: Signals, *, prices: Prices = EXAMPLE_PRICES) -> Advice:
 
 
 def _gains(signals: Signals, diagnosis: Diagnosis) -> dict[Lever, float]:
-    """Share of throughput that each lever brings that reaches the bottleneck at all."""
+    """Share of throughput that each lever brings, for levers that affect the bottleneck."""
     learner_room = 1.0 / max(0.01, 1.0 - signals.learner_idle_ratio)
     match diagnosis.bottleneck:
         case "idle":
             return {}
         case "learner":
-            # A full store under actors that never wait: they are at least as fast, by the noise of the window.
+            # The store is full and actors never wait: they are at least as fast, within the noise of the window.
             actors_room = 1.0 / max(0.01, 1.0 - max(actors_idle_ratio(signals), IDLE_RATIO_MAX))
             return {"learner": min(_learner_speedup(signals), actors_room) - 1.0, "fewer_actors": 0.0}
         case "environment":
@@ -130,7 +130,7 @@ def _gains(signals: Signals, diagnosis: Diagnosis) -> dict[Lever, float]:
         case "actor" | "balanced":
             gains: dict[Lever, float] = {"actor": actor_gain(signals)}
             if actors_idle_ratio(signals) > IDLE_RATIO_MAX:
-                # Each waits for the other in turn: whichever part is shortened or overlapped, the cycle is shorter.
+                # Each side waits for the other in turn: a shorter or overlapped part of either shortens the cycle.
                 bound: Lever = "max_running" if signals.running >= signals.max_running else "max_lag"
                 gains[bound] = overlap_gain(signals)
                 learner_works = 1.0 - signals.learner_idle_ratio
@@ -139,7 +139,7 @@ def _gains(signals: Signals, diagnosis: Diagnosis) -> dict[Lever, float]:
 
 
 def _learner_speedup(signals: Signals) -> float:
-    """What one replica more brings, over those that there are; nothing where the model knows of no more."""
+    """Gain of one more learner replica; 0 where the model covers no more."""
     replicas = max(1, signals.num_learners)
     return speedup(replicas + 1) / speedup(replicas) if replicas < replicas_max(()) else 1.0
 
@@ -167,7 +167,7 @@ def _added_usd_per_h(lever: Lever, signals: Signals, prices: Prices) -> float:
 
 
 def _is_worth_it(fix: Fix, now: float) -> bool:
-    """It brings throughput, or the same for less."""
+    """Whether it brings throughput, or the same throughput for less."""
     return fix.gain >= WORTH_MIN or fix.usd_per_million < now * (1.0 - WORTH_MIN)
 
 

@@ -1,8 +1,8 @@
 """Goodput control: which staleness budget inside [0, max_lag] gives the most samples/s x effective sample size.
 
 Throughput grows with the budget until rollouts and training overlap, and the effective sample size falls with it, so
-goodput has one broad top. The controller holds a budget, now and then tries a neighbour for a while, and moves only
-when the neighbour was better by more than the noise, twice. It never leaves [0, max_lag], which stays the hard bound.
+goodput has one broad maximum. The controller holds a budget, tries a neighbour at intervals, and moves only when the
+neighbour was better by more than the noise, twice. It never leaves [0, max_lag], which stays the hard bound.
 """
 
 from typing import Annotated
@@ -53,7 +53,7 @@ WINS_TO_MOVE = 2
 
 
 def start(max_lag: int, *, now_s: float) -> GoodputState:
-    """Begin on the whole budget, as if there were no controller."""
+    """Start with the whole budget, as without a controller."""
     return GoodputState(base=max_lag, lag=max_lag, direction=-1, changed_at_s=now_s, rested_from_s=now_s)
 
 
@@ -68,7 +68,7 @@ def advance(
         # A clock that was set back must not make a window a long one.
         state = replace(state, changed_at_s=now_s, rested_from_s=now_s, window_from_s=None)
     if goodput is None or not goodput >= 0.0 or now_s - state.changed_at_s < config.settle_s:
-        # Nothing to go by, or the pipeline still holds what was admitted under another budget.
+        # No measurement, or the pipeline still contains work that was admitted under another budget.
         return replace(state, window_from_s=None, sum=0.0, count=0)
     if state.window_from_s is None:
         return replace(state, window_from_s=now_s, sum=goodput, count=1)
@@ -83,7 +83,7 @@ def advance(
 
 
 def _rested(state: GoodputState, *, max_lag: int, config: GoodputConfig, now_s: float) -> GoodputState:
-    """A whole window on the base: time for a trial?"""
+    """After a whole window on the base: start a trial if one is due."""
     wait_s = min(config.probe_every_s_max, config.probe_every_s * 2**state.fruitless)
     if max_lag == 0 or (not state.wins and now_s - state.rested_from_s < wait_s):
         return state
@@ -94,13 +94,13 @@ def _rested(state: GoodputState, *, max_lag: int, config: GoodputConfig, now_s: 
 def _tried(
     state: GoodputState, goodput: float, *, max_lag: int, config: GoodputConfig, now_s: float
 ) -> GoodputState:
-    """A whole window on a neighbour: keep it, have it win once more, or go back."""
+    """After a whole window on a neighbour: adopt it, repeat the trial, or return to the base."""
     replace = msgspec.structs.replace
     back = replace(state, lag=state.base, changed_at_s=now_s, rested_from_s=now_s)
-    # A smaller budget that is as good is better: the same goodput on fresher data.
+    # Of equal budgets prefer the smaller: the same goodput on fresher data.
     needed = (1.0 + config.margin) if state.direction > 0 else 1.0
     if goodput < needed * (state.base_goodput or 0.0):
-        # Enough doublings to reach any maximum; more would only make a number large.
+        # Enough doublings to reach any maximum.
         return replace(back, direction=-state.direction, wins=0, fruitless=min(30, state.fruitless + 1))
     if state.wins + 1 < WINS_TO_MOVE:
         return replace(back, wins=state.wins + 1)

@@ -1,7 +1,7 @@
 """The hard sync: admission stops, the pipeline runs empty, every actor reaches the newest version, work resumes.
 
-It costs throughput on purpose: a periodic moment at which nothing stale is in flight anywhere. A pure state machine,
-advanced every tick; it never waits for ever, because what it waits for may be dead (I9).
+It trades throughput for a periodic moment at which nothing stale is in flight. A pure state machine, advanced every
+tick; every wait has a deadline, because a service may be down (I9).
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -27,7 +27,7 @@ class HardSyncConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # Prefix of the reason of a pause that ends by itself.
 REASON = "hard sync"
-# A sync reads statistics, up to half a second old: before this they may describe the time before it started.
+# Statistics are up to half a second old: earlier than this they may describe the time before the sync started.
 DRAIN_S_MIN = 1.0
 
 
@@ -106,7 +106,7 @@ def _begin(
 ) -> SyncState:
     last = state.last
     if last is None or last.lineage != head.lineage:
-        # A learner came back from a checkpoint: its steps are not the ones that were counted.
+        # The learner restored a checkpoint: its steps are not comparable with those of before.
         return msgspec.structs.replace(state, last=head)
     due = config.every_versions > 0 and head.step - last.step >= config.every_versions
     # One drain a version at most: the batch that asked for it is still the last one while the pipeline empties.

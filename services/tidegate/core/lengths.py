@@ -1,4 +1,4 @@
-"""How much of a rollout is still to come, given how long it already is: measured, not assumed.
+"""Estimates how much of a rollout is still to come, given its length so far, from measured lengths.
 
 Lengths of one kind (tokens, steps, or seconds: the arithmetic is the same) are counted in log-spaced buckets with
 exponential forgetting, for each curriculum bin apart and for all together. A rollout that was stopped before its end
@@ -25,9 +25,9 @@ _NUM_BUCKETS = len(_EDGES) - 1
 
 NUM_BINS_MAX = 64
 OTHER_BIN = "other"
-# With fewer rollouts at risk than this (effective, after forgetting) an estimate is mostly chance, and is not given.
+# With fewer rollouts at risk than this (effective, after forgetting) an estimate is mostly noise; the answer is None.
 AT_RISK_MIN = 5.0
-# Lengths of a bin before its own curve replaces the one of all bins together.
+# Lengths that a bin needs before its curve replaces the common curve of all bins.
 BIN_COUNT_MIN = 20.0
 # Weights grow with every length instead of all counts shrinking; before they overflow, everything is scaled back.
 _WEIGHT_MAX = 1e100
@@ -150,7 +150,7 @@ def _life_table(ended: list[float], censored: list[float], *, at_risk_min: float
 
 
 class LengthPredictor:
-    """One unit of length, by curriculum bin. A bin seen too rarely is answered for by all bins together."""
+    """One unit of length, by curriculum bin. A bin with too few lengths uses the curve of all bins together."""
 
     def __init__(self, *, half_life: float) -> None:
         """``half_life`` in rollouts of a bin."""

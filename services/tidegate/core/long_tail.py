@@ -53,7 +53,7 @@ class RolloutUnderWay(msgspec.Struct, frozen=True):
 
 
 class Continue(msgspec.Struct, frozen=True):
-    """Go on. ``finish_chance``: of ending inside the budget, where it is known."""
+    """Continue it. ``finish_chance``: of ending inside the budget, where it is known."""
 
     finish_chance: float | None = None
 
@@ -167,7 +167,7 @@ def may_stop_early(rewards: Sequence[float], *, samples_min: int) -> bool:
     """Whether a group may stop early: ``samples_min`` or more samples with one and the same reward have no signal.
 
     A group's advantages are differences of rewards (Yu 2025, DAPO, sec. 3.2, dynamic sampling). The rest of the group
-    could still have differed, so this costs some groups of hard and of easy prompts: the smaller ``samples_min``, the
-    more.
+    could still have differed, so the rule drops some useful groups of hard and of easy prompts: the smaller
+    ``samples_min``, the more.
     """
     return len(rewards) >= max(1, samples_min) and min(rewards) == max(rewards)

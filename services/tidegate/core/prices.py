@@ -1,4 +1,4 @@
-"""What the platform costs to run: dollars an hour of each thing that can be bought, and what work costs then."""
+"""Cost of the platform: dollars an hour of each kind of replica, and the cost of work at these prices."""
 
 from typing import Annotated
 
@@ -35,7 +35,7 @@ EXAMPLE_PRICES = Prices()
 
 
 def dollars(usd: float) -> str:
-    """Dollars as a person reads them: cents, or four digits of what is less than one."""
+    """Dollars as text: to the cent, or four digits below one dollar."""
     return f"${usd:,.2f}" if usd >= 1.0 or usd == 0.0 else f"${usd:.4g}"
 
 

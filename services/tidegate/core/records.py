@@ -1,7 +1,7 @@
 """The record: what travels from task to gradient.
 
-A trajectory is a record, not a triple: every optimisation reads or writes its fields. All values are frozen; a
-transition returns a new one. Times are seconds since the epoch (``_at_s``) unless the name has another unit.
+All values are frozen; a transition returns a new one. Times are seconds since the epoch (``_at_s``) unless the name has
+another unit.
 """
 
 from typing import Any, Literal, TypeAlias

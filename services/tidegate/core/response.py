@@ -1,8 +1,8 @@
-"""The graded response: one table from lag to what a learner step does about it.
+"""The graded response: a table from lag to the settings of a learner step.
 
-Stale data is not all or nothing. A little calls for a narrower clip, more of it for truncated importance weights,
-smaller steps and less trust in the oldest, and beyond that for the strongest correction or for letting the pipeline
-run empty. The table says from which lag on each is done; the staleness budget stays the hard bound.
+A small lag needs a narrower clip; a larger one truncated importance weights, smaller steps and less weight on the
+oldest; beyond that, the strongest correction or a drain of the pipeline. The table defines from which lag each setting
+applies; the staleness budget stays the hard bound.
 """
 
 import itertools
@@ -63,7 +63,7 @@ STANDARD_TIERS: tuple[Tier, ...] = (
 
 
 class Response(msgspec.Struct, frozen=True):
-    """What one learner step does about the lag of its batch; as fresh data is treated, by default.
+    """Settings of one learner step for the lag of its batch; the defaults are those of fresh data.
 
     ``tier``: the ``from_lag`` of the tier that holds, 0 for none. ``weights``: of the batch's trajectories in their
     order, mean 1; empty when all count the same. The rest as in ``Tier``.
@@ -79,7 +79,7 @@ class Response(msgspec.Struct, frozen=True):
     drain: bool = False
 
     def figures(self) -> dict[str, float]:
-        """What was applied, as numbers for a step's record; nothing while no tier holds."""
+        """The applied settings, as numbers for a step's record; empty while no tier holds."""
         if not self.tier:
             return {}
         figures = {
@@ -106,7 +106,7 @@ def tier_at(tiers: Sequence[Tier], lag: int) -> Tier | None:
 
 
 def respond(tiers: Sequence[Tier], lags: Sequence[int]) -> Response:
-    """What a step does about a batch with these lags, in versions and in batch order.
+    """The settings for a batch with these lags, in versions and in batch order.
 
     The farthest one decides the tier: a batch is as stale as the worst it contains. The weights are
     ``recency_decay ** lag`` (algorithms.md, replay) divided by their mean, so that they shift trust between

@@ -1,17 +1,18 @@
-"""How many actors a run needs, from how busy both sides are: what the learner consumes against what actors produce.
+"""How many actors a run needs, from how busy the learner and the actors are.
 
-Never from how many tasks wait: that queue is kept full on purpose, and a scaler that follows it ends at its maximum.
-With ``N`` actors that work a share ``u`` of their time, while the learner works a share ``w`` of its own, as many as
+The number of waiting tasks is no input: that queue is kept full on purpose, and a scaler that follows it ends at its
+maximum. With ``N`` actors that are busy a share ``u`` of their time, and a learner that is busy a share ``w`` of its
+time,
 
     needed = N u / w
 
-keep both at work all of it: N u is the work that goes in, and a learner that never waits takes 1 / w times as much. It
-is an absolute number, the same from whatever N it is measured at, which is why the steps towards it do not swing. Out
-only where actors are the bottleneck and the data is not at the edge of its budget already; in only where nothing or
-the learner is the bottleneck, and then with a margin.
+actors keep both busy: N u is the work that goes in, and a learner that never waits takes 1 / w times as much. The
+number is absolute, independent of the N it is measured at, so the steps towards it do not oscillate. The scaler scales
+out only where actors are the bottleneck and the data is not near the edge of its budget; it scales in only where
+nothing or the learner is the bottleneck, and then with a margin.
 
-A manual scale is a fact and not a disturbance: it is held for a while, and after that the next step starts from it.
-A number set by hand outside of the bounds stays until it is changed by hand.
+A manual scale is kept for a while, and after that the next step starts from it. A number set by hand outside of the
+bounds stays until it is changed by hand.
 """
 
 import math
@@ -34,9 +35,9 @@ JOINED_SHARE = 0.9
 
 
 class ScalingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The recommended number of actors, and who applies it.
+    """The recommended number of actors, and what applies it.
 
-    ``mode``: ``observe`` recommends nothing and records who scaled; ``advise`` recommends (``tidegate explain``,
+    ``mode``: ``observe`` recommends nothing and records each scaler; ``advise`` recommends (``tidegate explain``,
     statistics, a metric); ``external`` also answers KEDA's external scaler on admission's port; ``controller`` patches
     the scale of the actors' Deployment. The last needs Kubernetes access, the others work without.
     ``min_replicas``, ``max_replicas`` (actors): bounds of every recommendation, except 0 while paused.
@@ -75,15 +76,13 @@ class ScalingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deletion_cost: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what no number of actors could satisfy, or what would swing."""
+        """Refuse bounds that no number of actors satisfies, and windows that would oscillate."""
         if self.min_replicas > self.max_replicas:
             raise ValueError(
                 f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}: swap them"
             )
         if self.stabilise_out_s > self.stabilise_in_s:
-            raise ValueError(
-                "stabilise_in_s must be at least stabilise_out_s: in is the step to be slow with"
-            )
+            raise ValueError("stabilise_in_s must be at least stabilise_out_s: scaling in is the slower step")
 
     def clamp(self, replicas: int) -> int:
         """The nearest number of actors that may be recommended."""
@@ -93,9 +92,9 @@ class ScalingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ScalingView(msgspec.Struct, frozen=True):
     """The moment a recommendation is made from.
 
-    ``replicas``: the requested number of pods; None where unknown: then the actors that report are counted.
-    ``paused``: an operator stopped the run (a hard sync's pause is too short to scale by). ``scaled_by``: who else
-    scaled last, ``scaled_s_ago`` seconds ago; None when no one did. ``zero_is_ours``: the current 0 was our step.
+    ``replicas``: the requested number of pods; None where unknown: then the actors that report are counted. ``paused``:
+    an operator stopped the run (a hard sync's pause is too short to scale by). ``scaled_by``: the other party that
+    scaled last, ``scaled_s_ago`` seconds ago; None without one. ``zero_is_ours``: the current 0 was our step.
     ``asked``: a declared number, which replaces the measured need.
     """
 
@@ -114,7 +113,7 @@ class ScalingView(msgspec.Struct, frozen=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True):
-    """``replicas`` to have now, the ``needed`` number the windows speak for (0 while unknown), and why, in a clause."""
+    """``replicas`` to have now, the number ``needed`` by the windows (0 while unknown), and the reason."""
 
     replicas: int
     reason: str
@@ -134,7 +133,7 @@ class NeedSample(msgspec.Struct, frozen=True):
 
 
 class ScalingState(msgspec.Struct, frozen=True):
-    """What one tick leaves to the next; a new process starts with an empty one and waits for whole windows again.
+    """State from one tick to the next; a new process starts with an empty one and waits for whole windows again.
 
     ``at_s``: when it was advanced last. ``changed_at_s``: of the last step. ``since_s``: since when ``samples`` have no
     gap. ``num_actors``, ``joined_at_s``: how many reported, and since when. ``working``: the last number that was not
@@ -156,14 +155,14 @@ def advance(state: ScalingState, view: ScalingView, config: ScalingConfig, *, no
     """The state after one tick; its recommendation is what holds now."""
     replace = msgspec.structs.replace
     if now_s < state.at_s:
-        # A clock set back: no time of before means anything.
+        # The clock was set back: earlier times are invalid.
         state = ScalingState(recommendation=state.recommendation, working=state.working, steps=state.steps)
     if view.signals.num_actors != state.num_actors:
         state = replace(state, num_actors=view.signals.num_actors, joined_at_s=now_s)
     state = _sampled(replace(state, at_s=now_s), view, config, now_s=now_s)
     made = _recommend(state, view, config, now_s=now_s)
     before = state.recommendation
-    # What was put upon us (a hold, a person's number) is no step of ours.
+    # A hold or an operator's number does not count as a step of this scaler.
     stepped = before is not None and made.replicas not in (before.replicas, view.current())
     return replace(
         state,
@@ -175,7 +174,7 @@ def advance(state: ScalingState, view: ScalingView, config: ScalingConfig, *, no
 
 
 def needed_replicas(view: ScalingView, config: ScalingConfig) -> float | None:
-    """Actors that the rates of this moment speak for, inside the bounds; None when they speak of nothing."""
+    """Actors that the present rates require, inside the bounds; None while the rates are insufficient."""
     signals = view.signals
     if signals.paused or not signals.num_actors or not signals.num_learners or not signals.num_stores:
         return None
@@ -217,8 +216,10 @@ def _recommend(
         return Recommendation(start, "no actor reports: as many as there were last, or the fewest")
     if config.clamp(current) != current:
         if view.scaled_s_ago is not None:
-            who = view.scaled_by or "another party"
-            return Recommendation(current, f"{who} scaled to {current}, outside of the bounds: not overruled")
+            party = view.scaled_by or "another party"
+            return Recommendation(
+                current, f"{party} scaled to {current}, outside of the bounds: not overruled"
+            )
         target, why, needed = config.clamp(current), f"{current} is out of bounds", 0
     else:
         target, why, needed = _target(state, view, config, now_s=now_s)
@@ -239,7 +240,7 @@ def _recommend(
 def _target(
     state: ScalingState, view: ScalingView, config: ScalingConfig, *, now_s: float
 ) -> tuple[int, str, int]:
-    """Where to go, why, and the need that is seen; a need counts once its window is whole."""
+    """The target, the reason, and the observed need; a need counts once its window is whole."""
     current, signals = view.current(), view.signals
     measured_s = 0.0 if state.since_s is None else now_s - state.since_s
     if not state.samples or state.since_s is None:
@@ -266,7 +267,7 @@ def _target(
 
 
 def _sampled(state: ScalingState, view: ScalingView, config: ScalingConfig, *, now_s: float) -> ScalingState:
-    """Add one sample; what cannot be measured leaves a gap, and a gap restarts the windows.
+    """Add one sample; a missing measurement is a gap, and a gap restarts the windows.
 
     A hard sync is no gap: it is over in seconds, and comes back every few versions.
     """
@@ -288,7 +289,7 @@ def _sampled(state: ScalingState, view: ScalingView, config: ScalingConfig, *, n
 
 
 def _within(state: ScalingState, window_s: float, *, now_s: float) -> list[NeedSample]:
-    """The samples of the newest part of the window, its edge included; never none of some."""
+    """The samples of the newest part of the window, its edge included; at least one if there are any."""
     slots = [index for index, sample in enumerate(state.samples) if sample.from_s <= now_s - window_s]
     return list(state.samples[slots[-1] if slots else 0 :])
 
@@ -298,5 +299,5 @@ def _has_headroom(signals: Signals, config: ScalingConfig) -> bool:
 
 
 def _ceil(number: float) -> int:
-    """The next whole number; what is whole but for rounding stays."""
+    """Round up, ignoring rounding errors just above a whole number."""
     return math.ceil(number - 1e-6)

@@ -1,4 +1,4 @@
-"""Service level objectives: what was promised, how much of the error budget is left, and how fast it burns.
+"""Service level objectives: the targets, how much of the error budget is left, and how fast it burns.
 
 An objective defines which share (``target``) of observations in a sliding window must be good. The rest, ``1 -
 target``, is the error budget. Budget and burn rate are those of Google's SRE workbook (ch. 5, "Alerting on SLOs"), its
@@ -9,7 +9,7 @@ the whole budget), and the last moments burning as well, so that the alert ends 
 Time comes as an argument and is not trusted: only its differences count, a step back counts as no time, and a step
 forward can at most empty the window. What is not a number is no observation, and is counted as missing.
 
-Budgets and burn rates are held against the *whole* window also while it is not full yet: the observations since the
+Budgets and burn rates refer to the *whole* window also while it is not full yet: the observations since the
 oldest one are scaled up to it, and the part before counts as good. A run's first bad second is not a spent budget.
 """
 
@@ -82,9 +82,9 @@ class Breach(msgspec.Struct, frozen=True):
 
 
 class SloState(msgspec.Struct, frozen=True):
-    """What one objective remembers: at most ``BUCKETS`` buckets, oldest first.
+    """State of one objective: at most ``BUCKETS`` buckets, oldest first.
 
-    ``time_s`` is the objective's own clock, which never goes back; ``seen_at_s`` the caller's at the last observation.
+    ``time_s`` is the objective's monotonic clock; ``seen_at_s`` the caller's at the last observation.
     ``condition`` is the one that ``update_condition`` recorded last.
     """
 
@@ -128,7 +128,7 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> Literal["breach", "recovery", "no_data", "data"]:
-        """What an operator would call it."""
+        """The change as an operator's word."""
         if self.after == "no_data":
             return "no_data"
         if self.after in ("burning", "breached"):
@@ -229,7 +229,7 @@ def headline(verdicts: Iterable[Verdict]) -> str:
 
 
 def _advance(slo: Slo, state: SloState, *, at_s: float) -> SloState:
-    """The state with its own clock moved on and what left the window forgotten."""
+    """The state with its clock advanced, without the buckets that left the window."""
     if not math.isfinite(at_s):
         return state
     before_s = at_s if state.seen_at_s is None else state.seen_at_s

@@ -1,8 +1,8 @@
 """The objectives a run may declare: what each one observes, and its defaults.
 
-On by default is what breaks a promise of the platform, or means that training goes nowhere, in any run. Off are the
-two whose right value is a choice: actors that wait are the price of a small lag, and what share is clipped depends on
-the objective that is trained (half of it, for V-trace on fresh data).
+Enabled by default are objectives whose breach means a broken promise of the platform, or training without progress, in
+any run. Disabled are the two whose right value is a choice: idle actors are the price of a small lag, and the clipped
+share depends on the trained objective (half, for V-trace on fresh data).
 """
 
 from typing import Annotated
@@ -11,7 +11,7 @@ import msgspec
 
 from tidegate.core.slo import Direction, Slo
 
-# A run is watched for minutes; an alert uses a twelfth of this.
+# An operator observes a run for minutes; an alert uses a twelfth of this.
 WINDOW_S = 600.0
 # Of max_age_s: half of the way to being dropped.
 AGE_SHARE = 0.5
@@ -109,7 +109,7 @@ def declared(config: SlosConfig, *, max_lag: int, max_age_s: float) -> dict[str,
     return slos
 
 
-# What to do about each, in a sentence; the cause that a breach recorded decides which part of it applies.
+# The fix for each, in a sentence; the cause that a breach recorded decides which part of it applies.
 REMEDIES: dict[str, str] = {
     "lag_p95": "lower staleness.max_lag, or let response.goodput choose it",
     "lag_max": "stop the run and keep its folder: exceeding the hard bound is a defect",

@@ -1,8 +1,7 @@
-"""Versions, lineages and the one judgement about staleness (I1).
+"""Versions, lineages and the one staleness check (I1).
 
 ``lag`` is the distance from the oldest version inside a trajectory to the learner's version at consumption; ``span``
-the distance between its newest and oldest; ``age`` the seconds since it was started. They are three numbers and stay
-three numbers.
+the distance between its newest and oldest; ``age`` the seconds since it was started. They are never combined.
 """
 
 from collections.abc import Iterable

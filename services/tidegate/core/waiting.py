@@ -1,8 +1,8 @@
 """Whole groups that wait for a gradient, so ordered that choosing a batch reads little more than the batch.
 
-``core.batching`` decides; it is only shown what it could choose or drop. While all that waits is of the learner's own
-lineage that is: everything beyond the budget, then the oldest versions' groups in order of arrival, up to a batch. The
-rest cannot come before them.
+``core.batching`` decides; this module passes it only the groups that it could choose or drop. While all waiting groups
+are of the learner's lineage, these are the groups beyond the budget, then those of the oldest versions in order of
+arrival, up to a batch. No other group can come before them.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from tidegate.core.staleness import LineageTree, StalenessLimits
 
 Key = TypeVar("Key")
 
-# Entries of groups that have left may be as many as those that wait, and this many besides, before they are cleared.
+# Entries of removed groups may exceed those of waiting groups by this many before they are cleared.
 LEFT_OVER_MAX = 4096
 
 
@@ -54,7 +54,7 @@ class WholeGroups:
         return [waiting.members for waiting in self._groups.values()]
 
     def add(self, members: Group) -> None:
-        """A whole group arrived, or came back."""
+        """Add a whole group that arrived or was released."""
         versions = [span.version for member in members for span in member.spans]
         waiting = _Waiting(
             members=members,
@@ -66,7 +66,7 @@ class WholeGroups:
         self._groups[first] = waiting
         self._by_version.setdefault(waiting.oldest, set()).add(first)
         heappush(self._by_start, (waiting.started_at_s, first))
-        # Of one lineage are all whose first and last version are, as versions go by lineage, then by step.
+        # Versions sort by lineage, then by step: if the first and the last are of one lineage, all are.
         self._lineages[waiting.oldest.lineage] += 1
         self._lineages[waiting.newest.lineage] += 1
         lineage, step = waiting.newest.lineage, waiting.newest.step
@@ -75,7 +75,7 @@ class WholeGroups:
         self.num_trajectories += len(members)
 
     def remove(self, first: int) -> Group:
-        """A group leaves: it is leased or dropped, or lost a member. Returns its members."""
+        """Remove a group that is leased or dropped, or lost a member; returns its members."""
         waiting = self._groups.pop(first)
         of_version = self._by_version[waiting.oldest]
         of_version.discard(first)
@@ -146,7 +146,7 @@ class WholeGroups:
             _, first = heappop(heap)
             if first in self._groups:
                 found.add(first)
-        # They wait until they are removed, which may fail.
+        # They stay until they are removed, which may fail.
         for first in found:
             heappush(heap, (self._groups[first].started_at_s, first))
         return sorted(found)

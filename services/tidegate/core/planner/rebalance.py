@@ -10,7 +10,7 @@ from tidegate.core.prices import EXAMPLE_PRICES, Prices, dollars, usd_per_millio
 
 # Smaller savings are not worth a change; it also keeps rounding from proposing the present size.
 SAVING_MIN = 0.005
-# Equal within this is equal: sums of prices are not exact.
+# Costs within this are equal: sums of prices are not exact.
 SLACK = 1e-9
 # One of so many workers is less than half a percent of what they do.
 WORKERS_TRIED_MAX = 256
@@ -57,7 +57,7 @@ def rebalance(loop: Loop, *, prices: Prices = EXAMPLE_PRICES, target_per_s: floa
     """The cheapest loop per million samples that does at least what this one does (or ``target_per_s``, if more).
 
     For given replicas and workers, cost per million falls with every actor until actors are as fast as the rest, and
-    rises after it; so only the counts beside that point, beside the target's and the present one can be cheapest.
+    rises after it; so only the counts next to that point, next to the target's and the present one can be cheapest.
     Where a target cannot be reached at all, the cheapest loop that keeps today's rate is named.
     """
     replica_counts = range(1, replicas_max(loop.scaling) + 1)
@@ -106,7 +106,7 @@ def _candidates(resized: Loop, loop: Loop, wanted: float) -> list[Loop]:
 
 
 def _ceiling(loop: Loop) -> float:
-    """What the stages take that are not bought by the piece."""
+    """Capacity of the stages that have no replicas to buy."""
     return min(capacity for name, _, capacity in capacities(loop) if name in ("learner", "store"))
 
 

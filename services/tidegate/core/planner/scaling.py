@@ -8,7 +8,7 @@ from tidegate.core.errors import ConfigError
 
 # Each replica more costs every replica four percent (gradient exchange, stragglers): G·(1 − 0.04·(G − 1)).
 LOSS_PER_REPLICA = 0.04
-# There the model's speedup is highest; one replica more would make it slower, which no owner would buy.
+# There the model's speedup is highest; one replica more would make it slower.
 REPLICAS_MAX = 13
 
 # (replicas, speedup over one), ascending, from (1, 1) on. Empty: the model.

@@ -131,7 +131,7 @@ def balance_of(loop: Loop, *, prices: Prices = EXAMPLE_PRICES, after_s: float = 
         ConfigError: it cannot run (``check_loop``), or the look ahead is no time.
     """
     if not 0.0 <= after_s < float("inf"):
-        raise ConfigError(f"Queue and lag after {after_s:g} s cannot be told", fix="give seconds, 0 or more")
+        raise ConfigError(f"Queue and lag after {after_s:g} s are undefined", fix="give seconds, 0 or more")
     stages = capacities(check_loop(loop))
     rate = throughput(loop)
     produced, consumed = stages[0][2], stages[-1][2]

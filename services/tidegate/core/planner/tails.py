@@ -1,7 +1,7 @@
 """How long the slowest of K draws takes: what a synchronous step waits for.
 
 Means are seconds. The mean of the maximum is exact for exponentials (μ·H_K), for fixed times and for histograms, and
-integrated numerically for lognormals. Two extreme-value approximations are reported beside it, because papers quote
+integrated numerically for lognormals. Two extreme-value approximations are reported with it, because papers quote
 them and they are rough where K is small: ``leading`` keeps the first term only, ``gumbel`` the location and the spread
 of the limit law.
 """
@@ -24,7 +24,7 @@ SHAPE_MAX = 10.0
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """The mean of the slowest of ``num_draws``, and what the approximations make of it (None where there is none).
+    """The mean of the slowest of ``num_draws``, and its approximations (None where there is none).
 
     Errors are relative to the exact mean.
     """
@@ -65,7 +65,7 @@ def mean_of_max(durations: Durations, *, num_draws: int) -> float:
 
 
 def tail_of(durations: Durations, *, num_draws: int) -> Tail:
-    """The exact mean of the maximum with its approximations beside it."""
+    """The exact mean of the maximum and its approximations."""
     max_s = mean_of_max(durations, num_draws=num_draws)
     leading_s, gumbel_s = _leading(durations, num_draws), _gumbel(durations, num_draws)
     return Tail(
