@@ -144,7 +144,7 @@ async def test_broken_publish_leaves_no_trace_and_can_be_repeated(tmp_path: Path
             requests += [pb.PublishPolicyRequest(chunk=chunk) for chunk in body]
             with pytest.raises(Exception, match=r"digest|ended inside|more bytes"):
                 await publish(iter(requests))
-        with pytest.raises(Exception, match="begin with its announcement"):
+        with pytest.raises(Exception, match="start with its announcement"):
             await publish(iter([pb.PublishPolicyRequest(chunk=payload)]))
         call = publish(iter([pb.PublishPolicyRequest(announcement=message)]))
         call.cancel()
