@@ -69,7 +69,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     sandbox: SandboxLimits = SandboxLimits()
 
     def __post_init__(self) -> None:
-        """Refuse weights without a verifier, verifiers without a weight and invalid times, before anything starts.
+        """Refuse weights without a verifier, verifiers without a weight, and invalid times.
 
         Raises:
             ConfigError: one is such; the message names it.
@@ -104,7 +104,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 def times_of(text: str) -> Distribution:
-    """A distribution of times; an empty text is no time at all.
+    """A distribution of times; empty text means 0.
 
     Raises:
         ConfigError: it is none.

@@ -144,7 +144,7 @@ class ScoreLoop:
         stats.add(statistics.SCORED, len(records))
 
     async def _wait_out(self, records: list[Trajectory], started_at_s: float) -> None:
-        """Until scoring has taken as long as ``score_latency`` asks, or until draining."""
+        """Wait until scoring has taken ``score_latency``, or until draining."""
         wanted_s = self._rewards.delay_s(records[0].task_id, num=len(records))
         left_s = wanted_s - (self._context.clock.now_s() - started_at_s)
         if left_s > 0.0:
@@ -199,7 +199,7 @@ class ScoreLoop:
         return traced
 
     async def _refuse(self, delivery: Delivery, error: RecordError) -> None:
-        """Keep a group that is none in QUARANTINE and end its trajectories; anything less is tried again later."""
+        """Quarantine an invalid group and drop its trajectories; if either fails, the broker redelivers the message."""
         context = self._context
         context.stats.add(statistics.QUARANTINED)
         ids = delivery.headers.get(HEADER_TRAJECTORY_IDS, "")

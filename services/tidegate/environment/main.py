@@ -1,4 +1,4 @@
-"""How the environment service is put together."""
+"""Assembly of the environment service."""
 
 import os
 from functools import partial
@@ -22,7 +22,7 @@ from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, Service
 
 
 async def build(context: ServiceContext, config: EnvironmentConfig) -> ServiceParts:
-    """Put the service's parts together and load the verifiers. Without text work there are only sessions.
+    """Assemble the service and load the verifiers. Without text work it serves only sessions.
 
     Raises:
         ConfigError: a verifier can never score, as it is configured.
@@ -69,7 +69,7 @@ async def build(context: ServiceContext, config: EnvironmentConfig) -> ServicePa
 
 
 async def _verifiers(config: EnvironmentConfig) -> dict[str, Verifier]:
-    """The run's verifiers, ready to score: a service that is ready can."""
+    """The run's verifiers, started, so that a ready service can score."""
     verifiers: dict[str, Verifier] = {}
     try:
         for name, section in config.verifiers.items():

@@ -1,6 +1,6 @@
 """Rewards: a task's own score and those of the run's other verifiers, with retries, weighted into one.
 
-Each part is cached for itself, so that a failed verifier causes no second request to the others.
+Each part is cached separately, so that a failed verifier causes no second request to the others.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tidegate.environment.verifiers.port import Verifier
 
 
 class Rewards:
-    """Makes rewards of completions and of whole episodes."""
+    """Computes rewards of completions and of whole episodes."""
 
     def __init__(
         self, scorer: Scorer, verifiers: Mapping[str, Verifier], config: EnvironmentConfig, *, seed: int
@@ -56,7 +56,7 @@ class Rewards:
         return self._scorer.failures_total + self._failures_total
 
     async def judge(self, env_id: str, answers: Sequence[AnsweredProblem]) -> list[Judgement]:
-        """A judgement for each answer, in order; one that occurs twice is scored once.
+        """A judgement for each answer, in order; equal answers are scored once.
 
         Raises:
             NotFoundError: there is no such text task.
@@ -119,7 +119,7 @@ class Rewards:
                 return checked(await verifier.score(answer.problem, answer.completion))
             except (
                 Exception
-            ) as error:  # a verifier is foreign code: whatever it raises is a failure of its score
+            ) as error:  # a verifier is third-party code: any exception is a failure of its score
                 return failure_of(error)
 
         judgement = await attempted(ask, attempts=self._attempts)

@@ -1,4 +1,4 @@
-"""Scoring: verifiers behind a cache and a deadline. Whatever a verifier does, the answer is a score or a failure."""
+"""Scoring: verifiers behind a cache and a deadline. A verifier's result is always a score or a failure."""
 
 import asyncio
 import math
@@ -27,7 +27,7 @@ class _FailedError(TidegateError):
 
 
 async def attempted(ask: Callable[[], Awaitable[Judgement]], *, attempts: int) -> Judgement:
-    """The first score, or the last failure, of at most ``attempts`` tries; what cannot get better is tried once."""
+    """The first score, or the last failure, of at most ``attempts`` tries; a permanent failure is not retried."""
 
     async def once() -> Judgement:
         judgement = await ask()
@@ -99,7 +99,7 @@ class Scorer:
         missing = [index for index, judgement in enumerate(judgements) if judgement is None]
         self.cache_hits_total += len(answers) - len(missing)
         asked = (self._judged(task, answers[index]) for index in missing)
-        # Without threads one follows the other anyway, and tasks of the loop would only cost.
+        # Without threads verifiers run in sequence anyway; asyncio tasks would only add cost.
         fresh = await asyncio.gather(*asked) if self._threads else [await judged for judged in asked]
         for index, judgement in zip(missing, fresh, strict=True):
             judgements[index] = judgement
@@ -123,7 +123,7 @@ class Scorer:
         started_at_s = self._clock.monotonic_s()
         try:
             score = task.score(answer.problem, answer.completion)
-        except Exception as error:  # a verifier is foreign code: whatever it raises is a failure of its score
+        except Exception as error:  # a verifier is third-party code: any exception is a failure of its score
             return failure_of(error)
         took_s = self._clock.monotonic_s() - started_at_s
         if took_s > self._deadline_s:

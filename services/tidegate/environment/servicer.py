@@ -49,7 +49,7 @@ class EnvironmentServicer(EnvironmentServiceServicer):
         return response
 
     async def Reset(self, request: pb.ResetRequest, context: ServicerContext[Any, Any]) -> pb.ResetResponse:
-        """Open a session, and replay what was done before."""
+        """Open a session, and replay the actions of the request."""
         if len(request.actions) > REPLAY_MAX:
             raise RecordError(f"{len(request.actions)} actions to replay", fix=f"send at most {REPLAY_MAX}")
         problem = None
@@ -82,10 +82,10 @@ class EnvironmentServicer(EnvironmentServiceServicer):
         return response
 
     async def Close(self, request: pb.CloseRequest, context: ServicerContext[Any, Any]) -> pb.CloseResponse:
-        """End a session; ending it twice is fine."""
+        """End a session; idempotent."""
         await self._sessions.close(request.session_id)
         return pb.CloseResponse()
 
     def registration(self) -> Registration:
-        """How the server adds it."""
+        """Add the service to a gRPC server."""
         return Registration(add_EnvironmentServiceServicer_to_server, self, "tidegate.v1.EnvironmentService")

@@ -1,4 +1,4 @@
-"""One episode behind texts: what a session holds, whatever kind of environment it is.
+"""One episode in text form: what a session holds, for every kind of environment.
 
 Two kinds: Gymnasium environments, whose observations and actions are JSON, and conversations, whose are plain text (a
 text task is one of a single turn). Gymnasium is imported when the first of its environments is opened, so that a worker
@@ -24,7 +24,7 @@ from tidegate.environment.tasks.registry import TASKS
 
 
 class SessionVerdict(msgspec.Struct, frozen=True):
-    """How a text episode ended: its problem with the whole exchange as the completion, and what its task gives it."""
+    """How a text episode ended: its problem with the whole exchange as the completion, and its task's score."""
 
     answer: AnsweredProblem
     score: Score
@@ -33,7 +33,7 @@ class SessionVerdict(msgspec.Struct, frozen=True):
 class StepOutcome(msgspec.Struct, frozen=True):
     """What one step returned.
 
-    ``verdict``: with the last step of a text episode. ``delay_s``: how long its tools are to have taken.
+    ``verdict``: with the last step of a text episode. ``delay_s``: simulated latency of its tools.
     """
 
     observation: str
@@ -168,7 +168,7 @@ class GymnasiumEnv:
 
     @property
     def deterministic(self) -> bool:
-        """As Gymnasium asks of every environment."""
+        """Whether the same actions give the same episode: Gymnasium requires it of every environment."""
         return True
 
     def reset(self, *, seed: int, problem: Problem | None) -> str:
@@ -206,7 +206,7 @@ class TextEnv:
 
     @property
     def deterministic(self) -> bool:
-        """As the conversation says."""
+        """Whether the same actions give the same episode: defined by the conversation."""
         return self._dialogue is None or self._dialogue.deterministic
 
     def reset(self, *, seed: int, problem: Problem | None) -> str:
@@ -240,7 +240,7 @@ class TextEnv:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def make_session_env(env_id: str, *, allowed_modules: Sequence[str], tools: Tools = NO_TOOLS) -> SessionEnv:

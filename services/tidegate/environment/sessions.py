@@ -1,8 +1,8 @@
 """Sessions: a bounded table of episodes that callers step.
 
 A slot is freed when the episode ends, by Close, by a failure of the environment, or by the sweep once no caller used it
-for ``idle_s``. Environments run in a few threads of their own, so one that blocks delays no heartbeat. A session that
-is lost with its worker is opened again elsewhere, by replaying its actions.
+for ``idle_s``. Environments run in a few separate threads, so one that blocks delays no heartbeat. A caller reopens a
+session lost with its worker on another worker, by replaying its actions.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class _Session:
 class SessionLimits(msgspec.Struct, frozen=True):
     """``max_sessions`` open at once, ``idle_s`` without a call ends one, ``deadline_s`` for one reset or step.
 
-    ``num_threads``: episodes that may compute at the same time; the others wait, each inside its own deadline.
+    ``num_threads``: episodes that may compute at the same time; the others wait, and their deadlines run meanwhile.
     """
 
     max_sessions: int
@@ -172,7 +172,7 @@ class SessionTable:
                 raise
             except (
                 Exception
-            ) as error:  # an environment is foreign code: whatever it raises ends its session only
+            ) as error:  # an environment is third-party code: any exception ends its session only
                 await self.close(session_id)
                 raise TidegateError(
                     f"Environment {session.env_id!r} failed in a step; its session is closed", why=repr(error)
@@ -206,7 +206,7 @@ class SessionTable:
         try:
             await self._blocking("Closing an environment", session.env.close)
         except TidegateError:
-            return  # its thread is stuck; the slot is free all the same
+            return  # its thread is stuck, but the slot is free
 
     async def sweep(self) -> int:
         """End the sessions without a call for ``idle_s``; returns how many."""
@@ -222,7 +222,7 @@ class SessionTable:
         return len(idle)
 
     async def close_all(self) -> None:
-        """End everything, when the service stops."""
+        """End all sessions, when the service stops."""
         for session_id in list(self._sessions):
             await self.close(session_id)
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -250,7 +250,7 @@ class SessionTable:
 
 
 def _check_goes_on(outcome: StepOutcome, *, env_id: str, action_index: int) -> None:
-    """Raises ``ConflictError`` when a replayed action ended the episode: there would be nothing to go on with."""
+    """Raises ``ConflictError`` when a replayed action ended the episode, so that no step could follow."""
     if outcome.terminated or outcome.truncated:
         raise ConflictError(
             f"Action {action_index} of the replay ended the episode of {env_id!r}",

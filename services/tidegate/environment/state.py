@@ -13,7 +13,7 @@ from tidegate.environment.tasks.port import Problem, Score
 STAGE_SCORE = "reward.score"
 # The name of a task's own score among the parts of a reward.
 TASK = "task"
-# Stands behind a completion that was cut off at its length: no verifier takes it for one that ended.
+# Appended to a completion that was cut off at its length, so that verifiers distinguish it from one that ended.
 CUT_OFF = "\N{HORIZONTAL ELLIPSIS}"
 FINISHED_BY_LENGTH = "length"
 # A verifier's log is kept with the record; this bounds what it may add to a message.
@@ -21,7 +21,7 @@ LOG_CHARS_MAX = 2000
 
 
 class AnsweredProblem(msgspec.Struct, frozen=True):
-    """A completion beside the problem it answers."""
+    """A completion and the problem it answers."""
 
     problem: Problem
     completion: str
@@ -51,7 +51,7 @@ class ScoreCache:
     """
 
     def __init__(self, *, num_max: int) -> None:
-        """An empty cache; 0 keeps nothing."""
+        """Start with an empty cache; with ``num_max`` 0 it keeps nothing."""
         self._num_max = num_max
         self._scores: OrderedDict[tuple[str, AnsweredProblem], Score] = OrderedDict()
 
@@ -160,5 +160,5 @@ def scored(records: Sequence[Trajectory], scores: Sequence[Score], *, stage: Sta
 
 
 def with_trace(record: Trajectory, trace_parent: str) -> Trajectory:
-    """The record as the parent of what happens to it next."""
+    """The record with another parent for its next spans."""
     return msgspec.structs.replace(record, trace_parent=trace_parent)

@@ -31,7 +31,7 @@ _STOP_TIMEOUT_S = 5.0
 # Past its deadline a run has this long to be killed and reported; then its connection is closed.
 _GRACE_S = 5.0
 
-# No installed packages, no folder of the user's, no module beside the program, no bytecode written.
+# No installed packages, no user folder, no modules from the program's folder, no bytecode written.
 _FLAGS = ("-S", "-s", "-P", "-B", "-X", "utf8")
 _ENTRY = """
 import sys
@@ -127,7 +127,7 @@ class LinuxSandbox:
         self._closed = False
 
     def start(self) -> None:
-        """Start the zygote and let a test program try to break out; the first run does so at the latest.
+        """Start the zygote and let a test program try to break out; without this call, the first run does so.
 
         Raises:
             IsolationUnavailableError: this machine cannot isolate programs.

@@ -1,4 +1,4 @@
-"""The sandbox port: a Python program in; its output and how it ended out.
+"""The sandbox port: runs a Python program; returns its output and exit status.
 
 Calls block and belong in a thread, as verifiers and turns of a conversation do. A run is over when its call returns:
 no process of it is alive, and nothing that it wrote is kept.

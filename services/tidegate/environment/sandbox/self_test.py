@@ -7,7 +7,7 @@ from pathlib import Path
 from tidegate.environment.sandbox.port import SandboxLimits, SandboxResult
 from tidegate.environment.sandbox.unavailable import isolation_unavailable
 
-# The probe's own: enough for a few children, whose memory counts together.
+# For the probe: enough for a few children, whose memory counts together.
 _MEMORY_BYTES = 256 << 20
 _GROWN_BYTES = 128 << 20
 _PROCESSES = 4
@@ -113,4 +113,4 @@ def break_out(run: Callable[[str, SandboxLimits], SandboxResult]) -> None:
     ):
         result = run(code, limits)
         if result.limit != expected:
-            raise isolation_unavailable(f"a program went on past its limit of {expected}")
+            raise isolation_unavailable(f"a program exceeded its limit of {expected}")

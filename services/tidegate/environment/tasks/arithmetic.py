@@ -1,6 +1,6 @@
 """Two-digit addition, character by character: ``47+38=`` is answered ``085``.
 
-Answers have three digits always, so that a completion's length gives nothing away. A fifth of the problems, chosen by
+Answers have three digits always, so that the length is no hint. A fifth of the problems, chosen by
 digest and so the same in every process and run, is held out: no task and no demonstration ever uses it.
 """
 
@@ -31,7 +31,7 @@ class Arithmetic:
     def score(self, problem: Problem, completion: str) -> Score:
         """1 for exactly the answer, else 0.
 
-        The component ``digits`` is the share of digits in their place: for people and plots, it is not rewarded.
+        The component ``digits`` is the share of digits in their place: for logs and plots; it is not rewarded.
         """
         solved = completion == problem.answer
         in_place = sum(given == right for given, right in zip(completion, problem.answer, strict=False))

@@ -1,4 +1,4 @@
-"""Arithmetic as people write it, read by a parser of our own: whole numbers, + - * / and brackets, exact fractions.
+"""A parser of arithmetic in usual notation: whole numbers, + - * / and brackets, exact fractions.
 
 Grammar: sum = product (("+" | "-") product)*; product = factor (("*" | "/") factor)*; factor = number | "(" sum ")".
 """

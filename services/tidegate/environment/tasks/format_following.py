@@ -1,8 +1,8 @@
 """Instructions for the form of an answer that a program can verify: word counts, bullets, JSON keys, upper case...
 
 A problem is a topic and one to three rules that can be kept together: a shape (how many words, lines, sentences) and
-what the letters and words must be. Its ``answer`` holds the rules as JSON. What is written about the topic does not
-matter: a judge can score that.
+what the letters and words must be. Its ``answer`` holds the rules as JSON. The content does not matter: a judge can
+score that.
 """
 
 import random
@@ -18,7 +18,7 @@ from tidegate.environment.tasks.splits import repeated, split_of
 
 NUM_DRAWN = 8_000
 DRAW_SEED = 1105
-# What the share of rules kept is worth as long as not all are.
+# Reward of the share of kept rules while one is broken.
 PARTIAL_WEIGHT = 0.5
 
 TOPICS = (
@@ -126,7 +126,7 @@ def _rules(rng: random.Random) -> list[FormatRule]:
     shape = _shape(rng)
     word, edge = rng.sample(WORDS, 2)
     others = [FormatRule("mention", count=rng.randint(1, 2), words=(word,))]
-    # A JSON object has keys in lower case, commas between them, and its own first word; numbers begin numbered lists.
+    # A JSON object has lower-case keys, commas and a fixed first word; numbers begin numbered lists.
     if shape.kind != "json_keys":
         others += [FormatRule(rng.choice(LETTERS)), FormatRule("no_commas")]
         others.append(FormatRule("last_word", words=(edge,)))

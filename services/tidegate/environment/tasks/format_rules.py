@@ -1,6 +1,6 @@
-"""Rules for the form of a text that a program can verify, each with its sentence for people and its check.
+"""Rules for the form of a text that a program can verify, each with its sentence in the prompt and its check.
 
-Checks are total, and a text without a word fulfils none of them: silence would otherwise obey "use no commas".
+Checks are total, and a text without a word fulfils none of them: an empty text would otherwise obey "use no commas".
 """
 
 import re

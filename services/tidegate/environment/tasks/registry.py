@@ -1,4 +1,4 @@
-"""All text tasks by name: the one place that a new task of a single turn is added to; conversations have their own."""
+"""All text tasks by name. Add a new task of a single turn here; conversations have another registry."""
 
 from tidegate.core.errors import NotFoundError
 from tidegate.environment.conversations.registry import CONVERSATIONS

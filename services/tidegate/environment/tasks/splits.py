@@ -1,6 +1,6 @@
-"""What tasks share: which problems are held out, and demonstrations from what is not.
+"""Held-out problems, and demonstrations from the others; shared by all tasks.
 
-A fifth is held out, chosen by digest, and so the same in every process, run and order.
+A fifth is held out, chosen by digest: the same in every process, run and order.
 """
 
 import hashlib

@@ -14,7 +14,7 @@ from tidegate.environment.tasks.splits import right_answers, split_of
 
 OPERAND_MAX = 50
 EXAMPLES = ((14, 5), (8, 27))
-# What an equation with a wrong sum is worth: enough to keep the form, too little to be content with.
+# Reward of an equation with a wrong sum: it rewards the form, far below that of a right sum.
 SHAPE_REWARD = 0.1
 _EQUATION = re.compile(r"[0-9]{1,4} \+ [0-9]{1,4} = [0-9]{1,4}")
 

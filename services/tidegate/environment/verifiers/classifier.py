@@ -21,7 +21,7 @@ from tidegate.environment.verifiers.texts import filled
 
 CHILD = "tidegate.environment.verifiers.classifier_child"
 ANSWER_BYTES_MAX = 1 << 20
-# What the child is given of this process's environment: no key and no password is among it.
+# Environment variables that the child receives: no keys or passwords.
 _PASSED_ON = ("PATH", "HOME", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
@@ -85,7 +85,7 @@ class Classifier:
                 "OMP_NUM_THREADS": str(settings.num_threads),
                 "TOKENIZERS_PARALLELISM": "false",
             },
-            start_new_session=True,  # a Ctrl-C is the worker's to act on
+            start_new_session=True,  # the worker handles Ctrl-C
         )
         try:
             hello = await _line(self._child, deadline_s=settings.start_deadline_s)

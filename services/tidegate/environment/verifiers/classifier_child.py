@@ -16,12 +16,12 @@ import msgspec
 def main() -> int:
     """Serve the folder named on the command line."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)  # output of libraries is no answer
     try:
         classify, labels = load(sys.argv[1])
     except (
         Exception
-    ) as error:  # whatever a foreign folder or library raises is reported to the worker, which raises it
+    ) as error:  # any error of the folder or a library is reported to the worker, which raises it
         tell(answers, {"failed": repr(error)})
         return 1
     tell(answers, {"ready": True, "labels": labels})
@@ -30,7 +30,7 @@ def main() -> int:
             text = msgspec.json.decode(line, type=dict[str, str])["text"]
             scores: list[dict[str, Any]] = classify(text)
             tell(answers, {"logits": {str(item["label"]): float(item["score"]) for item in scores}})
-        except Exception as error:  # one text that cannot be scored is no reason to load the model again
+        except Exception as error:  # a text that cannot be scored must not restart the child
             tell(answers, {"error": repr(error)})
     return 0
 
@@ -45,7 +45,7 @@ def load(folder: str) -> tuple[Any, list[str]]:
         folder, local_files_only=True, trust_remote_code=False
     )
     pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
-    # Past what the model can read the text is cut; tokenizers without a limit of their own have the model's.
+    # The text is cut at the model's limit; tokenizers without a limit use the model's.
     length_max = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 1 << 20))
 
     def classify(text: str) -> Any:

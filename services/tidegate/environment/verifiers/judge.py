@@ -43,7 +43,7 @@ class JudgeVerifier:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Open the client; the first request shows whether the judge is there."""
+        """Open the client; only the first request shows whether the judge is reachable."""
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._settings.deadline_s), headers=self._headers
         )
@@ -109,15 +109,15 @@ class JudgeVerifier:
 def _check_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
     if status == 200:
         return
-    said = body[:LOG_CHARS_MAX].decode(errors="replace")
+    reply = body[:LOG_CHARS_MAX].decode(errors="replace")
     if status == 429:
         raise VerifierBusyError(
-            f"The judge is busy: {said}", retry_after_s=_seconds(headers.get("Retry-After", ""))
+            f"The judge is busy: {reply}", retry_after_s=_seconds(headers.get("Retry-After", ""))
         )
     if status == 408 or status >= 500:
-        raise UnavailableError(f"The judge failed with status {status}", why=said)
+        raise UnavailableError(f"The judge failed with status {status}", why=reply)
     raise TidegateError(
-        f"The judge refuses with status {status}", why=said, fix="check its base_url, model and api_key_env"
+        f"The judge refuses with status {status}", why=reply, fix="check its base_url, model and api_key_env"
     )
 
 
@@ -127,7 +127,7 @@ def _seconds(text: str) -> float:
 
 
 def graded(text: str, settings: JudgeSettings) -> float:
-    """The grade in a judge's answer, on its own scale.
+    """The grade in a judge's answer, on the judge's scale.
 
     Raises:
         RecordError: there is none, or it is outside of the scale.

@@ -1,4 +1,4 @@
-"""The port of verifiers beside a task's own: one completion a call; a verifier may be away."""
+"""The port of further verifiers, besides the tasks' scorers: one completion a call; a verifier may be unavailable."""
 
 from typing import Protocol
 
@@ -16,7 +16,7 @@ class VerifierBusyError(BackpressureError):
 
 
 class Verifier(Protocol):
-    """Scores completions, however long that takes; its own deadline ends each try."""
+    """Scores completions; the verifier's deadline ends each try."""
 
     async def start(self) -> None:
         """Be ready to score.
@@ -30,7 +30,7 @@ class Verifier(Protocol):
         """The verdict, between 0 and 1 where the verifier has a scale. The try frees its place when it ends.
 
         Raises:
-            TidegateError: there is none; ``retryable`` says whether asking again can help.
+            TidegateError: there is none; ``retryable``: whether a retry can help.
         """
         ...
 

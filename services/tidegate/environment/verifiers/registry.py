@@ -1,4 +1,4 @@
-"""Verifiers from their sections of the run file; what they need is imported when one is opened."""
+"""Verifiers from their sections of the run file; dependencies are imported when one is opened."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ def _judge(settings: JudgeSettings, *, environ: Mapping[str, str]) -> Verifier:
     api_key = environ.get(settings.api_key_env, "") if settings.api_key_env else ""
     if settings.api_key_env and not api_key:
         raise ConfigError(
-            f"The judge's key is not there: the environment variable {settings.api_key_env} is empty",
+            f"The judge's key is missing: the environment variable {settings.api_key_env} is empty",
             fix="set it for the environment service, or leave api_key_env out",
         )
     try:

@@ -1,4 +1,4 @@
-"""What verifiers read: templates filled in, and prompts of chat messages as people write them."""
+"""The input of verifiers: templates filled in, and prompts of chat messages as plain text."""
 
 import re
 
@@ -15,13 +15,13 @@ class _PromptMessage(msgspec.Struct, frozen=True):
 
 
 def filled(template: str, problem: Problem, completion: str) -> str:
-    """The template with problem and completion in their places, whatever braces they hold themselves."""
+    """The template with problem and completion inserted; braces in them stay as they are."""
     texts = {"prompt": readable(problem.prompt), "answer": problem.answer, "completion": completion}
     return _PLACE.sub(lambda place: texts[place[1]], template)
 
 
 def readable(prompt: str) -> str:
-    """A prompt of chat messages with a line for each, any other as it is."""
+    """A prompt of chat messages with a line for each; any other prompt unchanged."""
     try:
         messages = msgspec.json.decode(prompt, type=list[_PromptMessage])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

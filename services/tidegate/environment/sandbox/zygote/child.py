@@ -41,7 +41,7 @@ def become_program(
 
 
 def _mount_scratch(limits: dict[str, float]) -> None:
-    """A folder of the run's own, in memory, that vanishes with its mount namespace."""
+    """A private folder of the run, in memory, that vanishes with its mount namespace."""
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.set_hostname(b"sandbox")
     # One more inode, for the folder itself.
@@ -55,7 +55,7 @@ def _mount_scratch(limits: dict[str, float]) -> None:
 
 
 def _reap(program_pid: int, stdio: tuple[int, int, int], report: socket.socket) -> NoReturn:
-    """Wait for the program and end; with its first process the kernel kills all that is left of a pid namespace."""
+    """Wait for the program and exit; the kernel then kills every process left in the pid namespace."""
     for descriptor in stdio:
         os.close(descriptor)
     while True:
@@ -69,7 +69,7 @@ def _confine(
     limits: dict[str, float], stdio: tuple[int, int, int], report: socket.socket, landlock_abi: int
 ) -> None:
     """Confine this process; the filter of system calls comes last, as it forbids the other steps."""
-    # A process group of its own: killing that must not reach the monitor, which is outside of the pid namespace.
+    # A separate process group: killing it must not reach the monitor, which is outside of the pid namespace.
     os.setsid()
     for number, descriptor in enumerate(stdio):
         os.dup2(descriptor, number)

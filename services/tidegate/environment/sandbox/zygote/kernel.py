@@ -110,7 +110,7 @@ def pivot_into(path: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability for good, those that an exec could bring back included."""
+    """Drop every capability permanently, including those that an exec could restore."""
     for capability in range(64):
         try:
             prctl(PR_CAPBSET_DROP, capability, "prctl(CAPBSET_DROP)")

@@ -1,7 +1,7 @@
-"""The second wall on files: Landlock, where the kernel has it (landlock(7)).
+"""The second protection of files: Landlock, where the kernel has it (landlock(7)).
 
-The mount namespace holds nothing to write but scratch already; this enforces the same once more by other means, and
-forbids TCP, abstract unix sockets of others and signals to others where the kernel's version knows how.
+In the mount namespace only scratch is writable already; Landlock enforces the same by other means, and also forbids
+TCP, abstract unix sockets of others and signals to others where the kernel's version knows how.
 """
 
 import ctypes

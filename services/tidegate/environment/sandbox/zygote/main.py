@@ -38,7 +38,7 @@ def _shown() -> dict[str, str]:
 
 
 def _isolate() -> int:
-    """Enter a file tree of its own as user nobody; returns a descriptor of the machine's /proc, for the monitors.
+    """Enter a private file tree as user nobody; returns a descriptor of the machine's /proc, for the monitors.
 
     Raises:
         OSError: the kernel refused a step; the error names it.

@@ -1,6 +1,6 @@
 """The monitor of one run, outside of its namespaces: makes them, enforces the limits that need it, and answers.
 
-Each run has a monitor process of its own. It dies with the zygote, and the run dies with it.
+Each run has one monitor process. It dies with the zygote, and the run dies with it.
 """
 
 import os
@@ -20,7 +20,7 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 class _Output:
-    """What came out of one stream: all of it counted, the first part kept."""
+    """The output of one stream: all bytes counted, the first part kept."""
 
     def __init__(self, descriptor: int, *, kept_max: int) -> None:
         self.descriptor = descriptor
@@ -34,7 +34,7 @@ class _Output:
         return self.num_bytes > self._kept_max
 
     def read(self) -> bool:
-        """Take what is there; False once there is no more to come."""
+        """Read what is available; False at the end of the stream."""
         try:
             data = os.read(self.descriptor, _READ_BYTES)
         except BlockingIOError:
@@ -44,7 +44,7 @@ class _Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Take what is left of a stream whose writers are dead: what its pipe held, and no more than is kept."""
+        """Read the rest of a stream whose writers are dead, at most as much as is kept."""
         while not self.over and self.read():
             pass
 
@@ -67,7 +67,7 @@ def map_user(proc_fd: int, *, uid: int, gid: int) -> None:
 
 
 def serve_run(connection: socket.socket, proc_fd: int, *, part_bytes_max: int, landlock_abi: int) -> bytes:
-    """Serve the run asked for on ``connection`` and end this process; returns in the program's, with its code."""
+    """Serve the run requested on ``connection`` and exit; returns only in the program's process, with its code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
@@ -129,7 +129,7 @@ class _SandboxRun:
         self._proc_fd = proc_fd
 
     def spent(self, limits: dict[str, float]) -> str | None:
-        """The limit that is reached by all processes together, if any."""
+        """The limit that all processes together have reached, if any."""
         self.cpu_s, resident_bytes = usage.of_tree(self._proc_fd, self.first_pid)
         if self.cpu_s >= limits["cpu_s"]:
             return "cpu"
@@ -180,7 +180,7 @@ def _limit_of(run: _SandboxRun, limits: dict[str, float], status: int) -> str | 
 
 
 def _end_report(report: socket.socket) -> str:
-    """What the child reported of its end; empty if it was killed."""
+    """The child's report of its end; empty if it was killed."""
     report.setblocking(False)
     try:
         return report.recv(4096).decode(errors="replace")

@@ -28,9 +28,9 @@ def _status(ended: SystemExit) -> int:
 
 
 def run(code: bytes) -> NoReturn:
-    """Run ``code`` and end this process as an interpreter ends, but for taking its modules apart.
+    """Run ``code`` and end this process as an interpreter ends, but without freeing its modules.
 
-    That took 7 of a small run's 11 ms: every object of the zygote would be touched, and so copied, to be freed.
+    Freeing took 7 of a small run's 11 ms: it touches, and so copies, every object of the zygote.
     """
     sys.excepthook = _print_error
     sys.argv = [FILE_NAME]
@@ -41,13 +41,11 @@ def run(code: bytes) -> NoReturn:
     try:
         text = code.decode()
         linecache.cache[FILE_NAME] = (len(text), None, text.splitlines(keepends=True), FILE_NAME)
-        # Model-written code: this process is the inside of the sandbox, behind every wall, and has no other purpose.
+        # Model-written code: this process is isolated by the sandbox and has no other purpose.
         exec(compile(text, FILE_NAME, "exec"), names)  # noqa: S102
     except SystemExit as ended:
         status = _status(ended)
-    except (
-        BaseException
-    ) as error:  # the program's own: it goes to the program's stderr, as an interpreter does
+    except BaseException as error:  # the program's error: printed to its stderr, as an interpreter does
         sys.excepthook(type(error), error, error.__traceback__)
         status = 1
     _wind_up()

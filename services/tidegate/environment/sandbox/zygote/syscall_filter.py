@@ -58,7 +58,7 @@ def _one_of(index: int, values: Sequence[int], otherwise: Instruction) -> list[I
 
 
 def _conditional() -> list[tuple[tuple[int, int], list[Instruction]]]:
-    """Calls that are allowed by their arguments: the numbers on both architectures, and what is asked."""
+    """Calls that are allowed by their arguments: the numbers on both architectures, and the check."""
     shared_anonymous = _MAP_SHARED | _MAP_ANONYMOUS
     return [
         # clone3's flags lie in memory, where a filter cannot read: without it the C library takes clone.

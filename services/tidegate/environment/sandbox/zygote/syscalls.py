@@ -1,6 +1,6 @@
 """The system calls that a program in the sandbox may make; every other one fails.
 
-An allow list: what a later kernel adds is refused without a change here. Numbers from Linux's
+An allow list: calls that a later kernel adds are refused without a change here. Numbers from Linux's
 arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h: x86_64 first, then aarch64, None where an
 architecture has no such call. Left out on purpose: sockets (but unnamed pairs), namespaces, mounts, tracing, keys, bpf,
 perf, io_uring, userfaultfd, shared memory by key, memfd, message queues, modules, clocks, ids, priorities, extended

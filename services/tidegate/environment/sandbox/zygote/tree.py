@@ -1,4 +1,4 @@
-"""The files that a program sees: an interpreter with its standard library, read-only, and nothing else of the machine.
+"""The files that a program sees: an interpreter with its standard library, read-only, and nothing else.
 
 Each is mounted at the path where it lies outside. Installed packages are hidden by an empty folder.
 """
@@ -10,7 +10,7 @@ from ctypes import CDLL
 
 from tidegate.environment.sandbox.zygote import kernel
 
-# Of the run's own tree, and where programs expect a place to write.
+# In the run's tree, where programs expect a writable folder.
 SCRATCH = "/tmp"
 _DEVICES = ("/dev/null", "/dev/urandom")
 _HIDDEN = ("site-packages", "dist-packages", "test", "ensurepip", "idlelib")
@@ -39,7 +39,7 @@ def _load_extensions(library: str) -> None:
 def sources() -> dict[str, str]:
     """What is shown: the path inside, and the real path outside.
 
-    Runs in a forked process: loading every extension would make the zygote larger for good.
+    Runs in a forked process: loading every extension here would make the zygote permanently larger.
     """
     library = standard_library()
     _load_extensions(library)
@@ -53,7 +53,7 @@ def sources() -> dict[str, str]:
 
 
 def enter(shown: dict[str, str]) -> None:
-    """Make the tree and enter it. The mount namespace is this process's own.
+    """Make the tree and enter it. The process must have left the machine's mount namespace.
 
     Raises:
         OSError: the kernel refused a step; the error names it.
