@@ -27,11 +27,12 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``gateway``: external agents run the episodes through the OpenAI API, on an engine that writes tokens; unset: the
     actor runs them itself.
     ``keep_progress_s``: seconds between two checkpoints of partial rollouts to PROGRESS: about the seconds of tokens
-    that a killed actor costs. Large rollouts are checkpointed less often.
+    lost when an actor is killed. Large rollouts are checkpointed less often.
     ``max_unacked_publishes``: concurrent unacknowledged publishes. One more batch of ``slots`` may finish meanwhile;
     after that generation waits (backpressure).
-    ``ack_wait_s``: seconds without a heartbeat after which another actor gets the task: the cost of a killed actor in a
-    synchronous run. Heartbeats are three times as frequent; too short a time duplicates work on an overloaded machine.
+    ``ack_wait_s``: seconds without a heartbeat after which another actor gets the task: a synchronous run waits this
+    long for a killed actor's task. Heartbeats are three times as frequent; too short a time duplicates work on an
+    overloaded machine.
     ``retry_delay_s``: seconds before a task that this actor could not run is offered again.
     ``threads``: threads of one torch operation; more than the free cores slows everything down.
     ``evaluation_batch``: held-out problems generated at once. ``evaluation_problems_max``: problems used of the

@@ -21,7 +21,7 @@ from tidegate.runtime.drop_reports import report_dropped
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 
-# The counters of each way in which a task ends without a trajectory: all, and by curriculum bin.
+# Counters by the way a task ends without a trajectory: all tasks, and by curriculum bin.
 ENDED: dict[EndedBy, tuple[Counter, Family[Counter]]] = {
     "cut": (statistics.CUT, statistics.CUT_IN_BIN),
     "settled": (statistics.EARLY_STOPPED, statistics.EARLY_STOPPED_IN_BIN),
@@ -40,8 +40,8 @@ class DropReporter:
     async def report(self, task: Task, dropped_task: DroppedTask) -> bool:
         """Drop all samples of a task, retrying while the store is away; False if the actor drained first.
 
-        All of them in one transaction, whatever became of an earlier attempt: the ledger keeps what it already knows,
-        so a group is never dropped in part.
+        All samples go in one transaction. The ledger keeps the samples that an earlier attempt recorded, so a group is
+        never dropped in part.
         """
         context = self._context
         dropped = [

@@ -1,6 +1,6 @@
-"""Evaluations: one version answers the held-out problems, the environment judges, the share solved is an event.
+"""Evaluations: one version answers the held-out problems, a verifier scores them, the share solved is an event.
 
-Control work: an evaluation never becomes a trajectory, and while it runs the engine makes none.
+Control work: an evaluation never becomes a trajectory.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ EVENT_KIND = "evaluation"
 
 
 class Evaluator:
-    """Reads the problems, has the answers judged, tells the result."""
+    """Reads the problems, has the answers scored, and publishes the result."""
 
     def __init__(self, context: ServiceContext, *, num_problems_max: int) -> None:
         """``num_problems_max`` bounds how long an evaluation keeps the engine."""
@@ -40,7 +40,7 @@ class Evaluator:
         return self._problems
 
     async def judge(self, problems: list[HeldOutProblem], completed: Completed, *, sampler: Sampler) -> None:
-        """Score the completions, unless they are, and tell operators the share solved.
+        """Score the completions unless they have rewards, and publish the share solved.
 
         Raises:
             UnavailableError: no environment worker answers.

@@ -1,1 +1,1 @@
-"""Engines: what turns tasks into rollouts. One port, one file an engine, one literal table."""
+"""Engines turn tasks into rollouts: one port, one file per engine, one literal table."""

@@ -1,7 +1,7 @@
 """The port of all engines: tasks in, rollouts out, under a policy that may change between two steps or tokens.
 
 An engine is synchronous and computes; it knows nothing of streams. The actor's loops call ``generate`` in one worker
-thread and steer it through ``EngineControl``. The engine reads its attributes between steps: an attribute read is
+thread and control it through ``EngineControl``. The engine reads its attributes between steps: an attribute read is
 atomic, so neither side waits for the other.
 """
 
@@ -16,10 +16,10 @@ from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Ta
 
 
 class Sample(msgspec.Struct, frozen=True, eq=False):
-    """One finished rollout as its engine made it; ``actor.state`` makes the record of it.
+    """One finished rollout of an engine; ``actor.state`` builds its record.
 
     ``num_steps`` is what throughput counts: environment steps or generated tokens. ``reward``, ``components``, ``log``
-    and ``tool_calls``: of an episode that was held with an environment; without a reward it is still to be scored.
+    and ``tool_calls``: set when an environment played the episode; a sample without a reward is scored later.
     """
 
     tensors: dict[str, Array]
@@ -44,9 +44,9 @@ class Rollouts(msgspec.Struct, frozen=True, eq=False):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """What a policy answered to the prompts of an evaluation, in their order; one version made all of them.
+    """The answers to the prompts of an evaluation, in order; one version generated all of them.
 
-    ``rewards``: of episodes that were held with an environment; None where the completions are still to be scored.
+    ``rewards``: of episodes played with an environment; None where a verifier scores the completions later.
     """
 
     version: PolicyVersion
@@ -56,7 +56,7 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class RunningBatch(msgspec.Struct, frozen=True):
-    """What an engine works on now: these tasks, since when (seconds since the epoch), under which version first."""
+    """The batch that an engine runs: its tasks, its start (seconds since the epoch), and its first version."""
 
     task_ids: frozenset[TaskId]
     oldest: PolicyVersion
@@ -71,8 +71,8 @@ class EngineControl:
     finishing; the engine ends them at its next boundary and returns no rollouts of them.
     ``serving``, ``num_swaps`` and ``swap_s``: the policy in use, how often it was swapped, and the seconds that
     generation paused for it. ``running`` and ``position``: the running batch, and how many steps or tokens of it are
-    generated. ``figures``: what only this engine measures, as the actor's board names it; bounded by its code.
-    ``away``: the engine's server starts or is lost; a task that is taken now would only grow old.
+    generated. ``figures``: statistics of this engine only, by their names on the actor's board; bounded by its code.
+    ``away``: the engine's server starts or is lost; a task that the actor took now would only age.
     """
 
     __slots__ = (

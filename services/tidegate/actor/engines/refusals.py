@@ -24,7 +24,7 @@ def check_finite(snapshot: PolicySnapshot) -> None:
 
 
 def check_sampler(sampler: Sampler, *, name: str) -> None:
-    """Whether tokens can be drawn so that a learner can recompute their logprobs; ``name`` says who asks.
+    """Whether a learner can recompute the logprobs of these draws; ``name``: the task or call, for errors.
 
     Raises:
         RecordError: no tokens, no temperature, or truncated sampling.

@@ -55,7 +55,7 @@ class EngineEntry(msgspec.Struct, frozen=True):
 
     @property
     def many_turns(self) -> bool:
-        """Whether its rollouts may be episodes of several turns: what writes tokens may read replies between them."""
+        """Whether its rollouts may be episodes of several turns: a token engine can read replies between turns."""
         return self.port == "tokens"
 
 

@@ -18,7 +18,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on an in-memory file system.
     ``probe``: ``local`` compares the server's logprobs with this actor's own model after each update, at the cost of
     one copy of the model in memory and one short pass for each version; ``off`` trusts the server. Servers have loaded
-    wrong weights without an error (docs/engines.md), so leave it on if there is enough memory.
+    wrong weights without an error (docs/engines.md), so keep ``local`` if there is enough memory.
     ``probe_tolerance``: mean difference of logprobs that the probe accepts; 0: the measured value for the dtype. Too
     small refuses good updates, too large accepts small errors.
     ``ready_deadline_s``: from a server's start, or its loss, to its first answer; then the engine fails.

@@ -32,13 +32,13 @@ from tidegate.runtime.threads import WorkerThread
 
 # Period of polling EngineControl, which has no wakeup: the longest delay of a new version, far below a load's time.
 POLL_S = 0.01
-# Between two questions whether the server is the one that was updated; a server takes longer than that to start.
+# Period of checks that the server still serves the version that this engine loaded; a restart takes longer.
 PING_PERIOD_S = 1.0
 # Period of polling a server's counter while its last tokens arrive, and a server that is starting.
 DRAIN_POLL_S = 0.002
 READY_POLL_S = 0.25
 
-# There from the start, as an increase from nothing is none to who watches them.
+# Reported from the start: Prometheus sees no increase in a series that begins above 0.
 COUNTERS = (
     server_stats.UPDATES,
     server_stats.UPDATES_REFUSED,
@@ -49,13 +49,13 @@ COUNTERS = (
 
 
 class UpdateRefusedError(TidegateError):
-    """A server does not compute what the policy does."""
+    """The server's logprobs are not the policy's."""
 
     status = "FAILED_PRECONDITION"
 
 
 class Served(msgspec.Struct, frozen=True, eq=False):
-    """A version as the server has it: its folder, and what the probe must give (None without a probe)."""
+    """A version that the server loads: its folder, and the logprobs that the probe expects (None without a probe)."""
 
     snapshot: PolicySnapshot
     folder: Path
@@ -80,7 +80,7 @@ class ServerEngine:
         clock: Clock,
         process: ServerProcess | None = None,
     ) -> None:
-        """Nothing is started. ``tolerance``: of the probe. ``process``: of a server that this engine starts itself."""
+        """``tolerance``: of the probe. ``process``: of a server that ``run`` starts."""
         self._dialect = dialect
         self._config = config
         self._weights = weights
@@ -95,7 +95,7 @@ class ServerEngine:
         self._streams = ServerStreams(labels_pieces=dialect.labels_pieces)
         self._thread = WorkerThread("server-weights")
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("engine")
-        # Open while the server has a version that was found good.
+        # Set while the server has a version that passed the probe.
         self._gate = asyncio.Event()
         self._served: Served | None = None
         self._lost: UnavailableError | None = None
@@ -135,7 +135,7 @@ class ServerEngine:
         """Whether the sampler's logprobs can be corrected for, and the task fits the context.
 
         Raises:
-            RecordError: it cannot; the message says which field and why.
+            RecordError: it cannot; the message names the field and the reason.
         """
         sampler = task.sampler
         if sampler.top_p != 1.0 or sampler.top_k != 0:
@@ -163,8 +163,9 @@ class ServerEngine:
 
         Raises:
             RecordError: context and continuation do not fit the model.
-            UnavailableError: the engine stops, or lost its server; what is written stays.
-            CorruptionError: the server's account of versions is not what was recorded; the engine ends as well.
+            UnavailableError: the engine stops, or lost its server; the tokens so far stay in ``written``.
+            CorruptionError: the versions that the server reports differ from the recorded ones; the engine ends as
+            well.
         """
         start = len(written.tokens)
         if len(request.context) + request.sampler.max_new_tokens > self._context_length:
@@ -195,7 +196,7 @@ class ServerEngine:
                     return finish
 
     async def _admitted(self) -> None:
-        """Wait for a version that was found good; the engine's own loop brings it, or ends."""
+        """Wait for a version that passed the probe; ``run`` loads it, or ends."""
         await self._gate.wait()
         if self._ended is not None:
             raise UnavailableError("The engine has ended", why=str(self._ended)) from self._ended
@@ -203,7 +204,7 @@ class ServerEngine:
     def _server_request(self, request: TokenRequest, so_far: list[int]) -> ServerRequest:
         left = request.sampler.max_new_tokens - len(so_far)
         return ServerRequest(
-            # A request that was cut may still be ending on the server.
+            # The server may still be ending a request that was cut.
             request_id=f"{request.request_id}-{next(self._request_numbers)}",
             context=(*request.context, *so_far),
             sampler=msgspec.structs.replace(request.sampler, max_new_tokens=left),
@@ -211,13 +212,13 @@ class ServerEngine:
             cache_key=str(self._epoch),
         )
 
-    # -- the engine's own loop ---------------------------------------------------------------------------------------
+    # -- the engine's loop -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Keep the server on the newest policy until ``EngineControl.stop``.
 
         Raises:
-            TidegateError: no server within the deadline, too many failed updates in a row, or versions in doubt.
+            TidegateError: no server within the deadline, too many failed updates in a row, or uncertain versions.
         """
         try:
             await self._connect()
@@ -235,7 +236,7 @@ class ServerEngine:
             raise
         finally:
             self._end(
-                UnavailableError("The engine stops", fix="resume on another actor from what is written")
+                UnavailableError("The engine stops", fix="resume on another actor from the tokens so far")
             )
 
     def _end(self, error: TidegateError) -> None:
@@ -308,7 +309,7 @@ class ServerEngine:
         return Served(snapshot, self._weights.write(snapshot), expected)
 
     async def _replace(self, wanted: Served, *, before: Served | None) -> None:
-        """Pause, let arrive, load, resume. The server resumes as well when this fails, by ``_roll_back``."""
+        """Pause, drain, load, resume. The server resumes as well when this fails, by ``_roll_back``."""
         await self._dialect.pause()
         await self._drain_streams()
         version = wanted.snapshot.version
@@ -333,7 +334,7 @@ class ServerEngine:
         await self._streams.until_ended()
 
     async def _all_arrived(self) -> bool:
-        """Whether as many tokens arrived as the server made, by its own count, seen twice."""
+        """Whether all tokens arrived that the server counts as generated, in two consecutive polls."""
         deadline_s = self._clock.monotonic_s() + self._config.drain_deadline_s
         num_agreed = 0
         while len(self._streams):
@@ -358,9 +359,9 @@ class ServerEngine:
         if not error <= self._tolerance:
             raise UpdateRefusedError(
                 f"The server's logprobs under {served.snapshot.version} are off by {error:.3g} on average",
-                why=f"more than {self._tolerance:g} is not rounding: it has other weights, another dtype or another"
+                why=f"more than {self._tolerance:g} is no rounding: it has other weights, another dtype or another"
                 " way to give logprobs",
-                fix="start it as docs/engines.md says, from the folder made for it, with its head untied",
+                fix="start it as docs/engines.md describes, from the folder written for it, with its head untied",
             )
 
     async def _roll_back(self, before: Served | None, *, refused: PolicySnapshot) -> None:
@@ -381,7 +382,7 @@ class ServerEngine:
             with contextlib.suppress(ServerRefusalError, UnavailableError):
                 await self._dialect.resume()
             raise UnavailableError(
-                "The inference server cannot be brought back to the version before", why=str(error)
+                "The inference server cannot be restored to the previous version", why=str(error)
             ) from error
         self._streams.release()
         self._gate.set()
@@ -400,10 +401,10 @@ class ServerEngine:
                 fix="read the server's log; actor.server.failures_max bounds consecutive failures",
             )
 
-    # -- a server that is gone ---------------------------------------------------------------------------------------
+    # -- lost servers ------------------------------------------------------------------------------------------------
 
     def _lose(self, error: UnavailableError) -> None:
-        """A request found the server gone: it gets no other until it was checked."""
+        """A request lost the server: send no other request until ``_reconnect`` has checked it."""
         self._lost = self._lost or error
         if self._ended is None:
             self._gate.clear()
@@ -431,7 +432,7 @@ class ServerEngine:
                 return
 
     async def _reconnect(self, error: UnavailableError) -> None:
-        """A server that was gone may have been restarted with other weights: its state is unknown."""
+        """A server that was lost may have restarted with other weights: reload them."""
         self._log.warning("server_lost", error=str(error))
         self._add(server_stats.LOSSES)
         self._gate.clear()

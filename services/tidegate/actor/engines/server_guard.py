@@ -1,13 +1,13 @@
 """The process between an actor and its inference server: ends the server with all of its processes when either ends.
 
-A server is several processes, and some of them outlive the first one: killed outright it leaves an engine behind, with
-all of its memory. All of them are asked before they are killed: what they share (vLLM: 400 MB in ``/dev/shm``) is given
-back by those that end by themselves, and by nobody after a kill.
+A server is several processes, and some outlive the first one: SIGKILL to the first leaves an engine process with all of
+its memory. The guard sends SIGTERM to all of them before SIGKILL, because shared memory (vLLM: 400 MB in ``/dev/shm``)
+is freed only by processes that end by themselves.
 
-As a program (``python -m tidegate.actor.engines.server_guard ACTOR_PID PROGRAM ARGUMENTS``) this one starts PROGRAM in
-a group of its own, which is gone before this exits, with PROGRAM's exit code if it ended by itself. Standard library
-only: it is there for as long as the server is. Linux ends it with its actor; elsewhere an actor that is killed outright
-leaves its server behind.
+The program (``python -m tidegate.actor.engines.server_guard ACTOR_PID PROGRAM ARGUMENTS``) starts PROGRAM in a new
+process group, ends the whole group before it exits, and returns PROGRAM's exit code if PROGRAM ended by itself. It
+imports the standard library only, because it runs as long as the server. Linux ends the guard with its actor; on other
+systems an actor that gets SIGKILL leaves its server running.
 """
 
 import os
@@ -19,13 +19,13 @@ from types import FrameType
 
 from tidegate.runtime.parent_death import guard
 
-# For all processes together, from being asked to being killed.
+# From SIGTERM to SIGKILL, for all processes together.
 GRACE_S = 5.0
 POLL_S = 0.02
 
 
 def main(arguments: list[str]) -> int:
-    """Run the server to its end, or to the actor's."""
+    """Run the server until it or the actor ends."""
     actor, command = int(arguments[0]), arguments[1:]
     signal.signal(signal.SIGTERM, _stop)
     if not guard(actor, signal.SIGTERM):
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     except SystemExit:
         return 1
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends as fast as it can
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the server ends as fast as it can
         _end_group(server)
 
 
@@ -46,19 +46,19 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _end_group(server: "subprocess.Popen[bytes]") -> None:
-    """Ask every process that is left of the server, then kill."""
+    """Send SIGTERM to every remaining process of the server, then SIGKILL."""
     until_s = time.monotonic() + GRACE_S
     is_left = _signal_group(server.pid, signal.SIGTERM)
     while is_left and time.monotonic() < until_s:
         time.sleep(POLL_S)
-        server.poll()  # who was waited for is of no group any more
+        server.poll()  # a process that was waited for has left the group
         is_left = _signal_group(server.pid, 0)
     if is_left:
         _signal_group(server.pid, signal.SIGKILL)
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Whether there was anybody to be signalled."""
+    """Send a signal; False if the group has no process left."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:

@@ -15,7 +15,7 @@ AnswerT = TypeVar("AnswerT")
 
 # One event of a stream; some servers repeat all tokens so far in each, at some 50 bytes a token.
 EVENT_BYTES_MAX = 64 << 20
-# Of a refusal's body, what an error contains.
+# Characters of a refusal's body that an error contains.
 DETAIL_CHARS_MAX = 400
 DONE = b"[DONE]"
 
@@ -37,27 +37,27 @@ class ServerHttp:
         self._session: aiohttp.ClientSession | None = None
 
     async def get_text(self, path: str) -> str:
-        """A page as it is.
+        """The text of a page.
 
         Raises:
-            UnavailableError: no answer. ServerRefusalError: not a good one.
+            UnavailableError: no answer. ServerRefusalError: an error status.
         """
         return (await self._call("GET", path, None, self._deadline_s)).decode(errors="replace")
 
     async def get(self, path: str, answer: type[AnswerT]) -> AnswerT:
-        """An answer in JSON; raises as ``get_text`` does."""
+        """Return a JSON answer, decoded. Raises as ``get_text`` does."""
         return decode(await self._call("GET", path, None, self._deadline_s), answer, what=path)
 
     async def post(
         self, path: str, body: Mapping[str, Any], answer: type[AnswerT], *, deadline_s: float | None = None
     ) -> AnswerT:
-        """Send JSON; an answer in JSON. Raises as ``get_text`` does."""
+        """Send JSON and return the answer, decoded. Raises as ``get_text`` does."""
         payload = await self._call("POST", path, body, deadline_s or self._deadline_s)
         return decode(payload, answer, what=path)
 
     @asynccontextmanager
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[AsyncIterator[bytes]]:
-        """Send JSON; the data of each event of the answer, without the end marker.
+        """Send JSON and yield the data of each event of the answer, without the end marker.
 
         Raises:
             UnavailableError: the connection broke, or nothing came for the stall deadline.
@@ -79,7 +79,7 @@ class ServerHttp:
             self._session = None
 
     def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:  # not before there is an event loop
+        if self._session is None:  # needs a running event loop
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._connections_max),
                 json_serialize=lambda body: msgspec.json.encode(body).decode(),
@@ -98,7 +98,7 @@ class ServerHttp:
             raise DeadlineError(
                 f"{self._name} did not answer {path} within {deadline_s:g} s",
                 why="it computes, loads, or hangs",
-                fix="raise the deadlines of actor.server if it only is slow",
+                fix="raise the deadlines of actor.server if it is only slow",
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._unavailable(path, error) from error
@@ -130,16 +130,16 @@ class ServerHttp:
 
 
 def decode(payload: bytes, answer: type[AnswerT], *, what: str) -> AnswerT:
-    """JSON as a type; ``what`` it answers, for errors.
+    """Decode JSON as a type; ``what``: the request, for errors.
 
     Raises:
-        ServerRefusalError: it is something else.
+        ServerRefusalError: the answer has another type.
     """
     try:
         return msgspec.json.decode(payload, type=answer)
     except msgspec.MsgspecError as error:
         raise ServerRefusalError(
-            f"The inference server answered {what} in a way that is not known",
+            f"The inference server sent an unknown answer to {what}",
             why=str(error),
             fix="use the version of the server that docs/engines.md names",
         ) from error

@@ -1,4 +1,4 @@
-"""What the engines of all servers are made from: the model's folder, its tokenizer, the probe, a place for weights."""
+"""The parts that all server engines share: the model's folder, its tokenizer, the probe, and a folder for weights."""
 
 from pathlib import Path
 
@@ -19,10 +19,10 @@ UPDATE_FOLDER = "server-weights"
 
 
 def open_weights(setting: EngineSetting) -> ServerWeights:
-    """The folders that versions are written to; the one to start the server from is there when this returns.
+    """Create the folders for versions; the folder to start the server from exists when this returns.
 
     Raises:
-        ConfigError: ``policy.path`` is no folder of a model that a server can be given.
+        ConfigError: ``policy.path`` is no model folder that a server can load.
     """
     policy = setting.policy
     root = Path(setting.server.update_dir or Path(setting.data_dir) / UPDATE_FOLDER)

@@ -1,7 +1,7 @@
-"""What the engine of servers asks of a server's dialect: tokens as they are made, and weights replaced in a pause.
+"""The port that the server engine requires of a dialect: streamed tokens, and weights replaced during a pause.
 
-A dialect is a thin translation to one product's HTTP interface. It decides nothing: the order of an update, honest
-versions, probing and rolling back are ``server_engine``'s, and the same for all products.
+A dialect is a thin translation to one product's HTTP interface. ``server_engine`` makes all decisions, the same for all
+products: the order of an update, correct versions, probes and rollbacks.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -20,7 +20,7 @@ PieceFinish = Literal["stop", "length", "abort"]
 
 
 class ServerRefusalError(TidegateError):
-    """The server is there and answered that it will not, or could not, do what was asked."""
+    """The server answered and refused or failed the request."""
 
     status = "FAILED_PRECONDITION"
 
@@ -35,9 +35,9 @@ class LabelSpan(msgspec.Struct, frozen=True, rename={"label": "version", "stop":
 
 
 class TokenPiece(msgspec.Struct, frozen=True):
-    """What arrived of a request at once: the next tokens, each with its logprob under its sampler.
+    """One event of a request: the next tokens, each with its logprob under its sampler.
 
-    ``spans``: the server's own account of all tokens of the request up to here, where it gives one.
+    ``spans``: the versions of all tokens of the request so far, where the server reports them.
     """
 
     tokens: Sequence[int]
@@ -47,10 +47,10 @@ class TokenPiece(msgspec.Struct, frozen=True):
 
 
 class ServerRequest(msgspec.Struct, frozen=True):
-    """A context to continue; ``cache_key``: prefixes are shared among requests with the same one, and no others.
+    """A context to continue; ``cache_key``: only requests with the same key share prefixes.
 
-    Servers draw from a generator of their own: one for each request costs vLLM speed, and its build for CPUs dies when
-    such a request is read again after a pause ("CPU Generator does not use offset", 0.32).
+    The server has one random generator: one per request costs vLLM speed, and its build for CPUs crashes when it reads
+    such a request again after a pause ("CPU Generator does not use offset", 0.32).
     """
 
     request_id: str
@@ -61,7 +61,7 @@ class ServerRequest(msgspec.Struct, frozen=True):
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
-    """Logprobs of a prompt's tokens from its second on, and a token sampled behind it with its logprob."""
+    """Logprobs of a prompt's tokens from its second on, and one sampled next token with its logprob."""
 
     prompt_logprobs: tuple[float, ...]
     token: int
@@ -71,7 +71,7 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
 class ServerDialect(Protocol):
     """One server. Every call is bounded by a deadline.
 
-    ``labels_pieces``: every piece carries ``spans``, so that no token can be taken for another version's.
+    ``labels_pieces``: every piece carries ``spans``, so that no token gets a wrong version.
 
     All calls raise UnavailableError when the server cannot be reached or does not answer in time, and
     ServerRefusalError when it refuses.
@@ -79,15 +79,15 @@ class ServerDialect(Protocol):
 
     @property
     def labels_pieces(self) -> bool:
-        """Whether it names the weights of each piece, and not of whole requests alone."""
+        """Whether the server reports the weights of each piece, and not only of whole requests."""
         ...
 
     async def check(self, *, context_length: int) -> None:
-        """Whether it is ready, and can do what the engine will ask of it.
+        """Check that the server is ready and supports what the engine needs.
 
         Raises:
             UnavailableError: it is not ready.
-            ConfigError: it is, and was started with settings that will not do.
+            ConfigError: it is ready, but was started with unsuitable settings.
         """
         ...
 
@@ -100,7 +100,7 @@ class ServerDialect(Protocol):
         ...
 
     async def load(self, folder: Path, *, label: str) -> None:
-        """Replace the weights, in place, by those of a folder (absolute), and call them ``label``."""
+        """Replace the weights in place by those of a folder (absolute path) and label them ``label``."""
         ...
 
     async def resume(self) -> None:
@@ -108,15 +108,15 @@ class ServerDialect(Protocol):
         ...
 
     async def label(self) -> str:
-        """What it calls the weights that it serves."""
+        """The label of the weights that it serves."""
         ...
 
     async def tokens_made(self) -> int | None:
-        """Tokens generated for streams since it was started, whether they arrived or not; None if it does not count."""
+        """Tokens generated for streams since the server started, arrived or not; None if it does not count them."""
         ...
 
     async def probe(self, tokens: Sequence[int], *, temperature: float) -> ProbeAnswer:
-        """Read a prompt, and sample one token behind it; nothing of it comes from a cache."""
+        """Compute a prompt's logprobs without a cache, and sample the next token."""
         ...
 
     async def close(self) -> None:
@@ -125,5 +125,5 @@ class ServerDialect(Protocol):
 
 
 def label_of(version: PolicyVersion) -> str:
-    """What a server calls the weights of a version."""
+    """The label of a version's weights on a server."""
     return str(version)

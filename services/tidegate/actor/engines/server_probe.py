@@ -1,7 +1,7 @@
-"""Whether a server computes what this actor's own model computes: logprobs of a fixed prompt, after each update.
+"""Compares a server's logprobs of a fixed prompt with those of this actor's model, after each update.
 
-It catches a server that loaded the wrong weights and reports success. It also catches one that gives
-logprobs of another sampler than the one it drew from: a token is sampled at a temperature that is not 1.
+It catches a server that loaded the wrong weights and reports success. It also catches a server whose logprobs belong to
+another sampler than the one it drew from: the probe samples a token at a temperature other than 1.
 """
 
 import math
@@ -30,17 +30,17 @@ TOLERANCES: dict[Literal["float32", "bfloat16"], float] = {"float32": 1e-3, "bfl
 
 
 class Expected(msgspec.Struct, frozen=True, eq=False):
-    """What the policy gives: logprobs (P-1,) of the prompt's tokens from its second on, and all (V,) of the next."""
+    """The policy's logprobs: (P-1,) of the prompt's tokens from the second on, and (V,) of all next tokens."""
 
     prompt_logprobs: Tensor
     next_logprobs: Tensor
 
 
 class LocalProbe:
-    """This actor's own copy of the model, which holds one version at a time. Computes; used by one thread."""
+    """This actor's copy of the model, with one version at a time. Only one thread uses it."""
 
     def __init__(self, model: CausalLm) -> None:
-        """``model``: anything that loads what the learner publishes."""
+        """``model``: loads the tensors that the learner publishes."""
         self._model = model
         self.tokens = probe_tokens(model.vocabulary_size, context_length=model.context_length)
 
@@ -80,7 +80,7 @@ def probe_error(expected: Expected, answer: ProbeAnswer) -> float:
         RecordError: the answer is about another prompt or vocabulary.
     """
     if len(answer.prompt_logprobs) != len(expected.prompt_logprobs):
-        raise RecordError("The server answered another probe than it was sent")
+        raise RecordError("The server answered a probe that it was not sent")
     if not 0 <= answer.token < len(expected.next_logprobs):
         raise RecordError(f"The server sampled token {answer.token}, which the model does not have")
     prompt = (torch.tensor(answer.prompt_logprobs) - expected.prompt_logprobs).abs().mean()

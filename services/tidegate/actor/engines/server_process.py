@@ -1,4 +1,4 @@
-"""An inference server as a child of this actor: started on a free port, ended with it, however it ends."""
+"""An inference server as a child of this actor: starts on a free port and ends with the actor, even after SIGKILL."""
 
 import asyncio
 import contextlib
@@ -10,23 +10,23 @@ from pathlib import Path
 from tidegate.actor.engines import server_guard
 from tidegate.core.errors import UnavailableError
 
-# Between asking the guard to end the server and ending the guard: longer than it gives the server.
+# From SIGTERM to SIGKILL of the guard: longer than the guard gives the server.
 GRACE_S = server_guard.GRACE_S + 5.0
 LOG_TAIL_BYTES = 2000
 
 
 class ServerProcess:
-    """One server with its processes, held by ``server_guard``. Its output is a file, truncated at each start."""
+    """One server with its processes, supervised by ``server_guard``. Its output is a file, truncated at each start."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path) -> None:
-        """``command``: an absolute program and its arguments. ``environment``: beside this process' own."""
+        """``command``: an absolute program and its arguments. ``environment``: added to this process' variables."""
         self._command = command
         self._environment = environment
         self._log = log
         self._guard: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start it; whether it is ready is for its client to find out."""
+        """Start the server; its client checks whether it is ready."""
         await self.stop()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
@@ -36,7 +36,7 @@ class ServerProcess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._environment},
-                # A key pressed in the actor's terminal is for the actor: it drains before its server ends.
+                # Ctrl-C in the terminal reaches only the actor, which drains before its server ends.
                 start_new_session=True,
             )
 
@@ -44,12 +44,12 @@ class ServerProcess:
         """Whether it still runs.
 
         Raises:
-            UnavailableError: it ended; the message ends with what it last wrote.
+            UnavailableError: it ended; the message ends with its last output.
         """
         if self._guard is not None and self._guard.returncode is not None:
             raise UnavailableError(
                 f"The inference server ended with exit code {self._guard.returncode}",
-                why=f"its last words: {self._log_tail()}",
+                why=f"its last output: {self._log_tail()}",
                 fix=f"read {self._log}",
             )
 

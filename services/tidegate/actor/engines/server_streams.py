@@ -1,8 +1,8 @@
 """Requests in flight at a server, and which version chose each of their tokens (I5).
 
-A token belongs to the weights that the server had when it made it. Either the server reports them with each
-piece, or its weights are only ever replaced once all that it made before has arrived here. What a version writes before
-its probe is held back, and is never seen by anyone if the version is refused.
+A token belongs to the weights that generated it. Either the server reports them with each piece, or the engine replaces
+the weights only after all earlier tokens have arrived. Tokens of a version that the probe has not yet passed are
+withheld, and discarded if the version is refused.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tidegate.core.ids import PolicyVersion
 
 
 class _Stream:
-    """One request: where its tokens go, those held back, and the label of each, for the server's account at the end."""
+    """One request: its continuation, withheld tokens, and each token's label, to compare with the server's report."""
 
     def __init__(self, written: Continuation) -> None:
         self.written = written
@@ -26,7 +26,7 @@ class _Stream:
         self.failure: TidegateError | None = None
 
     def flush(self, *, without: PolicyVersion | None = None) -> None:
-        """Write what was held back, up to the first token of a version that was refused."""
+        """Write the withheld tokens, up to the first token of a refused version."""
         for token, logprob, version in self.held:
             if version == without:
                 break
@@ -45,7 +45,7 @@ class ServerStreams:
         self._versions: dict[str, PolicyVersion] = {}
         self._released = asyncio.Event()
         self._released.set()
-        # Freed as they end, which takes no longer than closing a connection.
+        # Bounded: a request leaves once its connection is closed.
         self._ending: set[asyncio.Task[PieceFinish | None]] = set()
         self.num_received = 0
 
@@ -54,14 +54,14 @@ class ServerStreams:
         return len(self._open)
 
     def serve(self, version: PolicyVersion, *, before: PolicyVersion | None, held: bool) -> None:
-        """From here on ``version`` chooses, after ``before``; ``held``: nothing of it is written until ``release``."""
+        """From here on ``version`` chooses, after ``before``; ``held``: withhold its tokens until ``release``."""
         self._label = label_of(version)
         self._versions = {label_of(known): known for known in (before, version) if known is not None}
         if held:
             self._released.clear()
 
     def release(self) -> None:
-        """Write what was held back."""
+        """Write the withheld tokens."""
         for stream in self._open:
             stream.flush()
         self._released.set()
@@ -69,8 +69,7 @@ class ServerStreams:
     def cut(self, *, refused: PolicyVersion | None = None, only_unlabelled: bool = False) -> int:
         """End requests here and on the server; each may continue as a new one from its tokens. Returns how many.
 
-        ``refused``: the version whose tokens are forgotten. ``only_unlabelled``: those whose pieces do not name whose
-        they are.
+        ``refused``: the version whose tokens are discarded. ``only_unlabelled``: those whose pieces carry no label.
         """
         num_cut = 0
         for stream in self._open:
@@ -84,12 +83,12 @@ class ServerStreams:
         return num_cut
 
     async def until_ended(self) -> None:
-        """Until the connections of what was cut are closed, which is what ends a request on the server."""
+        """Wait until the connections of cut requests are closed; closing ends a request on the server."""
         if self._ending:
             await asyncio.wait(self._ending)
 
     def fail(self, error: TidegateError) -> None:
-        """End all requests with an error; written tokens stay, withheld ones are forgotten."""
+        """End all requests with an error; written tokens stay, withheld ones are discarded."""
         for stream in self._open:
             stream.held.clear()
             stream.failure = error
@@ -104,13 +103,13 @@ class ServerStreams:
         greedy: bool,
         lost: Callable[[UnavailableError], None],
     ) -> FinishReason | None:
-        """Write what a request brings; how it ended, or None when it was cut.
+        """Write the tokens of a request; returns its finish reason, or None when it was cut.
 
-        ``greedy``: its tokens are the likeliest ones, with logprob 0. ``lost``: called when the server is gone.
+        ``greedy``: its tokens are the likeliest ones, with logprob 0. ``lost``: called when the server is lost.
 
         Raises:
-            UnavailableError: the server is gone, or aborted the request.
-            CorruptionError: the server's account of versions is not what was recorded.
+            UnavailableError: the server is lost, or aborted the request.
+            CorruptionError: the versions that the server reports differ from the recorded ones.
         """
         stream = _Stream(written)
         stream.reading = asyncio.create_task(self._read(stream, opened, greedy=greedy))
@@ -128,12 +127,12 @@ class ServerStreams:
             raise
         finally:
             self._open.discard(stream)
-            stream.reading.cancel()  # of a caller that was cancelled: the request ends on the server as well
+            stream.reading.cancel()  # the caller was cancelled: the request ends on the server as well
         if finish is None or finish == "abort":
             raise UnavailableError(
                 "The inference server aborted a request",
                 why="a client aborted it" if finish else "its stream ended without a finish reason",
-                fix="let no other program steer this actor's server",
+                fix="let no other program control this actor's server",
             )
         return finish
 
@@ -145,7 +144,7 @@ class ServerStreams:
             async for piece in pieces:
                 self._take(stream, piece, greedy=greedy)
                 finish = piece.finish or finish
-        # Who finished while a version was tried waits for what becomes of it.
+        # A request that finished during a probe waits for its result.
         await self._released.wait()
         return finish
 
@@ -166,7 +165,7 @@ class ServerStreams:
     def _labels_of(self, stream: _Stream, piece: TokenPiece) -> list[str]:
         first, stop = len(stream.labels), len(stream.labels) + len(piece.tokens)
         if piece.tokens and not piece.spans:
-            self._labels_pieces = False  # from here on its labels are not expected
+            self._labels_pieces = False  # later labels of this request are not checked
         if not self._labels_pieces:
             return [self._label] * len(piece.tokens)
         return [_label_at(piece.spans, position) for position in range(first, stop)]
@@ -174,7 +173,7 @@ class ServerStreams:
     def _version_of(self, label: str) -> PolicyVersion:
         if label not in self._versions:
             raise CorruptionError(
-                f"The inference server wrote tokens under weights called {label!r}",
+                f"The inference server generated tokens under weights labelled {label!r}",
                 why=f"this actor gave it {' and '.join(self._versions)}",
                 fix="let no other program update this actor's server",
             )
@@ -195,7 +194,7 @@ def _label_at(spans: tuple[LabelSpan, ...], position: int) -> str:
 
 
 def _check_account(labels: list[str], spans: tuple[LabelSpan, ...]) -> None:
-    """Whether the server's account of a request is what was recorded, token by token."""
+    """Compare the versions that the server reports for a request with the recorded ones, token by token."""
     told = [_label_at(spans, position) for position in range(len(labels))]
     wrong = [position for position, pair in enumerate(zip(told, labels, strict=True)) if pair[0] != pair[1]]
     if wrong:

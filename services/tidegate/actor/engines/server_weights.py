@@ -1,12 +1,12 @@
 """Policies as folders that an inference server loads: whole checkpoints, adapters merged, the head a tensor of its own.
 
 Servers tie the head to the embedding when a checkpoint says so, and at least one then keeps the old head when its
-weights are replaced in place. So no tied weights are ever written: the folder that a server is started from has its
-own head, and so has every update.
+weights are replaced in place. So this module never writes tied weights: the folder that a server starts from has a
+separate head, and so has every update.
 
-Adapters are merged into the weights instead of being loaded as adapters: one way for every kind of training, full
-speed on the server, no limit on ranks and layers. It costs the writing of the whole model each version, and in bfloat16
-a rounding of the merged weights.
+Adapters are merged into the weights and not loaded as adapters: one path for every kind of training, full speed on the
+server, no limit on ranks and layers. The cost is writing the whole model for each version and, in bfloat16, rounding of
+the merged weights.
 
 As a program it writes the folder to start a server from: ``python -m tidegate.actor.engines.server_weights MODEL
 FOLDER [DTYPE]``.
@@ -40,14 +40,14 @@ EMBEDDING_SUFFIX = "embed_tokens.weight"
 LORA_A, LORA_B, WEIGHT = ".lora_A.weight", ".lora_B.weight", ".weight"
 # Logits in bfloat16 are off by up to 0.06 at size 20; vLLM reads from the config that its head is to be exact.
 EXACT_HEAD = {"head_dtype": "float32"}
-# Beside the weights: what else of a model's folder a server may read (tokenizer, chat template, generation).
+# Further files of a model's folder that a server may read (tokenizer, chat template, generation).
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
-# While it is written; a folder of this name is never loaded, and goes at the next start.
+# Suffix of an unfinished folder; no server loads it, and the next start removes it.
 UNFINISHED = ".unfinished"
 
 
 class ServerWeights:
-    """The folders of one server: where it starts, the version it serves, and the next one while it is tried.
+    """The folders of one server: the one it starts from, the version it serves, and the next one during its probe.
 
     ``drop_all_but`` frees the others, so there are at most three, and one unfinished.
     """
@@ -63,13 +63,13 @@ class ServerWeights:
         self._lora = lora
         self._dtype: Dtype = dtype
         self._base = read_untied(model)
-        shutil.rmtree(self._root, ignore_errors=True)  # of an actor before this one
+        shutil.rmtree(self._root, ignore_errors=True)  # left by a previous actor
         self._root.mkdir(parents=True)
         self.start = self._root / START
         write_folder(self.start, self._base, model=model, dtype=dtype)
 
     def check(self, snapshot: PolicySnapshot) -> None:
-        """Whether a policy's tensors belong to the model, and are numbers.
+        """Check that a policy's tensors belong to the model and are finite.
 
         Raises:
             RecordError: one does not, or is not finite; the message names it.
@@ -84,11 +84,11 @@ class ServerWeights:
                 )
 
     def write(self, snapshot: PolicySnapshot) -> Path:
-        """A policy as a folder, whole or not at all; computes and writes for as long as the model is large.
+        """Write a policy as a folder, atomically; takes time in proportion to the model's size.
 
         Raises:
             RecordError: a tensor does not belong to the model.
-            OSError: the disk refused.
+            OSError: the disk is full or not writable.
         """
         folder = self._root / str(snapshot.version)
         if not folder.exists():
@@ -97,7 +97,7 @@ class ServerWeights:
         return folder
 
     def merge(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
-        """The whole model with a policy's tensors in it: those of full training in place of its own, adapters added.
+        """The whole model with a policy's tensors: full training replaces the model's own, adapters are added to them.
 
         Raises:
             RecordError: a tensor does not belong to the model.
@@ -120,7 +120,7 @@ class ServerWeights:
         return merged
 
     def drop_all_but(self, *kept: Path) -> None:
-        """Remove the folders of all other versions; the one to start from stays."""
+        """Remove the folders of all other versions; keep the one to start from."""
         for folder in self._root.iterdir():
             if folder.is_dir() and folder not in kept and folder != self.start:
                 shutil.rmtree(folder)
@@ -151,10 +151,10 @@ class ServerWeights:
 
 
 def read_untied(model: Path) -> dict[str, Tensor]:
-    """All tensors of a folder, memory-mapped; a tied head is there under its own name as well, as the same tensor.
+    """All tensors of a folder, memory-mapped; a tied head also appears under its own name, as the same tensor.
 
     Raises:
-        ConfigError: there is no head, and no embedding to be it.
+        ConfigError: there is neither a head nor an embedding to tie it to.
     """
     tensors: dict[str, Tensor] = {}
     for path in sorted(model.glob(WEIGHTS_PATTERN)):
@@ -174,20 +174,20 @@ def read_untied(model: Path) -> dict[str, Tensor]:
 
 
 def write_folder(folder: Path, tensors: Mapping[str, Tensor], *, model: Path, dtype: Dtype) -> None:
-    """Write a checkpoint that a server can load: whole or not at all, every tensor by itself, in ``dtype``.
+    """Write a checkpoint that a server can load: atomically, every tensor separate, in ``dtype``.
 
-    ``model``: where config, tokenizer and the like are copied from.
+    ``model``: the folder to copy config and tokenizer from.
     """
     unfinished = folder.with_name(UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     for pattern in SMALL_FILES:
         for path in model.glob(pattern):
-            if not path.name.endswith(".index.json"):  # the shards of a model that is one file here
+            if not path.name.endswith(".index.json"):  # the shards of a model that is written as one file
                 shutil.copyfile(path, unfinished / path.name)
     config = _config(model) | {"tie_word_embeddings": False, "dtype": dtype} | EXACT_HEAD
     (unfinished / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(config)))
-    # Tensors that share memory are refused by the writer; a head of its own must not share any.
+    # The writer refuses tensors that share memory, so the separate head is a copy.
     kept = {name: tensor.to(DTYPES[dtype]).contiguous() for name, tensor in tensors.items()}
     kept[HEAD] = kept[HEAD].clone()
     save_file(kept, unfinished / WEIGHTS_FILE, metadata={"format": "pt"})

@@ -1,6 +1,6 @@
 """SGLang's HTTP interface: native generation by token ids, and its calls that pause it and load weights from a folder.
 
-Read from its sources, never tried against a server: ``srt/managers/io_struct.py`` (requests) and
+Written from its sources, never tested against a server: ``srt/managers/io_struct.py`` (requests) and
 ``srt/managers/tokenizer_manager.py`` (answers) at commit 001067ff, the routes of ``srt/entrypoints/http_server.py``.
 """
 
@@ -26,22 +26,22 @@ from tidegate.core.errors import ConfigError, UnavailableError
 class SglangDialect:
     """One SGLang server."""
 
-    # Each piece's ``weight_versions`` names the weights of all tokens so far.
+    # Each piece's ``weight_versions`` reports the weights of all tokens so far.
     labels_pieces = True
 
     def __init__(
         self, http: ServerHttp, *, cache_on_swap: Literal["recompute", "keep"], update_deadline_s: float
     ) -> None:
-        """``cache_on_swap``: whether requests that continue under new weights are read again, or keep their cache."""
+        """``cache_on_swap``: whether requests that continue under new weights keep their cache or recompute it."""
         self._http = http
         self._recompute = cache_on_swap == "recompute"
         self._update_deadline_s = update_deadline_s
 
     async def check(self, *, context_length: int) -> None:
-        """Whether it is ready and long enough.
+        """Check that the server is ready and its context is long enough.
 
         Raises:
-            UnavailableError: not ready. ConfigError: started with settings that will not do.
+            UnavailableError: not ready. ConfigError: started with unsuitable settings.
         """
         await self._http.get_text("/health")
         longest = (await self._http.get("/server_info", _ServerInfo)).context_length
@@ -68,20 +68,20 @@ class SglangDialect:
                 "max_new_tokens": request.sampler.max_new_tokens,
                 "temperature": request.sampler.temperature,
                 "stop_token_ids": sorted(request.stop_ids),
-                "ignore_eos": True,  # the stop ids are all that ends a turn
+                "ignore_eos": True,  # only the stop ids end a turn
             },
         }
         async with self._http.events("/generate", body) as events:
             yield _pieces(events)
 
     async def pause(self) -> None:
-        """Requests stay: put back into the queue to be read again, or frozen with what was computed of them."""
+        """Keep requests: requeued to be recomputed, or frozen with their cache."""
         await self._http.post(
             "/pause_generation", {"mode": "retract" if self._recompute else "in_place"}, AnyAnswer
         )
 
     async def load(self, folder: Path, *, label: str) -> None:
-        """Replace the weights by those of a folder. Its cache cannot be emptied while frozen requests use it."""
+        """Replace the weights by those of a folder. The server cannot empty its cache while frozen requests use it."""
         body = {
             "model_path": str(folder),
             "weight_version": label,
@@ -98,15 +98,15 @@ class SglangDialect:
         await self._http.post("/continue_generation", {}, AnyAnswer)
 
     async def label(self) -> str:
-        """What it calls the weights that it serves; ``default`` until the first update."""
+        """The label of the weights that it serves; ``default`` until the first update."""
         return (await self._http.get("/model_info", _ModelInfo)).weight_version
 
     async def tokens_made(self) -> int | None:
-        """Not counted: each piece is labelled."""
+        """None: each piece is labelled, so no count is needed."""
         return None
 
     async def probe(self, tokens: Sequence[int], *, temperature: float) -> ProbeAnswer:
-        """One pass over a prompt, of which a cache would leave the logprobs out: they are asked for from its start."""
+        """One pass over a prompt; requests logprobs from its start, because a cached prefix has none."""
         body = {
             "input_ids": tuple(tokens),
             "return_logprob": True,
@@ -166,7 +166,7 @@ class _SglangChunk(msgspec.Struct):
 
 
 async def _pieces(events: AsyncIterator[bytes]) -> AsyncIterator[TokenPiece]:
-    """A server started with incremental output sends what is new, any other one all tokens so far, every time."""
+    """With incremental output each event has only the new tokens, otherwise all tokens so far."""
     received = 0
     async for event in events:
         chunk = decode(event, _SglangChunk, what="an event")
@@ -176,7 +176,7 @@ async def _pieces(events: AsyncIterator[bytes]) -> AsyncIterator[TokenPiece]:
         num_new = meta.completion_tokens - received
         if not 0 <= num_new <= len(meta.output_token_logprobs):
             raise ServerRefusalError(
-                f"The SGLang server speaks of {meta.completion_tokens} tokens, of which {received} arrived,"
+                f"The SGLang server reports {meta.completion_tokens} tokens, of which {received} arrived,"
                 f" and sends {len(meta.output_token_logprobs)}",
                 fix="use the version that docs/engines.md names",
             )

@@ -1,4 +1,4 @@
-"""The engine ``sglang``: an SGLang server that is started by others."""
+"""The engine ``sglang``: an SGLang server that an operator starts."""
 
 from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import EngineSetting
@@ -14,13 +14,13 @@ def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) ->
     """The engine.
 
     Raises:
-        ConfigError: the model's folder will not do, or the server is to be started, which only vLLM's can be.
+        ConfigError: the model's folder is unsuitable, or the config asks to start the server, which only vLLM supports.
     """
     config = setting.server
     if config.python:
         raise ConfigError(
             "actor.server.python starts vLLM servers, and actor.engine is sglang",
-            fix="start the SGLang server as docs/engines.md says, and set actor.server.url",
+            fix="start the SGLang server as docs/engines.md describes, and set actor.server.url",
         )
     http = ServerHttp(
         config.url,

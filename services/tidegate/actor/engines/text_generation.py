@@ -1,8 +1,8 @@
 """Language models in process: the groups of several prompts in one batch, with a cache of keys and values.
 
 Between two tokens the engine checks for a newer policy. It then loads it and recomputes the cache, so that each
-token's logprob is exactly the one its recorded version gives it (I5); for models small enough to run in process that
-costs less than a token's worth of care elsewhere.
+token's logprob is exactly the one its recorded version gives it (I5); for models small enough to run in process this
+costs less than one token.
 """
 
 from collections import defaultdict
@@ -45,12 +45,12 @@ class TextGenerationEngine:
         self._evaluation_batch = setting.evaluation_batch
         self._control = control
         self._clock = clock
-        # The clock's part keeps a restarted actor from drawing the same completions again.
+        # The clock's part prevents a restarted actor from drawing the same completions again.
         seeds = np.random.SeedSequence([setting.seed, setting.actor_index, int(clock.now_s() * 1e3)])
         self._generator = torch.Generator().manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
-        """Whether the tensors are this model's parameters, and numbers.
+        """Check that the tensors are this model's parameters, and finite.
 
         Raises:
             RecordError: a name, shape or dtype does not fit, or a value is not finite.
@@ -59,10 +59,10 @@ class TextGenerationEngine:
         check_finite(snapshot)
 
     def check_task(self, task: Task) -> None:
-        """Whether the prompt can be read, and the sampler's logprobs can be corrected for.
+        """Check that the prompt can be encoded and a learner can recompute the sampler's logprobs.
 
         Raises:
-            RecordError: it cannot; the message says which field and why.
+            RecordError: it cannot; the message names the field and the reason.
         """
         name = f"Task {task.task_id}"
         if task.kind != "group" or task.env_id != self._env_id:
@@ -139,7 +139,7 @@ class TextGenerationEngine:
 
         Raises:
             RecordError: a prompt cannot be read.
-            UnavailableError: the actor is draining; another one will answer.
+            UnavailableError: the actor is draining; another actor will answer.
         """
         check_sampler(sampler, name="The evaluation")
         version = self._serve_newest()
@@ -158,7 +158,7 @@ class TextGenerationEngine:
         return Completed(version=version, completions=texts, num_tokens=num_tokens)
 
     def close(self) -> None:
-        """Nothing but memory is held."""
+        """Nothing to release except memory."""
 
     def _open(self, prompts: Sequence[Sequence[int]], sampler: Sampler, *, num_samples: int) -> Generation:
         return Generation(
@@ -196,5 +196,5 @@ def _sample(prompt: list[int], completion: SampledCompletion, marks: VersionMark
 
 
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> TextGenerationEngine:
-    """What the registry opens."""
+    """Open the engine for the registry."""
     return TextGenerationEngine(setting, control, clock)

@@ -1,8 +1,8 @@
 """The port of all engines that write tokens: a context in, its continuation out, under a policy that may change.
 
-An engine knows nothing of tasks, groups, turns or streams. It is given a context (the prompt, what was written before,
-what an environment answered) and appends to it. A rollout that another actor started, and the next turn of an episode,
-are longer contexts. The engine appends to a ``Continuation``, which the caller owns: a call that ends early (a drain, a
+An engine knows nothing of tasks, groups, turns or streams. It receives a context (the prompt, earlier tokens, the
+environment's replies) and appends to it. A rollout that another actor started, and the next turn of an episode, are
+longer contexts. The engine appends to a ``Continuation``, which the caller owns: a call that ends early (a drain, a
 cut, an engine that died) loses no token.
 
 The engine reads ``EngineControl.newest`` between tokens and swaps policies without dropping requests in flight. All of
@@ -23,9 +23,9 @@ FinishReason = Literal["stop", "length"]
 
 
 class Continuation:
-    """A continuation as it grows: tokens, the logprob of each under its sampler, and the versions that chose them.
+    """A growing continuation: tokens, the logprob of each under its sampler, and the versions that chose them.
 
-    Bounded by ``TokenRequest.sampler.max_new_tokens``. Only the engine appends; anyone may read between two awaits.
+    Bounded by ``TokenRequest.sampler.max_new_tokens``. Only the engine appends; any task may read between two awaits.
     """
 
     __slots__ = ("_marks", "logprobs", "tokens")
@@ -44,7 +44,7 @@ class Continuation:
         self.logprobs.extend(logprobs)
 
     def spans(self) -> tuple[VersionSpan, ...]:
-        """Which version chose which positions, from 0 (I5); none of nothing."""
+        """Which version chose which positions, from 0 (I5); empty without tokens."""
         stops = [*(start for start, _ in self._marks), len(self.tokens)][1:]
         return tuple(
             VersionSpan(version, start, stop)
@@ -59,10 +59,10 @@ class Continuation:
 class TokenRequest(msgspec.Struct, frozen=True):
     """A context to continue.
 
-    ``request_id``: unique among those in flight. ``context``: ids of everything the model reads before the next token.
-    ``sampler.max_new_tokens``: how many may follow. ``stop_ids``: tokens that end it. ``seed``: where the engine draws
-    by request; equal requests under one version then repeat.
-    Requests of equal contexts that wait together are read once (a group's samples share their prompt).
+    ``request_id``: unique among those in flight. ``context``: ids of all tokens before the next one.
+    ``sampler.max_new_tokens``: maximum length of the continuation. ``stop_ids``: tokens that end it. ``seed``: where
+    the engine draws by request; equal requests under one version then repeat. Waiting requests with equal contexts are
+    read once (a group's samples share their prompt).
     """
 
     request_id: str
@@ -73,9 +73,9 @@ class TokenRequest(msgspec.Struct, frozen=True):
 
 
 class TokenEngine(Protocol):
-    """Writes many continuations at once; each leaves as soon as it is done, and the next takes its place.
+    """Writes many continuations at once; a finished one frees its slot for the next.
 
-    ``slots`` continuations are written at a time, others wait their turn; the caller bounds how many it asks for.
+    At most ``slots`` continuations run at a time, others wait; the caller bounds the number of requests.
     """
 
     @property
@@ -97,7 +97,7 @@ class TokenEngine(Protocol):
         ...
 
     def check_task(self, task: Task) -> None:
-        """Whether this engine can write what a task asks for, by its sampler and its length.
+        """Check that this engine supports a task's sampler and length.
 
         Raises:
             TidegateError: it cannot; the message gives the reason.
@@ -117,10 +117,10 @@ class TokenEngine(Protocol):
 
         Raises:
             RecordError: context and continuation do not fit the model.
-            UnavailableError: the engine stops, or lost its server; what is written stays and may be resumed.
+            UnavailableError: the engine stops, or lost its server; the tokens so far stay and can be resumed.
         """
         ...
 
     async def close(self) -> None:
-        """Release what the engine holds."""
+        """Release the engine's resources."""
         ...

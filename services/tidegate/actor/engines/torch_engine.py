@@ -1,4 +1,4 @@
-"""Language models in process, written by continuous batching in a thread beside the event loop.
+"""Language models in process, with continuous batching in a separate thread.
 
 The thread reads ``EngineControl`` between two steps and loads a newer policy there; every token carries the version
 that drew it (I5). The event loop appends tokens to their ``Continuation``, in one callback a step for all rows. Callers
@@ -27,13 +27,13 @@ from tidegate.models.language_models import open_language_model, open_tokenizer
 from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.clock import Clock
 
-# Requests at once, far above what an actor's slots and an evaluation ask for; a request that ends makes room.
+# Concurrent requests, far above those of an actor's slots and an evaluation; a finished request frees a place.
 REQUESTS_MAX = 65_536
 # Keys and values. Rows wait when it is full, see ``SlotCache``.
 CACHE_BYTES_MAX = 4 * 1024**3
 # Tokens of contexts read between two tokens of the running rows: the longest delay of the others by a long prompt.
 TOKENS_PER_PASS = 512
-# Period at which an idle engine checks for a policy or a stop; requests wake it at once.
+# Period at which an idle engine checks for a policy or a stop; a request wakes it immediately.
 IDLE_WAIT_S = 0.05
 
 
@@ -54,8 +54,8 @@ class _EngineCall:
 class TorchEngine:
     """A ``TokenEngine`` over any ``CausalLm``; greedy tokens (temperature 0) have the logprob 0.
 
-    Bounded: ``REQUESTS_MAX`` requests, ``slots`` of them in the cache. What the thread has drawn and the event loop
-    not yet taken is at most what was asked for.
+    Bounded: ``REQUESTS_MAX`` requests, ``slots`` of them in the cache. Tokens in transit from the thread to the event
+    loop are bounded by the requests' caps.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TorchEngine:
         cache_bytes_max: int = CACHE_BYTES_MAX,
         tokens_per_pass: int = TOKENS_PER_PASS,
     ) -> None:
-        """The model stays without a policy until the first one is offered.
+        """The model has no policy until the first one is offered.
 
         Raises:
             ConfigError: the cache cannot hold one text of the model's context.
@@ -89,11 +89,11 @@ class TorchEngine:
             tokens_per_pass=tokens_per_pass,
             cache_bytes_max=cache_bytes_max,
         )
-        # A call is added when it begins, and again when it was cancelled; the thread removes it.
+        # A call is added when it starts and again when it is cancelled; the thread removes it.
         self._inbox: deque[_EngineCall] = deque()
         self._wake = threading.Event()
         self._calls: set[_EngineCall] = set()
-        self._calls_of_rows: dict[int, _EngineCall] = {}  # the thread's
+        self._calls_of_rows: dict[int, _EngineCall] = {}  # owned by the thread
         self._closing = False
         self._ended = False
 
@@ -108,7 +108,7 @@ class TorchEngine:
         return self._model.context_length
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
-        """Whether the tensors are this model's parameters, and numbers.
+        """Check that the tensors are this model's parameters, and finite.
 
         Raises:
             RecordError: a name, shape or dtype does not fit, or a value is not finite.
@@ -117,10 +117,10 @@ class TorchEngine:
         check_finite(snapshot)
 
     def check_task(self, task: Task) -> None:
-        """Whether the prompt can be read, leaves room for an answer, and its sampler can be corrected for.
+        """Check that the prompt can be encoded, leaves room for an answer, and has recomputable logprobs.
 
         Raises:
-            RecordError: it cannot; the message says which field and why.
+            RecordError: it cannot; the message names the field and the reason.
         """
         name = f"Task {task.task_id}"
         check_sampler(task.sampler, name=name)
@@ -133,7 +133,7 @@ class TorchEngine:
             )
 
     async def run(self) -> None:
-        """Write in a thread until ``EngineControl.stop``; what is not done then ends with ``UnavailableError``.
+        """Write in a thread until ``EngineControl.stop``; unfinished requests then end with ``UnavailableError``.
 
         Raises:
             TidegateError: the thread failed.
@@ -147,14 +147,14 @@ class TorchEngine:
             raise
         except Exception as error:
             raise TidegateError(
-                "The engine broke while it was writing",
+                "The engine failed while it was generating",
                 why=f"{type(error).__name__}: {error}",
                 fix="lower actor.slots or policy.context_length if memory ran out",
             ) from error
         finally:
             self._closing = True
             self._wake.set()
-            await asyncio.wait({work})  # at most the running step
+            await asyncio.wait({work})  # takes at most one step
             executor.shutdown(wait=False)
             self._end()
 
@@ -164,7 +164,7 @@ class TorchEngine:
         Raises:
             RecordError: context and continuation do not fit the model, or its sampler truncates.
             BackpressureError: ``REQUESTS_MAX`` requests are in flight.
-            UnavailableError: the engine stops; what is written stays and may be resumed.
+            UnavailableError: the engine stops; the tokens so far stay and can be resumed.
         """
         check_sampler(request.sampler, name=f"Request {request.request_id}")
         self._batch.check(_row(request))
@@ -172,7 +172,7 @@ class TorchEngine:
             raise _stopped()
         if len(self._calls) >= REQUESTS_MAX:
             raise BackpressureError(
-                f"{REQUESTS_MAX} requests are in flight", fix="ask again when some are done"
+                f"{REQUESTS_MAX} requests are in flight", fix="retry when some have finished"
             )
         call = _EngineCall(request, written, asyncio.get_running_loop().create_future())
         self._calls.add(call)
@@ -185,7 +185,7 @@ class TorchEngine:
                 self._enqueue(call)
 
     async def close(self) -> None:
-        """Let the thread end after its step; nothing but memory is held."""
+        """Let the thread end after its step; nothing to release except memory."""
         self._closing = True
         self._wake.set()
         self._end()
@@ -217,7 +217,7 @@ class TorchEngine:
     # -- in the thread ---------------------------------------------------------------------------------------------
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        torch.set_num_threads(self._threads)  # of the operations that this thread starts
+        torch.set_num_threads(self._threads)  # applies to operations of this thread
         while not (self._control.stop or self._closing):
             self._wake.clear()
             self._process_inbox()
@@ -244,7 +244,7 @@ class TorchEngine:
                 self._calls_of_rows[call.row] = call
 
     def _serve_newest(self) -> PolicyVersion | None:
-        """Load the newest policy unless it is loaded; the version that draws from here on."""
+        """Load the newest policy unless it is loaded; returns the version of the next tokens."""
         newest = self._control.newest
         if newest is None:
             return None
@@ -271,12 +271,12 @@ def _row(request: TokenRequest) -> GenerationRow:
 
 def _stopped() -> UnavailableError:
     return UnavailableError(
-        "The engine has stopped", why="its actor drains", fix="resume from what is written on another actor"
+        "The engine has stopped", why="its actor drains", fix="resume on another actor from the tokens so far"
     )
 
 
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> TorchEngine:
-    """What the registry opens: the run file's model, on a GPU if there is one.
+    """Open the run file's model, on a GPU if there is one.
 
     Raises:
         ConfigError: there is no such model, or its context does not fit into the cache.

@@ -1,8 +1,8 @@
 """Vectorised environments with a local policy, in numpy alone: an actor of segments never loads torch.
 
 Environments are Gymnasium's by id and continue from segment to segment. Each vector step checks for a newer policy, one
-attribute read, and notes from which step on it acted. The layout is Gymnasium's NEXT_STEP autoreset: after a step
-that ends an episode ``observations[t+1]`` is its true last observation, and the step t+1 is a dummy with ``valid`` 0.
+attribute read, and records its first step. The layout is Gymnasium's NEXT_STEP autoreset: after a step that ends an
+episode ``observations[t+1]`` is its true last observation, and the step t+1 is a dummy with ``valid`` 0.
 
 Shapes: T steps, N environments, O the size of an observation.
 """
@@ -49,7 +49,7 @@ class VectorEnv:
         self.lengths_N: NDArray[np.int64] = np.zeros(num_envs, np.int64)
 
     def close(self) -> None:
-        """Release what the environments hold."""
+        """Close the environments."""
         self.envs.close()
 
 
@@ -64,12 +64,12 @@ class VectorEnvEngine:
         self._spec = mlp_spec(workload.env, hidden=setting.policy.hidden)
         self._control = control
         self._clock = clock
-        # The clock's part keeps a restarted actor from playing the same episodes again.
+        # The clock's part prevents a restarted actor from playing the same episodes again.
         self._rng = np.random.default_rng([setting.seed, setting.actor_index, int(clock.now_s() * 1e3)])
         self._vector: VectorEnv | None = None
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
-        """Whether the tensors are this network's parameters, and numbers.
+        """Check that the tensors are this network's parameters, and finite.
 
         Raises:
             RecordError: a name, shape or dtype does not fit, or a value is not finite.
@@ -84,7 +84,7 @@ class VectorEnvEngine:
                 )
 
     def check_task(self, task: Task) -> None:
-        """Whether this is a segment of this actor's environment; makes the environment when there is none yet.
+        """Check that this is a segment of this actor's environment; creates the environment if there is none yet.
 
         Raises:
             RecordError: the task is of another kind or environment, or has no usable length.
@@ -103,7 +103,7 @@ class VectorEnvEngine:
             self._vector = VectorEnv(self._env_id, num_envs=self._num_envs, spec=self._spec, seed=seed)
 
     def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
-        """One segment a task, each going on where the one before stopped.
+        """One segment per task, each continues where the previous one stopped.
 
         Raises:
             TidegateError: the environment failed; the next task recreates it.
@@ -113,13 +113,13 @@ class VectorEnvEngine:
             if self._control.stop:
                 break
             vector = self._vector
-            assert vector is not None, "check_task has made the environments"
+            assert vector is not None, "check_task has created the environments"
             started_at_s = self._clock.now_s()
             try:
                 sample = self._unroll(vector, task, now_s=started_at_s)
             except (
                 Exception
-            ) as error:  # an environment is foreign code: whatever it raises costs its episodes only
+            ) as error:  # an environment is third-party code: its exceptions cost only its episodes
                 self._vector = None
                 raise TidegateError(
                     f"Environment {self._env_id!r} failed in a step",
@@ -133,7 +133,7 @@ class VectorEnvEngine:
         return finished
 
     def _unroll(self, vector: VectorEnv, task: Task, *, now_s: float) -> Sample | None:
-        """Step all environments a segment's length. This loop is where an actor spends its time.
+        """Step all environments a segment's length. The hot loop of an actor.
 
         None when the task was cut; the environments stay where they stopped, and the next segment continues there.
         """
@@ -200,11 +200,11 @@ class VectorEnvEngine:
         newest = self._control.newest
         assert newest is not None, "tasks start once there is a policy"
         if newest is not self._control.serving:
-            self._control.swapped(newest, seconds=0.0)  # the arrays are used as they came
+            self._control.swapped(newest, seconds=0.0)  # the arrays are used without a copy
         return newest
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
-        """Environments have no prompts.
+        """Refuse: environments have no prompts.
 
         Raises:
             ConfigError: always.
@@ -244,7 +244,7 @@ def end_episodes(
         begins_N[column] = step + 1
         vector.returns_N[column] = 0.0
         vector.lengths_N[column] = 0
-    # What follows the last end of each column belongs to episodes that continue.
+    # Steps after the last end of each column belong to episodes that continue.
     running_TN = valid_TN.copy()
     for column, begin in begins_N.items():
         running_TN[:begin, column] = False
@@ -257,9 +257,9 @@ def _make(env_id: str, *, num_envs: int) -> Any:
     gymnasium: Any = importlib.import_module("gymnasium")
     try:
         with warnings.catch_warnings():
-            # Gymnasium warns of spaces that it finds unusual; what matters here is checked by ``_check_spaces``.
+            # Gymnasium warns of unusual spaces; ``_check_spaces`` checks what this engine requires.
             warnings.simplefilter("ignore")
-            # Without a mode, the environment's own vectorised form is taken where it has one, else copies in a loop.
+            # Without a mode Gymnasium takes the environment's vectorised form where it has one, else copies in a loop.
             return gymnasium.make_vec(env_id, num_envs=num_envs)
     except (gymnasium.error.Error, ImportError) as error:
         raise NotFoundError(
@@ -289,5 +289,5 @@ def _check_spaces(env_id: str, envs: Any, spec: MlpSpec) -> None:
 
 
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> VectorEnvEngine:
-    """What the registry opens."""
+    """Open the engine for the registry."""
     return VectorEnvEngine(setting, control, clock)

@@ -5,7 +5,7 @@ from tidegate.core.records import VersionSpan
 
 
 class VersionMarks:
-    """Notes which version acts from which position on; positions are steps of a segment or tokens of a completion."""
+    """Records which version acts from which position on; positions are steps of a segment or tokens of a completion."""
 
     __slots__ = ("_marks",)
 
@@ -21,7 +21,7 @@ class VersionMarks:
             self._marks.append((position, version))
 
     def spans(self, length: int) -> tuple[VersionSpan, ...]:
-        """The spans of a rollout that ended after ``length`` positions; later swaps did not concern it."""
+        """The spans of a rollout that ended after ``length`` positions; later swaps do not apply."""
         stops = [start for start, _ in self._marks[1:]] + [length]
         return tuple(
             VersionSpan(version=version, start=start, stop=min(stop, length))

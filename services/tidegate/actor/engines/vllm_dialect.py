@@ -1,7 +1,7 @@
 """vLLM's HTTP interface, as version 0.32 has it.
 
 Tokens go in and out by ids; the calls of its development mode pause it and replace its weights.
-Read from its sources and tried against it: ``vllm/entrypoints/scale_out/token_in_token_out`` (generation),
+Written from its sources and tested against it: ``vllm/entrypoints/scale_out/token_in_token_out`` (generation),
 ``vllm/entrypoints/rl/online`` (pause, resume, versions) and ``vllm/entrypoints/serve/dev/rpc`` (``reload_weights``).
 """
 
@@ -30,26 +30,26 @@ GENERATE = "/inference/v1/generate"
 
 
 class VllmDialect:
-    """One vLLM server, started as ``vllm_engine.server_command`` says."""
+    """One vLLM server, started by ``vllm_engine.server_command``."""
 
-    # The account of a request's versions comes with its last piece.
+    # Only the last piece of a request reports its versions.
     labels_pieces = False
 
     def __init__(
         self, http: ServerHttp, *, cache_on_swap: Literal["recompute", "keep"], update_deadline_s: float
     ) -> None:
-        """``cache_on_swap``: whether requests that continue under new weights are read again, or keep their cache."""
+        """``cache_on_swap``: whether requests that continue under new weights keep their cache or recompute it."""
         self._http = http
         self._cache_on_swap = cache_on_swap
         self._update_deadline_s = update_deadline_s
-        # Tokens of probes are counted apart from those of requests.
+        # Tokens of probes, counted separately from those of requests.
         self._num_probed = 0
 
     async def check(self, *, context_length: int) -> None:
-        """Whether it is ready, long enough, and lets itself be steered.
+        """Check that the server is ready, its context is long enough, and its control calls are enabled.
 
         Raises:
-            UnavailableError: not ready. ConfigError: started with settings that will not do.
+            UnavailableError: not ready. ConfigError: started with unsuitable settings.
         """
         await self._http.get_text("/health")
         models = await self._http.get("/v1/models", _Models)
@@ -86,7 +86,7 @@ class VllmDialect:
                 "temperature": sampler.temperature,
                 "logprobs": 0,
                 "stop_token_ids": sorted(request.stop_ids),
-                "ignore_eos": True,  # the stop ids are all that ends a turn
+                "ignore_eos": True,  # only the stop ids end a turn
                 "detokenize": False,
             },
         }
@@ -94,7 +94,7 @@ class VllmDialect:
             yield _pieces(events)
 
     async def pause(self) -> None:
-        """Requests stay; unless their cache is kept, it is emptied, and they are read again after ``resume``."""
+        """Keep requests; unless the config keeps their cache, the server recomputes it after ``resume``."""
         clear = "true" if self._cache_on_swap == "recompute" else "false"
         await self._http.post(f"/pause?mode=keep&clear_cache={clear}", {}, AnyAnswer)
 
@@ -109,11 +109,11 @@ class VllmDialect:
         await self._http.post("/resume", {}, AnyAnswer)
 
     async def label(self) -> str:
-        """What it calls the weights that it serves; ``default`` until the first update."""
+        """The label of the weights that it serves; ``default`` until the first update."""
         return (await self._http.get("/weight_info", _WeightInfo)).weight_version
 
     async def tokens_made(self) -> int | None:
-        """Its own counter, which it adds to where it hands tokens to streams; None with its statistics switched off."""
+        """The server's counter of tokens sent to streams; None when its statistics are off."""
         page = await self._http.get_text("/metrics")
         counts = [
             float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(TOKENS_METRIC)
@@ -121,7 +121,7 @@ class VllmDialect:
         return int(sum(counts)) - self._num_probed if counts else None
 
     async def probe(self, tokens: Sequence[int], *, temperature: float) -> ProbeAnswer:
-        """One pass over a prompt. Logprobs of prompts are always computed, whatever the cache holds."""
+        """One pass over a prompt. vLLM always computes logprobs of prompts, also with a warm cache."""
         body = {
             "token_ids": tuple(tokens),
             "sampling_params": {
@@ -183,7 +183,7 @@ class _VllmChoice(msgspec.Struct):
         """Logprobs of the tokens, one each.
 
         Raises:
-            ServerRefusalError: they are not all there.
+            ServerRefusalError: some are missing.
         """
         found = (self.logprobs.content if self.logprobs else None) or []
         if [entry.token_id for entry in found] != (self.token_ids or []):

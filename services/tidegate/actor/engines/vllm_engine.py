@@ -19,8 +19,8 @@ from tidegate.runtime.ports import LOOPBACK, pick_ports
 
 LOG_FILE = "server.log"
 
-# The development mode opens the calls that pause and update. The rest is for the build for CPUs: threads are where the
-# scheduler puts them instead of on cores of their own, and its cache is a GiB instead of what is free.
+# The development mode opens the calls that pause and update. The rest is for the build for CPUs: no thread is pinned to
+# a core, and the cache is one GiB and not all free memory.
 SERVER_ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -32,9 +32,9 @@ SERVER_ENVIRONMENT = {
 def server_command(
     policy: PolicyConfig, *, start: Path, port: int, slots: int, seed: int, arguments: Sequence[str] = ()
 ) -> list[str]:
-    """The module and arguments that a server needs, behind the name of a Python that has vLLM.
+    """The module and arguments of a server, to follow the path of a Python that has vLLM.
 
-    ``start``: the folder that ``server_weights`` wrote. ``seed``: where it draws; the same one again draws the same
+    ``start``: the folder that ``server_weights`` wrote. ``seed``: of its random generator; equal seeds draw equal
     completions. ``arguments`` come last and override the others.
     """
     return [
@@ -52,10 +52,10 @@ def server_command(
 
 
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> ServerEngine:
-    """The engine; a server of its own is started by ``run``.
+    """The engine; ``run`` starts the actor's own server.
 
     Raises:
-        ConfigError: the model's folder will not do.
+        ConfigError: the model's folder is unsuitable.
     """
     config = setting.server
     weights = open_weights(setting)
@@ -79,7 +79,7 @@ def _own_server(
     config: ServerConfig, setting: EngineSetting, *, start: Path, now_s: float
 ) -> tuple[str, ServerProcess]:
     [port] = pick_ports(1)
-    # The clock's part keeps a restarted actor from drawing the same completions again.
+    # The clock's part prevents a restarted actor from drawing the same completions again.
     seeds = np.random.SeedSequence([setting.seed, setting.actor_index, int(now_s * 1e3)])
     command = server_command(
         setting.policy,
@@ -90,7 +90,7 @@ def _own_server(
         arguments=config.arguments,
     )
     process = ServerProcess(
-        # Not resolved: a virtual environment's interpreter is a link, and is known by its place.
+        # Not resolved: the interpreter of a virtual environment is a link, and its path selects the environment.
         [str(Path(config.python).absolute()), *command],
         environment={**SERVER_ENVIRONMENT, "OMP_NUM_THREADS": str(setting.threads)},
         log=start.with_name(LOG_FILE),

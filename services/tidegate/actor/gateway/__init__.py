@@ -2,8 +2,8 @@
 
 consumes: tasks from the actor's loops; HTTP calls of agents; rewards posted by their judges
 produces: one sample an episode: the tokens the engine was given and wrote, in order, with logprobs and versions
-waits for: agents, whose deadlines bound how long; a slot of the engine
-unblocked by: agents that call, end or are ended
+waits for: agents, up to their deadlines; a slot of the engine
+unblocked by: agents that call or end; the deadlines that end them
 
 ``messages`` the agents' messages, ``formats`` messages to tokens and back, ``requests`` and ``responses`` the API's
 shapes, ``chains`` the recorder, ``episodes`` keys and bounds, ``calls`` one call, ``server`` HTTP, ``programs`` an

@@ -1,4 +1,4 @@
-"""One call of an agent: from its messages to a context, through the engine, into the record, back as an answer."""
+"""One call of an agent: messages to context, generation, record, answer."""
 
 import asyncio
 import secrets
@@ -25,7 +25,7 @@ Part: TypeAlias = Draft | CallAnswer
 
 
 class Prepared(msgspec.Struct, frozen=True, eq=False):
-    """A call that may be written: ``given`` behind ``parent`` (or as the whole prompt) makes ``context``.
+    """A validated call: ``given`` after ``parent`` (or as the whole prompt) makes ``context``.
 
     ``callable_tools``: what the reply may call. ``ends_with``: the conversation that ends with a reply to it.
     """
@@ -38,7 +38,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
 
 
 class Caller:
-    """Answers the calls of all episodes; keeps nothing of its own."""
+    """Answers the calls of all episodes; stateless."""
 
     def __init__(
         self, engine: TokenEngine, chat_format: ChatFormat, config: GatewayConfig, clock: Clock
@@ -57,7 +57,7 @@ class Caller:
         """Find the conversation that a call extends, and tokenise what is new.
 
         Raises:
-            RecordError: it cannot be read, or does not fit the model's context.
+            RecordError: the call is invalid, or does not fit the model's context.
         """
         messages = read_messages(request.messages)
         tools = read_tools(request.tools or ())
@@ -81,7 +81,7 @@ class Caller:
         """The same for a raw prompt, which extends the longest recorded text that it begins with.
 
         Raises:
-            RecordError: it is no text, cannot be read, or does not fit the model's context.
+            RecordError: the prompt is no text, invalid, or does not fit the model's context.
         """
         prompt = request.prompt
         if not isinstance(prompt, str):
@@ -135,9 +135,9 @@ class Caller:
     async def parts(
         self, episode: AgentEpisode, prepared: Prepared, options: CallOptions, *, number: int
     ) -> AsyncGenerator[Part]:
-        """The one choice of a call as it is written, and at last the answer, recorded.
+        """Yield drafts of a call's one choice, then record and yield the answer.
 
-        An agent that leaves before has left nothing in the record.
+        A call that its agent cancels is not recorded.
         """
         drafts = write(
             self._engine,
@@ -157,13 +157,13 @@ class Caller:
             async for draft in drafts:
                 if draft.finish_reason:
                     return draft
-        raise AssertionError("the last draft has a reason to be")
+        raise AssertionError("the last draft has a finish reason")
 
     def _request(
         self, episode: AgentEpisode, prepared: Prepared, options: CallOptions, *, number: int, choice: int
     ) -> TokenRequest:
         room = self._engine.context_length - len(prepared.context)
-        # A seed of the agent's own is mixed with the episode's: a group of equal samples teaches nothing.
+        # Mix the agent's seed with the episode's: a group of equal samples has no advantage.
         asked = number if options.seed is None else f"seed {options.seed}"
         return TokenRequest(
             request_id=f"{episode.episode_id}.{number}.{choice}",

@@ -1,8 +1,8 @@
-"""The recorder: what an engine was given and wrote in an episode, as chains of turns.
+"""The recorder: inputs and outputs of the engine in an episode, as chains of turns.
 
-A turn's context is its parent's context and writing, token by token, and what was given between them. Nothing that the
-policy wrote is tokenised again, so the record is what the engine saw (I5). Turns form a forest: a call that extends no
-conversation opens a tree, two calls that extend the same one make a branch. A path from a root to a leaf is a chain.
+A turn's context is its parent's context and output, token by token, and the tokens given between them. The policy's
+output is never tokenised again, so the record equals what the engine saw (I5). Turns form a forest: a call that extends
+no conversation opens a tree, two calls that extend the same one make a branch. A path from a root to a leaf is a chain.
 """
 
 from collections.abc import Sequence
@@ -65,12 +65,12 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
 
 
 class Recorder:
-    """The turns of one episode, and which conversation each of them ends. Bounded by the calls an episode may make."""
+    """The turns of one episode, and which conversation each of them ends. Bounded by the calls of an episode."""
 
     def __init__(self) -> None:
         self._turns: list[RecordedTurn] = []
         self._parents: set[int] = set()
-        # Conversations of messages by their digest, raw ones by their text.
+        # Conversations of messages by digest, raw prompts by text.
         self._ends: dict[bytes | str, RecordedTurn] = {}
 
     @property
@@ -81,8 +81,8 @@ class Recorder:
     def extended_by(self, digests: Sequence[bytes]) -> tuple[RecordedTurn | None, int]:
         """The longest recorded conversation that a call extends, and how many of its messages that covers.
 
-        ``digests``: the call's conversation after each message. Two conversations of the same words are one to their
-        agent: the one recorded last is extended.
+        ``digests``: the call's conversation after each message. Of two equal conversations the one recorded last is
+        extended.
         """
         for count in range(len(digests), 0, -1):
             turn = self._ends.get(digests[count - 1])
@@ -107,7 +107,7 @@ class Recorder:
         spans: Sequence[VersionSpan],
         finish_reason: str,
     ) -> RecordedTurn:
-        """A call was answered; ``end`` is the conversation that its reply ends, by digest or by text."""
+        """Record an answered call; ``end``: the digest or text of the conversation with its reply."""
         assert tokens, "an answered call has tokens"
         assert len(tokens) == len(logprobs), "each token has its logprob"
         turn = RecordedTurn(

@@ -63,7 +63,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choices_max: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
 
     def __post_init__(self) -> None:
-        """Refuse a gateway that no agent could reach.
+        """Refuse a gateway that no agent can reach.
 
         Raises:
             ConfigError: agents connect over HTTP, and the port is any free one.
@@ -71,6 +71,6 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.command and self.port == 0:
             raise ConfigError(
                 "actor.gateway has no command and no port",
-                why="agents that come over HTTP need to know where",
+                why="agents over HTTP need a fixed port",
                 fix="set actor.gateway.port, or the program under actor.gateway.command",
             )

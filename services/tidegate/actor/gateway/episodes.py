@@ -1,8 +1,8 @@
-"""Episodes: who may call, for which task, and until when.
+"""Episodes: their keys, tasks and deadlines.
 
-An episode has two keys. The agent's opens its calls and nothing else; the reward's belongs to the judge, so that
-neither a program nor what a model makes it do can reward itself. Bounded by ``episodes_max``; a place is freed by
-``close``, which the runner calls however an episode ends.
+An episode has two keys. The agent's key allows only calls; the reward key belongs to the judge, so that neither a
+program nor model-written code can reward itself. Bounded by ``episodes_max``; a place is freed by ``close``, which the
+runner calls however an episode ends.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Reward(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: Annotated[str, msgspec.Meta(max_length=LOG_CHARS_MAX)] = ""
 
     def __post_init__(self) -> None:
-        """A reward that is no number would spoil the whole group's advantages."""
+        """A reward that is not finite makes the advantages of the whole group invalid."""
         if not all(map(math.isfinite, (self.reward, *self.components.values()))):
             raise ValueError("the reward and its components must be finite")
 
@@ -71,17 +71,17 @@ class AgentEpisode:
 
     @property
     def num_in_flight(self) -> int:
-        """Calls being answered now."""
+        """Calls in flight."""
         return len(self._under_way)
 
     def end(self) -> None:
-        """No more calls: those in flight are cancelled."""
+        """Accept no more calls and cancel those in flight."""
         self.ended.set()
         for call in self._under_way:
             call.cancel()
 
     def give_reward(self, reward: Reward) -> None:
-        """The last word on an episode.
+        """Set the reward and end the episode.
 
         Raises:
             ConflictError: it has ended.
@@ -108,7 +108,7 @@ class AgentEpisode:
 
     @contextmanager
     def calling(self, *, calls_max: int, turns_max: int, clock: Clock) -> Generator[int]:
-        """One call, from here to its answer; its number.
+        """Count one call until its answer; yields its number.
 
         Raises:
             BackpressureError: as many calls as allowed are in flight.
@@ -137,7 +137,7 @@ class AgentEpisode:
 
 
 class EpisodeTable:
-    """The open episodes, by id, and those that wait for an agent to come for them."""
+    """The open episodes by id, and those that wait for an agent's claim."""
 
     def __init__(self, config: GatewayConfig, clock: Clock) -> None:
         self._config = config
@@ -147,14 +147,14 @@ class EpisodeTable:
 
     @property
     def num_open(self) -> int:
-        """Episodes whose keys open something."""
+        """Open episodes."""
         return len(self._episodes)
 
     def open(self, task: Task, *, sample_index: int, attempt: int) -> AgentEpisode:
         """A new episode.
 
         Raises:
-            BackpressureError: as many as may be are open.
+            BackpressureError: ``episodes_max`` episodes are open.
         """
         if len(self._episodes) >= self._config.episodes_max:
             raise BackpressureError(
@@ -167,18 +167,18 @@ class EpisodeTable:
         return episode
 
     def close(self, episode: AgentEpisode) -> None:
-        """Free its place; its keys open nothing any more."""
+        """Free its place; its keys are invalid from now on."""
         episode.end()
         self._episodes.pop(episode.episode_id, None)
         if episode in self._waiting:
             self._waiting.remove(episode)
 
     def offer(self, episode: AgentEpisode) -> None:
-        """Let an agent come for it."""
+        """Offer an episode for a claim."""
         self._waiting.append(episode)
 
     def claim(self) -> AgentEpisode:
-        """The episode that has waited longest, for the agent that asks.
+        """Give the calling agent the episode that has waited longest.
 
         Raises:
             UnavailableError: none waits.
@@ -191,19 +191,19 @@ class EpisodeTable:
         return episode
 
     def by_api_key(self, key: str) -> AgentEpisode:
-        """Whose calls a key opens.
+        """The episode of an agent's key.
 
         Raises:
-            KeyRefusedError: it opens none.
+            KeyRefusedError: no open episode has this key.
         """
         episode = self._named_in(key)
         return _opened(episode, key, "" if episode is None else episode.api_key)
 
     def by_reward_key(self, key: str, *, episode_id: str) -> AgentEpisode:
-        """The episode that a key may end.
+        """The episode with this id, if the reward key is its own.
 
         Raises:
-            KeyRefusedError: not this one.
+            KeyRefusedError: the key belongs to no such episode.
         """
         episode = self._episodes.get(episode_id)
         return _opened(episode, key, "" if episode is None else episode.reward_key)
@@ -214,7 +214,7 @@ class EpisodeTable:
 
 
 def _opened(episode: AgentEpisode | None, key: str, wanted: str) -> AgentEpisode:
-    """Compare in constant time, also when there is no episode to open."""
+    """Compare in constant time, also when no episode exists."""
     fits = same_secret(key, wanted)
     if episode is None or not fits or episode.ended.is_set():
         raise KeyRefusedError("This key opens no episode", why="it is wrong, or its episode has ended")
@@ -227,6 +227,6 @@ def same_secret(given: str, wanted: str) -> bool:
 
 
 def derived_seed(*parts: object) -> int:
-    """A seed of 63 bits from anything that prints."""
+    """A 63-bit seed from any printable values."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -1,4 +1,4 @@
-"""What the gateway refuses, in the error tree's words and in the OpenAI API's shape."""
+"""The gateway's refusals as errors of the error tree and as error objects of the OpenAI API."""
 
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ RETRY_AFTER_S = 1
 
 
 class RefusedCallError(RecordError):
-    """A call asks for what cannot be given. ``param`` is the field, ``code`` the API's word for it."""
+    """A call asks for an unsupported or invalid feature. ``param`` is the field, ``code`` the API's word for it."""
 
     def __init__(self, what: str, *, param: str = "", code: str = "", why: str = "", fix: str = "") -> None:
         """``code`` may stay empty, as in the API itself."""
@@ -26,7 +26,7 @@ class RefusedCallError(RecordError):
 
 
 class KeyRefusedError(TidegateError):
-    """A key that opens nothing: wrong, or of an episode that has ended."""
+    """A wrong key, or one of an ended episode."""
 
     status: ClassVar[str] = "UNAUTHENTICATED"
 
@@ -66,7 +66,7 @@ def error_body(error: TidegateError) -> dict[str, Any]:
 
 
 def error_headers(error: TidegateError) -> dict[str, str]:
-    """When to come again, where that helps."""
+    """The Retry-After header, where a retry can succeed."""
     return {"Retry-After": str(RETRY_AFTER_S)} if error.retryable else {}
 
 

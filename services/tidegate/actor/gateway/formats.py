@@ -28,7 +28,7 @@ class ChatTokenizer(Tokenizer, Protocol):
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether it has."""
+        """Whether the model has a chat template."""
         ...
 
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:
@@ -77,10 +77,10 @@ def open_format(tokenizer: Tokenizer, *, style: ToolStyle) -> ChatFormat:
 
 
 class TemplateFormat:
-    """By a chat template; tools too where it knows of them, else they are described and written as text."""
+    """By a chat template; tools too where it supports them, else they are described as text."""
 
     def __init__(self, tokenizer: ChatTokenizer, *, style: ToolStyle) -> None:
-        """Asks the template once whether it shows tools."""
+        """Probes once whether the template shows tools."""
         self._tokenizer = tokenizer
         self._style: ToolStyle = style
         probe = tokenizer.chat_text([{"role": "user", "content": "?"}], [_PROBE.declaration])
@@ -135,7 +135,7 @@ class TemplateFormat:
 
 
 class PlainFormat:
-    """One text after the other, for models made from nothing; replies begin where the tokenizer's do."""
+    """One text after the other, for models without a template; replies begin as the tokenizer's do."""
 
     def __init__(self, tokenizer: Tokenizer, *, style: ToolStyle) -> None:
         """Tools are described with ``hermes`` only: brackets have to be learned from demonstrations."""
@@ -174,7 +174,7 @@ def _not_empty(tokens: list[int]) -> list[int]:
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:
-    """As templates read it: like the API's, with a call's arguments as an object."""
+    """A message as templates read it: like the API's, with a call's arguments as an object."""
     shown: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.calls:
         shown["tool_calls"] = [

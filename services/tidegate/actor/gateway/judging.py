@@ -27,7 +27,7 @@ class NoRewardError(TidegateError):
 
 
 class EpisodeJudge:
-    """Makes samples of episodes; asks the environment where the run file demands it."""
+    """Builds samples from episodes; scores them at the environment where the run file demands it."""
 
     def __init__(self, context: ServiceContext, config: GatewayConfig, tokenizer: Tokenizer) -> None:
         self._context = context
@@ -36,10 +36,10 @@ class EpisodeJudge:
         self._environment = EnvironmentClient(context.channel("environment"))
 
     async def sample_of(self, episode: AgentEpisode, *, why: str) -> Sample:
-        """The sample of an ended episode with at least one turn; ``why`` it ended, for people.
+        """The sample of an ended episode with at least one turn; ``why``: the reason of its end, for operators.
 
         Raises:
-            NoRewardError: it has none, and the run file drops such episodes.
+            NoRewardError: it has no reward, and the run file drops such episodes.
             TidegateError: the environment cannot score it.
         """
         leaf = episode.recorder.longest()
@@ -56,7 +56,7 @@ class EpisodeJudge:
         return self._sample(episode, leaf, reward)
 
     async def _scored(self, episode: AgentEpisode, leaf: RecordedTurn) -> Reward | None:
-        """The environment's verdict on the last reply, however long it is away; None where others judge."""
+        """The environment's verdict on the last reply, however long it is unavailable; None where a harness judges."""
         if self._config.reward != "environment":
             return None
         task = episode.task

@@ -1,8 +1,8 @@
 """Messages of agents in one canonical form: two ways of writing the same message are the same message.
 
-A conversation is known by a chain of digests, one a message, so that the next call finds the one it extends. What
-agents change without meaning to does not count: space around a reply, null for empty content, parts for text, the
-spelling of a call's JSON, fields that only a client's library adds.
+A conversation is known by a chain of digests, one a message, so that the next call finds the one it extends. Accidental
+changes do not count: space around a reply, null for empty content, parts for text, the spelling of a call's JSON,
+fields that only a client's library adds.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ def read_messages(raw: Sequence[dict[str, Any]]) -> tuple[ChatMessage, ...]:
     """The ``messages`` of a call.
 
     Raises:
-        RefusedCallError: there are none, or one is no message of text; the error names it.
+        RefusedCallError: there are none, or one is no text message; the error names it.
     """
     if not raw:
         raise RefusedCallError("messages is empty", param="messages", fix="send at least one message")

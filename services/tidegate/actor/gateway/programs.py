@@ -1,4 +1,4 @@
-"""An agent's process: started with little more than its keys, bounded in time, ended with its children."""
+"""An agent's process: with a minimal environment, a deadline, and a kill that includes its children."""
 
 import asyncio
 import os
@@ -15,9 +15,9 @@ from tidegate.runtime.races import run_until
 
 STDERR_BYTES_MAX = 4096
 READ_BYTES = 4096
-# What a program sees of this process: where things are, and nothing that opens anything.
+# Variables that a program inherits: paths and locale, no secrets.
 PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
-# This interpreter, so that one run file fits every machine.
+# Placeholder of this interpreter's path, so that one run file fits every machine.
 PYTHON = "python"
 
 
@@ -40,12 +40,12 @@ class ProgramEnd(msgspec.Struct, frozen=True):
 def environment_of(
     own: Mapping[str, str], *, passed: Sequence[str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a program sees: little of this process' ``own`` variables, what the run file passes, what it is given."""
+    """A program's variables: a few of this process' ``own``, those the run file passes, and ``given``."""
     return {name: own[name] for name in (*PASSED, *passed) if name in own} | dict(given)
 
 
 def arguments_of(command: Sequence[str], *, prompt: str) -> list[str]:
-    """The words of a command, with the prompt where it wants it; no shell ever reads them."""
+    """The arguments of a command with the prompt filled in; no shell parses them."""
     words = [word.replace("{prompt}", prompt) for word in command]
     return [sys.executable if words[0] == PYTHON else words[0], *words[1:]]
 
@@ -60,8 +60,8 @@ async def run_program(
 ) -> ProgramEnd:
     """Run a program until it ends, or its episode has and its grace is over, or its deadline.
 
-    However this is left, the program and its children are gone: its session, and what left that session while its
-    parent lived.
+    On every exit, also by cancellation, this kills the program and its children: its session, and children that left
+    the session while their parent lived.
 
     Raises:
         UnavailableError: it cannot be started.
@@ -93,10 +93,10 @@ async def run_program(
             await asyncio.wait({exiting}, timeout=kill_grace_s)
         exit_code = process.returncode
         if exit_code is not None:
-            # What is in the pipe already; a child that still runs keeps it open.
+            # Read only what the pipe holds now; a child that still runs keeps it open.
             await asyncio.wait({reading}, timeout=0.1)
     finally:
-        # A task of its own: a caller that is cancelled while it waits still leaves no process behind.
+        # A separate task: a caller that is cancelled while it waits still leaves no process behind.
         killing = asyncio.create_task(_end(process, exiting, grace_s=kill_grace_s))
         try:
             await asyncio.shield(killing)
@@ -114,7 +114,7 @@ async def _keep_last(stream: asyncio.StreamReader, tail: bytearray) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process, exiting: asyncio.Task[int], *, grace_s: float) -> None:
-    """Ask the program and its children to end, then end them."""
+    """Send SIGTERM to the program and its children, then SIGKILL."""
     strays = _children(process.pid)
     if not exiting.done():
         _signal(process.pid, strays, signal.SIGTERM)

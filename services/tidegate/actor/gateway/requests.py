@@ -1,6 +1,6 @@
-"""The calls of the OpenAI API that the gateway takes: what it honours, and what it refuses and why.
+"""The calls of the OpenAI API that the gateway accepts, and the parameters that it refuses.
 
-A parameter that would be ignored is refused instead, unless leaving it out changes nothing that an agent could see.
+The gateway refuses a parameter that it would ignore, unless the agent could see no difference.
 """
 
 from typing import Any, TypeAlias, TypeVar
@@ -65,7 +65,7 @@ RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
 
 
 class CallOptions(msgspec.Struct, frozen=True):
-    """What a call asks of the engine and of the answer. ``max_tokens`` is a bound, the answer may end before."""
+    """Options of a call for the engine and the answer. ``max_tokens`` is a bound, the answer may end before."""
 
     max_tokens: int
     stops: tuple[str, ...]
@@ -80,7 +80,7 @@ def read_request(body: bytes, kind: type[RequestT]) -> RequestT:
     """A call's body.
 
     Raises:
-        RefusedCallError: it is no such call, or holds a field that is not known here.
+        RefusedCallError: it is no such call, or contains an unknown field.
     """
     try:
         return msgspec.json.decode(body, type=kind)
@@ -89,7 +89,7 @@ def read_request(body: bytes, kind: type[RequestT]) -> RequestT:
 
 
 def options_of(request: Request, *, sampler: Sampler, config: GatewayConfig) -> CallOptions:
-    """What a call asks for, under the run's sampler.
+    """The options of a call, under the run's sampler.
 
     Raises:
         RefusedCallError: a parameter asks for an unsupported feature; the message names it and the fix.

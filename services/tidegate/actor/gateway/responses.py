@@ -18,12 +18,12 @@ class CallAnswer(msgspec.Struct, frozen=True):
 
     @property
     def finish_reason(self) -> str:
-        """As the API defines it: a reply that calls tools ended for them."""
+        """As the API defines it: ``tool_calls`` for a reply that calls tools."""
         return "tool_calls" if self.reply.calls else self.draft.finish_reason
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """What all parts of an answer share."""
+    """The fields that all parts of an answer share."""
 
     answer_id: str
     model: str
@@ -97,7 +97,7 @@ def called_delta(reply: Reply) -> dict[str, Any]:
 
 
 def models_answer(names: Sequence[str], *, created_at_s: int) -> dict[str, Any]:
-    """The models an agent may ask for."""
+    """The models that the gateway lists."""
     return {"object": "list", "data": [model_answer(name, created_at_s=created_at_s) for name in names]}
 
 

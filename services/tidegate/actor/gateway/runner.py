@@ -1,9 +1,9 @@
-"""Tasks in, rollouts out, with agents in between: the runner that an actor's loops drive in place of its episodes.
+"""The runner of external agents, which the actor's loops drive in place of ``EpisodeRunner``.
 
-A task is a group of episodes, one a sample, each held by an agent of its own. The task is done once all of them have
-ended and were judged. It is refused when no agent called, so that another actor or a later attempt runs it; it is
-dropped where the run file drops episodes without a reward. An agent's state is its own: a stopped episode restarts
-from its beginning on another actor.
+A task is a group of episodes, one per sample, each played by a separate agent. The task is done once all episodes have
+ended and are scored. It is refused when no agent called, so that another actor or a later attempt runs it; it is
+dropped where the run file drops episodes without a reward. The actor cannot save an agent's state: a stopped episode
+restarts from its beginning on another actor.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ from tidegate.runtime.service import ServiceContext
 T = TypeVar("T")
 
 OPERATOR_KEY_VARIABLE = "TIDEGATE_GATEWAY_KEY"
-# Set where agents ask for episodes at one address of several actors: the host that is this very actor's.
+# Set where several actors share one address for claims: the host of this actor alone.
 HOST_VARIABLE = "TIDEGATE_GATEWAY_HOST"
-# How often an agent of HTTP is looked at for its idleness.
+# Period of checks whether an agent over HTTP is idle.
 IDLE_LOOK_S = 0.25
 
 
 class AgentRunner:
-    """Runs each task in a flow of its own, as many as all of their episodes may be open together."""
+    """Runs each task in a separate flow; as many tasks as ``episodes_max`` admits with all of their episodes."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class AgentRunner:
         """``served_policy``: holds one policy while an evaluation runs. ``serve`` opens the gateway.
 
         Raises:
-            ConfigError: the run asks for what agents cannot do.
+            ConfigError: the run asks for a feature that agents do not support.
         """
         _check_run(context.settings)
         self.flows_max = flows_of(config, num_samples=context.settings.workload.num_samples)
@@ -89,10 +89,10 @@ class AgentRunner:
 
     @property
     def num_open(self) -> int:
-        """Episodes that agents hold, or may come for."""
+        """Open episodes: claimed or waiting for a claim."""
         return self._table.num_open
 
-    # -- the gateway's life ----------------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         """Serve HTTP until ``close``.
@@ -110,7 +110,7 @@ class AgentRunner:
             await self.server.close()
 
     async def account(self) -> None:
-        """Keep the statistics true until draining."""
+        """Keep the statistics current until draining."""
         stats, clock = self._context.stats, self._context.clock
         before_s = clock.monotonic_s()
 
@@ -125,18 +125,18 @@ class AgentRunner:
         await report_engine(self._context, self._control, also)
 
     def stop(self) -> None:
-        """End the agents; their tasks are for other actors."""
+        """End the agents; their tasks are released to other actors."""
         self._control.stop = True
         self._stopping.set()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._closed.set()
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
     async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
-        """Run one task; nothing comes back of one that was stopped."""
+        """Run one task; a stopped one has no result."""
         [task] = tasks
         try:
             self._engine.check_task(task)
@@ -152,7 +152,7 @@ class AgentRunner:
             yield result
 
     async def _result(self, task: Task) -> RolloutResult | None:
-        """What becomes of a task; None when it was stopped."""
+        """The result of a task; None when it was stopped."""
         clock = self._context.clock
         started_at_s = clock.now_s()
         try:
@@ -185,12 +185,12 @@ class AgentRunner:
     # -- episodes --------------------------------------------------------------------------------------------------
 
     async def _sample(self, task: Task, *, sample_index: int) -> Sample:
-        """One episode, held and judged.
+        """Play and score one episode.
 
-        One without a call is begun again; one with calls never is, as its policy has chosen already.
+        An episode without a call is restarted; one with calls never is, because the policy has already chosen.
 
         Raises:
-            NoRewardError: it has no reward, and the run file drops such episodes.
+            NoRewardError: the episode has no reward, and the run file drops such episodes.
             TidegateError: no agent, no engine or no judge is available.
         """
         await self._serving.wait()
@@ -213,7 +213,7 @@ class AgentRunner:
         )
 
     async def _hold(self, episode: AgentEpisode) -> str:
-        """Let an agent have its episode until it has ended; how it did, for people."""
+        """Let an agent play its episode to the end; returns the reason of the end, for operators."""
         if self._config.command:
             return await self._hold_program(episode)
         return await self._hold_visitor(episode)
@@ -262,15 +262,15 @@ class AgentRunner:
                 return "its agent ended it"
             if not episode.num_in_flight and clock.monotonic_s() - episode.used_at_s > config.idle_s:
                 return f"its agent was idle for {config.idle_s:g} s"
-        return f"its {config.episode_deadline_s:g} s were over"
+        return f"its deadline of {config.episode_deadline_s:g} s passed"
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
     async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
-        """One episode a held-out problem, all under one policy, which is held meanwhile.
+        """Play one episode per held-out problem, all under one policy, which is held meanwhile.
 
         Raises:
-            UnavailableError: the actor is draining, an agent is away, or the engine did not keep to one policy.
+            UnavailableError: the actor is draining, an agent is missing, or the engine changed its policy.
         """
 
         def play() -> Awaitable[list[Sample] | None]:
@@ -284,18 +284,18 @@ class AgentRunner:
 
 
 def flows_of(config: GatewayConfig, *, num_samples: int) -> int:
-    """Tasks at once: as many as all of their episodes may be open together, at least one."""
+    """Concurrent tasks: as many as ``episodes_max`` admits with all of their episodes, at least one."""
     return max(1, config.episodes_max // num_samples)
 
 
 def _port(config: GatewayConfig, context: ServiceContext) -> int:
-    """Where to listen. A pod shares its ports with no other actor, and its index is a large number."""
+    """The port to listen on. A pod does not share its ports, and its index is a large number."""
     shares_machine = not context.settings.listen
     return config.port + context.index if config.port and shares_machine else config.port
 
 
 def _check_run(settings: Settings) -> None:
-    """Whether a run asks only for what agents can do.
+    """Refuse a run that needs features which agents do not support.
 
     Raises:
         ConfigError: it cuts, caps or delays rollouts, or stops groups early; the message names the setting.
@@ -313,8 +313,8 @@ def _check_run(settings: Settings) -> None:
     ]
     if wrong:
         raise ConfigError(
-            f"{' and '.join(wrong)} cannot be had with actor.gateway",
-            why="what an agent does between two calls is its own",
+            f"{' and '.join(wrong)} cannot be combined with actor.gateway",
+            why="the actor does not control an agent between two calls",
             fix="leave it out; episodes end at actor.gateway.episode_deadline_s",
         )
 

@@ -1,7 +1,7 @@
-"""HTTP: the OpenAI API under /v1 for agents, episodes under /tidegate for those who run and judge agents.
+"""HTTP: the OpenAI API under /v1 for agents, episodes under /tidegate for harnesses and judges.
 
-An agent is known by its key, in the API's own header, or as a path segment (``/key/<key>/v1``) for programs that
-know a base URL alone. Nothing here is logged that holds a key or a text.
+An agent authenticates by its key, in the API's header, or as a path segment (``/key/<key>/v1``) for programs that
+accept only a base URL. The server logs neither keys nor texts.
 """
 
 import secrets
@@ -46,10 +46,10 @@ from tidegate.runtime.stats_board import StatsBoard
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-# What an agent may call the policy where the run names nothing.
+# Name of the policy where the run file lists no models.
 MODEL = "policy"
 BEARER = "bearer "
-# How long answers in flight may take once the server is closed: the runner has ended their episodes before.
+# Seconds for answers in flight once the server closes; the runner has ended their episodes before.
 SHUTDOWN_S = 1.0
 
 
@@ -67,10 +67,10 @@ class GatewayServer:
         operator_key: str,
         own_host: str = "",
     ) -> None:
-        """``operator_key`` opens episodes to agents of HTTP; empty opens them to none.
+        """``operator_key``: lets agents over HTTP claim episodes; empty: no agent can.
 
-        ``own_host``: where an episode's agent finds this very server, which alone knows its keys; empty: where it asked
-        for the episode.
+        ``own_host``: the address of this server, the only one that knows its keys, for the agents of its episodes;
+        empty: the address that the claim was sent to.
         """
         self._caller = caller
         self._table = table
@@ -98,7 +98,7 @@ class GatewayServer:
         app.router.add_post("/tidegate/episodes", self._claim)
         app.router.add_post("/tidegate/episodes/{episode_id}/reward", self._reward)
         app.router.add_delete("/tidegate/episodes/{episode_id}", self._end)
-        # A caller that hangs up frees its slot of the engine at once.
+        # A caller that disconnects frees its slot of the engine immediately.
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
         )
@@ -190,7 +190,7 @@ class GatewayServer:
             f"{kind}-{secrets.token_hex(12)}", call.model or self._names()[0], int(self._clock.now_s())
         )
 
-    # -- operators and judges of episodes ---------------------------------------------------------------------------
+    # -- claims and rewards -----------------------------------------------------------------------------------------
 
     async def _claim(self, http: web.Request) -> web.StreamResponse:
         if not self._operator_key or not same_secret(_bearer(http), self._operator_key):
@@ -242,7 +242,7 @@ class GatewayServer:
 
     @web.middleware
     async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Whatever goes wrong leaves in the API's shape."""
+        """Answer every error in the API's format."""
         try:
             return await handler(request)
         except TidegateError as error:
@@ -262,7 +262,7 @@ class GatewayServer:
 
 
 def task_of(episode: AgentEpisode) -> dict[str, Any]:
-    """A task as its agent sees it; never the answer."""
+    """A task as its agent sees it, without the answer."""
     task = episode.task
     return {
         "prompt": task.prompt,
@@ -273,7 +273,7 @@ def task_of(episode: AgentEpisode) -> dict[str, Any]:
 
 
 def reward_url(base: str, episode: AgentEpisode) -> str:
-    """Where an episode's reward is posted."""
+    """The URL for an episode's reward."""
     return f"{base}/tidegate/episodes/{episode.episode_id}/reward"
 
 

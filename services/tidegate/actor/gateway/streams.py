@@ -1,4 +1,4 @@
-"""Answers as server-sent events: text that can no longer change as it is written, calls once they are complete."""
+"""Answers as server-sent events: text as soon as it is final, tool calls once they are complete."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -26,7 +26,7 @@ _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control":
 
 
 class _Events:
-    """One response; its headers leave with the first event, so that an error before it is an answer of its own."""
+    """One response; its headers are sent with the first event, so that an earlier error has its own status."""
 
     def __init__(self, http: web.Request) -> None:
         self._http = http

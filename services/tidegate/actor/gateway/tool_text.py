@@ -1,6 +1,6 @@
-"""Calls of tools as a model writes them, read back: JSON in <tool_call> tags (Hermes), or [argument] in brackets.
+"""Parses the tool calls that a model writes: JSON in <tool_call> tags (Hermes), or [argument] in brackets.
 
-Whatever cannot be read as a call of a declared tool stays text: the agent sees what the model wrote.
+Text that is no valid call of a declared tool stays text: the agent sees what the model wrote.
 """
 
 import re
@@ -14,7 +14,7 @@ from tidegate.actor.gateway.messages import CalledTool, ChatMessage, Tool
 
 ToolStyle: TypeAlias = Literal["hermes", "bracket"]
 
-# A call is where a stream of text has to wait: it may be no text.
+# A stream withholds text from here on: it may become a call.
 OPENINGS: dict[ToolStyle, str] = {"hermes": "<tool_call>", "bracket": "["}
 
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -36,14 +36,14 @@ class _Written(msgspec.Struct):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a model wrote, as an agent gets it: ``content`` outside of the calls, and the calls in order."""
+    """A model's output as its agent gets it: ``content`` outside of the calls, and the calls in order."""
 
     content: str
     calls: tuple[CalledTool, ...] = ()
 
 
 def check_tools(tools: Sequence[Tool], *, style: ToolStyle) -> None:
-    """Whether this style can call these tools.
+    """Check that this style can call these tools.
 
     Raises:
         RefusedCallError: brackets name neither a tool nor a parameter, so there can be only one of each.
@@ -89,7 +89,7 @@ def _bracket(body: str, tools: Sequence[Tool]) -> tuple[str, dict[str, Any]]:
 
 
 def as_text(message: ChatMessage, *, style: ToolStyle) -> ChatMessage:
-    """The same message with calls and results in its text, for a model whose template knows of neither."""
+    """The same message with calls and results in its text, for a model whose template supports neither."""
     if message.role == "tool":
         content = message.content
         if style == "hermes":
@@ -122,7 +122,7 @@ def _only_argument(call: CalledTool) -> str:
 
 
 def described(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> list[ChatMessage]:
-    """The messages with the tools declared in the system's words, as the Hermes models were taught them."""
+    """The messages with the tools declared in the system message, as Hermes models were trained."""
     if not tools:
         return list(messages)
     declared = "\n".join(msgspec.json.encode(tool.declaration).decode() for tool in tools)

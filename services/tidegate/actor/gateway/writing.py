@@ -1,4 +1,4 @@
-"""One continuation as it is written: looked at between tokens, ended where a stop string appears."""
+"""One continuation in progress: sampled between tokens, ended at a stop string."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -9,14 +9,14 @@ from tidegate.actor.engines.token_port import Continuation, TokenEngine, TokenRe
 from tidegate.core.errors import UnavailableError
 from tidegate.core.records import VersionSpan
 
-# How late a stop string is noticed, and how far apart the pieces of a stream are: below a token's time on most models.
+# Sampling period: the delay of a stop string and between pieces of a stream; below a token's time on most models.
 LOOK_S = 0.02
-# Replaces bytes that are no text yet: the next token may complete them.
+# Placeholder of incomplete UTF-8 bytes, which the next token may complete.
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """What is written so far. ``finish_reason`` is empty while more will come.
+    """The text so far. ``finish_reason`` is empty until the end.
 
     ``text`` ends before a stop string; ``tokens`` end with the one that completed it, because the policy chose it.
     """
@@ -31,9 +31,9 @@ class Draft(msgspec.Struct, frozen=True):
 async def write(
     engine: TokenEngine, request: TokenRequest, *, stops: Sequence[str] = (), watched: bool = False
 ) -> AsyncGenerator[Draft]:
-    """Drafts of a continuation; the last one has a reason to be. Leaving early frees the engine's slot.
+    """Yield drafts of a continuation; the last one has a finish reason. Closing early frees the engine's slot.
 
-    Without ``watched`` and ``stops`` only the last one comes.
+    Without ``watched`` and ``stops`` only the last draft is yielded.
 
     Raises:
         TidegateError: the engine's.
@@ -89,9 +89,9 @@ def _clipped(spans: Sequence[VersionSpan], count: int) -> tuple[VersionSpan, ...
 
 
 def sure_length(text: str, *, openings: Sequence[str]) -> int:
-    """How much of an unfinished text will stay as it is.
+    """The length of an unfinished text's prefix that is final.
 
-    ``openings``: strings from which on it may be something else than text, a call or a stop.
+    ``openings``: strings that may start a call or a stop and not text.
     """
     sure = len(text)
     for opening in openings:
