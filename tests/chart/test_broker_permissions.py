@@ -239,7 +239,7 @@ async def test_service_deletes_and_purges_nothing_but_its_notes(server: Server) 
     await operator.close()
 
 
-async def test_service_works_its_queue_from_delivery_to_ack(server: Server) -> None:
+async def test_service_consumes_its_queue_from_delivery_to_ack(server: Server) -> None:
     for publisher, subject, reader in (
         ("task-queue", TOPOLOGY.tasks("main"), "actor"),
         ("actor", TOPOLOGY.rollouts("e"), "environment"),
@@ -296,7 +296,7 @@ async def test_every_service_receives_statistics_and_none_receives_work(server: 
     await operator.close()
 
 
-async def test_wrong_or_no_password_opens_nothing(server: Server) -> None:
+async def test_wrong_or_missing_password_is_refused(server: Server) -> None:
     for wrong in ({"user": "actor", "password": "p0"}, {"token": "p0"}, {}):
         client = Client()
         with pytest.raises((nats.errors.Error, OSError)):
@@ -322,7 +322,7 @@ async def hears(server: Server, user: str, subject: str) -> bool:
         await listener.close()
 
 
-async def test_service_hears_no_answer_to_another(server: Server) -> None:
+async def test_service_receives_no_answer_to_another(server: Server) -> None:
     assert await hears(server, "actor", "_INBOX_actor.x")
     assert not await hears(server, "actor", "_INBOX_learner.x")
     assert not await hears(server, "actor", "_INBOX.x")
@@ -341,7 +341,7 @@ async def test_one_service_cannot_be_another(server: Server) -> None:
         )
 
 
-def test_streams_are_synced_as_the_mode_promises() -> None:
+def test_streams_are_synced_as_the_mode_defines() -> None:
     def config(values: dict[str, Any]) -> str:
         return str(named(render(values=values), "ConfigMap", "t-nats")["data"]["nats.conf"])
 
@@ -349,7 +349,7 @@ def test_streams_are_synced_as_the_mode_promises() -> None:
     assert "sync_interval: always" in config({"nats.durability": "power"})
 
 
-def test_three_servers_know_each_other_and_leave_as_lame_ducks() -> None:
+def test_three_servers_cluster_and_leave_in_lame_duck_mode() -> None:
     objects = render(values={"nats.replicas": 3})
     server = named(objects, "StatefulSet", "t-nats")
     told = {each["name"]: each.get("value") for each in containers(server["spec"]["template"])[0]["env"]}
@@ -384,7 +384,7 @@ async def test_three_servers_keep_three_copies(tmp_path: Path) -> None:
             server.close()
 
 
-def test_every_password_of_the_server_is_made_by_the_job() -> None:
+def test_credentials_job_creates_every_password_of_the_server() -> None:
     objects = render()
     (job,) = of_kind(objects, "Job")
     made = {

@@ -46,7 +46,7 @@ def let_in(values: dict[str, Any]) -> list[Manifest]:
     return named(render(values=values), "NetworkPolicy", "t-actor")["spec"].get("ingress", [])
 
 
-def test_agents_ask_one_service_for_episodes_and_every_actor_is_behind_it() -> None:
+def test_agents_request_episodes_from_one_service_with_every_actor_behind_it() -> None:
     objects = render(values={**OPEN, "actor.pools.spot.nodeSelector": {"pool": "spot"}})
     service = named(objects, "Service", "t-gateway")["spec"]
     assert [(each["port"], each["targetPort"]) for each in service["ports"]] == [(PORT, "gateway")]
@@ -65,7 +65,7 @@ def test_agents_ask_one_service_for_episodes_and_every_actor_is_behind_it() -> N
         }
 
 
-def test_actors_listen_beyond_their_pod_unless_the_run_says_where() -> None:
+def test_actors_listen_beyond_their_pod_unless_the_run_sets_the_address() -> None:
     mounted = mounted_run(render(values=OPEN))
     assert parse_plan(mounted, source="run.yaml")
     assert (mounted["actor"]["gateway"]["host"], mounted["actor"]["gateway"]["port"]) == ("0.0.0.0", PORT)
@@ -105,12 +105,12 @@ def test_gateway_without_a_port_or_a_key_is_refused() -> None:
     ],
     ids=str,
 )
-def test_policies_let_in_the_named_agents_at_the_gateways_port_only(
+def test_policies_admit_the_named_agents_at_the_gateways_port_only(
     policy: dict[str, Any], peer: dict[str, Any]
 ) -> None:
     assert let_in({**OPEN, "networkPolicy": policy}) == [{"from": [peer], "ports": [{"port": PORT}]}]
 
 
-def test_policies_let_no_agent_in_that_is_not_named() -> None:
+def test_policies_admit_no_unnamed_agent() -> None:
     assert let_in(OPEN) == []
     assert let_in({"networkPolicy.agentPods": {"role": "agent"}}) == []

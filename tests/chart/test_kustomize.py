@@ -141,7 +141,7 @@ def test_components_add_up(k8s: Path) -> None:
     assert of_kind(objects, "NetworkPolicy")
 
 
-def test_a_patch_says_only_what_changes() -> None:
+def test_patch_contains_only_changes() -> None:
     old: Manifest = {"a": 1, "b": {"c": [{"name": "x", "v": 1}, {"name": "y", "v": 2}]}, "gone": 0, "l": [1]}
     new: Manifest = {"a": 1, "b": {"c": [{"name": "x", "v": 1}, {"name": "y", "v": 3}]}, "l": [2], "n": {}}
     patch = chart_kustomize.difference(old, new)

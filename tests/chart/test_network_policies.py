@@ -83,7 +83,7 @@ def flows(objects: list[Manifest], components: tuple[str, ...]) -> set[Flow]:
     return found
 
 
-def test_services_say_to_each_other_what_the_table_says_and_nothing_else() -> None:
+def test_flows_between_services_are_exactly_those_of_the_table() -> None:
     assert flows(render(), COMPONENTS) == STANDARD
 
 
@@ -153,5 +153,5 @@ def test_brokers_outside_are_reached_at_their_addresses_only() -> None:
         assert outside == [{"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"port": 4222}]}]
 
 
-def test_policies_can_be_left_to_others() -> None:
+def test_policies_can_be_disabled() -> None:
     assert not of_kind(render(values={"networkPolicy.enabled": False}), "NetworkPolicy")

@@ -34,7 +34,7 @@ def rules_of(objects: list[Manifest], name: str) -> list[Manifest]:
 @pytest.mark.parametrize("mode", ["observe", "advise", "external", "controller"])
 @pytest.mark.parametrize("deletion_cost", [True, False])
 @pytest.mark.parametrize("crd", [True, False])
-def test_admission_may_do_what_it_says_it_needs(*, mode: Mode, deletion_cost: bool, crd: bool) -> None:
+def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, crd: bool) -> None:
     values = {
         **POOLS,
         "run.admission.scaling": {"mode": mode, "deletion_cost": deletion_cost},
@@ -171,7 +171,7 @@ def test_server_lets_the_credentials_job_fill_one_secret_only(granted: str) -> N
 @pytest.mark.cluster
 @needs_cluster
 @pytest.mark.parametrize("account", ["t-actor", "t-environment", "t-learner", "t-nats", "t-trajectory-store"])
-def test_server_grants_the_others_nothing(granted: str, account: str) -> None:
+def test_server_grants_other_accounts_nothing(granted: str, account: str) -> None:
     review: dict[str, Any] = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",

@@ -48,7 +48,7 @@ def test_missing_api_is_named_with_what_to_do(values: dict[str, Any]) -> None:
     assert "--api-versions" in output
 
 
-def test_queue_label_reaches_who_needs_quota() -> None:
+def test_queue_label_is_on_the_workloads_that_need_quota() -> None:
     labelled = {
         service
         for service, pod in own_pods(render(values={"kueue.queueName": "team"})).items()
@@ -108,7 +108,7 @@ def test_selectors_hold_only_what_never_changes() -> None:
         assert keys - {"pool"} == {"name", "instance", "component"}
 
 
-def test_pods_are_told_where_everybody_is(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_receive_the_addresses_of_all_services(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidegate.launch.cluster import read_cluster
 
     data = named(render(release="Big.Run".lower()), "ConfigMap", "big.run-run")["data"]
@@ -137,7 +137,7 @@ def test_streams_have_as_many_copies_as_the_broker_has_servers(values: dict[str,
     assert json.loads(mounted)["stream_copies"] == copies
 
 
-def test_certificates_are_mounted_and_health_answers_beside_them() -> None:
+def test_certificates_are_mounted_and_health_answers_without_one() -> None:
     for service, pod in own_pods(render(values={"tls.existingSecret": "certificates"})).items():
         (container,) = containers(pod)
         assert environment(pod)["TIDEGATE_TLS_DIR"] == "/etc/tidegate-tls", service

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.chart, needs_helm]
 RUN_FILES = sorted((ROOT / "runs").glob("*.yaml"))
 
 
-def test_schema_is_what_the_types_of_the_run_file_say() -> None:
+def test_schema_matches_the_types_of_the_run_file() -> None:
     assert chart_schema.SCHEMA.read_text(encoding="utf-8") == chart_schema.text(), "run `make chart`"
 
 
@@ -118,7 +118,7 @@ def test_run_file_of_a_laptop_is_the_run_file_of_a_pod(path: Path) -> None:
     assert in_pod == on_laptop
 
 
-def test_default_run_leaves_nothing_behind_in_a_run_of_ones_own() -> None:
+def test_default_run_leaves_no_value_in_a_custom_run() -> None:
     ours = cast("dict[str, Any]", yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")))["run"]
     required = {field.name for field in msgspec.structs.fields(RunFile) if field.required}
     assert set(ours) == required  # and so every run file replaces all of it
@@ -127,7 +127,7 @@ def test_default_run_leaves_nothing_behind_in_a_run_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_run_of_every_preset_holds_together(preset: str) -> None:
+def test_run_of_every_preset_is_valid(preset: str) -> None:
     mounted = named(render(preset), "ConfigMap", "t-run")["data"]["run.yaml"]
     assert set(parse_plan(yaml.safe_load(mounted), source="run.yaml").services) == set(SERVICES)
 

@@ -65,7 +65,7 @@ def test_version_has_an_entry_in_changelog_and_upgrading() -> None:
         assert f"\n## {version}\n" in (CHART / name).read_text(encoding="utf-8"), name
 
 
-def test_chart_says_what_it_is() -> None:
+def test_chart_has_its_metadata() -> None:
     metadata = chart()
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert metadata["apiVersion"] == "v2"
@@ -75,7 +75,7 @@ def test_chart_says_what_it_is() -> None:
     assert "dependencies" not in metadata  # a fresh clone installs without network
 
 
-def test_templates_neither_look_anything_up_nor_draw_lots() -> None:
+def test_templates_use_neither_lookup_nor_randomness() -> None:
     drawn = re.compile(r"\b(lookup|rand\w+|genCA|genSelfSignedCert|genSignedCert|genPrivateKey|uuidv4|now)\b")
     for path in (CHART / "templates").rglob("*.*"):
         for action in re.findall(r"\{\{.*?\}\}", path.read_text(encoding="utf-8"), re.DOTALL):

@@ -249,7 +249,7 @@ def test_learner_has_shared_memory_of_its_size() -> None:
     assert {"name": "shm", "mountPath": "/dev/shm"} in containers(learner)[0]["volumeMounts"]
 
 
-def test_spot_actors_are_a_deployment_beside_the_main_one() -> None:
+def test_spot_actors_are_a_second_deployment() -> None:
     objects = render("spot")
     main, spot = (named(objects, "Deployment", name)["spec"] for name in ("t-actor", "t-actor-spot"))
     assert "replicas" not in spot

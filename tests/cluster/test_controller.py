@@ -60,7 +60,7 @@ def test_pods_are_ranked_by_the_work_they_hold(steered: Namespace) -> None:
     until("each actor has a deletion cost", ranked, timeout_s=180)
 
 
-def test_a_persons_number_is_recorded_and_held(steered: Namespace) -> None:
+def test_manual_scale_is_recorded_and_held(steered: Namespace) -> None:
     steered.kubectl("scale", "deployment/ctl-actor", "--replicas=1")
 
     def recorded() -> bool:
@@ -73,7 +73,7 @@ def test_a_persons_number_is_recorded_and_held(steered: Namespace) -> None:
     assert "held" in explained
 
 
-def test_it_goes_on_without_the_api_server(steered: Namespace) -> None:
+def test_admission_continues_without_the_api_server(steered: Namespace) -> None:
     steered.kubectl("delete", "rolebinding", "--selector", "app.kubernetes.io/component=admission")
     before = float(steered.status()["values"]["version_step"])
     until(

@@ -199,7 +199,7 @@ def flows_from(release: Namespace, caller: str) -> set[Flow]:
     return {(caller, *named[line]) for line in found.split()}
 
 
-def test_the_books_balance_at_the_end(release: Namespace, figures: dict[str, object]) -> None:
+def test_accounting_balances_at_the_end(release: Namespace, figures: dict[str, object]) -> None:
     figures["audit"] = assert_accounting_balances(release)
 
 

@@ -46,7 +46,7 @@ def troubles(context: ServiceContext) -> str:
     return context.stats.snapshot(at_s=0.0).labels.get("kubernetes_troubles", "")
 
 
-async def test_scaling_in_by_a_person_takes_the_least_invested_actor_and_is_recorded(
+async def test_manual_scale_in_removes_the_least_invested_actor_and_is_recorded(
     make: Callable[[], ServiceContext], services: Services, hands: Hands
 ) -> None:
     await hands.install(server_side=False)
@@ -91,7 +91,7 @@ async def test_scaling_in_by_a_person_takes_the_least_invested_actor_and_is_reco
 
 
 @pytest.mark.parametrize("server_side", [True, False])
-async def test_the_controller_scales_holds_a_persons_scale_and_gives_way_to_an_autoscaler(
+async def test_controller_scales_holds_a_manual_scale_and_yields_to_an_autoscaler(
     make: Callable[[], ServiceContext], services: Services, hands: Hands, server_side: bool
 ) -> None:
     """Kubernetes records the scaler only where a manager owned the number before; a hold must not depend on that."""
@@ -148,7 +148,7 @@ def training_run(**spec: object) -> dict[str, object]:
     }
 
 
-async def test_a_training_run_is_seen_obeyed_and_shown(
+async def test_training_run_is_observed_applied_and_reported(
     make: Callable[[], ServiceContext], services: Services, hands: Hands
 ) -> None:
     await hands.install(server_side=True)
@@ -206,14 +206,14 @@ async def test_a_training_run_is_seen_obeyed_and_shown(
         ({"objective": {"maxStalenessVersion": 1}}, "unknown field"),
     ],
 )
-async def test_a_training_run_that_cannot_hold_is_refused_by_the_api_server(
+async def test_invalid_training_run_is_refused_by_the_api_server(
     hands: Hands, spec: dict[str, object], why: str
 ) -> None:
     with pytest.raises(CommandError, match=why):
         await hands.kubectl("apply", "--filename", "-", "--validate=strict", given=training_run(**spec))
 
 
-async def test_admission_works_on_without_its_role_and_with_it_again(
+async def test_admission_continues_without_its_role_and_uses_it_once_restored(
     make: Callable[[], ServiceContext], services: Services, hands: Hands
 ) -> None:
     await hands.install(server_side=True)

@@ -69,7 +69,7 @@ async def test_limits_are_published_at_the_start_and_again_while_nothing_changes
         assert msgspec.json.decode(stored.data, type=Limits) == RUN_FILE
 
 
-async def test_pause_goes_out_at_once_survives_a_crash_and_ends_with_an_orderly_stop(
+async def test_pause_is_published_at_once_survives_a_crash_and_ends_with_a_clean_stop(
     make: Callable[[], ServiceContext], heard: list[Limits]
 ) -> None:
     async with running(build, CONFIG, make()) as served:
@@ -112,7 +112,7 @@ async def test_rollouts_in_flight_are_bounded_once_an_actor_has_come(
         await consumer.close()
 
 
-async def test_what_services_report_becomes_a_diagnosis_labels_and_samples(
+async def test_service_reports_become_a_diagnosis_labels_and_samples(
     make: Callable[[], ServiceContext],
 ) -> None:
     async with running(build, CONFIG, make()) as context:

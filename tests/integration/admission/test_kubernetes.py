@@ -144,7 +144,7 @@ async def test_the_controller_scales_to_what_is_recommended_and_signs_it(
         assert context.stats.value(statistics.FOREIGN_SCALES) == 0.0
 
 
-async def test_a_persons_scale_is_recorded_held_and_never_reverted(
+async def test_manual_scale_is_recorded_held_and_never_reverted(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
     async with admission(make, api, services, config("controller")) as context:
@@ -160,7 +160,7 @@ async def test_a_persons_scale_is_recorded_held_and_never_reverted(
         assert label(context, "scaling_owner") == "kubectl"
 
 
-async def test_after_the_hold_it_goes_on_from_where_the_person_left_it(
+async def test_after_the_hold_scaling_continues_from_the_manual_number(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
     async with admission(make, api, services, config("controller", hold_s=1.0)) as context:
@@ -170,7 +170,7 @@ async def test_after_the_hold_it_goes_on_from_where_the_person_left_it(
         await until(lambda: api.replicas(ACTORS) == 2)
 
 
-async def test_a_persons_scale_is_held_where_kubernetes_does_not_note_who_it_was(
+async def test_manual_scale_is_held_where_kubernetes_does_not_record_the_manager(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
     api.notes_scalers = False
@@ -253,7 +253,7 @@ async def test_admission_works_without_access_and_reports_once_what_it_lacks(
             await work(context)
 
 
-async def test_access_that_is_taken_away_and_given_back_is_picked_up_where_it_was(
+async def test_revoked_and_restored_access_is_used_again(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
     async with admission(make, api, services, config("controller", hold_s=0.5)) as context:
@@ -276,7 +276,7 @@ async def test_without_the_right_to_scale_a_condition_reports_it(
         assert api.replicas(ACTORS) == 1
 
 
-async def test_a_training_run_suspends_narrows_and_lets_go(
+async def test_training_run_suspends_narrows_and_releases(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
     api.training_run("t", suspend=True, objective={"maxStalenessVersions": 1}, actors={"max": 3})
@@ -350,7 +350,7 @@ async def test_a_status_is_written_on_a_change_and_otherwise_not_often(
         await until(lambda: condition(api, "ActorsAvailable") == ("False", "NotReporting"))
 
 
-async def test_only_the_holder_of_the_lease_acts_and_an_orderly_end_hands_it_over(
+async def test_only_the_lease_holder_acts_and_a_clean_shutdown_releases_the_lease(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
     holder = {"holderIdentity": "t-admission-other", "leaseDurationSeconds": 600}

@@ -68,7 +68,7 @@ async def test_stop_ends_processes_and_starts_none_again(supervisor: Supervisor,
     assert not any(is_alive(pid) for pid in pids if pid is not None)
 
 
-async def test_process_deaf_to_sigterm_is_killed_after_its_grace(
+async def test_process_that_ignores_sigterm_is_killed_after_its_grace(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     supervisor.start(program("deaf", DEAF, tmp_path))
@@ -79,7 +79,7 @@ async def test_process_deaf_to_sigterm_is_killed_after_its_grace(
     assert not is_alive(pid)
 
 
-async def test_process_between_two_lives_can_be_stopped(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_process_between_two_starts_can_be_stopped(supervisor: Supervisor, tmp_path: Path) -> None:
     supervisor.start(program("dies", DIES, tmp_path))
     await until(lambda: view_of(supervisor, "dies").state == "backoff")
     await supervisor.stop(["dies"], grace_s=10)
@@ -87,7 +87,7 @@ async def test_process_between_two_lives_can_be_stopped(supervisor: Supervisor, 
     assert view_of(supervisor, "dies").pid is None
 
 
-async def test_process_that_refuses_its_settings_fails_the_platform_with_its_words(
+async def test_process_that_refuses_its_settings_fails_the_platform_with_its_message(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     supervisor.start(program("refuses", REFUSES, tmp_path))
@@ -111,7 +111,7 @@ async def test_grandchildren_end_with_their_process(supervisor: Supervisor, tmp_
     await until(lambda: not is_alive(grandchild))
 
 
-async def test_overgrown_log_is_cut_and_goes_on(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_overgrown_log_is_truncated_and_continued(supervisor: Supervisor, tmp_path: Path) -> None:
     log = tmp_path / "writer.log"
     log.write_bytes(b"")
     os.truncate(log, LOG_BYTES_MAX + 1)

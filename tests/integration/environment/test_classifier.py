@@ -94,7 +94,7 @@ async def test_child_that_died_is_restarted(folder: Path) -> None:
     await classifier.close()
 
 
-async def test_child_that_overran_its_deadline_is_ended(folder: Path) -> None:
+async def test_child_that_overran_its_deadline_is_killed(folder: Path) -> None:
     settings = ClassifierSettings(path=str(folder), label="good", start_deadline_s=0.001)
     classifier = Classifier(settings)
     with pytest.raises(DeadlineError, match=r"0\.001 s"):

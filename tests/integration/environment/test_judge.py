@@ -75,7 +75,7 @@ async def test_judge_that_never_answers_ends_at_its_deadline_and_frees_its_place
     ("header", "wait_s"),
     [({"Retry-After": "7"}, 7.0), ({"Retry-After": "Mon, 01 Jan 2035 00:00:00 GMT"}, 0.0), ({}, 0.0)],
 )
-async def test_busy_judge_says_when_to_come_back(
+async def test_busy_judge_defines_the_retry_time(
     server: ScriptedJudge, header: dict[str, str], wait_s: float
 ) -> None:
     server.script = [web.Response(status=429, text="slow down", headers=header)]
@@ -89,7 +89,7 @@ async def test_busy_judge_says_when_to_come_back(
     ("status", "retryable"),
     [(500, True), (503, True), (408, True), (400, False), (401, False), (404, False), (307, False)],
 )
-async def test_statuses_that_may_pass_are_told_from_those_that_will_not(
+async def test_transient_statuses_are_distinguished_from_permanent_ones(
     server: ScriptedJudge, status: int, retryable: bool
 ) -> None:
     server.script = [
@@ -114,7 +114,7 @@ async def test_statuses_that_may_pass_are_told_from_those_that_will_not(
         web.Response(body=b"x" * (REPLY_BYTES_MAX + 1)),
     ],
 )
-async def test_garbage_is_no_grade_and_is_not_asked_about_again(
+async def test_invalid_reply_is_no_grade_and_is_not_retried(
     server: ScriptedJudge, garbage: web.Response
 ) -> None:
     server.script = [garbage]
@@ -124,13 +124,13 @@ async def test_garbage_is_no_grade_and_is_not_asked_about_again(
     assert not failed.value.retryable
 
 
-async def test_judge_that_is_not_there_may_come_back() -> None:
+async def test_unreachable_judge_is_retryable() -> None:
     async with judge_of("http://127.0.0.1:9/v1") as judge:
         with pytest.raises(UnavailableError, match="cannot be reached"):
             await judge.score(PROBLEM, "085")
 
 
-async def test_no_more_requests_are_under_way_than_allowed(server: ScriptedJudge) -> None:
+async def test_requests_in_flight_are_bounded(server: ScriptedJudge) -> None:
     async with judge_of(server.base_url, max_concurrent=3) as judge:
         scores = await asyncio.gather(*(judge.score(PROBLEM, str(number)) for number in range(20)))
     assert [score.reward for score in scores] == [0.5] * 20

@@ -170,7 +170,7 @@ async def test_redelivered_group_reaches_the_store_under_the_same_id(
     assert (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages == 1
 
 
-async def test_group_that_cannot_be_decoded_is_kept_in_quarantine_and_settled_and_others_pass(
+async def test_undecodable_group_is_quarantined_and_dropped_and_others_pass(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     truncated, nan, foreign, half, good = (group(f"task-{number}", "085", "084") for number in range(1, 6))
@@ -192,7 +192,7 @@ async def test_group_that_cannot_be_decoded_is_kept_in_quarantine_and_settled_an
     assert context.stats.value(statistics.QUARANTINED) == 4
 
 
-async def test_settling_waits_for_a_store_that_is_away(
+async def test_drop_report_waits_for_an_unavailable_store(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     store.away = True
@@ -245,7 +245,7 @@ async def test_failed_verifier_costs_its_completion_or_its_group_as_configured(
         assert store.dropped == {}
 
 
-async def test_reward_of_a_group_is_what_its_task_and_its_judge_say(
+async def test_reward_of_a_group_combines_its_task_and_its_judge(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     async with serving_judge() as judge:
@@ -291,7 +291,7 @@ async def test_injected_latency_holds_a_group_back_until_draining(
     assert len(await scored_messages(bus, topology, 1)) == 1
 
 
-async def test_full_stream_holds_finished_groups_and_stops_taking_more(
+async def test_full_stream_holds_finished_groups_and_pauses_consumption(
     nats: Broker, bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     streams = {spec.name: spec for spec in topology.streams(max_tasks=64)}
@@ -311,7 +311,7 @@ async def test_full_stream_holds_finished_groups_and_stops_taking_more(
     assert sorted(told) == [f"task-{number}.0,task-{number}.1" for number in range(6)]
 
 
-async def test_draining_finishes_what_is_held_and_leaves_the_rest_to_others(
+async def test_draining_finishes_held_groups_and_releases_the_others(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     groups = [group(f"task-{number}", "085", "084") for number in range(20)]

@@ -66,7 +66,7 @@ async def test_text_task_is_a_session_of_one_turn_in_plain_text(client: Environm
     assert (await client.step(session_id, action="084")).reward == 0.0
 
 
-async def test_session_goes_on_elsewhere_from_its_actions(client: EnvironmentClient) -> None:
+async def test_session_is_restored_on_another_worker_from_its_actions(client: EnvironmentClient) -> None:
     actions = ["0", "1", "1"]
     first, _ = await client.reset("CartPole-v1", seed=11)
     steps = [await client.step(first, action=action) for action in actions]
@@ -78,7 +78,7 @@ async def test_session_goes_on_elsewhere_from_its_actions(client: EnvironmentCli
         await client.reset("CartPole-v1", seed=11, actions=["1"] * 40)
 
 
-async def test_conversation_over_calls_tells_of_its_tools_and_ends_with_its_components(
+async def test_conversation_over_calls_reports_its_tools_and_ends_with_its_components(
     client: EnvironmentClient,
 ) -> None:
     session_id, opening = await client.reset("calculator", seed=0, problem=CALCULATION)
@@ -139,7 +139,7 @@ async def test_taken_slots_are_refused_until_one_is_closed(client: EnvironmentCl
     await client.reset("CartPole-v1", seed=2)
 
 
-async def test_session_that_nobody_calls_idles_out(tmp_path: Path, nats: Broker, bus: Bus) -> None:
+async def test_session_without_calls_idles_out(tmp_path: Path, nats: Broker, bus: Bus) -> None:
     settings = make_settings(tmp_path, broker_url=nats.url)
     config = msgspec.structs.replace(CONFIG, session_idle_s=0.1)
     async with running(main.build, config, make_context("environment", settings, bus=bus)) as context:

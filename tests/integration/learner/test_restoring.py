@@ -32,7 +32,7 @@ async def train_to(running: World, step: int, *, killed: bool = False, every: in
         await until(lambda: not running.store.leases)
 
 
-async def test_draining_leaves_a_checkpoint_from_which_the_next_life_forks(
+async def test_draining_leaves_a_checkpoint_from_which_the_next_process_forks(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     async with world(tmp_path, bus, topology, max_lag=5) as running:
@@ -105,7 +105,7 @@ async def test_draining_while_the_store_is_away_still_leaves_a_checkpoint(
         assert [consumed.step for _, consumed in running.store.consumed] == list(range(restored.step))
 
 
-async def test_what_was_leased_ahead_is_given_back_on_drain(
+async def test_batches_leased_ahead_are_released_on_drain(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     async with world(tmp_path, bus, topology, max_lag=9) as running:
@@ -119,7 +119,7 @@ async def test_what_was_leased_ahead_is_given_back_on_drain(
         assert num_committed + len(running.store.available) == 12
 
 
-async def test_corrupt_newest_checkpoint_is_passed_over_loudly(
+async def test_corrupt_newest_checkpoint_is_skipped_with_a_warning(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     events: list[bytes] = []

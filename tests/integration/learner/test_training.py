@@ -109,7 +109,7 @@ async def test_trajectory_that_left_the_budget_after_its_lease_is_not_trained(
         assert all(not commit.lags.keys() & dropped.keys() for commit in running.store.commits)
 
 
-async def test_trajectory_that_fits_no_policy_is_dropped_and_training_goes_on(
+async def test_trajectory_that_fits_no_policy_is_dropped_and_training_continues(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     async with world(tmp_path, bus, topology) as running, running.learner() as life:
@@ -139,7 +139,7 @@ async def test_commit_and_lease_survive_an_absent_store_and_lost_answers(
         assert (await running.announced()).version.step == 3
 
 
-async def test_learner_whose_lineage_was_taken_over_ends_with_a_conflict(
+async def test_learner_whose_lineage_was_replaced_ends_with_a_conflict(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     async def be_taken_over(running: World) -> None:

@@ -81,7 +81,7 @@ async def test_nak_redelivers_with_a_higher_count(bus: Bus, topology: Topology) 
     assert (second.data, second.num_delivered) == (b"a", 2)
 
 
-async def test_work_in_progress_keeps_a_delivery_and_silence_loses_it(bus: Bus, topology: Topology) -> None:
+async def test_heartbeats_keep_a_delivery_and_their_absence_loses_it(bus: Bus, topology: Topology) -> None:
     consumer = await bus.consumer(spec(topology, ack_wait_s=2.0))
     await publish(bus, topology, "a")
     [first] = await fetch_all(consumer, 1)
@@ -104,7 +104,9 @@ async def test_terminated_and_acked_messages_leave_the_work_queue(bus: Bus, topo
             await asyncio.sleep(0.02)
 
 
-async def test_closing_hands_back_what_was_delivered_but_never_fetched(bus: Bus, topology: Topology) -> None:
+async def test_closing_releases_messages_that_were_delivered_but_never_fetched(
+    bus: Bus, topology: Topology
+) -> None:
     consumer = await bus.consumer(spec(topology))
     waiting = asyncio.create_task(consumer.fetch(5, wait_s=60.0))
     await asyncio.sleep(0.1)

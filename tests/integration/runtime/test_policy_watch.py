@@ -81,9 +81,7 @@ async def test_an_older_version_that_arrives_late_is_ignored(bus: Bus, topology:
     assert await following.watch.changed(version(ROOT, 5), timeout_s=1.5) is None
 
 
-async def test_a_restored_learner_takes_over_although_its_step_is_smaller(
-    bus: Bus, topology: Topology
-) -> None:
+async def test_restored_learner_wins_although_its_step_is_smaller(bus: Bus, topology: Topology) -> None:
     following = Following(bus, topology)
     await following.publish(version(ROOT, 9))
     await following.until(version(ROOT, 9))

@@ -75,7 +75,7 @@ async def test_request_without_an_answer_ends_at_its_own_deadline(client: Client
     assert await waiting == b"x"
 
 
-async def test_answer_that_comes_too_late_is_nobody_elses(client: Client) -> None:
+async def test_late_answer_reaches_no_other_request(client: Client) -> None:
     told = asyncio.Event()
     await answer_when(client, "slow", told)
     await answer_after(client, "fast", 0.0)
@@ -88,6 +88,6 @@ async def test_answer_that_comes_too_late_is_nobody_elses(client: Client) -> Non
         await asyncio.sleep(0.1)
 
 
-async def test_subject_that_nobody_listens_to_says_so_at_once(client: Client) -> None:
+async def test_request_without_a_subscriber_fails_at_once(client: Client) -> None:
     with pytest.raises(NoRespondersError):
         await Replies(client).request("nobody", b"x", headers={}, timeout_s=60.0)

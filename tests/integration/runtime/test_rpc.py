@@ -123,7 +123,7 @@ async def test_an_error_in_a_stream_comes_after_what_was_streamed(served: Served
     ("details", "retryable"),
     [("Internal error from Core.", True), ("Exception deserializing response!", False)],
 )
-def test_message_sent_into_a_call_that_just_ended_may_be_sent_again(details: str, *, retryable: bool) -> None:
+def test_message_sent_into_an_ended_call_is_retryable(details: str, *, retryable: bool) -> None:
     """One of sixty uploads into a server that stops ends so; the others say that it is away."""
     metadata = grpc.aio.Metadata()
     with pytest.raises(errors.TidegateError, match="weights: ") as caught, remote_errors("weights"):
@@ -160,7 +160,7 @@ async def test_a_taken_port_is_an_error_that_names_the_address(served: Served) -
         await RpcServer([]).start(served.address)
 
 
-async def test_health_says_serving_only_when_told(served: Served) -> None:
+async def test_health_is_serving_only_once_set(served: Served) -> None:
     check = cast("Any", health_pb2_grpc).HealthStub(served.channel)  # ships without types
 
     async def status() -> int:

@@ -130,7 +130,7 @@ def test_an_exemplar_leads_to_the_span_it_was_observed_in_and_is_sent_once() -> 
     assert exports[-1].histogram.data_points[0].count == 3
 
 
-def test_the_largest_value_of_a_window_is_told_once() -> None:
+def test_largest_value_of_a_window_is_reported_once() -> None:
     with otlp_sink() as sink:
         telemetry = opened(sink.endpoint, period_s=60.0)
         for lag in (1, 4, 2):
@@ -163,7 +163,7 @@ def test_the_statistics_board_is_exported_as_metrics() -> None:
     assert labels == {"tidegate.run.id": "test-run", "tidegate.drop.reason": "stale"}
 
 
-def test_a_pod_says_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_identifies_itself_in_resource_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_POD_UID", "0c5d")
     monkeypatch.setenv("TIDEGATE_POD_NAME", "run-actor-7f9")
     found = resource_of(service="actor", instance="actor-0", run="test-run").attributes
@@ -191,7 +191,7 @@ def test_counters_histograms_and_gauges_arrive_with_their_run() -> None:
     assert {item.key for item in version.attributes} == {"tidegate.run.id"}
 
 
-def test_a_missing_collector_does_not_stop_anybody() -> None:
+def test_missing_collector_stops_no_service() -> None:
     telemetry = opened("127.0.0.1:9")
     for _ in range(100):
         telemetry.emit("task.lease", parent=telemetry.root(), started_at_s=1.0, finished_at_s=2.0)

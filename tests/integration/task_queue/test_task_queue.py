@@ -176,7 +176,7 @@ async def test_task_journaled_and_not_published_goes_out_once_with_the_id_it_had
         assert reader.totals().published_tasks == 2
 
 
-async def test_restarted_queue_goes_on_where_it_was(stage: Stage) -> None:
+async def test_restarted_queue_resumes_at_its_position(stage: Stage) -> None:
     async with running(build, CONFIG, stage.context()):
         await stage.announce(0)
         first = await stage.taker.take(2)
@@ -213,7 +213,7 @@ async def test_limits_are_followed_and_hold_while_admission_is_away(stage: Stage
         await until(lambda: "concurrency" in context.stats.snapshot(at_s=0).labels.get("admission_state", ""))
 
 
-async def test_retired_run_admits_no_more_and_settles_what_never_arrived(stage: Stage) -> None:
+async def test_retired_run_admits_no_more_and_drops_unarrived_trajectories(stage: Stage) -> None:
     async with running(build, CONFIG, stage.context()) as context:
         await stage.announce(0)
         tasks = await stage.taker.take(2)
@@ -245,7 +245,7 @@ async def test_task_that_was_overtaken_and_never_arrives_is_dropped_as_failed(st
         assert [task.task_id for task in await stage.taker.take(1)] == [task_id(3)]
 
 
-async def test_last_task_is_found_lost_once_an_actor_had_nothing_to_do(stage: Stage) -> None:
+async def test_last_task_is_found_lost_once_an_actor_was_idle(stage: Stage) -> None:
     """No later task can overtake it: at max_lag 0 the whole run waits for this one."""
     async with running(build, IMPATIENT, stage.context()):
         await stage.announce(0)

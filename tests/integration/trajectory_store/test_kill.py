@@ -153,7 +153,7 @@ async def until_taken_in(bus: Bus, topology: Topology) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_killed_store_comes_back_to_the_same_books(
+async def test_killed_store_restarts_with_the_same_ledger(
     store: tuple[Killable, TrajectoryStoreClient], bus: Bus, topology: Topology
 ) -> None:
     process, client = store

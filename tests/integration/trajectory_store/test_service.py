@@ -198,11 +198,11 @@ async def test_waiting_lease_is_answered_by_the_arrival_that_fills_the_batch(pee
     assert [item.trajectory_id for item in batch.trajectories] == ["t-1.0", "t-2.0"]
 
 
-async def test_lease_that_waited_in_vain_is_answered_empty(peers: Peers) -> None:
+async def test_lease_without_a_batch_in_time_is_answered_empty(peers: Peers) -> None:
     assert await peers.lease(at(0), max_wait_s=0.05) is None
 
 
-async def test_waiting_watcher_hears_of_the_next_outcome(peers: Peers) -> None:
+async def test_waiting_watcher_receives_the_next_outcome(peers: Peers) -> None:
     waiting = asyncio.create_task(peers.client.watch_outcomes(0, limit=10, max_wait_s=WAIT_S))
     await asyncio.sleep(0.05)
     assert await peers.client.drop_unarrived([Dropped(peers.trajectory("t-9").trajectory_id, "failed")]) == 1
@@ -232,7 +232,7 @@ async def test_acceptances_wait_for_the_gradient_while_the_learner_is_behind(
     ]
 
 
-async def test_acceptances_are_told_soon_while_the_learner_waits_for_more(
+async def test_acceptances_are_reported_soon_while_the_learner_waits(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servicer, "ACCEPTED_LINGER_BEHIND_S", 2 * WAIT_S)
@@ -253,7 +253,7 @@ async def test_batch_whose_answer_was_lost_is_given_again_at_the_same_version(pe
     assert again.batch_id == first.batch_id
 
 
-async def test_malformed_message_is_kept_in_quarantine_and_settles_what_it_stood_for(peers: Peers) -> None:
+async def test_malformed_message_is_quarantined_and_its_trajectories_are_dropped(peers: Peers) -> None:
     await peers.send_bytes(b"no frame at all", ["t-1.0", "t-1.1"], "t-1:scored")
     await peers.send(peers.trajectory("t-2"))
     assert (await peers.leased(at(0))).trajectories[0].trajectory_id == "t-2.0"
@@ -266,7 +266,7 @@ async def test_malformed_message_is_kept_in_quarantine_and_settles_what_it_stood
     assert (await peers.client.ledger())[0].dropped == {"invalid": 2}
 
 
-async def test_record_no_policy_can_produce_is_refused_and_counted(peers: Peers) -> None:
+async def test_impossible_record_is_refused_and_counted(peers: Peers) -> None:
     record = peers.trajectory("t-1")
     record.tensors["behavior_logprobs"] = np.full(4, np.nan, np.float32)
     await peers.send(record)
@@ -332,7 +332,7 @@ async def test_learner_that_was_replaced_can_neither_commit_nor_lease(peers: Pee
     assert (await peers.leased(at(0, LineageName("1-bbbb")))).trajectories[0].trajectory_id == "t-1.0"
 
 
-async def test_restored_learner_finds_again_what_its_lost_updates_used(peers: Peers) -> None:
+async def test_restored_learner_gets_the_trajectories_of_its_lost_updates(peers: Peers) -> None:
     for task in ("t-1", "t-2"):
         await peers.send(peers.trajectory(task))
     first = await peers.leased(at(0))
@@ -346,7 +346,7 @@ async def test_restored_learner_finds_again_what_its_lost_updates_used(peers: Pe
     assert head == at(1, LineageName("1-bbbb"))
 
 
-async def test_stale_trajectories_are_dropped_without_anybody_asking_for_a_batch(
+async def test_stale_trajectories_are_dropped_without_a_lease_request(
     nats: Broker, bus: Bus, tmp_path: Path
 ) -> None:
     config = TrajectoryStoreConfig(expiry_period_s=0.05)
@@ -357,7 +357,7 @@ async def test_stale_trajectories_are_dropped_without_anybody_asking_for_a_batch
         await until(lambda: peers.context.stats.value(statistics.DROPPED_BECAUSE.member("stale")) == 1)
 
 
-async def test_full_store_leaves_messages_in_the_stream_until_a_gradient_makes_room(
+async def test_full_store_leaves_messages_in_the_stream_until_a_gradient_frees_capacity(
     nats: Broker, bus: Bus, tmp_path: Path
 ) -> None:
     config = TrajectoryStoreConfig(max_resident_trajectories=2, fetch_messages_max=1)
@@ -421,7 +421,7 @@ async def test_draining_store_answers_its_long_polls(nats: Broker, bus: Bus, tmp
         assert await watch == ([], 0)
 
 
-async def test_store_that_could_never_hold_a_batch_is_refused_at_the_start(
+async def test_store_too_small_for_a_batch_is_refused_at_the_start(
     nats: Broker, bus: Bus, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="max_resident_trajectories"):

@@ -157,7 +157,7 @@ async def test_broken_publish_leaves_no_trace_and_can_be_repeated(tmp_path: Path
         assert head.version == version(1)
 
 
-async def test_next_life_serves_and_announces_what_the_last_one_kept(
+async def test_restarted_service_serves_and_announces_stored_versions(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     async with serving(tmp_path, bus) as running:
@@ -171,7 +171,7 @@ async def test_next_life_serves_and_announces_what_the_last_one_kept(
 
 
 @pytest.mark.own_broker
-async def test_version_written_but_not_announced_is_announced_by_the_next_life(
+async def test_version_written_but_not_announced_is_announced_after_a_restart(
     tmp_path: Path, bus: Bus, nats: Broker, topology: Topology
 ) -> None:
     async with serving(tmp_path, bus) as running:

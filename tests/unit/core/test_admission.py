@@ -241,7 +241,7 @@ def test_without_pacing_a_slow_rollout_is_overtaken_beyond_the_budget() -> None:
     assert max(world.lags) > 1
 
 
-def test_a_paced_wait_says_for_whom() -> None:
+def test_paced_wait_names_the_rollout_it_waits_for() -> None:
     limits = Limits(max_lag=0, batch_size=4, max_running=64, paced=True)
     waiting = decide_admission(limits, Flow(running=1, in_flight=1, behind=1), group_size=1)
     assert isinstance(waiting, Delay)

@@ -27,7 +27,7 @@ def ledger_of(world: list[tuple[Fate, DropReason]]) -> LedgerTotals:
 
 
 @given(fates)
-def test_books_of_an_honest_world_balance(world: list[tuple[Fate, DropReason]]) -> None:
+def test_accounting_of_a_correct_history_balances(world: list[tuple[Fate, DropReason]]) -> None:
     awaiting = sum(fate == "awaiting" for fate, _ in world)
     journal = JournalTotals(admitted=len(world), open=0)
     audit = reconcile(journal, ledger_of(world), unknown=0, awaiting=awaiting, max_lag=4)
@@ -38,7 +38,7 @@ def test_books_of_an_honest_world_balance(world: list[tuple[Fate, DropReason]]) 
 
 
 @given(fates, st.integers(1, 5))
-def test_trajectory_that_vanished_unbalances_the_books(
+def test_lost_trajectory_unbalances_the_accounting(
     world: list[tuple[Fate, DropReason]], num_lost: int
 ) -> None:
     awaiting = sum(fate == "awaiting" for fate, _ in world)
@@ -49,7 +49,7 @@ def test_trajectory_that_vanished_unbalances_the_books(
 
 
 @given(fates, st.integers(1, 5))
-def test_rows_that_nobody_admitted_do_not_stand_in_for_lost_ones(
+def test_unknown_rows_do_not_compensate_for_lost_trajectories(
     world: list[tuple[Fate, DropReason]], num_unknown: int
 ) -> None:
     """As many strangers as losses: the totals agree and the books still do not balance."""
@@ -72,7 +72,7 @@ def test_second_training_and_overshot_lag_are_findings() -> None:
     assert reconcile(journal, stale, unknown=0, awaiting=0).balanced
 
 
-def test_duplicates_and_quarantined_messages_are_told_and_do_not_unbalance() -> None:
+def test_duplicates_and_quarantined_messages_are_counted_and_do_not_unbalance() -> None:
     journal = JournalTotals(admitted=1, open=0)
     ledger = LedgerTotals(
         available=0, leased=0, trained=1, dropped={}, duplicates=7, quarantined=2, revived=3

@@ -41,7 +41,7 @@ def found(**changes: float | str) -> Diagnosis:
     return diagnose(window(**changes))
 
 
-def test_learner_and_actors_that_both_work_are_balanced() -> None:
+def test_busy_learner_and_busy_actors_are_balanced() -> None:
     diagnosis = diagnose(HEALTHY)
     assert diagnosis.bottleneck == "balanced"
     assert "lag 2.1 of 4" in diagnosis.sentence
@@ -107,11 +107,11 @@ def test_learner_that_spends_its_time_publishing_is_weights_bound() -> None:
     assert "40% of it" in diagnosis.sentence
 
 
-def test_publishing_that_overlaps_the_next_update_is_nobodys_fault() -> None:
+def test_publishing_that_overlaps_the_next_update_is_no_bottleneck() -> None:
     assert found(learner_publish_ratio=0.4, learner_busy_ratio=0.93).bottleneck == "balanced"
 
 
-def test_synchronous_loop_in_which_each_waits_for_the_other_is_told_what_overlap_would_bring() -> None:
+def test_synchronous_loop_with_mutual_waits_reports_the_gain_of_overlap() -> None:
     diagnosis = found(
         max_lag=0, learner_idle_ratio=0.5, actor_wait_task_ratio=0.5, actor_busy_ratio=0.5, lag_mean=0.0
     )
@@ -120,14 +120,14 @@ def test_synchronous_loop_in_which_each_waits_for_the_other_is_told_what_overlap
     assert "+100%" in diagnosis.fix
 
 
-def test_synchronous_loop_that_mostly_waits_for_rollouts_is_told_to_add_an_actor() -> None:
+def test_synchronous_loop_that_mostly_waits_for_rollouts_needs_an_actor() -> None:
     """Hiding the learner's tenth brings a ninth; a second actor halves the other nine."""
     diagnosis = found(max_lag=0, num_actors=1, learner_idle_ratio=0.88, actor_wait_task_ratio=0.12)
     assert diagnosis.bottleneck == "actor"
     assert "+79%" in diagnosis.fix
 
 
-def test_concurrency_bound_is_named_where_it_is_what_holds_both() -> None:
+def test_concurrency_bound_is_named_where_it_is_the_bottleneck() -> None:
     diagnosis = found(learner_idle_ratio=0.5, actor_wait_task_ratio=0.5, running=64.0)
     assert diagnosis.bottleneck == "balanced"
     assert "max_running from 64 to 128" in diagnosis.fix
@@ -142,7 +142,7 @@ def test_concurrency_bound_is_named_where_it_is_what_holds_both() -> None:
         ({"paused": True, "admission_state": "maintenance"}, "idle", "maintenance"),
     ],
 )
-def test_missing_service_or_a_pause_is_named_before_anything_is_called_slow(
+def test_missing_service_or_pause_is_reported_before_any_bottleneck(
     changes: dict[str, float | str], bottleneck: Bottleneck, said: str
 ) -> None:
     diagnosis = found(**changes)
@@ -150,7 +150,7 @@ def test_missing_service_or_a_pause_is_named_before_anything_is_called_slow(
     assert said in diagnosis.sentence
 
 
-def test_system_in_which_nothing_moves_repeats_what_admission_waits_for() -> None:
+def test_idle_system_reports_the_admission_state() -> None:
     diagnosis = diagnose(
         Signals(
             num_actors=1, num_learners=1, num_stores=1, admission_state="no policy yet: waits for the learner"
@@ -195,7 +195,7 @@ def test_a_pause_that_ends_by_itself_needs_no_fix(reason: str) -> None:
         paused=st.booleans(),
     )
 )
-def test_every_window_gets_an_answer_and_the_learner_is_blamed_only_if_it_works(signals: Signals) -> None:
+def test_every_window_gets_a_diagnosis_and_learner_bound_only_with_a_busy_learner(signals: Signals) -> None:
     diagnosis = diagnose(signals)
     assert diagnosis.sentence.endswith(".")
     assert "nan" not in diagnosis.sentence + diagnosis.fix

@@ -72,7 +72,7 @@ def test_batch_is_full_when_no_further_group_of_its_sizes_fits() -> None:
     assert chosen([group(1, 4), group(5, 4)], batch_size=10) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_smaller_group_fills_the_room_a_larger_one_leaves() -> None:
+def test_smaller_group_fills_the_capacity_a_larger_one_leaves() -> None:
     assert chosen([group(1, 3), group(4, 3), (candidate(7),)], batch_size=4) == [1, 2, 3, 7]
 
 
@@ -111,7 +111,7 @@ def test_trajectory_beyond_the_age_budget_is_dropped_though_others_of_its_versio
     assert [(drop.candidate.seq, drop.reason) for drop in judged.dropped] == [(1, "expired")]
 
 
-def test_group_with_one_stale_member_is_dropped_whole_and_the_others_say_why() -> None:
+def test_group_with_one_stale_member_is_dropped_whole_with_the_reason_on_each() -> None:
     mixed = (candidate(1, step=10, group="g", size=2), candidate(2, step=5, group="g", size=2))
     judged = judge_groups(
         [mixed], head=version(10), tree=TREE, limits=StalenessLimits(max_lag=4, max_age_s=60.0), now_s=NOW_S

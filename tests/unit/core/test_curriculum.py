@@ -87,7 +87,7 @@ def test_bins_with_most_to_learn_are_drawn_most() -> None:
     assert share[0] / 2400 == pytest.approx(0.1 / 1.2, abs=0.03)
 
 
-def test_bin_is_read_in_epochs_of_its_own() -> None:
+def test_each_bin_has_separate_epochs() -> None:
     bins = ["a"] * 7 + ["b"] * 5
     curriculum = Curriculum(bins, seed=1, strategy="learnable")
     indices, _ = curriculum.draw(CurriculumState(), count=400)
@@ -99,7 +99,7 @@ def test_bin_is_read_in_epochs_of_its_own() -> None:
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=50))
-def test_success_rate_stays_a_rate_whatever_is_rewarded(rewards: list[float]) -> None:
+def test_success_rate_stays_a_rate_for_any_reward(rewards: list[float]) -> None:
     curriculum = Curriculum(["a"], seed=0)
     state = CurriculumState()
     for reward in rewards:

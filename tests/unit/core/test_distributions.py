@@ -66,7 +66,7 @@ def test_distribution_is_written_in_one_word(text: str, expected: Distribution) 
         "hist:rollouts.txt",
     ],
 )
-def test_what_is_no_distribution_is_refused_with_what_to_write(text: str) -> None:
+def test_invalid_distribution_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(ConfigError, match="write fixed:S, exp:MEAN or lognormal:MEAN:C"):
         parse_distribution(text)
 
@@ -118,6 +118,6 @@ def test_duration_adds_its_parts(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0s", "-5s", "5 minutes", "1d", "s", "5x"])
-def test_text_that_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="write it as 90s"):
         parse_duration(text)

@@ -21,14 +21,14 @@ def lever_of(found: Advice) -> Lever | None:
     return found.best.lever if found.best else None
 
 
-def test_price_of_a_million_is_what_everybody_costs_over_what_is_trained() -> None:
+def test_price_of_a_million_is_the_platform_cost_over_the_training_rate() -> None:
     """Two actors, one worker, one learner: $4.25 an hour for 40 trajectories a second."""
     found = advise(HEALTHY, prices=PRICES)
     assert found.usd_per_h == 4.25
     assert found.usd_per_million == pytest.approx(4.25 / (40 * 3600) * 1e6)
 
 
-def test_actor_that_is_missing_is_bought_for_half_a_dollar_and_pays() -> None:
+def test_additional_actor_for_half_a_dollar_is_worth_it() -> None:
     found = advice(learner_idle_ratio=0.5, available=0.5)
     assert found.best is not None
     assert (found.best.lever, found.best.gain, found.best.added_usd_per_h) == (
@@ -43,7 +43,7 @@ def test_actor_that_is_missing_is_bought_for_half_a_dollar_and_pays() -> None:
     assert "holds none of them back" in found.why_not["max_lag"]
 
 
-def test_idle_actors_before_a_pegged_learner_go_home_where_that_is_cheaper() -> None:
+def test_idle_actors_before_a_busy_learner_are_released_where_that_is_cheaper() -> None:
     """Eight actors idle eight tenths: two do the work. A second learner gains 92 % and costs a quarter more."""
     found = advice(num_actors=8, actor_wait_task_ratio=0.8)
     assert lever_of(found) == "fewer_actors"
@@ -54,7 +54,7 @@ def test_idle_actors_before_a_pegged_learner_go_home_where_that_is_cheaper() -> 
     assert "the same throughput" in found.sentence
 
 
-def test_of_two_that_cost_the_same_the_one_that_brings_more_is_better() -> None:
+def test_of_equal_costs_the_fix_with_the_larger_gain_wins() -> None:
     """$36.46 a million with four actors less, $37.07 with a second learner and 92 % more samples."""
     found = advice(num_actors=8, actor_wait_task_ratio=0.6)
     assert lever_of(found) == "learner"
@@ -89,7 +89,7 @@ def test_learner_is_bought_where_it_is_cheap() -> None:
         ({"learner_idle_ratio": 0.5, "actor_wait_task_ratio": 0.5, "running": 64.0}, "max_running", 1.0),
     ],
 )
-def test_fix_goes_at_what_holds_the_loop_up(changes: dict[str, float], lever: Lever, gain: float) -> None:
+def test_fix_addresses_the_bottleneck(changes: dict[str, float], lever: Lever, gain: float) -> None:
     found = advice(**changes)
     assert found.best is not None
     assert (found.best.lever, found.best.gain) == (lever, pytest.approx(gain))
@@ -102,7 +102,7 @@ def test_free_overlap_comes_before_machines_and_they_are_named_with_their_price(
     assert found.best.usd_per_million == pytest.approx(found.usd_per_million / 2)
 
 
-def test_balanced_loop_needs_nothing_and_says_why_of_each_lever() -> None:
+def test_balanced_loop_needs_no_fix_and_gives_a_reason_for_each_lever() -> None:
     found = advise(HEALTHY, prices=PRICES)
     assert found.best is None
     assert found.sentence.startswith("Nothing to fix")
@@ -110,7 +110,7 @@ def test_balanced_loop_needs_nothing_and_says_why_of_each_lever() -> None:
     assert found.why_not["actor"].startswith("the learner waits 5% of its time")
 
 
-def test_missing_service_is_started_not_bought() -> None:
+def test_fix_of_a_missing_service_is_to_start_it() -> None:
     found = advice(num_actors=0)
     assert (found.best, found.why_not) == (None, {})
     assert found.sentence.startswith("Start an actor")

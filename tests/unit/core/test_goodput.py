@@ -34,7 +34,7 @@ def run(
 
 
 @pytest.mark.parametrize("best", range(MAX_LAG + 1))
-def test_it_climbs_to_the_top_and_stays(best: int) -> None:
+def test_controller_reaches_the_maximum_and_stays(best: int) -> None:
     states = run(overlap_then_decay(best), seconds=3_000)
     assert states[-1].base == best
     later = [state.base for state in states[1_500:]]
@@ -42,14 +42,14 @@ def test_it_climbs_to_the_top_and_stays(best: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_noise_neither_moves_it_far_nor_often(seed: int) -> None:
+def test_noise_moves_the_budget_little_and_rarely(seed: int) -> None:
     curve = overlap_then_decay(3)
     states = run(curve, seconds=6_000, noise=0.2, seed=seed)
     assert curve(states[-1].base) >= 0.85 * curve(3)
     assert states[-1].moves <= 12
 
 
-def test_equal_goodput_is_taken_on_the_fresher_side() -> None:
+def test_equal_goodput_prefers_the_smaller_budget() -> None:
     states = run(lambda lag: 50.0, seconds=6_000)
     assert states[-1].base == 0
 
@@ -63,7 +63,7 @@ def test_the_budget_is_never_left(max_lag: int, seen: list[float | None]) -> Non
         assert abs(state.lag - state.base) <= 1
 
 
-def test_a_budget_that_shrank_is_obeyed_at_once() -> None:
+def test_smaller_budget_applies_at_once() -> None:
     state = start(8, now_s=0.0)
     assert advance(state, goodput=1.0, max_lag=2, config=CONFIG, now_s=1.0).lag == 2
 

@@ -42,7 +42,7 @@ class SyncHarness:
         return self.state
 
 
-def test_a_sync_drains_spreads_and_goes_on() -> None:
+def test_sync_drains_spreads_and_resumes() -> None:
     harness = SyncHarness(step=3)
     assert not harness.tick().pauses
     harness.step = 13
@@ -70,7 +70,7 @@ def test_the_period_counts_from_the_last_sync() -> None:
     assert harness.tick().pauses
 
 
-def test_it_is_given_up_rather_than_waited_for_without_end() -> None:
+def test_sync_is_aborted_at_its_timeout() -> None:
     harness = SyncHarness()
     harness.tick()
     harness.step = 10
@@ -81,11 +81,11 @@ def test_it_is_given_up_rather_than_waited_for_without_end() -> None:
     assert not harness.tick().pauses, "the next one comes a whole period later"
 
 
-def test_a_restarted_admission_begins_a_period_and_no_sync() -> None:
+def test_restarted_admission_starts_a_period_and_no_sync() -> None:
     assert not SyncHarness(step=1_000).tick().pauses
 
 
-def test_a_learner_that_came_back_begins_a_period() -> None:
+def test_restored_learner_starts_a_period() -> None:
     harness = SyncHarness(step=0)
     harness.tick()
     harness.lineage, harness.step = "1-b", 50
@@ -94,7 +94,7 @@ def test_a_learner_that_came_back_begins_a_period() -> None:
     assert harness.tick().pauses
 
 
-def test_a_drain_is_asked_for_once_a_version() -> None:
+def test_drain_is_requested_once_a_version() -> None:
     harness = SyncHarness(step=5, running=0, in_flight=0, serving=5)
     never = HardSyncConfig(timeout_s=5.0)
     harness.tick(config=never)

@@ -122,7 +122,7 @@ def test_curve_only_falls_and_its_answers_are_chances(
             assert value(curve.finish_chance(length, within=more)) >= share - 1e-6
 
 
-def test_nothing_is_said_where_too_few_were_seen() -> None:
+def test_too_few_lengths_give_no_estimate() -> None:
     counts = LengthCounts(half_life=FOREVER)
     for _ in range(int(AT_RISK_MIN)):
         counts.observe(3.0, ended=True)
@@ -154,7 +154,7 @@ def test_weights_never_overflow() -> None:
     assert counts.effective_count == pytest.approx(1.0, abs=0.01)
 
 
-def test_bins_are_told_apart_and_an_unseen_one_is_answered_by_all() -> None:
+def test_bins_are_separate_and_an_unseen_one_uses_all_bins() -> None:
     predictor = LengthPredictor(half_life=FOREVER)
     for _ in range(100):
         predictor.observe("easy", 10.0)
@@ -176,7 +176,7 @@ def test_number_of_bins_is_bounded_and_the_rest_share_one() -> None:
 
 
 @pytest.mark.parametrize("length", [-1.0, math.nan, math.inf])
-def test_what_is_no_length_changes_nothing(length: float) -> None:
+def test_invalid_length_changes_nothing(length: float) -> None:
     predictor = LengthPredictor(half_life=1.0)
     predictor.observe("a", length)
     assert predictor.curve("a") == UNKNOWN

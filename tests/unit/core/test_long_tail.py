@@ -56,7 +56,7 @@ def decide(
     )
 
 
-def test_rollout_with_budget_left_goes_on() -> None:
+def test_rollout_with_budget_left_continues() -> None:
     decision = decide(0.5, 0)
     assert isinstance(decision, Continue)
     # F(5.5) against F(0.5), in closed form.
@@ -65,7 +65,7 @@ def test_rollout_with_budget_left_goes_on() -> None:
     assert decision.finish_chance == pytest.approx(expected, abs=0.01)
 
 
-def test_rollout_that_will_hardly_end_in_time_is_cut_and_the_words_say_why() -> None:
+def test_rollout_unlikely_to_end_in_time_is_cut_with_a_reason() -> None:
     decision = decide(8.0, 4, versions_per_s=5.0)
     assert isinstance(decision, Cut)
     assert decision.reason == "stale"
@@ -73,7 +73,7 @@ def test_rollout_that_will_hardly_end_in_time_is_cut_and_the_words_say_why() -> 
     assert "only 0 are left" in decision.detail
 
 
-def test_rollout_beyond_the_budget_is_cut_for_certain_whatever_is_known() -> None:
+def test_rollout_beyond_the_budget_is_always_cut() -> None:
     for curve in (HEAVY, UNKNOWN):
         assert decide(0.1, 5, curve=curve, finish_chance_min=0.0) == Cut(
             "stale", "5 versions behind while running (max_lag 4)"
@@ -83,7 +83,7 @@ def test_rollout_beyond_the_budget_is_cut_for_certain_whatever_is_known() -> Non
         assert expired.reason == "expired"
 
 
-def test_nothing_known_means_to_go_on() -> None:
+def test_rollout_without_estimates_continues() -> None:
     assert decide(8.0, 4, versions_per_s=100.0, curve=UNKNOWN) == Continue(None)
     assert decide(1e6, 0, limits=StalenessLimits(4, 1e9)) == Continue(None), "nobody was ever seen so long"
 
@@ -95,7 +95,7 @@ def test_age_alone_can_be_what_it_does_not_reach() -> None:
 
 
 @given(st.floats(0.0, 299.0), st.floats(0.0, 1e6))
-def test_without_a_budget_of_lag_the_head_waits_and_nobody_is_cut_for_it(
+def test_at_max_lag_zero_the_head_waits_and_no_rollout_is_cut_for_lag(
     elapsed_s: float, versions_per_s: float
 ) -> None:
     """A synchronous learner cannot publish past a rollout in flight; a rate measured before says it could."""
@@ -125,7 +125,7 @@ def version(step: int, lineage: str = "0-a") -> PolicyVersion:
     return PolicyVersion(LineageName(lineage), step)
 
 
-def test_rate_is_that_of_the_last_publishes_and_falls_while_the_learner_stands_still() -> None:
+def test_rate_is_that_of_the_last_publishes_and_falls_while_the_learner_is_idle() -> None:
     rate = PublishRate()
     assert rate.per_s(now_s=1.0) == 0.0
     for step in range(100):
@@ -219,7 +219,7 @@ def test_penalty_is_a_component_of_the_reward_and_goes_by_the_cap_of_the_record(
         ([1.0], 1, True),
     ],
 )
-def test_group_whose_first_samples_are_rewarded_alike_is_settled(
+def test_group_whose_first_samples_are_rewarded_alike_stops_early(
     rewards: list[float], samples_min: int, stops: bool
 ) -> None:
     assert may_stop_early(rewards, samples_min=samples_min) is stops

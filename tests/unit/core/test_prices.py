@@ -10,7 +10,7 @@ def test_platform_costs_what_its_parts_cost() -> None:
 
 
 @pytest.mark.parametrize("section", [{"actor_usd_per_h": -1}, {"learner_usd_per_h": 1e9}, {"actor_usd": 1}])
-def test_price_that_is_none_or_a_key_that_is_unknown_is_refused(section: dict[str, float]) -> None:
+def test_invalid_price_and_unknown_key_are_refused(section: dict[str, float]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(section, Prices)
 
@@ -19,7 +19,7 @@ def test_million_samples_at_a_thousand_a_second_are_a_thousand_seconds() -> None
     assert usd_per_million(3.6, per_s=1_000.0) == pytest.approx(1.0)
 
 
-def test_nothing_that_moves_costs_infinitely_much_a_million_and_free_machines_cost_nothing() -> None:
+def test_idle_platform_has_an_infinite_price_a_million_and_free_machines_none() -> None:
     assert usd_per_million(1.0, per_s=0.0) == float("inf")
     assert usd_per_million(0.0, per_s=0.0) == 0.0
 

@@ -14,12 +14,12 @@ lags_of_a_batch = st.lists(st.integers(0, 60), min_size=1, max_size=20)
 @pytest.mark.parametrize(
     ("lag", "tier"), [(0, None), (1, None), (2, 2), (5, 2), (6, 6), (20, 6), (21, 21), (500, 21)]
 )
-def test_the_standard_table_holds_where_it_says(lag: int, tier: int | None) -> None:
+def test_standard_tiers_apply_from_their_lag(lag: int, tier: int | None) -> None:
     found = tier_at(STANDARD_TIERS, lag)
     assert (found.from_lag if found else None) == tier
 
 
-def test_a_batch_is_answered_by_its_farthest_trajectory() -> None:
+def test_farthest_trajectory_decides_the_tier() -> None:
     assert respond(STANDARD_TIERS, [0, 0, 7]).tier == 6
     assert respond(STANDARD_TIERS, [1, 1, 1]) is FRESH
 
@@ -73,7 +73,7 @@ def test_fresh_data_changes_no_setting() -> None:
     assert GrpoSettings().under(FRESH) == GrpoSettings()
 
 
-def test_what_was_applied_is_said_in_numbers() -> None:
+def test_applied_settings_are_reported_as_numbers() -> None:
     assert FRESH.figures() == {}
     figures = respond(STANDARD_TIERS, [6, 8]).figures()
     assert figures["tier"] == 6

@@ -110,7 +110,7 @@ class World:
 
 @pytest.mark.parametrize("wanted", [1.0, 2.0, 3.5, 8.0, 17.0, 30.0])
 @pytest.mark.parametrize("start", [1, 6, 32])
-def test_it_comes_to_the_number_that_keeps_both_at_work_and_stays(wanted: float, start: int) -> None:
+def test_scaling_converges_to_the_number_that_keeps_both_sides_busy(wanted: float, start: int) -> None:
     world = World(CONFIG, replicas=start, seed=0)
     history = world.run(lambda _: wanted, seconds=4_000)
     final = history[-1]
@@ -121,7 +121,7 @@ def test_it_comes_to_the_number_that_keeps_both_at_work_and_stays(wanted: float,
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_noise_does_not_make_it_swing(seed: int) -> None:
+def test_noise_causes_no_oscillation(seed: int) -> None:
     world = World(CONFIG, replicas=1 + 31 * (seed % 2), seed=seed, noise=0.15)
     wanted = 3.0 + 2.0 * (seed // 2)
     history = world.run(lambda _: wanted, seconds=7_200)
@@ -193,7 +193,7 @@ VIEWS = st.builds(
     span=st.integers(0, 10),
     zero=st.booleans(),
 )
-def test_bounds_the_rate_and_other_peoples_scale_hold_whatever_is_seen(
+def test_bounds_step_rate_and_manual_scales_hold_for_any_input(
     steps: list[tuple[float, ScalingView]], low: int, span: int, zero: bool
 ) -> None:
     config = ScalingConfig(
@@ -245,7 +245,7 @@ def test_a_scale_by_another_party_is_held_and_is_then_the_starting_point(by: str
 
 
 @pytest.mark.parametrize("replicas", [1, 40])
-def test_a_persons_number_outside_of_the_bounds_is_never_overruled(replicas: int) -> None:
+def test_manual_number_outside_of_the_bounds_is_never_overruled(replicas: int) -> None:
     bounds = msgspec.structs.replace(PROMPT, min_replicas=2, max_replicas=16)
     theirs = view_of(signals(replicas, wanted=9.0), scaled_by="kubectl", scaled_s_ago=5_000.0)
     state = advance(ScalingState(), theirs, bounds, now_s=0.0)
@@ -259,7 +259,7 @@ def test_the_prompt_backlog_does_not_count() -> None:
     assert once(view_of(few)) == once(view_of(many)) == 5
 
 
-def test_data_at_the_edge_of_its_budget_is_not_made_faster() -> None:
+def test_no_scale_out_while_lag_is_near_its_budget() -> None:
     starved = signals(2, wanted=9.0)
     old = msgspec.structs.replace(starved, lag_mean=3.9)
     assert once(view_of(starved)) == 9
@@ -268,7 +268,7 @@ def test_data_at_the_edge_of_its_budget_is_not_made_faster() -> None:
 
 
 @pytest.mark.parametrize("bottleneck", ["environment", "weights", "store"])
-def test_what_more_actors_would_not_help_is_left_alone(bottleneck: Bottleneck) -> None:
+def test_no_scale_out_where_actors_are_not_the_bottleneck(bottleneck: Bottleneck) -> None:
     assert once(view_of(signals(2, wanted=9.0), bottleneck=bottleneck)) == 2
     assert once(view_of(signals(20, wanted=9.0), bottleneck=bottleneck)) == 20
 
@@ -289,7 +289,7 @@ def test_a_pause_leaves_the_actors_unless_asked_otherwise() -> None:
     assert once(view_of(signals(7, wanted=4.0), paused=True)) == 7
 
 
-def test_what_does_not_come_is_not_asked_for_again() -> None:
+def test_no_further_actors_are_requested_while_pods_do_not_start() -> None:
     assert once(view_of(signals(4, wanted=9.0), replicas=8)) == 8
 
 
@@ -318,7 +318,7 @@ def test_a_declared_number_is_taken_inside_the_bounds() -> None:
     assert [once(view_of(signals(4, wanted=4.0), asked=number)) for number in (0, 6, 99)] == [0, 6, 32]
 
 
-def test_without_a_cluster_those_that_report_are_what_there_is() -> None:
+def test_without_a_cluster_the_reporting_actors_count() -> None:
     assert once(view_of(signals(2, wanted=5.0), replicas=None)) == 5
     assert once(view_of(signals(0, wanted=5.0), replicas=None)) == 1
 
@@ -332,12 +332,12 @@ def test_the_reason_names_the_numbers() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"min_replicas": 9, "max_replicas": 3}, {"stabilise_in_s": 1.0}])
-def test_settings_that_cannot_hold_are_refused(fields: dict[str, float]) -> None:
+def test_contradictory_settings_are_refused(fields: dict[str, float]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(fields, ScalingConfig)
 
 
-def test_nothing_is_needed_where_nothing_moves() -> None:
+def test_idle_system_needs_no_actors() -> None:
     still: Iterable[Signals] = (
         Signals(),
         msgspec.structs.replace(signals(2, wanted=4.0), learner_samples_per_s=0.0),

@@ -124,7 +124,7 @@ def test_state_is_bounded_and_survives_the_file(taken: list[Look]) -> None:
 
 
 @given(taken=looks, now_s=st.floats(allow_nan=True, allow_infinity=True))
-def test_verdict_is_in_its_ranges_whatever_the_clock_says(taken: list[Look], now_s: float) -> None:
+def test_verdict_is_in_its_ranges_for_any_clock(taken: list[Look], now_s: float) -> None:
     state, _ = after(taken)
     found = verdict(LAG, state, now_s=now_s)
     assert -BURN_MAX <= found.budget_left <= 1.0
@@ -207,7 +207,7 @@ def test_same_condition_twice_is_no_event() -> None:
     assert again == state
 
 
-def test_burning_that_becomes_a_breach_keeps_who_began_it() -> None:
+def test_burning_that_becomes_a_breach_keeps_its_first_cause() -> None:
     state = steadily(9.0, seconds=60, state=SloState())
     state, _ = update_condition(LAG, state, now_s=60.0, cause="learner", wall_s=1.0)
     state = steadily(9.0, seconds=200, state=state, since_s=60.0)
@@ -228,7 +228,7 @@ def test_few_bad_observations_where_little_happens_are_no_alert() -> None:
     assert found.condition == "ok"
 
 
-def test_looks_that_find_nothing_are_counted_and_change_neither_budget_nor_burn() -> None:
+def test_missing_samples_are_counted_and_change_neither_budget_nor_burn() -> None:
     state = steadily(9.0, seconds=20, state=SloState())
     before = verdict(LAG, state, now_s=19.0)
     for value in (None, math.nan):
@@ -238,7 +238,7 @@ def test_looks_that_find_nothing_are_counted_and_change_neither_budget_nor_burn(
     assert msgspec.structs.replace(found, missing=0.0) == msgspec.structs.replace(before, missing=0.0)
 
 
-def test_objective_that_nobody_observes_any_more_has_no_data_and_says_so() -> None:
+def test_objective_without_recent_observations_has_no_data() -> None:
     state = steadily(1.0, seconds=100, state=SloState())
     state, _ = update_condition(LAG, state, now_s=99.0, cause="", wall_s=0.0)
     state = steadily(None, seconds=1500, state=state, since_s=100.0)
@@ -273,7 +273,7 @@ def test_counts_of_others_weigh_as_many_observations() -> None:
     assert verdict(LAG, nothing, now_s=0.0).missing == 1.0
 
 
-def test_direction_says_which_side_of_the_bound_is_good() -> None:
+def test_direction_defines_the_good_side_of_the_bound() -> None:
     at_least = Slo("ess", bound=0.2, target=0.9, window_s=600.0, direction="at_least")
     assert at_least.holds(0.2)
     assert not at_least.holds(0.19)
@@ -281,7 +281,7 @@ def test_direction_says_which_side_of_the_bound_is_good() -> None:
     assert not LAG.holds(4.1)
 
 
-def test_headline_says_how_many_stand_where_and_names_those_in_trouble() -> None:
+def test_headline_counts_conditions_and_names_burning_and_breached_objectives() -> None:
     fine = verdict(LAG, steadily(1.0, seconds=9, state=SloState()), now_s=9.0)
     burning = verdict(LAG, steadily(9.0, seconds=60, state=SloState()), now_s=60.0)
     unseen = verdict(LAG, SloState(), now_s=0.0)

@@ -44,7 +44,7 @@ def test_alert_of_every_default_can_fire() -> None:
     ).values())  # fmt: skip
 
 
-def test_default_bound_of_drift_is_what_its_comment_says() -> None:
+def test_default_bound_of_drift_matches_its_comment() -> None:
     bound = declared(SlosConfig(), max_lag=4, max_age_s=300.0)["bin_drift"].bound
     assert jensen_shannon({"easy": 1.0, "hard": 1.0}, {"easy": 1.0, "hard": 0.6}) == pytest.approx(
         bound, abs=2e-3

@@ -134,7 +134,7 @@ def test_actor_waits_for_a_version_it_does_not_have_yet() -> None:
     assert not tree.satisfies(version(0, 9), version(1, 3))
 
 
-def test_version_of_a_lineage_nobody_opened_is_refused_everywhere() -> None:
+def test_version_of_an_unopened_lineage_is_refused_everywhere() -> None:
     tree = LineageTree().add(Lineage(name(0)))
     stranger, known = version(7, 1), version(0, 1)
     for call in (
@@ -209,6 +209,6 @@ def test_age_that_is_no_number_is_not_fresh() -> None:
     assert isinstance(verdict, Expired)
 
 
-def test_verdicts_say_their_numbers() -> None:
+def test_verdicts_contain_their_numbers() -> None:
     assert str(Stale(lag=5, limit=4)) == "5 versions behind the learner (max_lag 4)"
     assert str(Expired(age_s=301.26, limit_s=300.0)) == "301.3 s old (max_age_s 300)"

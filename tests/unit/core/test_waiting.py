@@ -52,7 +52,7 @@ arrivals = st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100)), max_size=90
     turns=st.integers(1, 6),
     comes_back=st.booleans(),
 )
-def test_what_is_chosen_and_dropped_is_what_the_whole_would_give(
+def test_choice_and_drops_equal_those_of_all_waiting_groups(
     arrived: list[tuple[int, float]],
     on_fork: bool,
     newer: bool,
@@ -113,7 +113,7 @@ def test_what_is_beyond_the_budget_is_overdue_and_nothing_else() -> None:
     assert {drop.candidate.seq // SEQS for drop in dropped} == set(range(25))
 
 
-def test_nothing_leaves_before_it_is_removed() -> None:
+def test_groups_stay_until_they_are_removed() -> None:
     """The caller records a removal first, which may fail."""
     pool, limits = waiting(40), StalenessLimits(max_lag=3, max_age_s=75.0)
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_nothing_leaves_before_it_is_removed() -> None:
     assert len(pool) == 40
 
 
-def test_a_batch_looks_at_little_more_than_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choosing_a_batch_reads_little_more_than_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[int] = []
 
     def choose(groups: Sequence[Group], **rest: Any) -> Choice:
@@ -139,7 +139,7 @@ def test_a_batch_looks_at_little_more_than_itself(monkeypatch: pytest.MonkeyPatc
     assert shown == [8]
 
 
-def test_entries_of_what_left_are_cleared() -> None:
+def test_entries_of_removed_groups_are_cleared() -> None:
     pool = waiting(0)
     for number in range(3 * LEFT_OVER_MAX):
         pool.add(group(number, version=PolicyVersion(ROOT, 0), started_at_s=0.0, size=1))

@@ -39,11 +39,11 @@ def test_reward_is_the_tasks_own_without_a_table() -> None:
         ({"tool_latency": "lognormal:1"}, "environment.tool_latency"),
     ],
 )
-def test_section_that_cannot_hold_is_refused_by_name(section: dict[str, Any], problem: str) -> None:
+def test_invalid_section_is_refused_by_name(section: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         msgspec.convert(section, EnvironmentConfig)
 
 
-def test_no_time_is_asked_for_by_an_empty_text() -> None:
+def test_empty_text_means_no_latency() -> None:
     assert times_of("").mean_s == 0.0
     assert times_of("lognormal:2:1").mean_s == 2.0

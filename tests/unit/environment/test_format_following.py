@@ -73,7 +73,7 @@ def test_silence_keeps_no_rule(kind: str, text: str) -> None:
     assert not holds(KEPT_AND_BROKEN[kind][0], text)
 
 
-def test_rule_that_nobody_wrote_is_kept_by_nothing() -> None:
+def test_unknown_rule_is_kept_by_no_text() -> None:
     assert not holds(FormatRule("rhyme"), "a day in may")
 
 

@@ -73,13 +73,13 @@ async def test_reward_is_the_weighted_sum_and_every_part_is_kept() -> None:
     assert score.log == "task: solved | judge: 0.5 | safe: 0.25"
 
 
-async def test_task_that_has_no_weight_is_not_asked() -> None:
+async def test_task_without_a_weight_is_not_scored() -> None:
     [score] = await rewards({"judge": 2.0}, {"judge": Scripted(0.5)}).judge("nowhere", [RIGHT])
     assert isinstance(score, Score)
     assert (score.reward, score.components) == (1.0, {"judge": 0.5, "judge.raw": 5.0})
 
 
-async def test_equal_answers_are_asked_about_once_and_known_ones_never_again() -> None:
+async def test_equal_answers_are_scored_once_and_cached_ones_never_again() -> None:
     judge = Scripted(0.5, 0.7)
     made = rewards({"judge": 1.0}, {"judge": judge})
     first = await made.judge("arithmetic", [RIGHT, WRONG, RIGHT])
@@ -89,7 +89,7 @@ async def test_equal_answers_are_asked_about_once_and_known_ones_never_again() -
     assert made.cache_hits_total == 2
 
 
-async def test_failure_that_may_pass_is_asked_again_later_and_later(waits: list[float]) -> None:
+async def test_transient_failure_is_retried_with_growing_waits(waits: list[float]) -> None:
     busy = VerifierBusyError("busy", retry_after_s=7.0)
     judge = Scripted(UnavailableError("away"), busy, UnavailableError("away"), 0.5)
     made = rewards({"judge": 1.0}, {"judge": judge}, score_attempts=4)
@@ -101,14 +101,14 @@ async def test_failure_that_may_pass_is_asked_again_later_and_later(waits: list[
 
 
 @pytest.mark.parametrize("error", [RecordError("no grade"), ValueError("its own bug")])
-async def test_failure_that_cannot_pass_is_not_asked_again(error: Exception, waits: list[float]) -> None:
+async def test_permanent_failure_is_not_retried(error: Exception, waits: list[float]) -> None:
     judge = Scripted(error, 0.5)
     [failed] = await rewards({"judge": 1.0}, {"judge": judge}).judge("arithmetic", [RIGHT])
     assert isinstance(failed, VerifierFailed)
     assert (len(judge.asked), waits) == (1, [])
 
 
-async def test_attempts_end_and_patience_with_a_busy_verifier_too(waits: list[float]) -> None:
+async def test_attempts_are_bounded_also_with_a_busy_verifier(waits: list[float]) -> None:
     judge = Scripted(*[VerifierBusyError("busy", retry_after_s=9_999.0)] * 5)
     [failed] = await rewards({"judge": 1.0}, {"judge": judge}, score_attempts=3).judge("arithmetic", [RIGHT])
     assert isinstance(failed, VerifierFailed)

@@ -166,7 +166,7 @@ async def test_malformed_action_leaves_the_session_as_it_was() -> None:
     assert (await table.sessions.step(session_id, action="go")).observation == "1"
 
 
-async def test_environment_that_crashes_ends_its_own_session_only() -> None:
+async def test_environment_that_crashes_ends_only_its_session() -> None:
     table = Table()
     crashing, _ = await table.sessions.open("a", seed=0)
     other, _ = await table.sessions.open("a", seed=0)
@@ -215,7 +215,7 @@ async def test_replay_leads_to_the_same_episode_and_waits_for_no_tool(
     assert opening == "5 asked"
 
 
-async def test_tools_take_the_time_they_are_to_take_and_their_calls_are_told(
+async def test_tools_take_their_injected_latency_and_their_calls_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits = no_waiting(monkeypatch)
@@ -237,7 +237,7 @@ async def test_replay_that_ends_the_episode_is_refused_and_holds_no_slot(last: s
 
 
 @pytest.mark.parametrize(("env_id", "told"), [("a", False), ("chancy", True)])
-async def test_log_tells_of_a_replay_whose_tools_may_have_answered_otherwise(env_id: str, told: bool) -> None:
+async def test_log_reports_a_replay_with_nondeterministic_tools(env_id: str, told: bool) -> None:
     table = Table()
     fresh, _ = await table.sessions.open(env_id, seed=0)
     again, _ = await table.sessions.open(env_id, seed=0, actions=["go"])
@@ -262,7 +262,7 @@ async def test_reward_of_a_text_episode_is_what_the_verifiers_make_of_its_verdic
     assert asked[0].answer.completion == "all of it"
 
 
-async def test_session_whose_caller_went_away_in_a_step_is_gone() -> None:
+async def test_session_ends_when_its_caller_disconnects_in_a_step() -> None:
     table = Table()
     session_id, _ = await table.sessions.open("a", seed=0)
     step = asyncio.create_task(table.sessions.step(session_id, action="hang"))

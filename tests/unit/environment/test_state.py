@@ -75,11 +75,11 @@ def test_cache_does_not_mix_environments_nor_problems_with_another_answer() -> N
     assert cache.get("other", answer("3", expected="2")) is None
 
 
-def test_answer_holds_what_the_record_says_of_its_problem() -> None:
+def test_answer_holds_the_problem_of_the_record() -> None:
     assert answer_of(record(1)) == AnsweredProblem(Problem("1+1", "1+1=", "2", "carries-0"), "1")
 
 
-def test_completion_that_was_cut_off_is_never_taken_for_one_that_ended() -> None:
+def test_cut_completion_is_distinguished_from_one_that_ended() -> None:
     cut = msgspec.structs.replace(record(2), finish_reason="length")
     assert answer_of(cut).completion == "2\N{HORIZONTAL ELLIPSIS}"
     assert answer_of(msgspec.structs.replace(cut, finish_reason="stop")).completion == "2"

@@ -76,7 +76,7 @@ def test_reference_solutions_score_one_and_are_never_held_out(name: str) -> None
 
 @pytest.mark.parametrize("name", SINGLE_TURN)
 @given(text=st.text(max_size=60), index=st.integers(0, 200))
-def test_any_text_has_a_score_between_nothing_and_one(name: str, text: str, index: int) -> None:
+def test_any_text_has_a_score_between_zero_and_one(name: str, text: str, index: int) -> None:
     task = TASKS[name]
     score = task.score(_TRAIN[name][index], text)
     assert 0.0 <= score.reward <= 1.0

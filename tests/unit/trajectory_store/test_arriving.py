@@ -54,14 +54,14 @@ def test_new_member_of_a_group_is_stored_though_the_others_are_known(store: Stor
     assert len(batch.frames) == 2
 
 
-def test_late_arrival_of_a_settled_trajectory_is_a_duplicate(store: Store) -> None:
+def test_late_arrival_of_a_dropped_trajectory_is_a_duplicate(store: Store) -> None:
     assert store.drop_unarrived([Dropped(TrajectoryId("t-1.0"), "failed", "gave up")], now_s=NOW_S) == 1
     accept(store, "t-1")
     assert state_of(store, "t-1.0") == ("dropped", "failed")
     assert store.totals().duplicates == 1
 
 
-def test_settling_what_has_an_outcome_changes_nothing(store: Store) -> None:
+def test_drop_unarrived_of_a_terminal_trajectory_changes_nothing(store: Store) -> None:
     accept(store, "t-1")
     names = [Dropped(TrajectoryId(name), "retired") for name in ("t-1.0", "t-2.0", "t-2.0")]
     assert store.drop_unarrived(names, now_s=NOW_S) == 1
@@ -69,7 +69,7 @@ def test_settling_what_has_an_outcome_changes_nothing(store: Store) -> None:
     assert state_of(store, "t-1.0") == ("available", "")
 
 
-def test_refused_message_settles_only_what_has_no_row(store: Store) -> None:
+def test_refused_message_drops_only_trajectories_without_a_row(store: Store) -> None:
     accept(store, "t-1")
     message = ArrivedMessage(b"garbage", {HEADER_TRAJECTORY_IDS: "t-1.0,t-2.0"}, NOW_S)
     [refusal] = store.ingest([message], now_s=NOW_S).refused
@@ -79,7 +79,7 @@ def test_refused_message_settles_only_what_has_no_row(store: Store) -> None:
     assert store.totals().quarantined == 1
 
 
-def test_good_messages_beside_a_bad_one_are_stored(store: Store) -> None:
+def test_valid_messages_next_to_an_invalid_one_are_stored(store: Store) -> None:
     bad = ArrivedMessage(b"garbage", {}, NOW_S)
     unknown = message_of(make_trajectory("t-3", version=at(0, LineageName("9-dead"))))
     intake = store.ingest([bad, message_of(make_trajectory("t-1")), unknown], now_s=NOW_S)
@@ -100,7 +100,7 @@ def test_disk_that_is_full_leaves_the_ledger_as_it_was(store: Store, monkeypatch
     assert leased(store, 0).trajectory_ids == ["t-1.0"]
 
 
-def test_ledger_that_cannot_grow_says_so_and_takes_the_same_work_later(store: Store) -> None:
+def test_ledger_on_a_full_disk_refuses_and_accepts_the_same_work_later(store: Store) -> None:
     (pages,) = store.ledger.connection.execute("PRAGMA page_count").fetchone()
     store.ledger.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(UnavailableError, match="full"):

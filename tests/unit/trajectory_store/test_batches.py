@@ -31,7 +31,7 @@ from tidegate.trajectory_store.store import Store
 from tidegate.wire.clients.trajectory_store import Dropped
 
 
-def test_batch_streams_each_frame_once_and_names_what_is_meant(store: Store) -> None:
+def test_batch_streams_each_frame_once_and_names_its_trajectories(store: Store) -> None:
     store.ingest([message_of(make_trajectory("t-1"), make_trajectory("t-2"))], now_s=NOW_S)
     first = leased(store, 0)
     assert (len(first.frames), first.trajectory_ids) == (1, ["t-1.0"])
@@ -47,7 +47,7 @@ def test_two_learners_that_ask_at_one_version_get_different_batches(store: Store
     assert [batch.trajectory_ids if batch else None for batch in batches] == [["t-1.0"], ["t-2.0"], ["t-1.0"]]
 
 
-def test_batch_that_grew_too_old_while_its_answer_was_lost_is_not_given_again(store: Store) -> None:
+def test_batch_that_expired_while_its_answer_was_lost_is_not_leased_again(store: Store) -> None:
     accept(store, "t-1")
     leased(store, 0)
     assert lease(store, at(0), now_s=NOW_S + LIMITS.max_age_s + 1) is None
@@ -62,7 +62,7 @@ def test_trajectory_beyond_the_budget_is_never_leased(store: Store) -> None:
     assert state_of(store, "t-1.0") == ("dropped", "stale")
 
 
-def test_expiry_judges_against_the_newest_version_heard_of(store: Store) -> None:
+def test_expiry_uses_the_newest_known_version(store: Store) -> None:
     accept(store, "t-1", "t-2")
     assert store.expire(LIMITS, now_s=NOW_S) == 0
     store.ledger.note_head(at(99, LineageName("unheard-of")))
@@ -101,7 +101,7 @@ def test_commit_that_does_not_name_its_batch_is_refused(store: Store) -> None:
     assert store.totals().leased == 2
 
 
-def test_commit_of_a_batch_nobody_leased_is_refused(store: Store) -> None:
+def test_commit_of_an_unleased_batch_is_refused(store: Store) -> None:
     with pytest.raises(ConflictError, match="never leased"):
         store.commit("0-aaaa@0#99", version=at(0), consumptions=(), now_s=NOW_S)
 
@@ -142,7 +142,7 @@ def test_release_may_drop_only_what_the_batch_holds_and_for_a_known_reason(store
     assert store.totals().leased == 1
 
 
-def test_payload_the_disk_lost_is_dropped_with_its_group_and_the_batch_made_of_others(tmp_path: Path) -> None:
+def test_lost_payload_is_dropped_with_its_group_and_the_batch_uses_others(tmp_path: Path) -> None:
     store = started_store(tmp_path, config=TrajectoryStoreConfig(frame_cache_bytes=0, segment_bytes=1))
     for task in ("t-1", "t-2"):
         store.ingest([message_of(*make_group(task, 2))], now_s=NOW_S)
@@ -152,7 +152,7 @@ def test_payload_the_disk_lost_is_dropped_with_its_group_and_the_batch_made_of_o
     store.close()
 
 
-def test_payloads_a_power_cut_took_are_given_up_at_the_start(tmp_path: Path) -> None:
+def test_payloads_lost_in_a_power_cut_are_dropped_at_the_start(tmp_path: Path) -> None:
     config = TrajectoryStoreConfig(segment_bytes=1)
     store = started_store(tmp_path, config=config)
     accept(store, "t-1")

@@ -40,7 +40,7 @@ def test_lease_needs_an_open_lineage(tmp_path: Path) -> None:
     store.close()
 
 
-def test_fork_keeps_updates_below_its_step_and_gives_back_the_others(store: Store) -> None:
+def test_fork_keeps_updates_below_its_step_and_revives_the_others(store: Store) -> None:
     for step, task in enumerate(("t-1", "t-2", "t-3")):
         accept(store, task, step=step)
         commit(store, leased(store, step), step)
@@ -113,7 +113,7 @@ def test_update_of_a_checkpoint_on_rows_the_ledger_lost_keeps_them_from_being_tr
     assert store.totals().duplicates == 1
 
 
-def test_learner_of_a_closed_lineage_is_turned_away(store: Store) -> None:
+def test_learner_of_a_closed_lineage_is_refused(store: Store) -> None:
     accept(store, "t-1")
     batch = leased(store, 0)
     fork(store, step=0)

@@ -70,7 +70,7 @@ def test_pages_join_without_a_gap(store: Store) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 5, 100, 4096])
-def test_rows_that_came_together_share_entries_and_are_each_told_once(store: Store, limit: int) -> None:
+def test_rows_of_one_message_share_entries_and_are_each_reported_once(store: Store, limit: int) -> None:
     groups = [make_group(f"t-{index}", 50) for index in range(3)]
     store.ingest([message_of(*group) for group in groups], now_s=NOW_S)
     names = [item.trajectory_id for group in groups for item in group]

@@ -48,14 +48,14 @@ def test_file_of_a_running_store_agrees_with_its_memory(tmp_path: Path) -> None:
     store.close()
 
 
-def test_file_of_a_stopped_store_says_the_same(tmp_path: Path) -> None:
+def test_file_of_a_stopped_store_gives_the_same_answers(tmp_path: Path) -> None:
     store = lived(tmp_path)
     running = store.totals()
     store.close()
     assert totals(tmp_path / LEDGER_FILE) == running
 
 
-def test_row_of_a_trajectory_tells_its_life(tmp_path: Path) -> None:
+def test_row_of_a_trajectory_contains_its_history(tmp_path: Path) -> None:
     lived(tmp_path).close()
     trained, dropped, unarrived = rows(tmp_path / LEDGER_FILE)
     assert (trained.state, trained.trained_at, trained.stale_by_versions) == ("trained", at(4), 3)

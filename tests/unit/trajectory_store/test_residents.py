@@ -21,7 +21,7 @@ def candidate(seq: int, *, step: int, started_at_s: float) -> Candidate:
     )
 
 
-def test_what_waits_is_sorted_by_its_lag_and_every_bucket_is_told() -> None:
+def test_waiting_trajectories_are_counted_by_lag_in_every_bucket() -> None:
     waiting = [
         candidate(number, step=step, started_at_s=100.0 - number)
         for number, step in enumerate((20, 19, 17, 16, 11))

@@ -36,7 +36,7 @@ def test_frames_survive_the_process_and_a_new_one_begins_a_new_segment(tmp_path:
     second.close()
 
 
-def test_bytes_of_a_write_that_was_cut_off_harm_nobody(tmp_path: Path) -> None:
+def test_bytes_of_an_interrupted_write_are_ignored(tmp_path: Path) -> None:
     first = open_segments(tmp_path)
     [location] = first.append(FRAMES[:1])
     first.close()
@@ -80,7 +80,7 @@ def test_number_that_the_ledger_knows_is_not_given_to_another_file(tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", ["changed", "truncated", "gone"])
-def test_payload_that_the_disk_lost_is_found_out(tmp_path: Path, damage: str) -> None:
+def test_lost_payload_is_detected(tmp_path: Path, damage: str) -> None:
     segments = open_segments(tmp_path)
     first, second = segments.append(FRAMES[:2])
     path = tmp_path / "00000001.frames"

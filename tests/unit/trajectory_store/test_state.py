@@ -89,7 +89,7 @@ def test_members_that_arrive_together_make_the_groups_that_they_would_make_one_b
     events=st.lists(st.tuples(st.sampled_from(["add", "remove"]), st.integers(0, 11)), max_size=60),
     size=st.integers(1, 3),
 )
-def test_pool_agrees_with_counting_who_is_there(events: list[tuple[str, int]], size: int) -> None:
+def test_pool_agrees_with_counting_the_waiting_members(events: list[tuple[str, int]], size: int) -> None:
     everyone = {seq: candidate(seq, group=f"g-{seq // size}", size=size) for seq in range(12)}
     pool, there = Pool(), set[int]()
     for event, seq in events:

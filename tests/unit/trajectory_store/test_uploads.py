@@ -45,7 +45,7 @@ def test_same_bytes_again_need_no_second_upload(tmp_path: Path) -> None:
     assert uploads.begin(reference) is None
 
 
-def test_two_uploads_of_the_same_bytes_at_once_both_end_well(tmp_path: Path) -> None:
+def test_two_concurrent_uploads_of_the_same_bytes_both_succeed(tmp_path: Path) -> None:
     uploads = area(tmp_path)
     reference = reference_to(b"a large frame")
     both = [uploads.begin(reference), uploads.begin(reference)]
@@ -61,7 +61,7 @@ def test_two_uploads_of_the_same_bytes_at_once_both_end_well(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("sent", [b"a large", b"a LARGE frame"])
-def test_upload_that_does_not_match_its_reference_is_refused_and_frees_its_room(
+def test_upload_that_does_not_match_its_reference_is_refused_and_frees_its_space(
     tmp_path: Path, sent: bytes
 ) -> None:
     uploads = area(tmp_path)
@@ -100,7 +100,7 @@ def test_reference_that_promises_the_impossible_is_refused(
         area(tmp_path).begin(reference)
 
 
-def test_full_area_pushes_back_until_room_is_made(tmp_path: Path) -> None:
+def test_full_area_applies_backpressure_until_space_is_freed(tmp_path: Path) -> None:
     uploads = area(tmp_path, bytes_max=20)
     first = keep(uploads, b"0123456789")
     pending = uploads.begin(reference_to(b"abcdefghij"))
@@ -111,7 +111,7 @@ def test_full_area_pushes_back_until_room_is_made(tmp_path: Path) -> None:
     assert uploads.begin(reference_to(b"x")) is not None
 
 
-def test_upload_nobody_refers_to_expires(tmp_path: Path) -> None:
+def test_unreferenced_upload_expires(tmp_path: Path) -> None:
     uploads = area(tmp_path, ttl_s=60.0)
     old = keep(uploads, b"old", now_s=0.0)
     new = keep(uploads, b"new", now_s=50.0)
@@ -121,7 +121,7 @@ def test_upload_nobody_refers_to_expires(tmp_path: Path) -> None:
     assert uploads.read(new) == b"new"
 
 
-def test_new_process_finds_what_was_kept_and_clears_what_was_begun(tmp_path: Path) -> None:
+def test_new_process_keeps_complete_uploads_and_clears_unfinished_ones(tmp_path: Path) -> None:
     first = area(tmp_path)
     reference = keep(first, b"a large frame")
     begun = first.begin(reference_to(b"never finished"))
@@ -133,7 +133,7 @@ def test_new_process_finds_what_was_kept_and_clears_what_was_begun(tmp_path: Pat
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_upload_that_changed_on_disk_is_found_out(tmp_path: Path) -> None:
+def test_upload_that_changed_on_disk_is_detected(tmp_path: Path) -> None:
     uploads = area(tmp_path)
     reference = keep(uploads, b"a large frame")
     (tmp_path / reference.digest.hex()).write_bytes(b"a large fraud")

@@ -123,7 +123,7 @@ def test_mutated_frame_gives_records_or_a_record_error(trajectory: Trajectory, d
 @example(shape=(), rows=[1, -1, 1], records=[], dtype="f4", offset=0, num_records=3)
 @example(shape=(), rows=[], records=[1], dtype="f4", offset=0, num_records=3)
 @example(shape=(), rows=[2, 3], records=[0, 2], dtype="f4", offset=0, num_records=3)
-def test_head_that_lies_about_a_tensor_gives_a_record_or_a_record_error(
+def test_head_with_wrong_tensor_metadata_gives_a_record_or_a_record_error(
     shape: tuple[int, ...],
     rows: list[int],
     records: list[int],

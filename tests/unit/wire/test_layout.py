@@ -60,12 +60,12 @@ def test_large_layout_is_read_and_not_kept() -> None:
 @pytest.mark.parametrize(
     "columns", [b"", b"\xc1", written(7), written(["x", "f4"]), msgspec.msgpack.encode("x")]
 )
-def test_what_is_no_list_of_tensors_is_refused(columns: bytes) -> None:
+def test_invalid_list_of_tensors_is_refused(columns: bytes) -> None:
     with pytest.raises(RecordError, match="cannot be parsed"):
         layout_of(columns, num_records=1, payload_bytes=64)
 
 
-def test_what_is_written_by_a_sheet_is_where_its_layout_says() -> None:
+def test_sheet_writes_tensors_where_the_layout_defines_them() -> None:
     shapes = [(3,), (5, 2), (0,), (1, 2), (7,)]
     names = ["x", "y", "x", "y", "x"]
     kinds: list[Kind] = [

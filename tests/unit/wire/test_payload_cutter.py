@@ -42,7 +42,7 @@ def test_tensors_come_back_whatever_the_chunks(tensors: list[bytes], chunk_bytes
     assert [bytes(raw) for raw in found.values()] == tensors
 
 
-def test_changed_byte_is_found_before_the_last_part_of_its_tensor_is_handed_out() -> None:
+def test_changed_byte_is_found_before_the_last_part_of_its_tensor_is_returned() -> None:
     cutting = cutter(b"abcd", b"efgh")
     parts: list[bytes] = []
 

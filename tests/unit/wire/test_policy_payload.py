@@ -74,7 +74,7 @@ def test_truncated_payload_is_refused() -> None:
 @example(dtype="O", shape=[1])
 @example(dtype="f4", shape=[-1, -2])
 @example(dtype="f4", shape=[0, 2**62, 2**62])
-def test_manifest_that_lies_about_a_tensor_gives_tensors_or_a_record_error(
+def test_manifest_with_wrong_tensor_metadata_gives_tensors_or_a_record_error(
     dtype: str, shape: list[int]
 ) -> None:
     for raw in (b"", bytes(8)):
@@ -102,7 +102,7 @@ def test_small_policy_travels_inside_of_its_announcement() -> None:
     assert announcement.digests() == {"w": digest_of(raw[0])}
 
 
-def test_announcement_with_another_payload_than_its_own_is_refused() -> None:
+def test_announcement_with_a_foreign_payload_is_refused() -> None:
     message, _ = announce(snapshot(w=np.ones(3, np.float32)), TREE)
     message.inline_payload = np.zeros(3, np.float32).tobytes()
     with pytest.raises(CorruptionError):

@@ -135,7 +135,7 @@ def progress_of(*made: SampleProgress, num_samples: int = 4, **changes: Any) -> 
     return msgspec.structs.replace(progress, **changes)
 
 
-def test_what_does_not_fit_is_left_out_shortest_first_and_said() -> None:
+def test_samples_that_do_not_fit_are_left_out_shortest_first_and_reported() -> None:
     progress = progress_of(sample(0, length=1000), sample(1, length=3000), sample(2, length=10))
     whole = len(encode_progress(progress))
     data = encode_progress(progress, bytes_max=whole - 1000)
@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_left_out_shortest_first_and_said() -> None:
 
 
 @given(progresses(), st.integers(200, 600))
-def test_message_is_never_larger_than_it_may_be(progress: Progress, bytes_max: int) -> None:
+def test_message_never_exceeds_its_limit(progress: Progress, bytes_max: int) -> None:
     assert len(encode_progress(progress, bytes_max=bytes_max)) <= bytes_max
 
 
@@ -173,12 +173,12 @@ def test_message_is_never_larger_than_it_may_be(progress: Progress, bytes_max: i
         (sample(0, components={"right": float("inf")}), "not finite"),
     ],
 )
-def test_what_no_actor_would_keep_is_refused(broken: SampleProgress, reason: str) -> None:
+def test_progress_that_no_actor_writes_is_refused(broken: SampleProgress, reason: str) -> None:
     with pytest.raises(RecordError, match=reason):
         decode_progress(encode_progress(progress_of(broken)))
 
 
-def test_reply_of_no_tokens_ends_a_turn_all_the_same() -> None:
+def test_empty_reply_ends_a_turn() -> None:
     [kept] = decode_progress(encode_progress(progress_of(sample(0, replies=((2, 2),))))).samples
     assert kept.replies == ((2, 2),)
 
@@ -200,7 +200,7 @@ def test_sample_that_comes_twice_and_a_start_at_no_time_are_refused() -> None:
         {"max_new_tokens": 101},
     ],
 )
-def test_progress_of_something_else_is_not_gone_on_from(changes: dict[str, Any]) -> None:
+def test_progress_of_another_task_is_not_resumed(changes: dict[str, Any]) -> None:
     task = Task(
         task_id=TaskId("t-1"),
         run_id=RunId("run-1"),

@@ -67,7 +67,7 @@ def test_every_stream_is_bounded_and_work_is_never_pushed_out_by_newer_work() ->
     assert spec_of("TASKS").max_messages == 64
 
 
-def test_progress_keeps_the_last_of_each_task_and_never_stops_who_writes_it() -> None:
+def test_progress_keeps_the_last_of_each_task_and_never_blocks_its_writer() -> None:
     spec = spec_of("PROGRESS")
     assert (spec.retention, spec.discard, spec.max_messages_per_subject) == ("limits", "old", 1)
     assert 0 < spec.duplicate_window_s <= spec.max_age_s
@@ -79,7 +79,7 @@ def test_inline_message_fits_the_streams_that_carry_payloads() -> None:
         assert spec_of(kind).max_message_bytes >= MESSAGE_BYTES_MAX
 
 
-def test_store_is_redelivered_to_for_ever_and_workers_give_up() -> None:
+def test_redelivery_is_unbounded_to_the_store_and_bounded_to_workers() -> None:
     assert TOPOLOGY.trajectory_consumer(0).max_deliver == -1
     assert TOPOLOGY.task_consumer("default", ack_wait_s=5, max_running=8).max_deliver > 0
     assert TOPOLOGY.rollout_consumer("arithmetic", ack_wait_s=5, max_running=8).max_deliver > 0

@@ -141,20 +141,20 @@ def test_record_whose_identity_times_or_rewards_are_wrong_is_refused(changes: di
         (span(0, T, step=-1),),
     ],
 )
-def test_spans_that_do_not_give_each_position_one_version_are_refused(spans: tuple[VersionSpan, ...]) -> None:
+def test_spans_must_give_each_position_exactly_one_version(spans: tuple[VersionSpan, ...]) -> None:
     with pytest.raises(RecordError, match=r"version|versions"):
         check(segment(), spans=spans)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.1])
-def test_logprob_no_policy_can_produce_is_refused(value: float) -> None:
+def test_impossible_logprob_is_refused(value: float) -> None:
     logprobs = np.full((T, N), -0.7, np.float32)
     logprobs[2, 1] = value
     with pytest.raises(RecordError, match="no policy can produce"):
         check(segment(behavior_logprobs=logprobs))
 
 
-def test_rounding_above_zero_is_not_held_against_a_logprob() -> None:
+def test_logprob_may_exceed_zero_by_rounding() -> None:
     check(segment(behavior_logprobs=np.full((T, N), 1e-6, np.float32)))
 
 
@@ -245,7 +245,7 @@ def test_one_value_that_is_not_finite_is_enough(name: str, position: int, value:
         check(record)
 
 
-def test_what_pads_tensors_is_not_held_against_them() -> None:
+def test_padding_of_tensors_is_not_validated() -> None:
     frame = open_frame(encode_frame([segment()]))
     payload = bytearray(frame.payload)
     padding = np.ones(len(payload), np.bool_)

@@ -62,7 +62,7 @@ print("done")
     assert (result.stdout, result.limit) == ("done\n", None)
 
 
-def test_killing_the_parent_its_group_and_everybody_reaches_nobody(sandbox: LinuxSandbox) -> None:
+def test_killing_the_parent_its_group_or_all_processes_has_no_effect_outside(sandbox: LinuxSandbox) -> None:
     code = """
 import os, signal
 for target in (1, os.getppid(), -1):
@@ -86,7 +86,7 @@ os.killpg(0, signal.SIGKILL)
 # Files
 
 
-def test_nothing_of_the_machine_is_to_be_seen(sandbox: LinuxSandbox, tmp_path: Path) -> None:
+def test_no_file_of_the_machine_is_visible(sandbox: LinuxSandbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("x")
     paths = [
@@ -103,7 +103,7 @@ def test_nothing_of_the_machine_is_to_be_seen(sandbox: LinuxSandbox, tmp_path: P
     assert_all_refused(sandbox.run_python(code))
 
 
-def test_installed_packages_and_the_platform_are_not_to_be_imported(sandbox: LinuxSandbox) -> None:
+def test_installed_packages_and_the_platform_cannot_be_imported(sandbox: LinuxSandbox) -> None:
     code = """
 for name in ("numpy", "msgspec", "pip", "tidegate.core.errors", "tidegate.environment.sandbox.linux"):
     try:
@@ -251,7 +251,7 @@ attempt(lambda: socket.send_fds(pair, [b"x"], [0]))
 # The kernel
 
 
-def test_privileges_are_not_to_be_had(sandbox: LinuxSandbox) -> None:
+def test_privileges_cannot_be_gained(sandbox: LinuxSandbox) -> None:
     code = (
         _TRY
         + """
@@ -309,7 +309,7 @@ def test_the_other_set_of_system_call_numbers_ends_the_program(sandbox: LinuxSan
     assert (result.stdout, result.exit_status) == ("", -31)  # SIGSYS
 
 
-def test_memory_that_no_process_would_be_charged_for_is_not_to_be_had(sandbox: LinuxSandbox) -> None:
+def test_memory_outside_of_process_accounting_is_refused(sandbox: LinuxSandbox) -> None:
     code = (
         _TRY
         + """
@@ -325,7 +325,7 @@ attempt(lambda: call("mlockall", 3))
     assert_all_refused(sandbox.run_python(code))
 
 
-def test_limits_are_not_to_be_raised(sandbox: LinuxSandbox) -> None:
+def test_limits_cannot_be_raised(sandbox: LinuxSandbox) -> None:
     code = """
 import resource
 for kind in (resource.RLIMIT_AS, resource.RLIMIT_NPROC, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE):

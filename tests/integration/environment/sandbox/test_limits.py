@@ -20,7 +20,7 @@ while True:
 
 
 @pytest.mark.parametrize("kind", ["fork", "thread", "vfork"])
-def test_a_program_has_as_many_processes_and_threads_as_it_may(sandbox: LinuxSandbox, kind: str) -> None:
+def test_program_can_use_processes_and_threads_up_to_the_limit(sandbox: LinuxSandbox, kind: str) -> None:
     code = f"""
 import os, subprocess, sys, threading, time
 made = 1
@@ -71,7 +71,7 @@ def test_cpu_time_is_that_of_all_processes_together(sandbox: LinuxSandbox, code:
     ],
     ids=["sleeping", "blocking_signals", "without_descriptors", "stopped"],
 )
-def test_a_program_that_goes_on_past_its_deadline_is_killed(sandbox: LinuxSandbox, code: str) -> None:
+def test_program_past_its_deadline_is_killed(sandbox: LinuxSandbox, code: str) -> None:
     result = sandbox.run_python(code, limits=SandboxLimits(wall_s=0.3))
     assert (result.limit, result.exit_status) == ("wall", -9)
     assert result.wall_s >= 0.3
@@ -109,7 +109,7 @@ def test_an_output_flood_is_cut_and_ended(sandbox: LinuxSandbox, stream: str) ->
     assert 5000 < getattr(result, f"{stream}_bytes") <= 5000 + (1 << 16)
 
 
-def test_output_between_the_last_look_and_the_end_is_counted(sandbox: LinuxSandbox) -> None:
+def test_output_after_the_last_sample_is_counted(sandbox: LinuxSandbox) -> None:
     result = sandbox.run_python("print('x' * 9999, end='')", limits=SandboxLimits(output_bytes=100))
     assert (result.limit, result.stdout, result.stdout_bytes) == ("output", "x" * 100, 9999)
 
@@ -141,7 +141,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "symlink", "hardlink"])
-def test_scratch_holds_as_many_files_as_it_may(sandbox: LinuxSandbox, kind: str) -> None:
+def test_scratch_holds_files_up_to_the_limit(sandbox: LinuxSandbox, kind: str) -> None:
     code = f"""
 import os
 open("/tmp/0", "w").close()

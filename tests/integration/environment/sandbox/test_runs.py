@@ -27,7 +27,7 @@ def test_a_program_reads_its_input_and_its_output_is_kept_apart(sandbox: LinuxSa
     assert 0 < result.wall_s < SandboxLimits().wall_s
 
 
-def test_an_error_is_shown_as_the_program_s_own(sandbox: LinuxSandbox) -> None:
+def test_error_is_shown_as_the_program_s_traceback(sandbox: LinuxSandbox) -> None:
     result = sandbox.run_python("def half(x):\n    return x / 0\n\nhalf(1)")
     assert (result.ok, result.exit_status, result.limit) == (False, 1, None)
     assert result.stderr.startswith(
@@ -53,7 +53,7 @@ def test_the_exit_status_is_the_interpreter_s(sandbox: LinuxSandbox, code: str, 
     assert (result.exit_status, result.limit) == (status, None)
 
 
-def test_what_a_program_left_for_its_end_is_done(sandbox: LinuxSandbox) -> None:
+def test_exit_handlers_of_a_program_run(sandbox: LinuxSandbox) -> None:
     code = """
 import atexit, threading, time
 atexit.register(print, "last")
@@ -83,7 +83,7 @@ print(asyncio.run(answer()))
     assert result.stdout.split() == ["kept", "42", "async"], result.stderr
 
 
-def test_programs_run_beside_each_other_up_to_the_limit(sandbox: LinuxSandbox) -> None:
+def test_programs_run_concurrently_up_to_the_limit(sandbox: LinuxSandbox) -> None:
     def run(number: int) -> str:
         return sandbox.run_python(f"print({number} ** 2)").stdout
 
@@ -102,14 +102,14 @@ def test_a_program_that_is_run_again_prints_the_same(sandbox: LinuxSandbox) -> N
         other.close()
 
 
-def test_what_is_too_large_or_no_text_is_refused_before_it_runs(sandbox: LinuxSandbox) -> None:
+def test_oversized_or_undecodable_input_is_refused_before_the_run(sandbox: LinuxSandbox) -> None:
     with pytest.raises(RecordError, match="code has"):
         sandbox.run_python("#" * (CODE_BYTES_MAX + 1))
     with pytest.raises(RecordError, match="UTF-8"):
         sandbox.run_python("print('\ud800')")
 
 
-def test_a_zygote_that_was_killed_takes_its_runs_along_and_is_replaced(sandbox: LinuxSandbox) -> None:
+def test_killed_zygote_ends_its_runs_and_is_replaced(sandbox: LinuxSandbox) -> None:
     del sandbox  # where it is refused there is nothing to kill
     other = LinuxSandbox()
     try:
@@ -156,7 +156,7 @@ def test_close_ends_what_runs(sandbox: LinuxSandbox) -> None:
         other.run_python("print(1)")
 
 
-async def test_a_loop_goes_on_while_a_program_runs_in_a_thread(sandbox: LinuxSandbox) -> None:
+async def test_event_loop_runs_while_a_program_runs_in_a_thread(sandbox: LinuxSandbox) -> None:
     async with asyncio.timeout(60):
         answers = await asyncio.gather(
             *(asyncio.to_thread(sandbox.run_python, f"print({n})") for n in range(3))
@@ -195,7 +195,7 @@ for _ in range(2):
         ("landlock_restrict_self", 446, 446),
     ],
 )
-def test_isolation_that_is_not_to_be_had_is_refused_and_nothing_runs(
+def test_missing_isolation_is_refused_and_no_program_runs(
     sandbox: LinuxSandbox, call: str, x86_64: int, aarch64: int
 ) -> None:
     del sandbox
@@ -244,7 +244,7 @@ def test_a_user_without_privileges_has_the_same_sandbox(sandbox: LinuxSandbox) -
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else's root")
-def test_a_sandbox_that_holds_no_limit_on_processes_is_found_out_by_its_own_test(
+def test_self_test_detects_a_sandbox_without_a_process_limit(
     sandbox: LinuxSandbox,
 ) -> None:
     """The kernel counts no processes of the machine's root, by whatever name a user namespace calls it."""

@@ -15,7 +15,7 @@ PRICES = Prices(actor_usd_per_h=0.50, environment_usd_per_h=0.25, learner_usd_pe
 FORTY = Loop(num_actors=40, actor_rate=1_500.0, learner_rate=36_000.0, batch_size=256)
 
 
-def test_forty_actors_before_a_learner_of_36000_are_sixteen_too_many() -> None:
+def test_rebalancing_releases_sixteen_of_forty_actors_before_a_learner_of_36000() -> None:
     found = rebalance(FORTY, prices=PRICES)
     assert (found.num_actors, found.num_replicas) == (24, 1)
     assert found.throughput_after_per_s == found.throughput_before_per_s == 36_000.0
@@ -28,14 +28,14 @@ def test_forty_actors_before_a_learner_of_36000_are_sixteen_too_many() -> None:
     )
 
 
-def test_learners_that_cost_nothing_are_bought_before_actors_are_sent_home() -> None:
+def test_free_learner_replicas_are_added_before_actors_are_released() -> None:
     found = rebalance(FORTY, prices=Prices(actor_usd_per_h=0.5, learner_usd_per_h=0.0), target_per_s=60_000.0)
     assert (found.num_actors, found.throughput_after_per_s) == (40, 60_000.0)
     assert found.num_replicas == 2
     assert "2 learner replicas instead of 1: 60,000 samples/s (+67%)" in found.sentence
 
 
-def test_balanced_loop_is_left_alone() -> None:
+def test_balanced_loop_is_not_changed() -> None:
     found = rebalance(msgspec.structs.replace(FORTY, num_actors=24), prices=PRICES)
     assert not found.changes
     assert found.saving == 0.0
@@ -48,7 +48,7 @@ def test_target_that_is_higher_is_reached_at_the_lowest_cost() -> None:
     assert found.throughput_after_per_s >= 60_000.0
 
 
-def test_target_beyond_reach_is_not_pretended() -> None:
+def test_unreachable_target_is_reported_as_not_reached() -> None:
     found = rebalance(FORTY, prices=PRICES, target_per_s=1e9)
     assert found == rebalance(FORTY, prices=PRICES)
 

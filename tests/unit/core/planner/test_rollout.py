@@ -102,7 +102,7 @@ def test_more_rollouts_than_places_are_made_in_turn() -> None:
     assert step.rollout_tail_s == pytest.approx(0.040 * (24 / 8 + harmonic(8)))
 
 
-def test_without_a_tail_and_without_training_there_is_nothing_to_overlap() -> None:
+def test_without_tail_and_training_asynchrony_gains_nothing() -> None:
     plan = plan_rollouts(RolloutLoop(rollout=Fixed(1.0), num_slots=8, group=8, train_s=0.01))
     assert plan.speedup == pytest.approx(1.01)
     assert plan.dominant == "rollouts"
@@ -190,6 +190,6 @@ def test_more_places_never_slow_an_asynchronous_step(loop: RolloutLoop, more: in
 @pytest.mark.parametrize(
     "changes", [{"num_slots": 0}, {"group": 0}, {"train_s": -1.0}, {"train_s": math.nan}, {"max_lag": -1}]
 )
-def test_step_that_cannot_be_is_refused(changes: dict[str, float]) -> None:
+def test_invalid_step_is_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         plan_rollouts(msgspec.structs.replace(EIGHT, **changes))

@@ -104,15 +104,13 @@ def test_measured_speedups_are_met_and_joined_by_straight_lines() -> None:
         (((1, 1.0), (2, 0.0)), "above 0"),
     ],
 )
-def test_curve_that_cannot_be_one_is_refused(curve: tuple[tuple[int, float], ...], said: str) -> None:
+def test_invalid_speedup_curve_is_refused(curve: tuple[tuple[int, float], ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check_curve(curve)
 
 
 @pytest.mark.parametrize(("replicas", "curve"), [(14, ()), (0, ()), (5, CURVE)])
-def test_replicas_that_nothing_is_known_of_are_refused(
-    replicas: int, curve: tuple[tuple[int, float], ...]
-) -> None:
+def test_replicas_beyond_the_curve_are_refused(replicas: int, curve: tuple[tuple[int, float], ...]) -> None:
     with pytest.raises(ConfigError, match="not known"):
         speedup(replicas, curve=curve)
 
@@ -131,7 +129,7 @@ def test_replicas_that_nothing_is_known_of_are_refused(
         {"num_replicas": 99},
     ],
 )
-def test_loop_that_cannot_run_is_refused(changes: dict[str, float]) -> None:
+def test_invalid_loop_is_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         balance_of(msgspec.structs.replace(loop(12), **changes))
 
@@ -157,7 +155,7 @@ def test_more_actors_never_lower_throughput(loop: Loop, more: int) -> None:
 
 
 @given(loop=LOOPS, after_s=st.floats(0.0, 1e5))
-def test_no_stage_works_more_than_all_the_time_and_one_does(loop: Loop, after_s: float) -> None:
+def test_utilisation_is_at_most_one_and_the_bottleneck_reaches_it(loop: Loop, after_s: float) -> None:
     balance = balance_of(loop, after_s=after_s)
     shares = [stage.utilisation for stage in balance.stages]
     assert all(0.0 < share <= 1.0 for share in shares)

@@ -37,7 +37,7 @@ def test_slowest_of_sixteen_lognormals_is_the_numerical_integral_within_two_perc
     assert draws.max(axis=1).mean() == pytest.approx(tail.max_s, rel=0.02)
 
 
-def test_extreme_value_approximations_stand_beside_it_with_their_errors() -> None:
+def test_extreme_value_approximations_are_reported_with_their_errors() -> None:
     tail = tail_of(Lognormal(1.0, 1.0), num_draws=16)
     s = math.sqrt(math.log(2))
     assert tail.leading_s == pytest.approx(math.exp(s * math.sqrt(2 * math.log(16)) - s * s / 2))
@@ -105,7 +105,7 @@ def test_harmonic_numbers() -> None:
     )
 
 
-def test_slowest_of_a_histogram_is_drawn_evenly_inside_of_its_bins() -> None:
+def test_histogram_draws_are_uniform_inside_each_bin() -> None:
     """Of two uniforms on [0, 3]: 2. Of a histogram with a gap, what draws come to."""
     assert mean_of_max(Histogram(edges_s=(0.0, 3.0), counts=(5.0,)), num_draws=2) == pytest.approx(2.0)
     gapped = Histogram(edges_s=(0.0, 1.0, 2.0, 4.0), counts=(3.0, 0.0, 1.0))
@@ -118,7 +118,7 @@ def test_slowest_of_a_histogram_is_drawn_evenly_inside_of_its_bins() -> None:
     )
 
 
-def test_nonsense_is_refused_in_words() -> None:
+def test_invalid_input_is_refused_with_a_message() -> None:
     with pytest.raises(ConfigError, match="no measured duration"):
         histogram_of([])
     with pytest.raises(ConfigError, match="-1 s is none"):

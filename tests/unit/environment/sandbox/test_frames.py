@@ -24,13 +24,13 @@ def test_a_message_arrives_as_it_was_sent(pair: Pair) -> None:
     assert frames.receive(pair[1], part_bytes_max=4) == ({"cpu_s": 1.5, "limit": None}, [b"code", b""])
 
 
-def test_a_part_larger_than_it_may_be_is_refused_unread(pair: Pair) -> None:
+def test_part_above_its_limit_is_refused_unread(pair: Pair) -> None:
     frames.send(pair[0], {}, (b"12345",))
     with pytest.raises(ValueError, match="5 bytes"):
         frames.receive(pair[1], part_bytes_max=4)
 
 
-def test_a_head_larger_than_it_may_be_is_refused_unread(pair: Pair) -> None:
+def test_head_above_its_limit_is_refused_unread(pair: Pair) -> None:
     pair[0].sendall(struct.pack(">I", 1 << 30))
     with pytest.raises(ValueError, match="head"):
         frames.receive(pair[1], part_bytes_max=4)

@@ -67,9 +67,7 @@ def test_any_text_is_graded_or_refused(text: str) -> None:
 
 
 @given(st.text(), st.text(), st.text())
-def test_templates_show_texts_as_they_are_whatever_braces_they_hold(
-    prompt: str, answer: str, completion: str
-) -> None:
+def test_templates_keep_braces_in_texts(prompt: str, answer: str, completion: str) -> None:
     problem = Problem("p", f"x{prompt}{{completion}}", answer, "all")
     shown = filled("{prompt}|{answer}|{completion}|{other}", problem, completion)
     assert shown == f"x{prompt}{{completion}}|{answer}|{completion}|{{other}}"
@@ -87,7 +85,7 @@ def test_templates_show_texts_as_they_are_whatever_braces_they_hold(
         ("[" * 5000, "[" * 5000),
     ],
 )
-def test_chats_are_shown_as_people_write_them(prompt: str, shown: str) -> None:
+def test_chats_are_shown_as_plain_lines(prompt: str, shown: str) -> None:
     assert readable(prompt) == shown
 
 
@@ -101,7 +99,7 @@ def test_chats_are_shown_as_people_write_them(prompt: str, shown: str) -> None:
         ({"lowest": 5.0, "highest": 5.0}, "grades go from 5 to 5"),
     ],
 )
-def test_judge_that_could_never_grade_is_refused(change: dict[str, object], problem: str) -> None:
+def test_judge_settings_that_give_no_grade_are_refused(change: dict[str, object], problem: str) -> None:
     fields: dict[str, object] = {"base_url": "http://localhost:1/v1", "model": "m"} | change
     with pytest.raises(ConfigError, match=problem):
         JudgeSettings(**fields)  # pyright: ignore[reportArgumentType]  fields by name
