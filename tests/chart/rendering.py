@@ -50,14 +50,14 @@ needs_cluster = pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster
 
 
 def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; its exit code is the caller's to judge."""
+    """Run a program to its end; the caller checks its exit code."""
     return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=90)
 
 
 def helm_arguments(
     *, preset: str = "", values: str = "{}", release: str = "t", namespace: str = "space"
 ) -> list[str]:
-    """What `helm template`, `lint` and `install` have in common; ``values`` is JSON, given last."""
+    """Common arguments of `helm template`, `lint` and `install`; ``values`` is JSON, given last."""
     arguments = [release, str(CHART), "--namespace", namespace]
     if preset:
         arguments += ["--values", str(CHART / "presets" / f"{preset}.yaml")]
@@ -82,7 +82,7 @@ def render_text(
     release: str = "t",
     namespace: str = "space",
 ) -> str:
-    """What Helm would send, as text."""
+    """The objects that Helm would send, as text."""
     return _text(preset, json.dumps(values or {}, sort_keys=True), release, namespace)
 
 
@@ -104,19 +104,19 @@ def documents(text: str) -> list[Manifest]:
 
 
 def refusal(values: Mapping[str, Any], *, preset: str = "") -> str:
-    """What Helm says about values that it must refuse."""
+    """Helm's error for values that it must refuse."""
     done = run("helm", "template", *helm_arguments(preset=preset, values=json.dumps(values)))
     assert done.returncode != 0, "it was accepted"
     return done.stderr
 
 
 def of_kind(objects: list[Manifest], *kinds: str) -> list[Manifest]:
-    """Those of some kinds."""
+    """The objects of some kinds."""
     return [each for each in objects if each["kind"] in kinds]
 
 
 def named(objects: list[Manifest], kind: str, name: str) -> Manifest:
-    """The one of a kind and name."""
+    """The object of a kind and name."""
     (found,) = (each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name)
     return found
 
@@ -127,12 +127,12 @@ def component(thing: Manifest) -> str:
 
 
 def workloads(objects: list[Manifest]) -> list[Manifest]:
-    """What has pods and stays."""
+    """Objects with long-running pods."""
     return of_kind(objects, "Deployment", "StatefulSet")
 
 
 def pods(objects: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
-    """Every pod that these objects make, by the object's kind and name, as a pod of its own."""
+    """Every pod that these objects make, by the object's kind and name, as a standalone pod."""
     for each in objects:
         name = f"{each['kind']}/{each['metadata']['name']}"
         if each["kind"] == "Pod":
@@ -159,5 +159,5 @@ def own_pods(objects: list[Manifest]) -> dict[str, Manifest]:
 
 
 def environment(pod: Manifest) -> dict[str, Any]:
-    """What the first container of a pod is told, by name."""
+    """Environment variables of the first container of a pod, by name."""
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in containers(pod)[0]["env"]}

@@ -1,4 +1,4 @@
-"""What each service may say at the broker, tried on a real nats-server with the chart's configuration."""
+"""Each service's permissions at the broker, on a real nats-server with the chart's configuration."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,7 @@ class Server:
     def __init__(
         self, folder: Path, *, index: int = 0, routes: Sequence[int] = (), password: str = ""
     ) -> None:
-        """Start it; ``url`` answers soon. ``routes``: ports of all servers of a cluster, who share one password."""
+        """Start it; ``url`` answers soon. ``routes``: ports of all servers of a cluster, which share one password."""
         objects = render(values={"nats.replicas": 3} if routes else {})
         config = str(named(objects, "ConfigMap", "t-nats")["data"]["nats.conf"])
         port = free_port()
@@ -111,7 +111,7 @@ class Server:
         self._log.close()
 
     async def bus(self, user: str) -> Bus:
-        """A service's own way to the broker."""
+        """A service's connection to the broker."""
         return await Bus.connect(
             self.url,
             token="",
@@ -123,7 +123,7 @@ class Server:
         )
 
     async def client(self, user: str) -> Client:
-        """A bare connection, to try what no service does."""
+        """A bare connection, for requests that no service sends."""
         client = Client()
         await client.connect(
             self.url,
@@ -136,7 +136,7 @@ class Server:
 
 
 async def _ignore(_error: Exception) -> None:
-    """A refusal reaches the caller as no answer."""
+    """Ignore errors: a refused caller gets no answer."""
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 async def answered(client: Client, subject: str, body: bytes = b"") -> bool:
-    """Whether JetStream answers at all: to who may not ask, nothing comes back."""
+    """Whether JetStream answers at all: a client without permission gets no answer."""
     try:
         await client.request(subject, body, timeout=0.4)
     except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
@@ -220,12 +220,12 @@ DESTRUCTIVE = [
 
 
 async def answers(client: Client) -> set[str]:
-    """Which destructive requests got an answer, be it an error; all are asked at once."""
+    """Which destructive requests got an answer, including errors; all are sent at once."""
     got = await asyncio.gather(*(answered(client, subject, body) for subject, body in DESTRUCTIVE))
     return {subject for (subject, _), answer in zip(DESTRUCTIVE, got, strict=True) if answer}
 
 
-# Notes on unfinished work are cleared by who wrote them; what is lost with one was written for nothing.
+# The writer of a note on unfinished work clears it; a lost note costs only the work it saved.
 CLEARED = {"actor": {f"$JS.API.STREAM.PURGE.{TOPOLOGY.stream('PROGRESS')}"}}
 
 
@@ -304,7 +304,7 @@ async def test_wrong_or_missing_password_is_refused(server: Server) -> None:
 
 
 async def hears(server: Server, user: str, subject: str) -> bool:
-    """Whether a user who subscribes to ``subject`` hears what is published there, over half a second."""
+    """Whether a subscriber to ``subject`` receives messages published there, over half a second."""
     listener, operator = await server.client(user), await server.client("operator")
     heard = asyncio.Event()
 
@@ -352,9 +352,11 @@ def test_streams_are_synced_as_the_mode_defines() -> None:
 def test_three_servers_cluster_and_leave_in_lame_duck_mode() -> None:
     objects = render(values={"nats.replicas": 3})
     server = named(objects, "StatefulSet", "t-nats")
-    told = {each["name"]: each.get("value") for each in containers(server["spec"]["template"])[0]["env"]}
+    variables = {each["name"]: each.get("value") for each in containers(server["spec"]["template"])[0]["env"]}
     for index in range(3):
-        assert told[f"TG_ROUTE_{index}"] == f'"nats://routes:$(TG_ROUTES)@t-nats-{index}.t-nats-peers:6222"'
+        assert (
+            variables[f"TG_ROUTE_{index}"] == f'"nats://routes:$(TG_ROUTES)@t-nats-{index}.t-nats-peers:6222"'
+        )
     assert server["spec"]["replicas"] == 3
     hook = containers(server["spec"]["template"])[0]["lifecycle"]["preStop"]["exec"]["command"]
     assert hook == ["nats-server", "--signal", "ldm=/tmp/nats.pid"]

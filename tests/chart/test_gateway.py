@@ -1,4 +1,4 @@
-"""Agents in other pods: they find the gateway of the actors, with a key from a Secret, where policies let them."""
+"""Agents in other pods: they reach the actors' gateway with a key from a Secret, where policies allow it."""
 
 import json
 from typing import Any
@@ -42,7 +42,7 @@ def actor_pods(objects: list[Manifest]) -> list[Manifest]:
 
 
 def let_in(values: dict[str, Any]) -> list[Manifest]:
-    """Who may call an actor."""
+    """The peers that may call an actor."""
     return named(render(values=values), "NetworkPolicy", "t-actor")["spec"].get("ingress", [])
 
 
@@ -55,10 +55,10 @@ def test_agents_request_episodes_from_one_service_with_every_actor_behind_it() -
     for pod in made:
         assert service["selector"].items() <= pod["metadata"]["labels"].items()
         assert {"name": "gateway", "containerPort": PORT} in containers(pod)[0]["ports"]
-        told = environment(pod)
-        assert told[OPERATOR_KEY_VARIABLE] == {"secretKeyRef": {"name": "agents", "key": "key"}}
-        # An episode is known to its own actor alone: its agent is sent there.
-        assert told[HOST_VARIABLE] == {"fieldRef": {"fieldPath": "status.podIP"}}
+        variables = environment(pod)
+        assert variables[OPERATOR_KEY_VARIABLE] == {"secretKeyRef": {"name": "agents", "key": "key"}}
+        # Only one actor knows an episode: the agent connects to that actor.
+        assert variables[HOST_VARIABLE] == {"fieldRef": {"fieldPath": "status.podIP"}}
     for _, pod in pods(objects):
         assert component(pod) == "actor" or OPERATOR_KEY_VARIABLE not in {
             each["name"] for each in containers(pod)[0].get("env", [])

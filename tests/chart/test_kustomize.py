@@ -1,4 +1,4 @@
-"""``k8s/``: what the chart renders, in another tool's words."""
+"""``k8s/``: the chart's renders as Kustomize files."""
 
 import functools
 import shutil
@@ -30,7 +30,7 @@ OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
 
 @functools.cache
 def rendered() -> dict[str, str]:
-    """What the tool would write."""
+    """The files that the tool would write."""
     return chart_kustomize.build()
 
 
@@ -45,7 +45,7 @@ def k8s(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def built(folder: Path) -> list[Manifest]:
-    """What kubectl makes of a folder."""
+    """A folder as kubectl builds it."""
     done = run("kubectl", "kustomize", str(folder))
     assert done.returncode == 0, done.stderr
     return documents(done.stdout)

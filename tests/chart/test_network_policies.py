@@ -1,4 +1,4 @@
-"""Who may speak to whom: the rendered policies against this table, which is meant to be read by who reviews it."""
+"""Allowed network flows: the rendered policies against this table, written for reviewers."""
 
 import itertools
 from typing import Any
@@ -59,7 +59,7 @@ def allows(rules: list[Manifest] | None, side: str, peer: str, port: int) -> boo
 
 
 def permitted(objects: list[Manifest], caller: str, called: str, port: int) -> bool:
-    """As a cluster decides: the caller's policies must let it out, and the called one's let it in."""
+    """Decide as a cluster: the caller's egress and the callee's ingress policies must allow the flow."""
     policies = [each["spec"] for each in of_kind(objects, "NetworkPolicy")]
     out = [each for each in policies if chosen(each["podSelector"], caller)]
     into = [each for each in policies if chosen(each["podSelector"], called)]

@@ -93,7 +93,7 @@ def granted() -> Iterator[str]:
 
 
 def may(space: str, account: str, verb: str, resource: str, *, within: str | None = None) -> bool:
-    """What the server's authoriser says about an account; ``resource`` is TYPE, TYPE.GROUP or TYPE/NAME."""
+    """The server's authorisation of an account; ``resource`` is TYPE, TYPE.GROUP or TYPE/NAME."""
     done = run(
         "kubectl",
         "auth",
@@ -186,14 +186,14 @@ def test_server_grants_other_accounts_nothing(granted: str, account: str) -> Non
         "json",
         "--validate=false",
         f"--as=system:serviceaccount:{granted}:{account}",
-        # Whom the server takes an account for, besides its name.
+        # Groups of an account at the server, besides its name.
         "--as-group=system:authenticated",
         "--as-group=system:serviceaccounts",
         stdin=json.dumps(review),
     )
     assert asked.returncode == 0, asked.stderr
     rules = json.loads(asked.stdout)["status"]["resourceRules"]
-    # What everybody may: ask what it may.
+    # Every account may request its own permissions.
     assert {group for rule in rules for group in rule["apiGroups"]} <= {
         "authorization.k8s.io",
         "authentication.k8s.io",

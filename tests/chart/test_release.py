@@ -1,4 +1,4 @@
-"""A release as a whole: what it is called, what it brings its own of, and what of the cluster's it uses."""
+"""A release as a whole: its names, the components it installs, and those of the cluster it uses."""
 
 import json
 from typing import Any
@@ -168,10 +168,10 @@ def test_external_broker_and_collector_come_by_address_and_secret() -> None:
     mounted = named(objects, "ConfigMap", "t-run")["data"]
     assert json.loads(mounted["cluster.yaml"])["broker_url"] == "tls://nats.example:4222"
     assert json.loads(mounted["run.yaml"])["telemetry"] == {"otlp_endpoint": "otel.example:4317"}
-    told = environment(own_pods(objects)["actor"])
-    assert told["TIDEGATE_BROKER_USER"] == "rl"
-    assert told["TIDEGATE_BROKER_PASSWORD"] == {"secretKeyRef": {"name": "mine", "key": "password"}}
-    assert told["SSL_CERT_FILE"] == "/etc/tidegate-broker/ca.crt"
+    variables = environment(own_pods(objects)["actor"])
+    assert variables["TIDEGATE_BROKER_USER"] == "rl"
+    assert variables["TIDEGATE_BROKER_PASSWORD"] == {"secretKeyRef": {"name": "mine", "key": "password"}}
+    assert variables["SSL_CERT_FILE"] == "/etc/tidegate-broker/ca.crt"
     assert "set nats.url" in refusal({"nats.mode": "external", "nats.auth.existingSecret": "mine"})
     assert "set nats.auth.existingSecret" in refusal({"nats.mode": "external", "nats.url": "nats://a:1"})
     assert "set collector.endpoint" in refusal({"collector.mode": "external"})

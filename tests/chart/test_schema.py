@@ -1,4 +1,4 @@
-"""What is refused before anything is installed: typos, wrong types and wrong places, in the run file and around it."""
+"""Values that are refused before installation: typos, wrong types and wrong places, in the run file and around it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The chart's texts follow from the chart, and the renders that people compare are the ones they saw last."""
+"""Generated texts match the chart, and renders match their golden files."""
 
 import os
 import re
@@ -134,7 +134,7 @@ def test_collector_runs_the_files_that_its_tests_run() -> None:
         "--config=/etc/otelcol/collector.yaml",
         "--config=/etc/otelcol/collector-traces.yaml",
     ]
-    # The service of every pod is where the run file says that the collector is.
+    # The service of every pod is at the collector's address in the run file.
     run_file = yaml.safe_load(named(objects, "ConfigMap", "t-run")["data"]["run.yaml"])
     assert run_file["telemetry"]["otlp_endpoint"] == "t-collector:4317"
 

@@ -1,4 +1,4 @@
-"""The pods of the chart: who sets their number, how they start, drain and stop, and what they may do on a node."""
+"""The pods of the chart: their number, start, drain and stop, and their permissions on a node."""
 
 from typing import Any
 

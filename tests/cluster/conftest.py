@@ -1,4 +1,4 @@
-"""What every test on a real cluster shares: skipped, with the reason, where there is none."""
+"""Fixtures of the tests on a real cluster; without one the tests are skipped with the reason."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def namespace() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object]]:
-    """What was measured on the way, printed and kept at the end."""
+    """Measurements of the tests, printed and saved at the end."""
     found: dict[str, object] = {}
     yield found
     path = Path(os.environ.get("TIDEGATE_E2E_FIGURES", tmp_path_factory.mktemp("e2e") / "figures.json"))

@@ -1,4 +1,4 @@
-"""Talking to a cluster the way an operator does: kubectl and helm, their answers as Python values."""
+"""Access to a cluster as an operator has it: kubectl and helm, their answers as Python values."""
 
 import json
 import os
@@ -21,7 +21,7 @@ class CommandError(Exception):
 
 
 def why_no_cluster() -> str:
-    """What is missing to test on a cluster; empty when nothing is.
+    """The missing requirement for tests on a cluster; empty if none is missing.
 
     A KUBECONFIG alone is no leave to install things into its cluster: `make e2e` gives it, and so does CI.
     """
@@ -97,7 +97,7 @@ class Namespace:
         return json.loads(self.tidegate("status", "--json"))
 
     def audit(self) -> Any:
-        """``tidegate audit --json``, whatever it says."""
+        """``tidegate audit --json``, balanced or not."""
         where = f"statefulset/{self.release}-admission"
         done = subprocess.run(
             ["kubectl", "--namespace", self.namespace, "exec", where, "--", "tidegate", "audit", "--json"],
@@ -107,7 +107,7 @@ class Namespace:
 
 
 def until(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
-    """Look until something holds; returns the seconds it took.
+    """Poll until a condition holds; returns the seconds it took.
 
     A command that fails meanwhile, or an answer that lacks what is looked for, does not hold.
 

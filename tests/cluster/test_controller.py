@@ -1,4 +1,4 @@
-"""Admission as the one who scales: it asks for actors that the learner is short of, and leaves a person alone."""
+"""Admission as the scaler: it adds actors that the learner lacks, and keeps a manual scale."""
 
 import json
 

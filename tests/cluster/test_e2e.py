@@ -1,4 +1,4 @@
-"""CartPole on a real cluster, from install to uninstall, with everything done to it that operators and nodes do.
+"""CartPole on a real cluster, from install to uninstall, with the actions of operators and failures of nodes.
 
 The tests run in this order: each leaves a release that trains for the next.
 """
@@ -30,12 +30,12 @@ def step(release: Namespace) -> float:
 
 
 def seconds_until_it_trains(release: Namespace, *, more: int = 5) -> float:
-    """From now until the learner made so many more updates."""
+    """Seconds until the learner has made this many more updates."""
     start: list[float] = []
 
     def grew() -> bool:
         now = step(release)
-        # A restored learner counts on from its checkpoint, which may lie behind what was seen.
+        # A restored learner counts from its checkpoint, which may be older than the last observation.
         if not start or now < start[0]:
             start[:] = [now]
         return now >= start[0] + more
@@ -44,7 +44,7 @@ def seconds_until_it_trains(release: Namespace, *, more: int = 5) -> float:
 
 
 def scale(release: Namespace, replicas: int) -> float:
-    """As an operator does; returns the seconds until exactly so many actors are ready."""
+    """Scale as an operator does; returns the seconds until exactly this many actors are ready."""
     release.kubectl("scale", f"deployment/{release.release}-actor", f"--replicas={replicas}")
     return until(
         f"{replicas} actors",
@@ -125,7 +125,7 @@ def test_any_pod_may_be_deleted(release: Namespace, component: str, figures: dic
     release.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
     took = figures.setdefault("deleted_pod_trains_again_s", {})
     assert isinstance(took, dict)
-    # More than the work in flight could give without the victim.
+    # More than the work in flight could provide without the deleted pod.
     took[component] = seconds_until_it_trains(release, more=20)
     until(f"{component} is ready", lambda: bool(release.ready(component)), timeout_s=RECOVERY_TIMEOUT_S)
     assert_accounting_balances(release)
@@ -181,7 +181,7 @@ def test_pods_reach_only_what_the_policies_allow(release: Namespace) -> None:
 
 
 def flows_from(release: Namespace, caller: str) -> set[Flow]:
-    """Whom a pod of ``caller`` gets a connection to."""
+    """The components that a pod of ``caller`` can connect to."""
     targets = [(service, GRPC) for service in SERVICES if service != "actor"] + [("nats", BROKER)]
     program = (
         "import socket, sys\n"
@@ -214,5 +214,5 @@ def test_uninstalling_leaves_nothing_but_the_kept_volumes(release: Namespace) ->
     def left() -> list[str]:
         return release.kubectl("get", kinds, "--selector", of_release, "--output", "name").split()
 
-    # Pods drain for as long as they may after Helm was told that their owners are gone.
+    # Pods may drain until their grace period ends, after Helm deleted their owners.
     until(f"nothing is left (last: {left()})", lambda: not left(), timeout_s=RECOVERY_TIMEOUT_S)

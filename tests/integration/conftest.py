@@ -15,13 +15,13 @@ from tidegate.wire.subjects import Topology
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], AbstractEventLoop]]:
-    """The loop that services run on, which fails in its own ways."""
+    """The event loop that services run on, with its specific failures."""
     return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")
 def shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedBrokers]:
-    """The session's servers; each worker of pytest-xdist has its own."""
+    """The session's servers; each worker of pytest-xdist has separate ones."""
     brokers = SharedBrokers(tmp_path_factory.mktemp("nats"))
     yield brokers
     brokers.close()

@@ -1,4 +1,4 @@
-"""What the documents point at exists: relative links, and the source files that architecture pages name."""
+"""Targets of the documents exist: relative links, and the source files that architecture pages name."""
 
 import re
 from pathlib import Path

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
 PINNED = re.compile(r"[a-z0-9-]+==[A-Za-z0-9.+!]+( ; [a-z_A-Z0-9.'<>=! ()]+)? \\")
 HASHED = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
-# What `make` and CI read: a host or a folder of one machine in there would bind everybody to it.
+# What `make` and CI read: a host or a folder of one machine in there would bind every user to it.
 BUILD_FILES = [
     path
     for pattern in ("Makefile", "pyproject.toml", "buf*.yaml", ".gitignore", ".ci/*", "locks/*", "tools/*.*")

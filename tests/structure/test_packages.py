@@ -1,4 +1,4 @@
-"""Every service has the same modules, so that a reader who knows one finds the way in all."""
+"""Every service has the same modules, so that a reader who knows one can navigate all."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What starts at once: neither the command line nor a service that does not compute loads torch."""
+"""Fast start: neither the command line nor a service without tensors loads torch."""
 
 import subprocess
 import sys

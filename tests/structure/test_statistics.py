@@ -60,7 +60,7 @@ def test_one_metric_has_one_declaration() -> None:
         exported += [each.instrument for each in families_of(service) if each.instrument is not None]
         for instrument in exported:
             found.setdefault(instrument, set()).add((instrument.kind, instrument.unit, instrument.meaning))
-    assert {name: told for name, told in found.items() if len(told) > 1} == {}
+    assert {name: metrics for name, metrics in found.items() if len(metrics) > 1} == {}
     assert found.keys() <= INSTRUMENTS.keys()
 
 

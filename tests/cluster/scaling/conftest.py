@@ -107,7 +107,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 def make(
     tmp_path: Path, bus: Bus, release: Namespace, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], ServiceContext]:
-    """A life of admission with access to the cluster."""
+    """An admission process with access to the cluster."""
     for name, value in {
         "TIDEGATE_KUBERNETES": "1",
         "TIDEGATE_NAMESPACE": release.namespace,
@@ -133,7 +133,7 @@ def services() -> Services:
 
 
 class Hands:
-    """The operator's kubectl, beside the loops of admission instead of in their way."""
+    """The operator's kubectl, in threads, so that it does not block the loops of admission."""
 
     def __init__(self, release: Namespace, kubeconfig: str) -> None:
         """``kubeconfig`` is the operator's."""
@@ -160,7 +160,7 @@ class Hands:
         return found if name or found is None else found["items"]
 
     async def until(self, what: str, holds: "Callable[[], Any]") -> None:
-        """Look until it holds; a hang is the failure."""
+        """Poll until it holds; a hang fails the test."""
         try:
             async with asyncio.timeout(60.0):
                 while not await holds():
@@ -169,11 +169,11 @@ class Hands:
             raise AssertionError(f"{what}: not within a minute") from error
 
     async def replicas(self) -> int:
-        """Of the actors' Deployment, as asked for."""
+        """Requested replicas of the actors' Deployment."""
         return (await self.get("deployment", ACTORS))["spec"]["replicas"]
 
     async def pods(self) -> dict[str, dict[str, str]]:
-        """Annotations of the pods that stay, by name."""
+        """Annotations of the remaining pods, by name."""
         return {
             pod["metadata"]["name"]: pod["metadata"].get("annotations", {})
             for pod in await self.get("pods")
@@ -181,7 +181,7 @@ class Hands:
         }
 
     async def reasons(self) -> set[str]:
-        """Of all Events that admission wrote."""
+        """Reasons of all Events that admission wrote."""
         events = await self.get("events.events.k8s.io")
         return {
             event["reason"] for event in events if event["reportingController"] == "tidegate.dev/admission"

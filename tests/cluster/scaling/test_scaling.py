@@ -1,4 +1,4 @@
-"""Admission against a real API server: what it writes is taken, what the Role does not grant is refused."""
+"""Admission against a real API server: its writes are accepted, and requests beyond its Role are refused."""
 
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -82,10 +82,10 @@ async def test_manual_scale_in_removes_the_least_invested_actor_and_is_recorded(
         await hands.until("then the less invested one", next_went)
         await until(lambda: context.stats.value(statistics.FOREIGN_SCALES) == 2.0)
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return {"LeaderElected", "ExternalScaleDetected"} <= await hands.reasons()
 
-        await hands.until("Events say so", told)
+        await hands.until("Events report it", reported)
         assert await hands.replicas() == 1
         assert troubles(context) == ""
 
@@ -130,10 +130,10 @@ async def test_controller_scales_holds_a_manual_scale_and_yields_to_an_autoscale
 
         await hands.until("a conflict is a condition", conflicts)
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return {"Scaled", "ExternalScaleDetected", "ConflictingScaler"} <= await hands.reasons()
 
-        await hands.until("Events say so", told)
+        await hands.until("Events report it", reported)
         described = await hands.kubectl("describe", "trainingrun", RELEASE)
         assert "ConflictingScaler" in described
         assert troubles(context) == ""
@@ -167,7 +167,7 @@ async def test_training_run_is_observed_applied_and_reported(
         async def shown() -> bool:
             return "Suspended" in await hands.kubectl("get", "trainingrun")
 
-        await hands.until("kubectl get says so", shown)
+        await hands.until("kubectl get shows it", shown)
         header, row = (await hands.kubectl("get", "trainingrun")).splitlines()
         assert header.split()[:4] == ["NAME", "PHASE", "VERSION", "P95STALE"]
         assert "main@10" in row
@@ -190,7 +190,7 @@ async def test_training_run_is_observed_applied_and_reported(
             found = await hands.get("trainingrun", RELEASE)
             return found["status"]["actors"].get("recommended") == 3 and found["status"]["phase"] == "Running"
 
-        await hands.until("the status says so", says_so)
+        await hands.until("the status reports it", says_so)
         await hands.kubectl("delete", "trainingrun", RELEASE, "--timeout=20s")
         await hands.until("nothing is asked any more", lambda: limits(paused=False, max_lag=2))
         assert troubles(context) == ""

@@ -29,7 +29,7 @@ RUN_FILE = Limits(max_lag=1, batch_size=2, max_running=8)
 
 @pytest.fixture
 def make(tmp_path: Path, nats: Broker, bus: Bus) -> Callable[[], ServiceContext]:
-    """A new life of admission in the same run folder."""
+    """A new admission process in the same run folder."""
     settings = make_settings(tmp_path, broker_url=nats.url, max_lag=1)
     return lambda: make_context("admission", settings, bus=bus)
 
@@ -78,7 +78,7 @@ async def test_pause_is_published_at_once_survives_a_crash_and_ends_with_a_clean
         assert heard[-1].paused
         pause_file = served.data_dir / "pause.json"
         left_behind = pause_file.read_bytes()
-    pause_file.write_bytes(left_behind)  # as a life leaves it that was killed
+    pause_file.write_bytes(left_behind)  # as a killed process leaves it
     async with running(build, CONFIG, make()) as served:
         limits, _ = await client(served).limits()
         assert (limits.paused, limits.reason) == (True, "maintenance")

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 ACTORS = "t-actor"
 COST = "controller.kubernetes.io/pod-deletion-cost"
-# No windows: what is seen holds at once.
+# No windows: each observation counts at once.
 SCALING = ScalingConfig(
     max_replicas=9, step_s=1.0, step_replicas=9, stabilise_out_s=0.0, stabilise_in_s=0.0, settle_s=0.0
 )

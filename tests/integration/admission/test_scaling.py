@@ -1,4 +1,4 @@
-"""Recommendations of a running admission, as a person, KEDA and an operator's client see them."""
+"""Recommendations of a running admission, as an operator, KEDA and a client see them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -25,7 +25,7 @@ from tidegate.wire.stats import ServiceStats, encode_stats
 
 pytestmark = pytest.mark.integration
 
-# No windows: what is seen holds at once.
+# No windows: each observation counts at once.
 SCALING = ScalingConfig(
     min_replicas=1,
     max_replicas=9,
@@ -35,7 +35,9 @@ SCALING = ScalingConfig(
     stabilise_in_s=0.0,
     settle_s=0.0,
 )
-WHO = pb.ScaledObjectRef(name="actors", namespace="rl", scalerMetadata={"scalerAddress": "t-admission:7700"})
+SCALED_OBJECT = pb.ScaledObjectRef(
+    name="actors", namespace="rl", scalerMetadata={"scalerAddress": "t-admission:7700"}
+)
 
 
 @pytest.fixture
@@ -100,12 +102,12 @@ async def test_keda_gets_the_recommended_number_as_a_metric_of_one_per_replica(
     async with running(build, config("external"), make()) as context, starved_learner(context):
         scaler = keda(context)
         await until(lambda: context.stats.value(statistics.DECISIONS) > 0)
-        (spec,) = (await scaler.GetMetricSpec(WHO)).metricSpecs
+        (spec,) = (await scaler.GetMetricSpec(SCALED_OBJECT)).metricSpecs
         assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == ("tidegate-actors-wanted", 1, 1.0)
-        assert (await scaler.IsActive(WHO)).result
+        assert (await scaler.IsActive(SCALED_OBJECT)).result
 
         async def wanted() -> float:
-            request = pb.GetMetricsRequest(scaledObjectRef=WHO, metricName=spec.metricName)
+            request = pb.GetMetricsRequest(scaledObjectRef=SCALED_OBJECT, metricName=spec.metricName)
             (value,) = (await scaler.GetMetrics(request)).metricValues
             assert value.metricName == spec.metricName
             assert value.metricValue == value.metricValueFloat
@@ -120,12 +122,12 @@ async def test_a_stream_of_activity_reports_the_start_and_end_of_a_pause_that_sc
 ) -> None:
     scaling = msgspec.structs.replace(SCALING, zero_when_paused=True)
     async with running(build, config("external", scaling), make()) as context:
-        stream = aiter(keda(context).StreamIsActive(WHO))
+        stream = aiter(keda(context).StreamIsActive(SCALED_OBJECT))
         async with asyncio.timeout(60.0):
             assert (await anext(stream)).result
             await AdmissionClient(context.channel("admission")).set_paused(paused=True, reason="night")
             assert not (await anext(stream)).result
-            assert not (await keda(context).IsActive(WHO)).result
+            assert not (await keda(context).IsActive(SCALED_OBJECT)).result
             await AdmissionClient(context.channel("admission")).set_paused(paused=False, reason="")
             assert (await anext(stream)).result
 
@@ -136,10 +138,10 @@ async def test_keda_gets_an_error_in_other_modes_instead_of_zero(
 ) -> None:
     async with running(build, config(mode), make()) as context:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await keda(context).IsActive(WHO)
+            await keda(context).IsActive(SCALED_OBJECT)
         assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         assert mode in (refused.value.details() or "")
-        assert len((await keda(context).GetMetricSpec(WHO)).metricSpecs) == 1
+        assert len((await keda(context).GetMetricSpec(SCALED_OBJECT)).metricSpecs) == 1
 
 
 async def test_advice_is_a_sentence_of_the_diagnosis_and_observing_gives_none(
@@ -148,9 +150,11 @@ async def test_advice_is_a_sentence_of_the_diagnosis_and_observing_gives_none(
     async with running(build, config("advise"), make()) as context, starved_learner(context):
         client = AdmissionClient(context.channel("admission"))
         async with asyncio.timeout(60.0):
-            while "run 2 actors instead of 1" not in (said := (await client.diagnose()).recommendation):
+            while "run 2 actors instead of 1" not in (
+                recommendation_text := (await client.diagnose()).recommendation
+            ):
                 await asyncio.sleep(0.05)
-        assert "actor-bound: actors idle 0%, the learner " in said
+        assert "actor-bound: actors idle 0%, the learner " in recommendation_text
     async with running(build, config("observe"), make()) as context, starved_learner(context):
         client = AdmissionClient(context.channel("admission"))
         await until(lambda: context.stats.value(statistics.SCALING_CURRENT) == 1.0)

@@ -32,7 +32,7 @@ SLOS = SlosConfig(lag_p95=SloConfig(bound=0.0, window_s=10.0))
 
 @pytest.fixture
 def make(tmp_path: Path, nats: Broker, bus: Bus) -> Callable[[], ServiceContext]:
-    """A new life of admission in the same run folder."""
+    """A new admission process in the same run folder."""
     settings = make_settings(tmp_path, broker_url=nats.url, max_lag=1)
     settings = msgspec.structs.replace(settings, slos=SLOS)
     return lambda: make_context("admission", settings, bus=bus)
@@ -43,7 +43,7 @@ async def send(context: ServiceContext, stats: ServiceStats) -> None:
 
 
 async def listens(context: ServiceContext) -> None:
-    """Until admission hears what is published: it says so when it refuses nonsense."""
+    """Wait until admission receives messages: it logs the refusal of an invalid one."""
     while not context.stats.value(statistics.STATS_REFUSED):
         await context.bus.publish_core(context.topology.stats("nobody"), b"no statistics")
         await asyncio.sleep(0.02)
@@ -151,7 +151,7 @@ async def test_propagation_is_measured_from_publication_to_the_actors_reports(
                 await asyncio.sleep(0.05)
                 found = (await by_name(context))["version_propagation_s"]
         assert found.good == 1.0
-        # The publication was 3 s ago when the learner said so; the reports followed at once.
+        # The publication was 3 s old when the learner reported it; the actors' reports followed at once.
         assert 3.0 <= found.value < 5.0 + time.monotonic() - started_s
 
 

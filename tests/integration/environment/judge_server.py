@@ -9,7 +9,7 @@ from aiohttp import web
 
 
 class ScriptedJudge:
-    """Answers each request with what is next: a text to grade by, or a response, or a wait without end."""
+    """Answers each request with the next item: a text with a grade, a response, or an endless wait."""
 
     def __init__(self) -> None:
         self.script: list[str | web.Response | None] = []

@@ -1,4 +1,4 @@
-"""A fake trajectory store: records what was dropped and uploaded, and may be away."""
+"""A fake trajectory store: records what was dropped and uploaded, and may be unavailable."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""A judge over HTTP: what it is asked, and everything that can go wrong on the way."""
+"""A judge over HTTP: its requests, and every failure in between."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator

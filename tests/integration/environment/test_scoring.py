@@ -211,7 +211,7 @@ class BrokenTask:
 
     def score(self, problem: Problem, completion: str) -> Score:
         if completion == "084":
-            raise ValueError("its own bug")
+            raise ValueError("a defect")
         return Score(1.0, {}, "")
 
 
@@ -241,7 +241,7 @@ async def test_failed_verifier_costs_its_completion_or_its_group_as_configured(
         assert set(store.dropped) == {"task-1.0", "task-1.1"}
     else:
         assert rewards["task-1.1"].reward == (0.25 if on_error == "partial" else 0.0)
-        assert "its own bug" in rewards["task-1.1"].verifier_log
+        assert "a defect" in rewards["task-1.1"].verifier_log
         assert store.dropped == {}
 
 
@@ -261,7 +261,7 @@ async def test_reward_of_a_group_combines_its_task_and_its_judge(
         config = msgspec.convert(section, EnvironmentConfig)
         async with running(main.build, config, make_context("environment", settings, bus=bus)):
             [message] = await scored_messages(bus, topology, 1)
-        assert len(judge.requests) == 3, "the one that failed was asked again"
+        assert len(judge.requests) == 3, "the failed request was retried"
     rewarded = decode_frame(message.data)
     grades = [record.reward_components["taste"] for record in rewarded]
     assert sorted(grades) == [0.2, 1.0]
@@ -307,8 +307,8 @@ async def test_full_stream_holds_finished_groups_and_pauses_consumption(
         assert (await bus.stream_state(topology.stream("ROLLOUTS"))).messages == 6
         messages = await scored_messages(bus, topology, 7)
         await drained(bus, topology)
-    told = [message.headers[HEADER_TRAJECTORY_IDS] for message in messages[1:]]
-    assert sorted(told) == [f"task-{number}.0,task-{number}.1" for number in range(6)]
+    reported = [message.headers[HEADER_TRAJECTORY_IDS] for message in messages[1:]]
+    assert sorted(reported) == [f"task-{number}.0,task-{number}.1" for number in range(6)]
 
 
 async def test_draining_finishes_held_groups_and_releases_the_others(

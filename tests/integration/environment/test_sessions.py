@@ -1,4 +1,4 @@
-"""Sessions over gRPC: whole episodes, and errors that say what they are."""
+"""Sessions over gRPC: whole episodes, and errors that keep their kind."""
 
 import json
 from collections.abc import AsyncIterator
@@ -39,8 +39,8 @@ async def client(tmp_path: Path, nats: Broker, bus: Bus) -> AsyncIterator[Enviro
 async def test_episode_over_calls_equals_the_episode_in_process(client: EnvironmentClient) -> None:
     direct = gymnasium.make("CartPole-v1")
     observation, _ = direct.reset(seed=11)
-    session_id, told = await client.reset("CartPole-v1", seed=11)
-    assert json.loads(told) == observation.tolist()
+    session_id, answer = await client.reset("CartPole-v1", seed=11)
+    assert json.loads(answer) == observation.tolist()
     for turn in range(200):
         action = turn % 2
         step = await client.step(session_id, action=str(action))
@@ -88,8 +88,10 @@ async def test_conversation_over_calls_reports_its_tools_and_ends_with_its_compo
     [call] = step.tool_calls
     assert (call.name, call.arguments, call.result) == ("calculator", "[3+45]", "48")
     assert call.started_at_s <= call.finished_at_s
-    again, said = await client.reset("calculator", seed=0, problem=CALCULATION, actions=["[3+45]", "[12*48]"])
-    assert said == "576"
+    again, answer = await client.reset(
+        "calculator", seed=0, problem=CALCULATION, actions=["[3+45]", "[12*48]"]
+    )
+    assert answer == "576"
     await client.step(again, action="[576-7]")
     end = await client.step(again, action="569")
     assert (end.reward, end.terminated, end.log) == (1.0, True, "solved")
@@ -106,7 +108,7 @@ async def test_python_runs_in_the_sandbox_or_no_session_is_opened(client: Enviro
     problem = EpisodeProblem("q", "What is 6 times 7?", "42", "digits")
     try:
         session_id, _ = await client.reset("python_tool", seed=0, problem=problem)
-    except StaleFolderError:  # FAILED_PRECONDITION, as the wire knows it: the sandbox's own tests say why
+    except StaleFolderError:  # FAILED_PRECONDITION on the wire; the sandbox's tests check the reason
         pytest.skip("this machine isolates nothing")
     step = await client.step(session_id, action="```python\nprint(6 * 7)\n```")
     assert step.observation == "42"

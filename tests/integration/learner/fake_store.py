@@ -20,7 +20,7 @@ from tidegate.wire.frame import encode_frame
 
 @dataclass
 class Lease:
-    """A batch that is out."""
+    """A leased batch."""
 
     batch_id: str
     version: PolicyVersion
@@ -29,7 +29,7 @@ class Lease:
 
 @dataclass
 class Commit:
-    """A batch that came back as trained: at which version, with which lags."""
+    """A batch that was committed: at which version, with which lags."""
 
     batch_id: str
     version: PolicyVersion

@@ -1,6 +1,6 @@
-"""One rank of a group as a process of its own: ``python -m tests.integration.learner.rank_process SCENARIO KIND DIR``.
+"""One rank of a group as a separate process: ``python -m tests.integration.learner.rank_process SCENARIO KIND DIR``.
 
-Rank 0 leads through the scenario, the others follow. The last line of the output says how it ended.
+Rank 0 leads through the scenario, the others follow. The last line of the output reports how it ended.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A rank that only computes, watched from outside as a kubelet watches its pod."""
+"""A rank that only computes, observed from outside as a kubelet observes its pod."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ MEMBER = Membership(rank=1, count=2, local_rank=0)
 
 
 class PausedTape(Tape):
-    """Nothing is heard of it before ``go_on``."""
+    """Sends nothing before ``go_on``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class PausedTape(Tape):
 
 @asynccontextmanager
 async def following(tape: PausedTape) -> AsyncGenerator[tuple[asyncio.Task[int], str]]:
-    """The life of a follower of the tape, and where it answers."""
+    """A running follower of the tape, and its address."""
     address = f"127.0.0.1:{free_port()}"
 
     def join() -> tuple[SharedTrainer, RankGroup]:
@@ -105,12 +105,12 @@ async def test_a_stopping_follower_reports_it_to_rank_0() -> None:
         channel = open_channel(address)
         client = LifecycleClient(channel, service="learner")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return (await client.stats(now_s=0.0)).state == "draining"
 
         async def asked() -> bool:
             await client.drain(reason="the test")
-            return await told()
+            return await reported()
 
         await until(asked)
         tape.go_on.set()

@@ -18,7 +18,7 @@ from tidegate.learner.ranks.port import ALONE
 
 pytestmark = pytest.mark.integration
 
-# Not a bound that is promised: the processes load torch on few cores. A hang is the failure.
+# Not a promised bound: the processes load torch on few cores. A hang is the failure.
 TIMEOUT_S = 90.0
 TOLERANCE = 1e-6
 
@@ -55,7 +55,7 @@ class Group:
         deadline_s = time.monotonic() + TIMEOUT_S
         while "waiting" not in self.output(0):
             assert self.processes[0].poll() is None, self.output(0)
-            assert time.monotonic() < deadline_s, "rank 0 never came to wait"
+            assert time.monotonic() < deadline_s, "rank 0 never waited"
             time.sleep(0.05)
 
     def end(self) -> list[int]:

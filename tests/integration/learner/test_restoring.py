@@ -131,7 +131,7 @@ async def test_corrupt_newest_checkpoint_is_skipped_with_a_warning(
     async with world(tmp_path, bus, topology, max_lag=9) as running:
         await train_to(running, 4, every=2)
         older, newer = checkpoints(running)
-        assert running.store.checkpointed[-1].step == 2  # the store keeps what the older one may ask for
+        assert running.store.checkpointed[-1].step == 2  # the store keeps payloads that the older one needs
         (newer / "policy.safetensors").write_bytes(b"torn")
         async with running.learner() as life:
             assert (await life.version(0)).step == 2

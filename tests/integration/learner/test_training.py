@@ -96,7 +96,7 @@ async def test_trajectory_that_left_the_budget_after_its_lease_is_not_trained(
         await life.version(0)
         running.offer(2, at=head(running, 0))
         await life.version(2)
-        # This store hands out whatever it has: two versions behind, and too old.
+        # This store leases stale batches: two versions behind, and too old.
         stale, fresh = running.offer(1, at=head(running, 0))
         (expired, _) = running.offer(1, at=head(running, 2), started_at_s=1.0)
         del fresh

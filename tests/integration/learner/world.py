@@ -1,4 +1,4 @@
-"""A learner among a store of the test's own, real weight distribution and a real broker."""
+"""A learner with a fake store, real weight distribution and a real broker."""
 
 import asyncio
 import dataclasses
@@ -34,7 +34,7 @@ CONFIG = LearnerConfig(lease_wait_s=0.1, republish_after_s=0.3, cache_dir="")
 
 @dataclass
 class Life:
-    """One life of a learner: its context, its client, and its loop."""
+    """One process of a learner: its context, its client, and its loop."""
 
     context: ServiceContext
     client: LearnerClient
@@ -98,7 +98,7 @@ class World:
         killed: bool = False,
         telemetry: Telemetry | None = None,
     ) -> AsyncGenerator[Life, None]:
-        """One life; leaving it drains the learner, or ends it without a word when it is to be ``killed``."""
+        """One process; leaving it drains the learner, or ends it without a drain when ``killed``."""
         context = make_context(
             "learner", self.settings, bus=self.bus, data_dir=Path(self.settings.data_dir) / "learner"
         )
@@ -146,7 +146,7 @@ async def world(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what is about to happen; a hang is the failure."""
+    """Wait for a condition; a hang fails the test."""
     async with asyncio.timeout(TIMEOUT_S):
         while not condition():
             await asyncio.sleep(0.01)

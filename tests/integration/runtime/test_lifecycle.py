@@ -1,4 +1,4 @@
-"""The lifecycle, watched from outside on a process of its own."""
+"""The lifecycle, observed from outside on a separate process."""
 
 import asyncio
 import signal

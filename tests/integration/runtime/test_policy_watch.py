@@ -1,4 +1,4 @@
-"""Following POLICY: the newest version wins, whatever order it arrives in and whatever happens to the broker."""
+"""Following POLICY: the newest version wins in any order of arrival and across failures of the broker."""
 
 import asyncio
 from itertools import pairwise

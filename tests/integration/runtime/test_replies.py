@@ -23,18 +23,18 @@ async def client(nats: Broker) -> AsyncGenerator[Client]:
     await client.close()
 
 
-async def answer_when(client: Client, subject: str, told: asyncio.Event) -> None:
-    """Answer every request with its own body, once told to."""
+async def answer_when(client: Client, subject: str, released: asyncio.Event) -> None:
+    """Answer every request with the request's body, once ``released`` is set."""
 
     async def receive(message: Msg) -> None:
-        await told.wait()
+        await released.wait()
         await message.respond(message.data)
 
     await subscribe(client, subject, receive)
 
 
 async def answer_after(client: Client, subject: str, delay_s: float) -> None:
-    """Answer every request with its own body, late."""
+    """Answer every request with the request's body, late."""
     later: set[asyncio.Task[None]] = set()
 
     async def answer(message: Msg) -> None:
@@ -59,9 +59,9 @@ async def test_answers_that_overtake_each_other_find_their_requests(client: Clie
 
 
 async def test_request_without_an_answer_ends_at_its_own_deadline(client: Client) -> None:
-    told = asyncio.Event()
+    released = asyncio.Event()
     await answer_when(client, "silent", asyncio.Event())
-    await answer_when(client, "slow", told)
+    await answer_when(client, "slow", released)
     replies = Replies(client)
     waiting = asyncio.create_task(replies.request("slow", b"x", headers={}, timeout_s=60.0))
     began_s = asyncio.get_running_loop().time()
@@ -71,18 +71,18 @@ async def test_request_without_an_answer_ends_at_its_own_deadline(client: Client
     assert asyncio.get_running_loop().time() - began_s >= 0.099
     await asyncio.sleep(4 * SWEEP_S)
     assert not waiting.done(), "a request that times out ends no other one"
-    told.set()
+    released.set()
     assert await waiting == b"x"
 
 
 async def test_late_answer_reaches_no_other_request(client: Client) -> None:
-    told = asyncio.Event()
-    await answer_when(client, "slow", told)
+    released = asyncio.Event()
+    await answer_when(client, "slow", released)
     await answer_after(client, "fast", 0.0)
     replies = Replies(client)
     with pytest.raises(TimeoutError):
         await replies.request("slow", b"late", headers={}, timeout_s=0.05)
-    told.set()
+    released.set()
     for number in range(8):
         assert await replies.request("fast", b"%d" % number, headers={}, timeout_s=60.0) == b"%d" % number
         await asyncio.sleep(0.1)

@@ -97,8 +97,8 @@ async def served() -> AsyncIterator[Served]:
 async def test_an_error_arrives_as_the_class_it_left_as(
     served: Served, kind: type[errors.TidegateError]
 ) -> None:
-    served.servicer.failure = kind("It broke", fix="mend it")
-    with pytest.raises(kind, match=r"weights: It broke\. mend it") as caught, remote_errors("weights"):
+    served.servicer.failure = kind("It broke", fix="repair it")
+    with pytest.raises(kind, match=r"weights: It broke\. repair it") as caught, remote_errors("weights"):
         await WeightDistributionServiceStub(served.channel).GetHead(pb.GetHeadRequest())
     assert caught.value.retryable == kind.retryable
 
@@ -124,7 +124,7 @@ async def test_an_error_in_a_stream_comes_after_what_was_streamed(served: Served
     [("Internal error from Core.", True), ("Exception deserializing response!", False)],
 )
 def test_message_sent_into_an_ended_call_is_retryable(details: str, *, retryable: bool) -> None:
-    """One of sixty uploads into a server that stops ends so; the others say that it is away."""
+    """One of sixty uploads into a server that stops ends so; the others report it as unavailable."""
     metadata = grpc.aio.Metadata()
     with pytest.raises(errors.TidegateError, match="weights: ") as caught, remote_errors("weights"):
         raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, metadata, metadata, details=details)

@@ -1,4 +1,4 @@
-"""Mutual TLS: peers of one authority talk, strangers do not, and a kubelet without a certificate may ask for health."""
+"""Mutual TLS: only peers of one authority connect, and a kubelet without a certificate may check health."""
 
 import shutil
 import subprocess

@@ -15,7 +15,7 @@ from tidegate.wire.convert import task_from_bytes
 
 NUM_PROMPTS = 400
 
-# The queue's own parts in the order of its loop, as fast as they go.
+# The queue's parts in the order of its loop, at full speed.
 _ADMITTING = """
 import sys
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_every_prompt_of_an_epoch_is_issued_once_whenever_the_queue_is_killed(
     everything = {f"p{number}" for number in range(NUM_PROMPTS)}
     first, second = issued[:NUM_PROMPTS], issued[NUM_PROMPTS : 2 * NUM_PROMPTS]
     assert set(first) == set(second) == everything
-    assert first != second, "each epoch has an order of its own"
+    assert first != second, "each epoch has a different order"
     journal = open_journal(path, run_id=RunId("r"))
     assert journal.curriculum.num_drawn == len(issued) == journal.next_seq - 1
     journal.close()

@@ -1,4 +1,4 @@
-"""The task queue as its process runs it, between a real broker and a store that a test plays."""
+"""The task queue as its process runs it, between a real broker and a fake store."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -168,9 +168,7 @@ async def test_task_journaled_and_not_published_goes_out_once_with_the_id_it_had
     async with running(build, CONFIG, context):
         assert sorted(task.task_id for task in await stage.taker.take(2)) == [task_id(1), task_id(2)]
         await stage.announce(0)
-        assert await stage.taker.take_whatever_comes(for_s=0.2) == [], (
-            "the budget is full with what was admitted"
-        )
+        assert await stage.taker.take_whatever_comes(for_s=0.2) == [], "the admitted tasks fill the budget"
     with read_journal(stage.journal_path) as reader:
         assert list(reader.admitted_ids()) == [trajectory_at(1, 0), trajectory_at(2, 0)]
         assert reader.totals().published_tasks == 2

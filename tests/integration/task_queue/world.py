@@ -1,4 +1,4 @@
-"""The queue's surroundings, in a test's hands: a store that answers as the real one, versions, and who takes tasks."""
+"""Fake peers of the task queue: a store, policy versions, and an actor that takes tasks."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -103,7 +103,7 @@ async def announce_version(bus: Bus, topology: Topology, step: int) -> None:
 
 
 class Taker:
-    """An actor that does nothing but take tasks, and acknowledges them at once."""
+    """An actor that only takes tasks, and acknowledges them at once."""
 
     def __init__(self, bus: Bus, topology: Topology) -> None:
         self._bus = bus
@@ -111,7 +111,7 @@ class Taker:
         self._consumer: Consumer | None = None
 
     async def take(self, count: int) -> list[Task]:
-        """Exactly ``count`` tasks; more are not asked for."""
+        """Fetch exactly ``count`` tasks."""
         got: list[Task] = []
         async with asyncio.timeout(60.0):
             while len(got) < count:
@@ -119,7 +119,7 @@ class Taker:
         return got
 
     async def take_whatever_comes(self, *, for_s: float) -> list[Task]:
-        """What is there, or arrives within ``for_s``."""
+        """Fetch the tasks that arrive within ``for_s``."""
         return await self._fetch(1000, wait_s=for_s)
 
     async def _fetch(self, count: int, *, wait_s: float) -> list[Task]:

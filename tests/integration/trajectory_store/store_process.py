@@ -1,4 +1,4 @@
-"""The store in a process of its own, to be killed: ``python -m ... SETTINGS.json``."""
+"""The store in a separate process, to be killed: ``python -m ... SETTINGS.json``."""
 
 import sys
 from pathlib import Path

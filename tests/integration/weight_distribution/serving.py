@@ -1,4 +1,4 @@
-"""Weight distribution as a process would run it, inside of a test: real broker, real gRPC, its own loops."""
+"""Weight distribution as a process would run it, inside of a test: real broker, real gRPC, real loops."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -60,7 +60,7 @@ async def serving(
     config: WeightDistributionConfig | None = None,
     settings: Settings | None = None,
 ) -> AsyncGenerator[Serving, None]:
-    """One life of the service on the data in ``folder``."""
+    """One process of the service on the data in ``folder``."""
     settings = settings or make_settings(folder, broker_url="")
     context = make_context("weight_distribution", settings, bus=bus, data_dir=folder / "weight_distribution")
     parts = await build(context, config or WeightDistributionConfig(reconcile_period_s=0.1))

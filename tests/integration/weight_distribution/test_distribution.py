@@ -197,7 +197,7 @@ async def test_announcement_that_the_broker_lost_returns(
     async with serving(tmp_path, bus) as running:
         await running.client.publish(snapshot(version(1)), TREE)
         stream = topology.stream("POLICY")
-        await cast("Any", bus)._client.jsm().delete_stream(stream)  # what a broker with a lost disk comes to
+        await cast("Any", bus)._client.jsm().delete_stream(stream)  # the effect of a broker with a lost disk
         await bus.bootstrap(topology.streams(max_tasks=64))
         async with asyncio.timeout(60.0):
             while (head := await announced(bus, topology)) is None:

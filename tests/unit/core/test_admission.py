@@ -1,4 +1,4 @@
-"""The capacity law, held against a small world in which a learner really trains what was admitted."""
+"""The capacity law against a small model in which a learner trains the admitted work."""
 
 from collections import deque
 
@@ -54,7 +54,7 @@ def test_admitting_the_capacity_exceeds_neither_bound(
 def test_law_is_areals_once_every_update_is_announced(
     max_lag: int, batch_size: int, max_running: int, step: int, running: int, stored: int
 ) -> None:
-    """AReaL counts what was ever accepted: v * B trained, and what waits in the store."""
+    """AReaL counts all accepted trajectories: v * B trained, and those that wait in the store."""
     accepted = step * batch_size + stored
     areal = min(max_running - running, (max_lag + step + 1) * batch_size - accepted - running)
     limits = Limits(max_lag=max_lag, batch_size=batch_size, max_running=max_running)
@@ -98,7 +98,7 @@ class World:
                 required = required_version(
                     self.limits, head=PolicyVersion(LINEAGE, self.head), position=position
                 )
-                assert required.step <= self.head, "a task must not ask for a version that nobody published"
+                assert required.step <= self.head, "a task must not require an unpublished version"
                 self.queued.append(required.step)
 
     def roll_out(self) -> None:
@@ -171,7 +171,7 @@ def test_required_version_rises_with_the_position(
 
 
 class UnevenWorld:
-    """Rollouts that take as long as they like, or fail; the oldest version is trained first and announced at once."""
+    """Rollouts of any duration, some of which fail; the oldest version is trained first and announced at once."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -193,7 +193,7 @@ class UnevenWorld:
         decision = decide_admission(self.limits, self.flow(), group_size=1)
         if not isinstance(decision, Admit):
             return False
-        # Started at once, under the newest policy: whatever the law asks for, it is there.
+        # Started at once, under the newest policy, which satisfies every requirement.
         head = PolicyVersion(LINEAGE, self.step)
         assert required_version(self.limits, head=head, position=self.flow().in_flight).step <= self.step
         self.running[self.admitted] = self.step
@@ -219,8 +219,8 @@ def test_paced_admission_lets_nothing_be_overtaken_beyond_the_budget(
     for _ in range(40):
         while world.admit():
             pass
-        assert world.running, "something can always go on"
-        # Any of them: the oldest may be last for as long as others are there.
+        assert world.running, "some rollout can always end"
+        # Any of them: the oldest may end last.
         chosen = sorted(world.running)[data.draw(st.integers(0, len(world.running) - 1))]
         if data.draw(st.integers(0, 9)) == 0:
             del world.running[chosen]

@@ -1,4 +1,4 @@
-"""The two books, held against a world that knows what really happened to each trajectory."""
+"""The reconciliation of journal and ledger, against the known history of each trajectory."""
 
 from collections import Counter
 from typing import Literal
@@ -52,7 +52,7 @@ def test_lost_trajectory_unbalances_the_accounting(
 def test_unknown_rows_do_not_compensate_for_lost_trajectories(
     world: list[tuple[Fate, DropReason]], num_unknown: int
 ) -> None:
-    """As many strangers as losses: the totals agree and the books still do not balance."""
+    """As many unknown rows as losses: the totals agree, and the accounting still does not balance."""
     awaiting = sum(fate == "awaiting" for fate, _ in world)
     stranger: tuple[Fate, DropReason] = ("available", "stale")
     strangers = [*world, *[stranger] * num_unknown]

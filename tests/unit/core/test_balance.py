@@ -1,4 +1,4 @@
-"""One test a signature: numbers as a window of a real run has them, and who must be named."""
+"""One test a signature: numbers of a window of a real run, and the expected bottleneck."""
 
 import msgspec
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.balance import Bottleneck, Diagnosis, Signals, diagnose
 
-# Two actors that keep a learner just busy: nothing to complain about.
+# Two actors that keep a learner just busy: balanced.
 HEALTHY = Signals(
     num_actors=2,
     num_environments=1,
@@ -134,7 +134,7 @@ def test_concurrency_bound_is_named_where_it_is_the_bottleneck() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "bottleneck", "said"),
+    ("changes", "bottleneck", "sentence"),
     [
         ({"num_actors": 0}, "actor", "No actor"),
         ({"num_learners": 0}, "learner", "No learner"),
@@ -143,11 +143,11 @@ def test_concurrency_bound_is_named_where_it_is_the_bottleneck() -> None:
     ],
 )
 def test_missing_service_or_pause_is_reported_before_any_bottleneck(
-    changes: dict[str, float | str], bottleneck: Bottleneck, said: str
+    changes: dict[str, float | str], bottleneck: Bottleneck, sentence: str
 ) -> None:
     diagnosis = found(**changes)
     assert diagnosis.bottleneck == bottleneck
-    assert said in diagnosis.sentence
+    assert sentence in diagnosis.sentence
 
 
 def test_idle_system_reports_the_admission_state() -> None:

@@ -157,7 +157,7 @@ def test_window_holds_the_increase_since_about_its_start(
     increase = window.increase()
     assert increase.decided["a"] == decided - first.mix.decided["a"]
     assert increase.trained["a"] == trained - first.mix.trained["a"]
-    # It reaches back at least over the window where there is that much, and not a sample further than it must.
+    # It covers at least the window where there are enough samples, and no more samples than needed.
     if history[0][0] <= now_s - window_s:
         assert first.at_s <= now_s - window_s
     if len(window.samples) > 2:

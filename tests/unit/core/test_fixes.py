@@ -1,4 +1,4 @@
-"""What to buy for a window of a run, what it costs, and why nothing else helps."""
+"""The best fix for a window of a run, its price, and the reasons against the others."""
 
 import msgspec
 import pytest

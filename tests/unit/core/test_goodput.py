@@ -38,7 +38,7 @@ def test_controller_reaches_the_maximum_and_stays(best: int) -> None:
     states = run(overlap_then_decay(best), seconds=3_000)
     assert states[-1].base == best
     later = [state.base for state in states[1_500:]]
-    assert len(set(later)) == 1, "hysteresis: once there it does not wander"
+    assert len(set(later)) == 1, "hysteresis: it stays at the maximum"
 
 
 @pytest.mark.parametrize("seed", range(8))

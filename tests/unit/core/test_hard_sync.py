@@ -50,7 +50,7 @@ def test_sync_drains_spreads_and_resumes() -> None:
     harness.running, harness.in_flight = 0, 5
     assert harness.tick().phase == "draining", "a whole batch still waits for a gradient"
     harness.step, harness.in_flight, harness.unannounced = 14, 3, 2
-    assert harness.tick().phase == "draining", "what was trained is not announced yet"
+    assert harness.tick().phase == "draining", "a trained batch is not announced yet"
     harness.unannounced = 0
     assert harness.tick().phase == "spreading"
     harness.serving = 14

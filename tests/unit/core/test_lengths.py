@@ -1,4 +1,4 @@
-"""What is still to come of a rollout: against closed forms, a slow twin, and lengths that were cut."""
+"""Predicted remaining lengths: against closed forms, a slow reference, and censored lengths."""
 
 import math
 import random
@@ -24,7 +24,7 @@ FOREVER = 1e9
 
 
 def curve_of(distribution: Distribution, *, num: int = 20_000) -> SurvivalCurve:
-    """What is learned from lengths spread as evenly as the distribution allows."""
+    """The curve of lengths at even quantiles of a distribution."""
     counts = LengthCounts(half_life=FOREVER)
     for index in range(num):
         counts.observe(distribution.quantile((index + 0.5) / num), ended=True)
@@ -83,7 +83,7 @@ def test_cut_rollouts_are_learned_from_like_the_slow_twin_does(seed: int) -> Non
         counts.observe(length, ended=ended)
     curve = counts.curve()
     for at in (5.0, 10.0, 20.0, 40.0, 60.0):
-        # A bucket is 19 % wide, so that much of a hazard may stand in another place.
+        # A bucket is 19 % wide, so the hazard may be off by that much.
         assert curve.survival(at) == pytest.approx(kaplan_meier(lengths, at), abs=0.02)
 
 
@@ -95,7 +95,7 @@ def test_cutting_long_rollouts_does_not_teach_that_there_are_none() -> None:
         counts.observe(min(length, 60.0), ended=length <= 60.0)
     curve = counts.curve()
     assert curve.survival(50.0) == pytest.approx(math.exp(-50 / 40), abs=0.01)
-    assert curve.finish_chance(30.0, within=1000.0) == 1.0, "what nobody was let see counts as an end"
+    assert curve.finish_chance(30.0, within=1000.0) == 1.0, "lengths beyond the horizon count as an end"
     assert curve.remaining_quantile(0.0, share=0.95) is None
 
 

@@ -1,4 +1,4 @@
-"""Which rollouts are ended early, which are left alone; caps, their penalty, and early stops."""
+"""Which rollouts are cut and which continue; caps, their penalty, and early stops."""
 
 import math
 
@@ -85,7 +85,9 @@ def test_rollout_beyond_the_budget_is_always_cut() -> None:
 
 def test_rollout_without_estimates_continues() -> None:
     assert decide(8.0, 4, versions_per_s=100.0, curve=UNKNOWN) == Continue(None)
-    assert decide(1e6, 0, limits=StalenessLimits(4, 1e9)) == Continue(None), "nobody was ever seen so long"
+    assert decide(1e6, 0, limits=StalenessLimits(4, 1e9)) == Continue(None), (
+        "no rollout of that length was observed"
+    )
 
 
 def test_age_alone_can_be_what_it_does_not_reach() -> None:
@@ -98,7 +100,7 @@ def test_age_alone_can_be_what_it_does_not_reach() -> None:
 def test_at_max_lag_zero_the_head_waits_and_no_rollout_is_cut_for_lag(
     elapsed_s: float, versions_per_s: float
 ) -> None:
-    """A synchronous learner cannot publish past a rollout in flight; a rate measured before says it could."""
+    """A synchronous learner cannot publish past a rollout in flight; an earlier rate suggests that it could."""
     limits = StalenessLimits(max_lag=0, max_age_s=1e12)
     assert isinstance(decide(elapsed_s, 0, versions_per_s=versions_per_s, limits=limits), Continue)
 

@@ -38,7 +38,7 @@ def test_recency_shifts_trust_and_leaves_the_sum(lags: list[int], decay: float) 
     assert math.isclose(sum(weights), len(lags), rel_tol=1e-9)
     for one, weight in zip(lags, weights, strict=True):
         for other, other_weight in zip(lags, weights, strict=True):
-            # Each version behind costs the same factor.
+            # Each version of lag costs the same factor.
             assert math.isclose(weight, other_weight * decay ** (one - other), rel_tol=1e-6)
 
 

@@ -21,7 +21,7 @@ PROMPT = ScalingConfig(
 def signals(
     num_actors: int, *, wanted: float, noise: float = 0.0, chance: random.Random | None = None
 ) -> Signals:
-    """A learner that takes what ``wanted`` actors make, and ``num_actors`` that make as much as they may."""
+    """A learner that consumes the work of ``wanted`` actors, and ``num_actors`` actors at full rate."""
     jitter = 1.0 if chance is None else 1.0 + chance.gauss(0.0, noise)
     supply = num_actors * jitter
     trained = min(supply, wanted)
@@ -61,7 +61,7 @@ def recommended(state: ScalingState) -> int:
 
 
 class World:
-    """Actors that take ``START_S`` to come, and a cluster that does what is recommended."""
+    """Actors that start within ``START_S``, and a cluster that applies each recommendation."""
 
     START_S = 12.0
     TICK_S = 1.0
@@ -117,7 +117,7 @@ def test_scaling_converges_to_the_number_that_keeps_both_sides_busy(wanted: floa
     assert final >= 0.9 * wanted, "the learner waits at most a tenth of its time"
     assert final <= wanted / 0.9 + 1.0, "actors idle little more than a tenth of theirs"
     assert set(history[-1_500:]) == {final}
-    assert world.turns() == 0, "straight there"
+    assert world.turns() == 0, "no reversal"
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -250,8 +250,8 @@ def test_manual_number_outside_of_the_bounds_is_never_overruled(replicas: int) -
     theirs = view_of(signals(replicas, wanted=9.0), scaled_by="kubectl", scaled_s_ago=5_000.0)
     state = advance(ScalingState(), theirs, bounds, now_s=0.0)
     assert recommended(advance(state, theirs, bounds, now_s=6_000.0)) == replicas
-    nobodys = view_of(signals(replicas, wanted=9.0))
-    assert recommended(advance(ScalingState(), nobodys, bounds, now_s=0.0)) == bounds.clamp(replicas)
+    manual = view_of(signals(replicas, wanted=9.0))
+    assert recommended(advance(ScalingState(), manual, bounds, now_s=0.0)) == bounds.clamp(replicas)
 
 
 def test_the_prompt_backlog_does_not_count() -> None:

@@ -28,7 +28,7 @@ from tidegate.core.slo import (
 LAG = Slo("lag_p95", bound=4.0, target=0.9, window_s=1440.0)
 """Buckets of 10 s; 144 s of the window may be bad."""
 
-# Seconds since the look before, and what was seen.
+# Seconds since the previous sample, and its value.
 Look = tuple[float, float | None]
 looks = st.lists(
     st.tuples(
@@ -54,12 +54,12 @@ def steadily(value: float | None, *, seconds: int, state: SloState, since_s: flo
 
 
 def slow_twin(looks_taken: Sequence[Look], slo: Slo) -> Verdict:
-    """Every look kept for ever with the bucket it fell into; windows are filters over the list."""
+    """Keeps every sample with its bucket; windows are filters over the list."""
     now_s = 0.0
     kept: list[tuple[int, str]] = []
     value_last = None
     for number_of_look, (elapsed_s, value) in enumerate(looks_taken):
-        # An objective's own clock begins with its first look.
+        # An objective's clock starts with its first sample.
         now_s += min(elapsed_s, slo.window_s + slo.bucket_s) if number_of_look else 0.0
         if value is None or math.isnan(value):
             kept.append((int(now_s // slo.bucket_s), "missing"))
@@ -141,7 +141,7 @@ def test_clock_that_steps_back_costs_and_adds_nothing(taken: list[Look], back_s:
     stepped = observe(LAG, state, 1.0, at_s=now_s - back_s)
     found = verdict(LAG, stepped, now_s=now_s - back_s)
     assert (found.good, found.bad, found.missing) == (before.good + 1, before.bad, before.missing)
-    # From there on it counts as before.
+    # Afterwards it counts as before.
     later = verdict(LAG, stepped, now_s=now_s - back_s + 3.0 * LAG.window_s)
     assert later.condition == "no_data"
 
@@ -183,7 +183,7 @@ def test_first_bad_second_of_a_run_is_no_breach_and_a_bad_quarter_of_the_budget_
 
 def test_alert_fires_when_both_windows_burn_and_ends_soon_after_the_trouble() -> None:
     state = steadily(1.0, seconds=1000, state=SloState())
-    state, change = update_condition(LAG, state, now_s=999.0, cause="nobody", wall_s=0.0)
+    state, change = update_condition(LAG, state, now_s=999.0, cause="unknown", wall_s=0.0)
     assert change is not None
     assert (change.before, change.after, change.kind) == ("no_data", "ok", "data")
     state = steadily(9.0, seconds=60, state=state, since_s=1000.0)
@@ -299,7 +299,7 @@ def test_coverage_is_the_part_of_the_window_since_the_oldest_observation() -> No
 
 
 def test_burn_over_the_window_is_the_error_ratio_by_the_budget_times_the_coverage() -> None:
-    """What PromQL divides, from counters and the coverage, is what is shown here."""
+    """PromQL computes the same burn rate from the counters and the coverage."""
     slo = Slo("lag_p95", bound=4, target=0.95, window_s=BUCKETS * 1.0)
     state = SloState()
     for second in range(60):

@@ -113,7 +113,7 @@ def test_descent_is_a_way_back_through_updates_alone(
 def test_some_actor_can_always_start_a_task_once_it_serves_the_newest_version(
     history: tuple[LineageTree, list[PolicyVersion]],
 ) -> None:
-    """A task asks for at most the head of its time. Whatever the learner did since, the newest head must satisfy it."""
+    """A task asks for at most the head of its time. The newest head must satisfy it after any later restore."""
     tree, published = history
     head = published[-1]
     assert all(tree.satisfies(head, required) for required in published)

@@ -1,4 +1,4 @@
-"""``choose_batch`` is shown little and says the same as if it had been shown everything."""
+"""``choose_batch`` on few groups gives the same choice as on all groups."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -18,7 +18,7 @@ Tree = tuple[str, Fraction, tuple[int, ...]]
 
 
 def joined(pair: tuple[Tree, Tree], operator: str) -> Tree:
-    """Two expressions as one, with brackets around both, beside its value worked out on the way."""
+    """Two expressions joined into one with brackets, and its value computed meanwhile."""
     (left, left_value, left_numbers), (right, right_value, right_numbers) = pair
     if operator == "/" and right_value == 0:
         operator = "+"

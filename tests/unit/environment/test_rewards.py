@@ -1,4 +1,4 @@
-"""Rewards of several verifiers: weighted, kept by name, asked again where that can help, and what a failure means."""
+"""Rewards of several verifiers: weighted, kept by name, retries, and the effect of a failure."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ RIGHT, WRONG = AnsweredProblem(PROBLEM, "085"), AnsweredProblem(PROBLEM, "084")
 
 
 class Scripted:
-    """A verifier that does what is next in its script; a number is a score."""
+    """A verifier that follows a script; a number is a score."""
 
     def __init__(self, *script: float | Exception) -> None:
         self.script = list(script)
@@ -100,7 +100,7 @@ async def test_transient_failure_is_retried_with_growing_waits(waits: list[float
     assert made.failures_total == 0
 
 
-@pytest.mark.parametrize("error", [RecordError("no grade"), ValueError("its own bug")])
+@pytest.mark.parametrize("error", [RecordError("no grade"), ValueError("a defect")])
 async def test_permanent_failure_is_not_retried(error: Exception, waits: list[float]) -> None:
     judge = Scripted(error, 0.5)
     [failed] = await rewards({"judge": 1.0}, {"judge": judge}).judge("arithmetic", [RIGHT])

@@ -14,7 +14,7 @@ from tidegate.runtime.clock import SystemClock
 
 
 class Verifier:
-    """A task that does what its completion says; ``hang`` waits until it is released."""
+    """A task controlled by its completion; ``hang`` waits until it is released."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -41,7 +41,7 @@ class Verifier:
 
 
 class SteppingClock(SystemClock):
-    """A monotonic clock that goes on by ``step_s`` at each look."""
+    """A monotonic clock that advances by ``step_s`` at each read."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s

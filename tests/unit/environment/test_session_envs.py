@@ -1,4 +1,4 @@
-"""One episode behind texts: Gymnasium's environments, text tasks, and actions that are none."""
+"""One episode in text form: Gymnasium's environments, text tasks, and invalid actions."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The table of sessions: bounded, swept, and safe from what it runs."""
+"""The table of sessions: bounded, swept, and isolated from failures of environments."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ PROBLEM = Problem("p", "", "", "all")
 
 
 class FakeEnv:
-    """Counts its steps; its action says what happens."""
+    """Counts its steps; the action controls its behaviour."""
 
     def __init__(self, env_id: str) -> None:
         if env_id == "unknown":
@@ -45,7 +45,7 @@ class FakeEnv:
             case "bad":
                 raise RecordError("no action")
             case "crash":
-                raise ValueError("its own bug")
+                raise ValueError("a defect")
             case "tool":
                 return StepOutcome(
                     "4",
@@ -73,7 +73,7 @@ class FakeEnv:
 
 
 class FakeClock(SystemClock):
-    """Time moves when the test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -170,7 +170,7 @@ async def test_environment_that_crashes_ends_only_its_session() -> None:
     table = Table()
     crashing, _ = await table.sessions.open("a", seed=0)
     other, _ = await table.sessions.open("a", seed=0)
-    with pytest.raises(TidegateError, match="its own bug"):
+    with pytest.raises(TidegateError, match="a defect"):
         await table.sessions.step(crashing, action="crash")
     assert table.sessions.num_open == 1
     await table.sessions.step(other, action="go")
@@ -236,13 +236,15 @@ async def test_replay_that_ends_the_episode_is_refused_and_holds_no_slot(last: s
     assert table.envs[0].closed
 
 
-@pytest.mark.parametrize(("env_id", "told"), [("a", False), ("chancy", True)])
-async def test_log_reports_a_replay_with_nondeterministic_tools(env_id: str, told: bool) -> None:
+@pytest.mark.parametrize(("env_id", "reported"), [("a", False), ("chancy", True)])
+async def test_log_reports_a_replay_with_nondeterministic_tools(env_id: str, reported: bool) -> None:
     table = Table()
     fresh, _ = await table.sessions.open(env_id, seed=0)
     again, _ = await table.sessions.open(env_id, seed=0, actions=["go"])
     assert "replayed" not in (await table.sessions.step(fresh, action="judge")).log
-    assert ("first 1 turns were replayed" in (await table.sessions.step(again, action="judge")).log) == told
+    assert (
+        "first 1 turns were replayed" in (await table.sessions.step(again, action="judge")).log
+    ) == reported
 
 
 async def test_reward_of_a_text_episode_is_what_the_verifiers_make_of_its_verdict() -> None:

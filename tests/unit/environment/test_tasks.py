@@ -1,4 +1,4 @@
-"""What holds for every text task: splits, reference solutions, wrong answers, and the alphabet of the small models."""
+"""Properties of every text task: splits, reference solutions, wrong answers, and the alphabet of the small models."""
 
 import hashlib
 import subprocess

@@ -1,4 +1,4 @@
-"""What becomes of messages, and of the folder they are kept in."""
+"""Handling of arriving messages, and of the data folder."""
 
 import errno
 import os

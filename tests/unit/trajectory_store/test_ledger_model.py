@@ -1,7 +1,7 @@
-"""The ledger against a slow, obvious account of the same events, redelivery, restores and crashes included.
+"""The ledger against a simple model of the same events, redelivery, restores and crashes included.
 
-The learner here keeps what a real one keeps: its parameters are the list of trajectories trained into them, a
-checkpoint is a copy of that list. I3 is then plain to see: no trajectory is in the parameters twice.
+The model's learner has the list of its trained trajectories as parameters, and a checkpoint is a copy of that list.
+I3 then means that no trajectory is in the parameters twice.
 """
 
 import shutil
@@ -27,7 +27,7 @@ from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.store import Store
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped
 
-# In memory where there is such a thing: what is tested is a killed process, not a power cut.
+# In memory where possible: these tests kill processes and do not simulate power cuts.
 SHARED_MEMORY = Path("/dev/shm")
 CONFIG = TrajectoryStoreConfig(segment_bytes=4096, frame_cache_bytes=8192, outcomes_max=20)
 # Tasks ask for one trajectory, or for a group of two.
@@ -36,7 +36,7 @@ TASKS = {f"t-{index}": 1 + index % 2 for index in range(14)}
 
 @dataclass
 class Row:
-    """One trajectory as a person would note it down."""
+    """The expected state of one trajectory."""
 
     state: str
     spans: tuple[VersionSpan, ...] = ()
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass
 class Held:
-    """A batch that the learner trained and whose commit it does not know to have arrived."""
+    """A trained batch whose commit is not acknowledged yet."""
 
     batch_id: str
     version: PolicyVersion
@@ -59,7 +59,7 @@ class Held:
 
 @dataclass
 class Checkpoint:
-    """What a learner needs to go on from here."""
+    """What a learner needs to resume from here."""
 
     version: PolicyVersion
     parameters: list[TrajectoryId]
@@ -77,7 +77,7 @@ class Learner:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Random lives of one store, one learner and its ancestors."""
+    """Random histories of one store, one learner and its predecessors."""
 
     store: Store
     learner: Learner
@@ -100,7 +100,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.num_duplicates = 0
         self.num_revived = 0
         self.cursor = 0
-        self.told: dict[TrajectoryId, str] = {}
+        self.reported: dict[TrajectoryId, str] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -332,7 +332,7 @@ class LedgerMachine(RuleBasedStateMachine):
         )
 
     def note_overdue(self, version: PolicyVersion) -> None:
-        """A look for a batch may drop whole groups that are beyond the budget, and nothing else."""
+        """A request for a batch may drop whole groups that are beyond the budget, and nothing else."""
         for name, row in self.rows.items():
             if row.state == "available":
                 actual = self.store.trajectory(name)
@@ -350,7 +350,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 row.state = "dropped"
 
     def note_given_back(self, version: PolicyVersion) -> None:
-        """Asking again for a batch that meanwhile grew too old gives it back, less its overdue groups."""
+        """A repeated request for a batch that expired meanwhile releases it, less its overdue groups."""
         trained = {held.batch_id for held in self.learner.unconfirmed}
         held = [row for row in self.rows.values() if row.state == "leased" and row.batch_id not in trained]
         overdue = {row.group for row in held if not isinstance(self.verdict(row, version), Fresh)}
@@ -408,13 +408,13 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         while True:
             outcomes, cursor = self.store.outcomes(self.cursor, limit=7)
-            self.told.update((outcome.trajectory_id, outcome.state) for outcome in outcomes)
+            self.reported.update((outcome.trajectory_id, outcome.state) for outcome in outcomes)
             if cursor == self.cursor:
                 break
             self.cursor = cursor
         for name, row in self.rows.items():
             expected = {"available": {"accepted", "available"}, "leased": {"accepted", "available"}}
-            assert self.told[name] in expected.get(row.state, {row.state})
+            assert self.reported[name] in expected.get(row.state, {row.state})
 
 
 LedgerMachine.TestCase.settings = settings(max_examples=num_examples(60), stateful_step_count=40)

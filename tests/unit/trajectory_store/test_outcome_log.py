@@ -36,8 +36,8 @@ def train(store: Store, step: int) -> None:
     store.commit(batch.batch_id, version=at(step), consumptions=consumed(batch.trajectory_ids), now_s=NOW_S)
 
 
-def told(store: Store, cursor: int, *, limit: int) -> tuple[dict[str, str], int, list[int]]:
-    """Everything a reader hears from ``cursor`` on: the last state of each id, where it ends, its cursors."""
+def read_from(store: Store, cursor: int, *, limit: int) -> tuple[dict[str, str], int, list[int]]:
+    """Everything a reader receives from ``cursor`` on: the last state of each id, where it ends, its cursors."""
     states: dict[str, str] = {}
     cursors: list[int] = []
     while True:
@@ -64,7 +64,7 @@ def test_outcomes_come_in_ledger_order_with_what_the_queue_needs(store: Store) -
 
 def test_pages_join_without_a_gap(store: Store) -> None:
     accept(store, 1, 7)
-    states, cursor, cursors = told(store, 0, limit=3)
+    states, cursor, cursors = read_from(store, 0, limit=3)
     assert list(states) == [f"t-{index}.0" for index in range(1, 8)]
     assert (cursor, cursors) == (7, [3, 6, 7])
 
@@ -98,7 +98,7 @@ def test_reader_behind_what_was_pruned_is_given_every_present_state_then_the_log
     assert first_page[0].trajectory_id == "t-1.0"
     assert negative < 0 or limit > 21
     train(store, 1)
-    states, cursor, cursors = told(store, negative, limit=limit)
+    states, cursor, cursors = read_from(store, negative, limit=limit)
     states = {outcome.trajectory_id: outcome.state for outcome in first_page} | states
     assert states == {f"t-{index}.0": "trained" if index <= 2 else "accepted" for index in range(1, 21)}
     assert cursor == 22
@@ -111,14 +111,14 @@ def test_resync_that_takes_so_long_that_its_own_start_is_pruned_starts_over(stor
     _, negative = store.outcomes(1, limit=5)
     accept(store, 21, 45)
     store.tidy(now_s=NOW_S)
-    states, cursor, _ = told(store, negative, limit=5)
+    states, cursor, _ = read_from(store, negative, limit=5)
     assert states.keys() == {f"t-{index}.0" for index in range(1, 46)}
     assert cursor == 45
 
 
 def test_reader_that_knows_more_than_the_log_is_given_every_present_state(store: Store) -> None:
     accept(store, 1, 2)
-    states, cursor, _ = told(store, 99, limit=10)
+    states, cursor, _ = read_from(store, 99, limit=10)
     assert states == {"t-1.0": "accepted", "t-2.0": "accepted"}
     assert cursor == 2
 
@@ -132,4 +132,4 @@ def test_log_stays_within_its_bound(store: Store) -> None:
 
 def test_reader_of_an_empty_log_waits_at_its_beginning(store: Store) -> None:
     assert store.outcomes(0, limit=10) == ([], 0)
-    assert told(store, 7, limit=10) == ({}, 0, [0])
+    assert read_from(store, 7, limit=10) == ({}, 0, [0])

@@ -124,9 +124,9 @@ def test_unreferenced_upload_expires(tmp_path: Path) -> None:
 def test_new_process_keeps_complete_uploads_and_clears_unfinished_ones(tmp_path: Path) -> None:
     first = area(tmp_path)
     reference = keep(first, b"a large frame")
-    begun = first.begin(reference_to(b"never finished"))
-    assert begun is not None
-    begun.write(b"never")
+    unfinished = first.begin(reference_to(b"never finished"))
+    assert unfinished is not None
+    unfinished.write(b"never")
     second = area(tmp_path, now_s=5.0)
     assert second.read(reference) == b"a large frame"
     assert second.num_bytes == 13

@@ -52,7 +52,7 @@ def sealed(head: bytes, payload: bytes = b"") -> bytes:
 
 
 def frame_with(column: TensorColumn, payload: bytes = b"", *, num_records: int = 1) -> bytes:
-    """A frame whose head says what ``column`` says, whatever the payload holds."""
+    """A frame whose head describes ``column``, independent of the payload."""
     records = [renamed(make(), f"t-1.{index}") for index in range(num_records)]
     return sealed(head_of(columns_of(records), [column], payload_size=len(payload)), payload)
 

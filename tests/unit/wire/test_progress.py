@@ -1,4 +1,4 @@
-"""Progress travels as it is, whatever bytes arrive end as progress or a refusal, and a message is never too large."""
+"""Progress round trips, any bytes decode to progress or a refusal, and a message never exceeds its limit."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def samples(draw: st.DrawFn, *, index: int) -> SampleProgress:
 @st.composite
 def progresses(draw: st.DrawFn) -> Progress:
     num_samples = draw(st.integers(1, 5))
-    begun = sorted(draw(st.sets(st.integers(0, num_samples - 1))))
+    started = sorted(draw(st.sets(st.integers(0, num_samples - 1))))
     return Progress(
         run_id=RunId("run-1"),
         task_id=TaskId("t-1"),
@@ -71,7 +71,7 @@ def progresses(draw: st.DrawFn) -> Progress:
         num_samples=num_samples,
         started_at_s=draw(FINITE),
         max_new_tokens=draw(st.integers(0, 2**31 - 1)),
-        samples=tuple([draw(samples(index=index)) for index in begun]),
+        samples=tuple([draw(samples(index=index)) for index in started]),
         tokens_left_out=draw(st.integers(0, 1000)),
     )
 

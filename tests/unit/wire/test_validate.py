@@ -55,7 +55,7 @@ def completion() -> Trajectory:
 
 
 def check(trajectory: Trajectory, **changes: object) -> None:
-    """One record alone; and it must fare the same in a frame, alone and behind a good one."""
+    """Validate one record alone, and check the same result in a frame, alone and after a valid one."""
     record = msgspec.structs.replace(trajectory, **changes)
     for records in ([record], [sibling(trajectory), record]):
         assert refusal_of_frame(records) == refusal(record)
@@ -63,7 +63,7 @@ def check(trajectory: Trajectory, **changes: object) -> None:
 
 
 def sibling(trajectory: Trajectory) -> Trajectory:
-    """Another sample of the same task that is as it should be."""
+    """Another, valid sample of the same task."""
     good = segment() if "observations" in trajectory.tensors else completion()
     return msgspec.structs.replace(good, trajectory_id=TrajectoryId("t-1.7"))
 

@@ -27,7 +27,7 @@ def sandbox(shared_sandbox: LinuxSandbox | IsolationUnavailableError) -> Iterato
     """The sandbox. Afterwards it still works, in the same zygote, and nothing that a test started is alive."""
     if isinstance(shared_sandbox, IsolationUnavailableError):
         assert shared_sandbox.why, "a refusal names what is missing"
-        assert shared_sandbox.fix, "a refusal says what to do"
+        assert shared_sandbox.fix, "a refusal contains the fix"
         with pytest.raises(IsolationUnavailableError):
             LinuxSandbox().run_python("print(1)")
         pytest.skip(f"refused, as it must be: {shared_sandbox.why}")

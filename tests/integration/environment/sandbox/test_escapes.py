@@ -1,4 +1,4 @@
-"""Programs that try to get out, to use more than they may, or to do harm. Each fails, and the worker goes on."""
+"""Programs that try to escape, to exceed their limits, or to do harm. Each fails, and the worker continues."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ import pytest
 from tidegate.environment.sandbox.linux import LinuxSandbox
 from tidegate.environment.sandbox.port import SandboxResult
 
-# Prints "refused" for what fails as the system's calls fail, and what was got otherwise.
+# Prints "refused" for an attempt that a system call refuses, and its result otherwise.
 _TRY = """
 import ctypes, os, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""Programs that use more than they may: each is ended or told so, and the worker goes on."""
+"""Programs that exceed their limits: each is ended or gets an error, and the worker continues."""
 
 import pytest
 

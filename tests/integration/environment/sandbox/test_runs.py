@@ -1,4 +1,4 @@
-"""What a program in the sandbox gets, and what is told of its end."""
+"""What a program in the sandbox gets, and the report of its end."""
 
 import asyncio
 import os
@@ -225,7 +225,7 @@ except IsolationUnavailableError as error:
 """
 
 
-def _said_by(code: str) -> str:
+def _output_of(code: str) -> str:
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     return answer.stdout.strip()
@@ -240,10 +240,10 @@ def test_a_user_without_privileges_has_the_same_sandbox(sandbox: LinuxSandbox) -
         pytest.skip("there is no interpreter that every user may execute")
     become = "import tidegate.environment.sandbox.linux\nos.setgroups([])\nos.setresgid(*[65533] * 3)\n"
     become += f"os.setresuid(*[65533] * 3)\nsys.executable = {system!r}"
-    assert _said_by(_AS_ANOTHER_USER.format(become=become)) == "65534 []"
+    assert _output_of(_AS_ANOTHER_USER.format(become=become)) == "65534 []"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else's root")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user's root")
 def test_self_test_detects_a_sandbox_without_a_process_limit(
     sandbox: LinuxSandbox,
 ) -> None:
@@ -256,9 +256,9 @@ for name, text in (("setgroups", "deny"), ("uid_map", "1000 0 1"), ("gid_map", "
     with open(f"/proc/self/{name}", "w") as file:
         file.write(text)
 """
-    said = _said_by(_AS_ANOTHER_USER.format(become=become))
-    assert "cannot be isolated" in said
-    assert "processes" in said
+    output = _output_of(_AS_ANOTHER_USER.format(become=become))
+    assert "cannot be isolated" in output
+    assert "processes" in output
 
 
 def test_the_error_travels_as_a_failed_precondition() -> None:

@@ -106,6 +106,4 @@ def test_no_size_that_does_the_work_is_cheaper(
         )
         >= throughput(loop)
     )
-    assert found.usd_per_million_after <= cheapest * (1 + 0.006), (
-        "half a percent is not worth re-ordering for"
-    )
+    assert found.usd_per_million_after <= cheapest * (1 + 0.006), "half a percent is not worth a change"

@@ -47,7 +47,7 @@ def test_eight_asynchronous_actors_and_a_learner_that_never_binds_make_200_at_la
 def test_learner_of_ten_milliseconds_and_one_sample_an_update_binds_at_a_hundred() -> None:
     step = plan_rollouts(msgspec.structs.replace(EIGHT, group=1)).asynchronous
     assert (step.samples_per_s, step.bound_by) == (pytest.approx(100.0), "learner")
-    assert step.natural_lag is None, "without admission it grows for ever"
+    assert step.natural_lag is None, "without admission it grows without bound"
     assert step.lag_mean == 4.0, "with it the budget holds"
     assert step.actor_idle_ratio == pytest.approx(0.5)
 
@@ -141,9 +141,7 @@ def test_rewards_and_weights_are_paid_in_turn_and_overlapped_otherwise() -> None
     loop = msgspec.structs.replace(EIGHT, reward=Fixed(0.020), weight_sync_s=0.005)
     plan = plan_rollouts(loop)
     assert plan.synchronous.wall_s == pytest.approx(plan_rollouts(EIGHT).synchronous.wall_s + 0.025)
-    assert plan.asynchronous.wall_s == pytest.approx(0.045), (
-        "actors pay for the swap, nobody waits for rewards"
-    )
+    assert plan.asynchronous.wall_s == pytest.approx(0.045), "actors pay for the swap, rewards overlap"
     assert plan.asynchronous.natural_lag == pytest.approx(1 + 0.035 / 0.045)
 
 

@@ -96,7 +96,7 @@ def test_measured_speedups_are_met_and_joined_by_straight_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("curve", "said"),
+    ("curve", "message"),
     [
         (((2, 1.9),), "start with 1:1"),
         (((1, 1.0), (2, 2.5)), "cannot be 2.5 times"),
@@ -104,8 +104,8 @@ def test_measured_speedups_are_met_and_joined_by_straight_lines() -> None:
         (((1, 1.0), (2, 0.0)), "above 0"),
     ],
 )
-def test_invalid_speedup_curve_is_refused(curve: tuple[tuple[int, float], ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_speedup_curve_is_refused(curve: tuple[tuple[int, float], ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         check_curve(curve)
 
 

@@ -41,7 +41,7 @@ def test_extreme_value_approximations_are_reported_with_their_errors() -> None:
     tail = tail_of(Lognormal(1.0, 1.0), num_draws=16)
     s = math.sqrt(math.log(2))
     assert tail.leading_s == pytest.approx(math.exp(s * math.sqrt(2 * math.log(16)) - s * s / 2))
-    assert tail.leading_error == pytest.approx(0.462, abs=0.001), "first term alone: rough, and said so"
+    assert tail.leading_error == pytest.approx(0.462, abs=0.001), "first term alone: a rough estimate"
     assert tail.gumbel_error == pytest.approx(0.086, abs=0.001)
 
 
@@ -87,7 +87,7 @@ def test_constants_have_no_tail() -> None:
 
 
 def test_measured_maximum_is_drawn_with_replacement() -> None:
-    """Of two draws from {1, 3}: 1 with a quarter, 3 with the rest. No approximation claims to know a histogram."""
+    """Of two draws from {1, 3}: 1 with a quarter, 3 with the rest. No approximation applies to a histogram."""
     tail = tail_of(histogram_of([3.0, 1.0]), num_draws=2)
     assert tail.max_s == pytest.approx(0.25 * 1 + 0.75 * 3)
     assert (tail.leading_s, tail.gumbel_error) == (None, None)

@@ -80,7 +80,7 @@ def test_injected_failures_and_waits_are_those_of_the_seed() -> None:
     failing.reply("[3+45]")
     score = failing.reply("0").score
     assert score is not None
-    assert score.components["steps"] == 0.0, "a failed call told nothing"
+    assert score.components["steps"] == 0.0, "a failed call gives no information"
 
 
 def test_every_problem_can_be_worked_out_by_calls_that_the_tool_answers() -> None:

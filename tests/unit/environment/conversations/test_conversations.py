@@ -1,4 +1,4 @@
-"""What holds for every conversation: references that win, replays that repeat, episodes that end, texts that score."""
+"""Properties of every conversation: references that win, replays that repeat, episodes that end, texts that score."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ TURNS: dict[str, tuple[int, int]] = {
 
 
 class FakeSandbox:
-    """Prints what the program's comment says: ``# 42``."""
+    """Prints the text of the program's comment: ``# 42``."""
 
     def __init__(self) -> None:
         self.programs: list[str] = []

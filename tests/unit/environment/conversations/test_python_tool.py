@@ -1,4 +1,4 @@
-"""Programs of the policy: run in the sandbox and nowhere else, told back in few words, refused without isolation."""
+"""Programs of the policy: run only in the sandbox, reported in few words, refused without isolation."""
 
 import re
 
@@ -123,7 +123,7 @@ def test_long_output_is_cut() -> None:
 
 
 def test_reference_programs_print_the_answers() -> None:
-    """Worked out again from the questions alone, with other code than the generators'."""
+    """Computed from the questions alone, independently of the generators."""
     for problem in PythonTool().problems("heldout", seed=0)[:200]:
         numbers = [int(number) for number in re.findall(r"[0-9]+", problem.prompt.rpartition("content")[2])]
         match problem.bin:

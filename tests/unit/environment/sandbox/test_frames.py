@@ -1,4 +1,4 @@
-"""How the worker and a run speak: what was sent is what arrives, and what cannot be is refused."""
+"""The protocol of worker and run: messages arrive as sent, and invalid ones are refused."""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""Grades read from what a judge writes, and templates that show it what it judges."""
+"""Grades parsed from a judge's reply, and the templates of its input."""
 
 import pytest
 from hypothesis import given
