@@ -34,7 +34,9 @@ def held_to(name: str, text: str) -> None:
     if UPDATE:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == text
+    assert path.read_text(encoding="utf-8") == text, (
+        "if the change is meant: TIDEGATE_UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/chart/test_texts.py"
+    )
 
 
 def chart() -> dict[str, Any]:

@@ -93,7 +93,7 @@ def token_value(completion: Completion, t: int, settings: GrpoSettings) -> float
         return min(weight, 50.0) * around_proximal
     if name == "icepop":
         return weight * around_proximal if settings.icepop_low <= weight <= settings.icepop_high else 0.0
-    assert name == "sequence_mask"
+    assert name == "sequence_mask", f"write the slow twin of {name} here"
     log_weights = [
         proximal_logprob(completion, i, settings) - completion.behavior[i] for i in range(num_tokens)
     ]

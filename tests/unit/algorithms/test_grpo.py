@@ -377,7 +377,9 @@ def golden_losses() -> dict[str, dict[str, float]]:
 def test_losses_are_what_they_always_were() -> None:
     golden = json.loads(GOLDEN.read_text())
     found = golden_losses()
-    assert found.keys() == golden.keys()
+    assert found.keys() == golden.keys(), (
+        f"write the numbers of golden_losses() to tests/golden/{GOLDEN.name}"
+    )
     for name, figures in found.items():
         assert figures == pytest.approx(golden[name], rel=1e-6), name
 

@@ -21,7 +21,9 @@ def text() -> str:
 
 def test_page_has_a_row_for_every_task(text: str) -> None:
     rows = re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE)
-    assert sorted(set(rows) - {"env"}) == sorted(TASKS)
+    missing, unknown = set(TASKS) - set(rows), set(rows) - set(TASKS) - {"env"}
+    assert not missing, f"add a row to docs/environments.md for {sorted(missing)}"
+    assert not unknown, f"docs/environments.md has rows for no registered task: {sorted(unknown)}"
 
 
 def test_bins_of_the_page_are_those_of_the_tasks(text: str) -> None:
