@@ -1,7 +1,7 @@
 """The tasks in flight in an actor, from delivery to acknowledgement.
 
-Bounded by ``slots + prefetch`` tasks that wait or run; a place is freed when a rollout is handed to publishing, whose
-own queue is bounded. ``wakeup`` is set by all that the generating loop waits for: a task, a policy, the drain.
+Bounded by ``slots + prefetch`` tasks that wait or run; a place is freed when a rollout enters the publishing queue,
+which is bounded. ``wakeup`` is set by every event that the generating loop waits for: a task, a policy, the drain.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ class LeasedTask(msgspec.Struct, frozen=True, eq=False):
 
 
 class Finished(msgspec.Struct, frozen=True, eq=False):
-    """A task with its rollouts to publish, or with the reason why it was dropped to report; then acknowledged."""
+    """A task with its rollouts to publish or its drop to report, after which it is acknowledged."""
 
     leased: LeasedTask
     result: Rollouts | DroppedTask
 
 
 class InFlightTasks:
-    """Tasks by where they are: waiting, running, or finished and on their way out."""
+    """Tasks by state: waiting, running, or finished and not yet published."""
 
     def __init__(self, *, capacity: int, finished_max: int) -> None:
         """``capacity`` tasks wait or run, ``finished_max`` wait to be published."""
@@ -43,7 +43,7 @@ class InFlightTasks:
         self._room = asyncio.Event()
 
     def room(self) -> int:
-        """How many tasks may be taken now."""
+        """Number of tasks that may be taken now."""
         return max(0, self._capacity - len(self.waiting) - len(self.running))
 
     async def wait_for_room(self, *, timeout_s: float) -> None:
@@ -70,7 +70,7 @@ class InFlightTasks:
         return True
 
     def start(self, positions: list[int]) -> list[LeasedTask]:
-        """Move waiting tasks to running, beside those that run."""
+        """Move waiting tasks to running."""
         started = [self.waiting[position] for position in positions]
         chosen = set(positions)
         self.waiting = [leased for position, leased in enumerate(self.waiting) if position not in chosen]
@@ -78,17 +78,17 @@ class InFlightTasks:
         return started
 
     def stop_running(self, leased: LeasedTask) -> None:
-        """A task runs no more: its place is free, and its lease lasts until it is answered."""
+        """Free the place of a task that has stopped running; its lease lasts until it is answered."""
         if leased in self.running:
             self.running.remove(leased)
         self._room.set()
 
     def unanswered(self) -> list[LeasedTask]:
-        """All tasks that are not acknowledged or released yet; each needs a heartbeat."""
+        """All tasks neither acknowledged nor released; each needs a heartbeat."""
         return list(self._leased.values())
 
     def answered(self, leased: LeasedTask) -> None:
-        """A task was acknowledged or released for redelivery."""
+        """Remove a task that was acknowledged or released for redelivery."""
         self._leased.pop(leased.delivery.sequence, None)
         if leased in self.waiting:
             self.waiting.remove(leased)

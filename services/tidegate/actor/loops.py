@@ -1,9 +1,10 @@
 """The actor's loops over its tasks in flight: fetch tasks, generate rollouts, extend leases.
 
 An engine of batches runs one batch after the other (``rollouts.batch_runner``); an engine that writes tokens runs many
-tasks at once (``rollouts.episode_runner``). Engines compute beside the event loop, so that rollout n + 1 overlaps the
-publishing of rollout n, and heartbeats go out during long generations. Draining: fetching stops; running rollouts
-finish, or stop half-way through the drain and are released; waiting tasks are released; finished ones are published.
+tasks at once (``rollouts.episode_runner``). Engines compute in other threads or processes, so that rollout n + 1
+overlaps the publishing of rollout n, and heartbeats are sent during long generations. Draining: fetching stops; running
+rollouts finish, or stop half-way through the drain and are released; waiting tasks are released; finished ones are
+published.
 """
 
 import asyncio
@@ -31,15 +32,15 @@ from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
 
 POOL = "default"
 FETCH_WAIT_S = 0.5
-# Between two looks at whether the first policy is here; it comes once in an actor's life.
+# Period of checks for the first policy, which arrives once per process.
 READY_POLL_S = 0.05
-# All that ends a wait sets ``wakeup``; a longer wait is counted this often, below the period of statistics.
+# Every event that ends a wait sets ``wakeup``; longer waits are counted at this period, below that of statistics.
 WAKEUP_WAIT_S = 0.25
 HEARTBEATS_PER_ACK_WAIT = 3
 
 
 class Runner(Protocol):
-    """Runs tasks on an engine; its results are final."""
+    """Runs tasks on an engine and yields final results."""
 
     @property
     def flows_max(self) -> int:
@@ -56,10 +57,10 @@ class Runner(Protocol):
         ...
 
     async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
-        """Answer held-out problems under one policy, as an evaluation asks.
+        """Answer the held-out problems of an evaluation under one policy.
 
         Raises:
-            TidegateError: the engine cannot, or is to stop.
+            TidegateError: the engine cannot, or was told to stop.
         """
         ...
 
@@ -68,12 +69,12 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Start no more work."""
         ...
 
 
 class WorkLoops:
-    """Fetch, generate and heartbeat; they share the tasks in flight."""
+    """The loops fetch, generate and heartbeat, which share the tasks in flight."""
 
     def __init__(
         self,
@@ -101,10 +102,10 @@ class WorkLoops:
     # -- fetch -----------------------------------------------------------------------------------------------------
 
     async def fetch(self) -> None:
-        """Consumes TASKS into the tasks in flight; waits for room, which a started task makes.
+        """Consumes TASKS into the tasks in flight; waits for room, a policy and a ready engine.
 
-        And for a policy, and an engine that is there: warm-ups and servers take minutes, and from its delivery on a
-        task has a deadline.
+        A started task makes room. Policy and engine come first, because warm-ups and servers take minutes, and a
+        task's deadline runs from its delivery.
         """
         context, config = self._context, self._config
         workload = context.settings.workload
@@ -112,7 +113,7 @@ class WorkLoops:
             context.topology.task_consumer(
                 POOL,
                 ack_wait_s=config.ack_wait_s,
-                # In tasks, with one place for an evaluation beside as many rollouts as may run.
+                # In tasks: all running rollouts and one evaluation.
                 max_running=max(1, context.settings.max_running // workload.num_samples) + 1,
             )
         )
@@ -167,14 +168,14 @@ class WorkLoops:
     # -- generate --------------------------------------------------------------------------------------------------
 
     async def generate(self) -> None:
-        """Runs startable tasks to their end; waits for a task, a policy, or room among finished ones."""
+        """Runs startable tasks to their end; waits for a task, a policy, or room in the publishing queue."""
         ring = asyncio.create_task(self._ring_at_drain())
         try:
             async with asyncio.TaskGroup() as flows:
                 while (batch := await self._next_batch()) is not None:
                     self._num_flows += 1
                     flows.create_task(self._flow(batch))
-        except BaseExceptionGroup as group:  # a flow that fails ends all of them: the first says why
+        except BaseExceptionGroup as group:  # a flow that fails ends all of them; raise the first error
             raise group.exceptions[0] from group
         finally:
             ring.cancel()
@@ -187,7 +188,7 @@ class WorkLoops:
             await self._in_flight.finished.put(None)
 
     async def _flow(self, batch: list[LeasedTask]) -> None:
-        """One call of the runner; its end makes place for the next."""
+        """Call the runner for one batch after another."""
         try:
             if batch[0].task.kind == "evaluation":
                 await self._evaluate(batch[0])
@@ -198,9 +199,9 @@ class WorkLoops:
             self._in_flight.wakeup.set()
 
     async def _next_batch(self) -> list[LeasedTask] | None:
-        """Tasks to start together, as soon as there are any and a place for them; None once draining.
+        """Tasks to start together, as soon as there are any and a place for them; None while draining.
 
-        Where nothing can be started, the wait counts for the places that stand empty, as a share of all.
+        Waits are counted in proportion to the empty places.
         """
         in_flight, stats, clock = self._in_flight, self._context.stats, self._context.clock
         while not self._context.drain.requested:
@@ -285,14 +286,14 @@ class WorkLoops:
         drain = self._context.drain
         await drain.wait()
         self._in_flight.wakeup.set()
-        # Half of the drain for the engine to end by itself, the other half for what it then leaves.
+        # Half of the drain for the engine to finish, the other half for releasing the remaining tasks.
         await asyncio.sleep(self._context.settings.drain_timeout_s / 2)
         self._runner.stop()
 
     # -- heartbeat -------------------------------------------------------------------------------------------------
 
     async def heartbeat(self) -> None:
-        """Keeps held deliveries from going to another actor; waits for time only."""
+        """Extends the leases of deliveries in flight; waits for time only."""
         period_s = self._config.ack_wait_s / HEARTBEATS_PER_ACK_WAIT
         drain = self._context.drain
         while not (drain.requested and not self._generating and not self._in_flight.unanswered()):

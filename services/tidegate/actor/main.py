@@ -1,4 +1,4 @@
-"""How the actor is put together."""
+"""Builds the actor."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -33,12 +33,12 @@ FREED_BYTES_KEPT = 1 << 30
 
 
 async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
-    """Put the actor's parts together; nothing runs yet.
+    """Build the actor's parts without starting them.
 
     Raises:
         ConfigError: the engine does not fit the workload or the policy.
     """
-    # Each policy takes the place of the one before the last.
+    # A new policy reuses the memory of the one before the last.
     keep_freed_memory(FREED_BYTES_KEPT)
     control = EngineControl()
     settings = context.settings
@@ -127,12 +127,12 @@ def assemble_agents(
     engine: TokenEngine,
     control: EngineControl,
 ) -> ServiceParts:
-    """The parts of an actor whose episodes are held by agents.
+    """The parts of an actor whose episodes external agents play.
 
     Raises:
-        ConfigError: the run asks for what agents cannot do.
+        ConfigError: the run asks for a feature that agents do not support.
     """
-    # Its web server is loaded where agents are.
+    # Only actors with a gateway load its web server.
     from tidegate.actor.gateway.runner import AgentRunner, flows_of
 
     num_running = flows_of(gateway, num_samples=context.settings.workload.num_samples)
@@ -143,7 +143,7 @@ def assemble_agents(
 
 
 class _ActorParts:
-    """What every actor has, whatever its engine."""
+    """The parts that all actors share."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class _ActorParts:
     def with_runner(
         self, runner: Runner, *, loops: dict[str, Loop], close: Callable[[], Awaitable[None]]
     ) -> ServiceParts:
-        """All of it around ``runner``, with the loops of its engine."""
+        """The whole actor around ``runner``, with the loops of its engine."""
         context, config, in_flight = self._context, self._config, self._in_flight
         publisher = Publisher(context, in_flight, self.checkpoints, retry_delay_s=config.retry_delay_s)
         work = WorkLoops(

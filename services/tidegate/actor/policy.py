@@ -1,8 +1,8 @@
 """Holding a policy and pulling the next one.
 
-The newest policy is a level, not a queue: an announcement that is overtaken before its tensors arrived is never
-loaded. Tensors are known by their digests, so only changed tensors travel and an interrupted pull resumes where it
-stopped. A policy is served once all of its tensors are verified.
+The newest policy is a level, not a queue: a version that is superseded before its tensors arrived is never loaded.
+Tensors are known by their digests, so only changed tensors travel and an interrupted pull resumes where it stopped. A
+policy is served once all of its tensors are verified.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 
-# Tensors asked for in one call; what arrived whole survives a connection that breaks later.
+# Bytes of tensors per call; complete tensors survive a later connection failure.
 PIECE_BYTES = 16 * 1024 * 1024
 BACKOFF = Backoff(start_s=0.05, max_s=2.0)
-# Bounds how long a drain goes unnoticed; an announcement ends the wait at once.
+# Maximum delay until a drain is noticed; an announcement ends the wait immediately.
 HEAD_WAIT_S = 0.25
 
 _Content: TypeAlias = tuple[bytes, str, tuple[int, ...]]
 
 
 class ChecksPolicy(Protocol):
-    """An engine, as far as policies are brought to it."""
+    """The part of an engine that ``PolicyLoop`` uses."""
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
-        """Whether it can serve a policy.
+        """Check that the engine can serve a policy.
 
         Raises:
             RecordError: it cannot.
@@ -60,7 +60,7 @@ class PolicyLoop:
         *,
         attempts: int,
     ) -> None:
-        """``attempts``: tries for one version before looking for a newer one."""
+        """``attempts``: attempts at one version before checking for a newer one."""
         self._context = context
         self._watch = watch
         self._served_policy = served_policy
@@ -69,12 +69,12 @@ class PolicyLoop:
         self._client = WeightDistributionClient(context.channel("weight_distribution"))
         # Verified tensors by content: those being served, and those of a running pull (freed when it ends).
         self._known: dict[_Content, Array] = {}
-        # The last version dealt with, served or refused: it is not tried again, the next one is.
+        # The last version that was served or refused; it is not retried.
         self._seen: PolicyVersion | None = None
         self._base_digest: str | None = None
 
     async def run(self) -> None:
-        """Follow until draining."""
+        """Serve each new version until draining."""
         context = self._context
         while not context.drain.requested:
             announcement = await self._watch.changed(self._seen, timeout_s=HEAD_WAIT_S)
@@ -84,7 +84,7 @@ class PolicyLoop:
             try:
                 snapshot = await self._bring(announcement)
             except TidegateError as error:
-                # The policy served before stays. Whatever is retryable was retried: look at the head again.
+                # Keep serving the previous policy. All retries failed: read the head again.
                 context.stats.add(statistics.POLICIES_REFUSED)
                 context.log.warning("policy_refused", version=str(announcement.version), error=str(error))
                 if _may_pass(error):
@@ -118,10 +118,10 @@ class PolicyLoop:
             )
 
     async def _bring(self, announcement: Announcement) -> PolicySnapshot | None:
-        """The announced policy, checked against the engine's network; None when a newer one was announced meanwhile.
+        """Pull the announced policy and check it against the engine; None when a newer one was announced meanwhile.
 
         Raises:
-            TidegateError: it does not fit, or could not be had within the attempts.
+            TidegateError: it does not fit, or all attempts failed.
         """
         await self._check_base(announcement)
         inline = announcement.inline_snapshot()
@@ -131,14 +131,14 @@ class PolicyLoop:
         return snapshot
 
     async def _check_base(self, announcement: Announcement) -> None:
-        """Whether adapters are of the model that this actor has: they fit any other of its size as well.
+        """Check that adapters belong to this actor's model; their shapes alone also fit other models of its size.
 
         Raises:
-            RecordError: they are of another one.
+            RecordError: they belong to another model.
         """
         if self._base_digest is None:
             policy = self._context.settings.policy
-            # It reads the whole folder, once.
+            # Reads the whole folder, once per process.
             self._base_digest = await asyncio.to_thread(
                 base_digest, policy.kind, path=policy.path, lora_rank=policy.lora.rank
             )
@@ -196,19 +196,19 @@ class PolicyLoop:
 
 
 def _may_pass(error: TidegateError) -> bool:
-    """Whether a pull that failed this way may succeed later: the peer was away, or bytes changed on their way."""
+    """Whether a failed pull may succeed later: the peer was unavailable, or bytes were corrupted in transit."""
     return error.retryable or isinstance(error, CorruptionError | NotFoundError)
 
 
 def _contents(announcement: Announcement) -> dict[str, _Content]:
-    """Each tensor's content by name. Equal bytes of another shape are other content: fresh biases are all zeros."""
+    """Each tensor's content by name. The shape is part of the content, because fresh biases of any shape are zeros."""
     return {
         entry.name: (entry.digest, entry.dtype, tuple(entry.shape)) for entry in announcement.message.tensors
     }
 
 
 def _pieces(announcement: Announcement, *, known: set[_Content]) -> Iterator[set[str]]:
-    """Names of the tensors that are not ``known``, in manifest order, near ``PIECE_BYTES`` at a time."""
+    """Names of the tensors that are not ``known``, in manifest order, in pieces of about ``PIECE_BYTES``."""
     contents = _contents(announcement)
     piece: set[str] = set()
     size = 0

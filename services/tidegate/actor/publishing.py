@@ -42,7 +42,7 @@ from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 
 class Publisher:
-    """Publishes finished rollouts. As many ``run`` loops are started as publishes may be unacknowledged."""
+    """Publishes finished rollouts. One ``run`` loop per concurrent unacknowledged publish."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class Publisher:
         *,
         retry_delay_s: float,
     ) -> None:
-        """The clients are used only for frames that no message can hold, and for tasks that end without a record.
+        """The clients serve only groups too large for a message, and tasks that end without a record.
 
-        ``checkpoints`` forgets the progress of tasks that are done.
+        ``checkpoints`` deletes the progress of tasks that are done.
         """
         self._context = context
         self._in_flight = in_flight
@@ -74,9 +74,7 @@ class Publisher:
             leased = finished.leased
             try:
                 done = await self._finish(finished)
-            except (
-                TidegateError
-            ) as error:  # nothing that waiting would change: this rollout cannot be published
+            except TidegateError as error:  # permanent: this rollout cannot be published
                 context.stats.add(statistics.TASKS_FAILED)
                 context.log.warning("rollout_not_published", task_id=leased.task.task_id, error=str(error))
                 done = False
@@ -89,7 +87,7 @@ class Publisher:
             self._in_flight.answered(leased)
 
     async def _finish(self, finished: Finished) -> bool:
-        """Publish rollouts, or report a dropped task; False when another actor has to run it."""
+        """Publish rollouts or report a dropped task; False when another actor must run the task."""
         leased, result, stats = finished.leased, finished.result, self._context.stats
         if isinstance(result, DroppedTask):
             return await self._reporter.report(leased.task, result)
@@ -102,7 +100,7 @@ class Publisher:
         return True
 
     def _records(self, leased: LeasedTask, rollouts: Rollouts) -> list[Trajectory]:
-        """The records of a task, each with its own trace."""
+        """The records of a task, each with a separate trace."""
         task = leased.task
         provenance = Provenance(actor_id=self._context.instance, taken_at_s=leased.taken_at_s)
         traces = self._traces(leased, num_samples=len(rollouts.samples))
@@ -145,7 +143,7 @@ class Publisher:
         return msgspec.structs.replace(record, trace_parent=trace_parent)
 
     def _completion(self, record: Trajectory) -> dict[str, str | int]:
-        """What OpenTelemetry's generative AI conventions ask of a completion; never its text."""
+        """Span attributes of a completion by OpenTelemetry's generative AI conventions, without its text."""
         return {
             "gen_ai.operation.name": "text_completion",
             "gen_ai.provider.name": "tidegate",
@@ -156,7 +154,7 @@ class Publisher:
         }
 
     def _sent(self, task: Task, records: Sequence[Trajectory], *, sent_at_s: float) -> None:
-        """One message carried all of them: each sampled trace says how long it was on its way out."""
+        """Add the publishing span to each sampled trace; one message carried all records."""
         scored = _are_scored(task, records)
         stream = "TRAJECTORIES" if scored else "ROLLOUTS"
         for record in records:
@@ -171,7 +169,7 @@ class Publisher:
                 )
 
     def _traces(self, leased: LeasedTask, *, num_samples: int) -> list[str]:
-        """One trace a trajectory: the first sample goes on in its task's, the others open their own and link to it."""
+        """One trace per trajectory: the first sample continues the task's, others start new ones that link to it."""
         task, telemetry = leased.task, self._context.telemetry
         traces = [task.trace_parent or telemetry.root()]
         for _ in range(1, num_samples):
@@ -220,12 +218,12 @@ class Publisher:
         return self._with_penalty(judged)
 
     def _with_penalty(self, judged: list[Trajectory]) -> list[Trajectory]:
-        """What a length near its cap costs, off the rewards, where the run file says so."""
+        """Subtract the length penalty from the rewards, where the run file defines one."""
         if self._overlong is None:
             return judged
         return [self._overlong.applied(record) for record in judged]
 
 
 def _are_scored(task: Task, records: Sequence[Trajectory]) -> bool:
-    """Whether their rewards came with them."""
+    """Whether all samples already have rewards."""
     return task.kind == "segment" or all(record.reward is not None for record in records)

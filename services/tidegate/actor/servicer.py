@@ -1,4 +1,4 @@
-"""The actor's gRPC service: which policy it serves, and how busy it is."""
+"""The actor's gRPC service: reports its policy and load."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tidegate.wire.convert import version_to_proto
 
 
 class ActorServicer(ActorServiceServicer):
-    """Answers from what the loops hold; changes nothing."""
+    """Reads the state of the loops; read-only."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ActorServicer(ActorServiceServicer):
     async def GetServing(
         self, request: pb.GetServingRequest, context: ServicerContext[Any, Any]
     ) -> pb.GetServingResponse:
-        """The version of the steps and tokens made now; none before the first policy arrived."""
+        """The version that generates now; none before the first policy arrived."""
         serving = self._control.serving or self._control.newest
         return pb.GetServingResponse(
             version=None if serving is None else version_to_proto(serving.version),
@@ -46,5 +46,5 @@ class ActorServicer(ActorServiceServicer):
         )
 
     def registration(self) -> Registration:
-        """How the server adds it."""
+        """The registration function of the service."""
         return Registration(add_ActorServiceServicer_to_server, self, "tidegate.v1.ActorService")

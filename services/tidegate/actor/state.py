@@ -29,8 +29,8 @@ def split_startable(
 ) -> list[int]:
     """Positions of the tasks to start together: same kind, in order, at most ``batch_max``; evaluations alone.
 
-    With ``lengths``, one expected length a task, the first that may start is joined by those of about its length
-    rather than by the next: it is always started, so no task waits for one of its kind.
+    With ``lengths``, one expected length a task, the first that may start is batched with tasks of similar length and
+    not with the next ones. The first always starts, so no task starves.
     """
     startable = [position for position, task in enumerate(tasks) if may_start(task, own=own, tree=tree)]
     if not startable:
@@ -45,7 +45,7 @@ def split_startable(
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """What the loops know about a rollout and its engine does not: who made it, and when its task was taken."""
+    """Facts about a rollout that its engine does not know: its actor, and when the task was taken."""
 
     actor_id: str
     taken_at_s: float
@@ -98,6 +98,6 @@ def records_of(
 def rewarded(
     record: Trajectory, *, reward: float, components: dict[str, float], log: str, stage: StageTiming
 ) -> Trajectory:
-    """A record with the verdict of its verifier."""
+    """Add a verifier's verdict to a record."""
     judged = msgspec.structs.replace(record, reward=reward, reward_components=components, verifier_log=log)
     return judged.with_stage(stage)

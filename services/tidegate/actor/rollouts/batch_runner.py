@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 
 class BatchOutcome(msgspec.Struct, frozen=True):
-    """What the engine made of a batch: rollouts, and the tasks that it cannot run."""
+    """The result of a batch: rollouts, and the tasks that the engine cannot run."""
 
     rollouts: list[Rollouts]
     refused: list[tuple[Task, TidegateError]]
 
 
 def run_batch(engine: Engine, tasks: Sequence[Task]) -> BatchOutcome:
-    """Check each task by itself, then run the good ones together: one bad task spoils no batch."""
+    """Check each task by itself, then run the good ones together: one bad task does not fail the batch."""
     good: list[Task] = []
     refused: list[tuple[Task, TidegateError]] = []
     for task in tasks:
@@ -52,7 +52,7 @@ def run_batch(engine: Engine, tasks: Sequence[Task]) -> BatchOutcome:
 
 
 class BatchRunner:
-    """Runs one batch at a time; the engine is called from the one thread made here.
+    """Runs one batch at a time; the engine is called from one worker thread.
 
     ``flows_max``: calls of ``run`` at once; ``batch_max``: tasks of one.
     """
@@ -67,7 +67,7 @@ class BatchRunner:
         deadlines: DeadlineWatch,
         slots: int,
     ) -> None:
-        """``deadlines`` marks what is to be cut. ``slots``: tasks of one batch."""
+        """``deadlines`` marks the tasks to cut. ``slots``: tasks of one batch."""
         self.flows_max = 1
         self.batch_max = slots
         self._context = context
@@ -88,7 +88,7 @@ class BatchRunner:
         self._deadlines.changed.set()
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Start no more work."""
         self._thread.shutdown(wait=False)
 
     async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
@@ -109,10 +109,10 @@ class BatchRunner:
                 self._deadlines.untrack(task.task_id)
 
     async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
-        """Answer held-out problems under one policy, as an evaluation asks.
+        """Answer the held-out problems of an evaluation under one policy.
 
         Raises:
-            TidegateError: the engine cannot, or is to stop.
+            TidegateError: the engine cannot, or was told to stop.
         """
         prompts = [problem.prompt for problem in problems]
         return await self._in_thread(lambda: self._engine.complete(prompts, task.sampler))
@@ -161,7 +161,7 @@ class BatchRunner:
         return max(0.0, wanted_s - took_s)
 
     async def _wait(self, *, until_s: float) -> None:
-        """Until the next rollout's time has passed, one is marked, or the engine is to stop; counted as work."""
+        """Wait until the next rollout's time has passed, one is marked, or the engine must stop; counted as work."""
         clock, stats, changed = self._context.clock, self._context.stats, self._deadlines.changed
         started_at_s = clock.monotonic_s()
         changed.clear()
@@ -173,7 +173,7 @@ class BatchRunner:
         stats.add(statistics.WAIT_LATENCY_S, waited_s)
 
     def _ended(self, rollouts: Rollouts) -> Rollouts:
-        """Rollouts whose wait is over ended now, and not when the engine was done."""
+        """Set the end of rollouts to now, after their wait, and not to the end of generation."""
         self._predictions.record_lengths(rollouts)
         if not self._latency:
             return rollouts
@@ -214,7 +214,7 @@ class BatchRunner:
 
 
 def _joined(begun: Rollouts, rest: Rollouts) -> Rollouts:
-    """One group of both rounds, under the sampler of both."""
+    """Join both rounds of a group."""
     samples = (*begun.samples, *rest.samples)
     return Rollouts(
         task=msgspec.structs.replace(rest.task, num_samples=len(samples)),

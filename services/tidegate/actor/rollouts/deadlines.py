@@ -20,7 +20,7 @@ from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 
-# A cut comes this late at most; a check costs some ten microseconds a task.
+# Maximum delay of a cut; a check costs some ten microseconds per task.
 CHECK_S = 0.05
 
 
@@ -42,7 +42,7 @@ class CutMark(msgspec.Struct, frozen=True):
 
 
 class ReportsStatus(Protocol):
-    """A task whose samples are written side by side, each at its own pace."""
+    """A task whose samples are generated concurrently and which reports its status."""
 
     def status(self) -> RolloutStatus | None:
         """Its status; None before its first token."""
@@ -79,16 +79,16 @@ class DeadlineWatch:
         return self._config.policy == "cut"
 
     def track(self, tasks: Sequence[Task]) -> None:
-        """These tasks are about to start, beside those that run; ``untrack`` ends each."""
+        """Track tasks that are about to start, until ``untrack``."""
         self._tasks |= {task.task_id: task for task in tasks}
 
     def track_group(self, task: Task, growing: ReportsStatus) -> None:
-        """A task starts that reports its own status, until ``untrack``."""
+        """Track a task that reports its status, until ``untrack``."""
         self._tasks[task.task_id] = task
         self._groups[task.task_id] = growing
 
     def record_generated(self, rollouts: Rollouts) -> None:
-        """The engine has generated a task, which now waits for its time to pass."""
+        """Record that a task is generated and waits for its time to pass."""
         task_id = rollouts.task.task_id
         if task_id not in self._generated:
             self._generated[task_id] = RolloutStatus(
@@ -99,7 +99,7 @@ class DeadlineWatch:
             )
 
     def untrack(self, task_id: TaskId) -> None:
-        """A task has ended."""
+        """Stop tracking a task."""
         self._generated.pop(task_id, None)
         self._groups.pop(task_id, None)
         self._tasks.pop(task_id, None)
@@ -124,7 +124,7 @@ class DeadlineWatch:
             try:
                 lag = head.tree.distance(head.version, rollout.oldest)
             except UnknownVersionError:
-                continue  # a branch that is newer than this announcement: the next check has it
+                continue  # a branch newer than this announcement: the next check knows it
             elapsed_s = max(0.0, now_s - rollout.started_at_s)
             decision = decide_rollout(
                 RolloutUnderWay(elapsed_s=elapsed_s, lag=lag),

@@ -29,7 +29,7 @@ class EarlyStopCheck:
     async def groups_to_stop(self, first: Sequence[Rollouts], *, share: float = 1.0) -> set[TaskId]:
         """The groups whose samples so far are rewarded alike; none when no environment worker answers.
 
-        ``share`` of the actor waits for it, and the wait is counted accordingly.
+        ``share`` of the actor waits for it, and the wait is counted in proportion.
         """
         context = self._context
         started_at_s = context.clock.monotonic_s()
@@ -48,7 +48,7 @@ class EarlyStopCheck:
         }
 
     async def _rewards(self, first: Sequence[Rollouts]) -> list[float]:
-        """Rewards of all samples in order: their own where their episodes gave one, else a verifier's."""
+        """Rewards of all samples in order: from their episodes where present, else from a verifier."""
         samples = [(rollouts.task, sample) for rollouts in first for sample in rollouts.samples]
         known = [sample.reward for _, sample in samples if sample.reward is not None]
         if len(known) == len(samples):

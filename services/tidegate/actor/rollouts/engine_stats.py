@@ -11,7 +11,7 @@ PERIOD_S = 0.25
 
 
 async def report_engine(context: ServiceContext, control: EngineControl, also: Callable[[], object]) -> None:
-    """Update swaps and the engine's own figures, and what ``also`` updates, until draining."""
+    """Update swaps, the engine's statistics, and those of ``also``, until draining."""
     stats = context.stats
     while True:
         also()

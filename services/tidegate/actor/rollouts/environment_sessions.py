@@ -23,10 +23,10 @@ from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import EnvironmentClient, EnvironmentStep, EpisodeProblem
 
-# A step that failed this often, each time in a fresh session, is not asked again here.
+# Attempts at a step, each in a fresh session.
 STEP_ATTEMPTS = 4
 BACKOFF = Backoff(start_s=0.05, max_s=2.0)
-# What a worker does not hear is freed when the session idles out.
+# A failed close costs nothing: the session idles out.
 CLOSE_WAIT_S = 2.0
 
 
@@ -36,7 +36,7 @@ class SessionWorker(Protocol):
     async def reset(
         self, env_id: str, *, seed: int, problem: EpisodeProblem | None = None, actions: Sequence[str] = ()
     ) -> tuple[str, str]:
-        """Open a session, replay actions; its id, and what it said last.
+        """Open a session and replay actions; returns its id and last observation.
 
         Raises:
             BackpressureError: every slot is taken.
@@ -49,7 +49,7 @@ class SessionWorker(Protocol):
 
         Raises:
             NotFoundError: the session is gone.
-            RecordError: the action is none of this environment.
+            RecordError: the action is invalid in this environment.
         """
         ...
 
@@ -59,11 +59,11 @@ class SessionWorker(Protocol):
 
 
 class ReplayDiffersError(RecordError):
-    """An environment answered the same turns otherwise than before: what was written does not fit it any more."""
+    """An environment answered the same turns differently: the recorded episode does not fit it any more."""
 
 
 class EpisodeSessions:
-    """The workers of a run, taken in turn. Holds nothing; a session belongs to its opener."""
+    """The workers of a run, used in turn. Stateless; a session belongs to its caller."""
 
     def __init__(self, context: ServiceContext, workers: Sequence[SessionWorker]) -> None:
         """``workers``: at least one."""
@@ -72,14 +72,14 @@ class EpisodeSessions:
         self._turn = itertools.count(context.index)
 
     def session(self, task: Task, *, turns: Sequence[str], last: str | None) -> "EpisodeSession":
-        """A session about a task's problem, not opened yet.
+        """A session for a task's problem, not opened yet.
 
-        ``turns``: those that were answered before; ``last``: what the environment said then, None for a new episode.
+        ``turns``: answered earlier; ``last``: the environment's last observation, None for a new episode.
         """
         return EpisodeSession(self, task, turns=turns, last=last)
 
     async def open(self, task: Task, turns: Sequence[str]) -> tuple[SessionWorker, str, str]:
-        """A worker with room, the id of the session there, and what it said last; waits as long as there is none.
+        """A worker with room, its session id and last observation; waits while no worker has room.
 
         A run without environment workers pauses and does not fail: a drain or a cut cancels the wait.
 
@@ -89,14 +89,14 @@ class EpisodeSessions:
         return await retry(lambda: self._open_at_any(task, turns), BACKOFF, draining=UntilCancelled())
 
     async def _open_at_any(self, task: Task, turns: Sequence[str]) -> tuple[SessionWorker, str, str]:
-        """Ask each worker once, the next in turn first.
+        """Try each worker once, the next in turn first.
 
         Raises:
             TidegateError: no worker has room, or one of them refuses the episode.
         """
         stats = self._context.stats
         problem = EpisodeProblem(task.prompt_id, task.prompt, task.answer, task.curriculum_bin)
-        failure: TidegateError = UnavailableError("No environment worker was asked")
+        failure: TidegateError = UnavailableError("No environment worker was tried")
         for _ in self._workers:
             worker = self._workers[next(self._turn) % len(self._workers)]
             try:
@@ -119,7 +119,7 @@ class EpisodeSessions:
         raise failure
 
     def lost(self, task: Task, error: TidegateError) -> None:
-        """A session went away."""
+        """Count a lost session."""
         self._context.stats.add(statistics.SESSIONS_LOST)
         self._context.log.warning("session_lost", task_id=task.task_id, error=str(error))
 
@@ -138,17 +138,17 @@ class EpisodeSession:
         self._open: tuple[SessionWorker, str] | None = None
 
     async def open(self) -> str:
-        """Open it; what the environment said last, for a new episode what the policy reads first.
+        """Open the session; returns the last observation, for a new episode the opening.
 
         Raises:
-            ReplayDiffersError: it says something else than it did.
+            ReplayDiffersError: it differs from the recorded observation.
             TidegateError: waiting will not help.
         """
         worker, session_id, said = await self._sessions.open(self._task, self._turns)
         self._open = (worker, session_id)
         if self._last is not None and said != self._last:
             raise ReplayDiffersError(
-                f"An environment of {self._task.task_id} said {said[:80]!r}, before it said {self._last[:80]!r}",
+                f"An environment of {self._task.task_id} returned {said[:80]!r}, and previously {self._last[:80]!r}",
                 why=f"its {len(self._turns)} turns were the same",
                 fix="make the environment a function of problem, seed and turns",
             )
@@ -156,13 +156,13 @@ class EpisodeSession:
         return said
 
     async def step(self, turn: str) -> EnvironmentStep:
-        """What follows on a turn. A session that is lost is opened elsewhere, and the turn is told there.
+        """Take a turn. A lost session is reopened on another worker, and the turn is repeated there.
 
-        A call that timed out may have been heard, so it is never repeated in the same session.
+        A call that timed out may have been executed, so it is never repeated in the same session.
 
         Raises:
             ReplayDiffersError: as ``open``.
-            TidegateError: the turn is none of this environment, or every attempt failed.
+            TidegateError: the turn is invalid in this environment, or every attempt failed.
         """
         for attempt in itertools.count(1):
             if self._open is None:
@@ -183,7 +183,7 @@ class EpisodeSession:
         raise AssertionError("the attempts are counted")
 
     async def close(self) -> None:
-        """End the session where it is open; the worker frees what it does not hear of by itself."""
+        """End the session if it is open; otherwise it idles out at the worker."""
         if self._open is None:
             return
         worker, session_id = self._open

@@ -1,7 +1,7 @@
 """A partial rollout of tokens: an episode is one sample, the policy's turns and the replies between them.
 
-Both live in the event loop: engines append to what they were given, and a reader between two awaits sees all tokens
-written so far. A drain, a cut or a checkpoint of progress therefore loses nothing.
+Both live in the event loop: engines append to the caller's continuation, and a reader between two awaits sees all
+tokens so far. A drain, a cut or a checkpoint of progress therefore loses nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ from tidegate.wire.clients.environment import EnvironmentStep
 from tidegate.wire.progress import Progress, SampleProgress
 
 Decode = Callable[[Sequence[int]], str]
-# A verifier's log is for people; every checkpoint of progress contains all of it.
+# Characters of a verifier's log that are kept; every checkpoint contains all of it.
 LOG_CHARACTERS_MAX = 16 * 1024
 
 
 class Episode:
     """One sample. Bounded by its task's cap on new tokens, by its turns, and by the model's context.
 
-    ``opening``: what the policy reads first where that is not the task's prompt; ``prompt``: the same as tokens.
+    ``opening``: the first observation where it is not the task's prompt; ``prompt``: the same as tokens.
     ``reply``: the environment's last observation. ``reward`` to ``log``: of its steps so far. ``finish_reason``: empty
     until it is done.
     """
@@ -54,7 +54,7 @@ class Episode:
 
     @property
     def num_tokens(self) -> int:
-        """Of turns and replies, without the prompt."""
+        """Tokens of turns and replies, without the prompt."""
         return len(self._written.tokens) + len(self._writing.tokens)
 
     @property
@@ -64,12 +64,12 @@ class Episode:
 
     @property
     def num_turns(self) -> int:
-        """Turns that were begun, at least the first."""
+        """Started turns, at least the first."""
         return len(self._replies) + 1
 
     @property
     def turn(self) -> list[int]:
-        """Tokens of the present turn."""
+        """Tokens of the current turn."""
         start = self._replies[-1][1] if self._replies else 0
         return self._written.tokens[start:]
 
@@ -80,7 +80,7 @@ class Episode:
         return spans[0].version if spans else None
 
     def turns(self, decode: Decode) -> list[str]:
-        """The texts of the turns that were answered: what an environment needs to get where this episode is."""
+        """The texts of the answered turns, with which an environment replays this episode."""
         starts = [0, *(stop for _, stop in self._replies)]
         return [
             decode(self._written.tokens[start:stop])
@@ -90,17 +90,17 @@ class Episode:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def begin_write(self) -> Continuation:
-        """Where an engine appends; ``end_write`` adds it to the episode."""
+        """Start a continuation for an engine; ``end_write`` adds it to the episode."""
         self._writing = Continuation()
         return self._writing
 
     def end_write(self) -> None:
-        """Add what the engine appended; it appends no more."""
+        """Add the engine's tokens to the episode; the engine appends no more."""
         _append(self._written, self._writing)
         self._writing = Continuation()
 
     def record_step(self, step: EnvironmentStep) -> None:
-        """The environment answered the present turn."""
+        """Record the environment's answer to the current turn."""
         self.reward = (self.reward or 0.0) + step.reward
         self.components = {
             name: self.components.get(name, 0.0) + step.components.get(name, 0.0)
@@ -110,14 +110,14 @@ class Episode:
         self.log = "\n".join(filter(None, (self.log, step.log)))[:LOG_CHARACTERS_MAX]
 
     def record_reply(self, text: str, tokens: Sequence[int]) -> None:
-        """What the policy reads before its next turn; it carries the version of the token before it."""
+        """Add a reply before the policy's next turn; its tokens carry the version of the token before them."""
         start = len(self._written.tokens)
         assert start > 0, "a reply answers a turn"
         self._written.append(tokens, [0.0] * len(tokens), self._written.spans()[-1].version)
         self._replies.append((start, start + len(tokens)))
         self.reply = text
 
-    # -- what becomes of it ----------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------------
 
     def sample(self, decode: Decode) -> Sample:
         """The finished sample."""
@@ -145,14 +145,14 @@ class Episode:
         )
 
     def _text(self, decode: Decode) -> str:
-        """Turns and replies as a person reads them, one after the other."""
+        """Turns and replies as text, one after the other."""
         edges = [0, *(edge for reply in self._replies for edge in reply), len(self._written.tokens)]
         return "".join(
             decode(self._written.tokens[start:stop]) for start, stop in pairwise(edges) if stop > start
         )
 
     def progress(self) -> SampleProgress:
-        """As far as it is written now."""
+        """The progress message of this episode."""
         written = Continuation()
         _append(written, self._written)
         _append(written, self._writing)
@@ -174,7 +174,7 @@ class Episode:
 
     @classmethod
     def resumed(cls, progress: SampleProgress) -> "Episode":
-        """The episode that another actor began."""
+        """The episode from another actor's progress message."""
         episode = cls(progress.index)
         tokens: list[int] = progress.tokens.tolist()
         logprobs: list[float] = progress.logprobs.tolist()
@@ -201,27 +201,27 @@ def _append(written: Continuation, more: Continuation) -> None:
 
 
 class Group:
-    """The samples of one task, written side by side. ``started_at_s``: seconds since the epoch, of the first one."""
+    """The samples of one task, generated concurrently. ``started_at_s``: of the first, seconds since the epoch."""
 
     def __init__(self, task: Task, episodes: Sequence[Episode], *, started_at_s: float) -> None:
-        """``task`` as it is written: with its cap. ``episodes``: one a sample, in order."""
+        """``task``: with its cap applied. ``episodes``: one per sample, in order."""
         self.task = task
         self.episodes = list(episodes)
         self.started_at_s = started_at_s
 
     @property
     def num_tokens(self) -> int:
-        """Of all samples together."""
+        """Tokens of all samples together."""
         return sum(episode.num_tokens for episode in self.episodes)
 
     @property
     def num_chosen(self) -> int:
-        """Of these, the tokens that the policy chose."""
+        """Tokens of all samples that the policy chose."""
         return sum(episode.num_chosen for episode in self.episodes)
 
     @property
     def num_started(self) -> int:
-        """Samples with a token at least."""
+        """Samples with at least one token."""
         return sum(episode.num_tokens > 0 for episode in self.episodes)
 
     @property
@@ -234,7 +234,7 @@ class Group:
         return self.num_tokens, sum(bool(episode.finish_reason) for episode in self.episodes)
 
     def status(self) -> RolloutStatus | None:
-        """The task's status; its oldest version is that of the sample that was begun first."""
+        """The task's status; its oldest version is that of the first token of any sample."""
         versions = [episode.oldest for episode in self.episodes]
         oldest = min((version for version in versions if version is not None), key=_step, default=None)
         if oldest is None:
@@ -251,7 +251,7 @@ class Group:
         )
 
     def progress(self) -> Progress:
-        """All that is written now."""
+        """The progress message of all samples."""
         task = self.task
         return Progress(
             run_id=task.run_id,

@@ -18,16 +18,16 @@ from tidegate.runtime.retrying import Backoff, FailedAttempt, UntilCancelled, re
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import EnvironmentStep
 
-# How an episode ended, beside the engine's own `stop` and `length`: its turns were used up.
+# Finish reason of an episode whose turns are used up; the engine reports `stop` and `length`.
 TURNS = "turns"
-# An engine that lost its server is asked again; after that the task is for another actor.
+# Attempts on an engine that lost its server; then the task is released to another actor.
 ENGINE_ATTEMPTS = 6
 BACKOFF = Backoff(start_s=0.15, max_s=3.0)
 SEED_RANGE = 2**63
 
 
 class EpisodePlayer:
-    """Plays any number of episodes at once, on one engine and the sessions of a run."""
+    """Plays any number of episodes concurrently, on one engine and the sessions of a run."""
 
     def __init__(
         self,
@@ -48,14 +48,13 @@ class EpisodePlayer:
         self._requests = itertools.count()
 
     async def play(self, task: Task, episode: Episode) -> None:
-        """Write the episode to its end, from where it is, which may be its end; then it has a ``finish_reason``.
+        """Play the episode from its current state to its end; then it has a ``finish_reason``.
 
-        What is written stays in the episode, however this ends.
+        The tokens so far stay in the episode, also after an error.
 
         Raises:
-            RecordError: the environment and the tokens do not fit each other (any more), or the model does not hold
-                them: trying again will not help.
-            TidegateError: engine or environment is not to be had now.
+            RecordError: environment and tokens do not match, or exceed the model's context: permanent. TidegateError:
+            engine or environment is unavailable.
         """
         if episode.finish_reason:
             episode.prompt = self._engine.tokenizer.encode_prompt(episode.opening or task.prompt)
@@ -99,7 +98,7 @@ class EpisodePlayer:
                 episode.record_reply(step.observation, reply)
 
     def _ended(self, episode: Episode, reason: FinishReason, step: EnvironmentStep) -> str:
-        """How the episode ended with this turn; empty when it goes on."""
+        """The finish reason if this turn ended the episode, else empty."""
         if reason == "length":
             return "length"
         if step.terminated:
@@ -107,7 +106,7 @@ class EpisodePlayer:
         return TURNS if step.truncated or episode.num_turns >= self._turns_max else ""
 
     def _left(self, task: Task, episode: Episode) -> int:
-        """Tokens that may still be chosen, by the sampler's cap and by the model's context."""
+        """Tokens that the policy may still choose, by the sampler's cap and the model's context."""
         return min(task.sampler.max_new_tokens - episode.num_chosen, self._room(task, episode))
 
     def _room(self, task: Task, episode: Episode) -> int:
@@ -117,7 +116,7 @@ class EpisodePlayer:
         return self._engine.context_length - len(episode.prompt) - episode.num_tokens
 
     async def _write_turn(self, task: Task, episode: Episode) -> FinishReason:
-        """Write the current turn to its end; a turn that another actor began is resumed where it stopped."""
+        """Generate the current turn to its end; resumes a turn that another actor started."""
 
         def note(failed: FailedAttempt) -> None:
             self._context.stats.add(statistics.ENGINE_RETRIES)
@@ -133,7 +132,7 @@ class EpisodePlayer:
         )
 
     async def _write_rest(self, task: Task, episode: Episode) -> FinishReason:
-        """Write what the current turn lacks; the tokens stay in the episode, however this ends."""
+        """Generate the rest of the current turn; the tokens stay in the episode, also after an error."""
         stop_ids = self._engine.tokenizer.stop_ids
         if episode.turn and episode.turn[-1] in stop_ids:
             return "stop"
@@ -161,5 +160,5 @@ class EpisodePlayer:
 
 
 def _seed(task: Task, episode: Episode) -> int:
-    """Another one for each sample and each place to go on from, so that no draw is used twice."""
+    """A different seed for each sample and each resumed position, so that no draw is used twice."""
     return int(uniform_fraction(task.seed, "draw", episode.index, episode.num_tokens) * SEED_RANGE)

@@ -1,8 +1,8 @@
-"""Runs tasks on an engine that writes tokens: many at once, each sample an episode of its own.
+"""Runs tasks on an engine that writes tokens: many concurrently, each sample a separate episode.
 
-A task ends as soon as all of its samples are done. Samples of a group read their prompt once where the engine can;
-an engine that has room is given the next task at once, so that one long answer holds up nothing but its own group.
-What a task has when it is stopped is kept for the actor that gets it next.
+A task ends as soon as all of its samples are done. The engine reads a group's prompt once where it can. An engine with
+room gets the next task immediately, so that one long answer delays only its group. The tokens of a stopped task are
+checkpointed for the next actor.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from tidegate.runtime.service import ServiceContext
 
 
 class EpisodeRunner:
-    """Runs each task in a flow of its own; as many as fit into the engine's slots with all of their samples."""
+    """Runs each task in a separate flow; as many as fit into the engine's slots with all of their samples."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class EpisodeRunner:
         time_accounting: TimeAccounting,
         slots: int,
     ) -> None:
-        """``slots``: continuations that the engine writes at once. ``deadlines`` marks what is to be cut."""
+        """``slots``: concurrent continuations of the engine. ``deadlines`` marks the tasks to cut."""
         self.flows_max = max(1, slots // context.settings.workload.num_samples)
         self.batch_max = 1
         self._context = context
@@ -72,7 +72,7 @@ class EpisodeRunner:
         self._tokens = TokenCounts(context.stats)
 
     async def account(self) -> None:
-        """Keep the statistics true while long rollouts run, until draining."""
+        """Keep the statistics current while long rollouts run, until draining."""
 
         def also() -> None:
             self._time_accounting.update()
@@ -86,7 +86,7 @@ class EpisodeRunner:
         self._deadlines.changed.set()
 
     def close(self) -> None:
-        """Nothing but memory is held."""
+        """Nothing to release except memory."""
 
     async def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
         """Run one task; a stopped one has no result."""
@@ -113,7 +113,7 @@ class EpisodeRunner:
             yield result
 
     async def _begin(self, task: Task) -> Group:
-        """The task's group: what another actor left of it, or a fresh one."""
+        """The task's group: resumed from another actor's progress, or fresh."""
         context = self._context
         capped = self._predictions.capped(task)
         progress, head = await self._checkpoints.find(task), self._served_policy.version
@@ -137,7 +137,7 @@ class EpisodeRunner:
         return resumed.group
 
     async def _result(self, group: Group) -> RolloutResult | None:
-        """What becomes of a group; None when it was stopped."""
+        """The result of a group; None when it was stopped."""
         task = group.task
         try:
             result = await run_until(self._stopped(task.task_id), self._make(group))
@@ -157,14 +157,14 @@ class EpisodeRunner:
         return cut_short(task, mark, num_made=group.num_started)
 
     async def _stopped(self, task_id: TaskId | None = None) -> None:
-        """Return as soon as the engine is to stop or the task is marked to be cut."""
+        """Return as soon as the engine must stop or the task is marked for a cut."""
         changed = self._deadlines.changed
         while not (self._control.stop or task_id in self._deadlines.marks):
             changed.clear()
             await changed.wait()
 
     async def _make(self, group: Group) -> Rollouts | DroppedTask:
-        """All samples, or the first of them and then the rest; and the time that they have to take."""
+        """Generate all samples, or first some and then the rest, and wait until their time has passed."""
         task, check = group.task, self._early_stop
         num_first = check.num_first if check.applies_to(task) else task.num_samples
         begun = await self._round(group, 0, num_first, since_s=group.started_at_s)
@@ -175,7 +175,7 @@ class EpisodeRunner:
         return begun
 
     async def _round(self, group: Group, start: int, stop: int, *, since_s: float) -> Rollouts:
-        """Play some of the samples to their ends; the rollouts of all up to ``stop``, once their time has passed."""
+        """Play some of the samples to their ends; returns the rollouts up to ``stop``, once their time has passed."""
         await self._play(group.task, group.episodes[start:stop])
         decode, clock = self._engine.tokenizer.decode, self._context.clock
         rollouts = group.rollouts(decode, num_samples=stop, finished_at_s=clock.now_s())
@@ -191,7 +191,7 @@ class EpisodeRunner:
         return msgspec.structs.replace(rollouts, finished_at_s=clock.now_s())
 
     async def _play(self, task: Task, episodes: Sequence[Episode]) -> None:
-        """Play episodes side by side; the first that fails ends the others."""
+        """Play episodes concurrently; the first failure ends the others."""
         try:
             async with asyncio.TaskGroup() as together:
                 for episode in episodes:
@@ -213,10 +213,10 @@ class EpisodeRunner:
     # -- evaluation ------------------------------------------------------------------------------------------------
 
     async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
-        """Answer held-out problems under one policy, which is held meanwhile; rollouts go on beside it.
+        """Answer held-out problems under one policy, which is held meanwhile; rollouts continue.
 
         Raises:
-            UnavailableError: the actor is draining, or the engine did not keep to one policy; another one will answer.
+            UnavailableError: the actor is draining, or the engine changed its policy; another actor will answer.
         """
 
         async def play() -> list[Sample] | None:
@@ -227,7 +227,7 @@ class EpisodeRunner:
         return await complete_under_one_version(self._served_policy, play)
 
     async def _answers(self, task: Task, problems: Sequence[HeldOutProblem]) -> list[Episode]:
-        """One episode a problem, as many at once as the engine has slots."""
+        """One episode per problem, as many concurrently as the engine has slots."""
         episodes = [Episode(index) for index in range(len(problems))]
         places = asyncio.Semaphore(self._slots)
 

@@ -1,4 +1,4 @@
-"""The held-out problems of a run, and answering them under one policy."""
+"""The held-out problems of a run, and their evaluation under one policy."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from tidegate.core.ids import PromptId
 from tidegate.core.records import Task
 
 HELDOUT_FILE = Path("data") / "heldout.jsonl"
-# An evaluation whose policy was swapped despite the hold is repeated; once should do.
+# Attempts at an evaluation whose policy was swapped despite the hold.
 ROUNDS_MAX = 3
 
 
@@ -65,10 +65,10 @@ def asked(task: Task, problem: HeldOutProblem) -> Task:
 async def complete_under_one_version(
     served_policy: ServedPolicy, play: Callable[[], Awaitable[Sequence[Sample] | None]]
 ) -> Completed:
-    """What ``play`` gives under one policy, which is held meanwhile; ``play`` gives None where the actor drains.
+    """The result of ``play`` under one policy, which is held meanwhile; ``play`` returns None while the actor drains.
 
     Raises:
-        UnavailableError: the actor drains, or the engine did not keep to one policy; another actor will answer.
+        UnavailableError: the actor drains, or the engine changed its policy; another actor will answer.
     """
     with served_policy.hold():
         for _ in range(ROUNDS_MAX):

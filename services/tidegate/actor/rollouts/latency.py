@@ -1,4 +1,4 @@
-"""How long rollouts take at least (``workload.latency``, in place of slow environments), from their tasks' seeds."""
+"""The minimum time of rollouts (``workload.latency``, which simulates slow environments), from their tasks' seeds."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from tidegate.core.records import Task
 
 
 def rollout_time_s(by_bin: Mapping[str, Distribution], task: Task, *, first_sample: int = 0) -> float:
-    """Seconds that a task's samples take together: the slowest of them; the same for every actor that tries it.
+    """Seconds of a task's slowest sample; the same on every actor.
 
     ``first_sample``: index of the first of these samples, so that later samples draw another time.
     """

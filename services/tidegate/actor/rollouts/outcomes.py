@@ -1,4 +1,4 @@
-"""What becomes of a task that an actor started: rollouts, an end without a trajectory, or a refusal."""
+"""The outcomes of a task that an actor started: rollouts, an end without a trajectory, or a refusal."""
 
 from typing import Literal, TypeAlias
 
@@ -13,7 +13,7 @@ EndedBy = Literal["cut", "settled", "failed"]
 
 
 class RefusedTask(msgspec.Struct, frozen=True, eq=False):
-    """A task that this actor cannot run, or not now."""
+    """A task that this actor cannot run, or cannot run now."""
 
     task: Task
     error: TidegateError
@@ -22,7 +22,7 @@ class RefusedTask(msgspec.Struct, frozen=True, eq=False):
 class DroppedTask(msgspec.Struct, frozen=True):
     """A task that ends without a trajectory: cut, stopped early (``settled`` in the ledger), or failed.
 
-    ``length``: steps or tokens of its longest sample when it ended. ``num_made``: samples that were begun.
+    ``length``: steps or tokens of its longest sample when it ended. ``num_made``: samples that were started.
     """
 
     task: Task
@@ -38,7 +38,7 @@ RolloutResult: TypeAlias = Rollouts | DroppedTask | RefusedTask
 
 
 def cut_short(task: Task, mark: CutMark, *, num_made: int) -> DroppedTask:
-    """A task that was ended because it would be too late."""
+    """A task that was cut because it would be too late."""
     return DroppedTask(
         task=task,
         by="cut",

@@ -12,12 +12,12 @@ from tidegate.core.long_tail import capped_length
 from tidegate.core.records import Task
 from tidegate.runtime.config import LongTailConfig
 
-# How a completion that ended by itself says so.
+# The finish reason of a completion that ended by itself.
 ENDED = "stop"
 
 
 class Predictions:
-    """Lengths in tokens a sample and in seconds a task, by curriculum bin. What no setting asks for is not counted.
+    """Tokens per sample and seconds per task, by curriculum bin; only those that a setting needs.
 
     Deadlines go by seconds, because versions come per second: a rollout's time holds its tokens, and also its weight
     swaps, its tools and the others in its batch. For a group it is the time of its slowest sample.
@@ -31,7 +31,7 @@ class Predictions:
         self._wants_seconds = config.policy == "cut"
 
     def record_lengths(self, rollouts: Rollouts) -> None:
-        """Learn from completions how long they are; one that met its cap would have been longer."""
+        """Learn the lengths of completions; one that met its cap would have been longer."""
         task = rollouts.task
         if self._wants_tokens and task.kind == "group":
             for sample in rollouts.samples:
@@ -39,13 +39,13 @@ class Predictions:
                 self._tokens.observe(task.curriculum_bin, sample.num_steps, ended=ended)
 
     def record_duration(self, rollouts: Rollouts) -> None:
-        """Learn how long a whole task took."""
+        """Learn the duration of a whole task."""
         if self._wants_seconds:
             took_s = rollouts.finished_at_s - rollouts.started_at_s
             self._seconds.observe(rollouts.task.curriculum_bin, took_s)
 
     def record_cut(self, task: Task, *, elapsed_s: float, length: int) -> None:
-        """Learn from a task that was ended before its end: it would have taken longer.
+        """Learn from a task that was cut: it would have taken longer.
 
         Its longest completion counts for its tokens; how many of the others had ended is not known.
         """
@@ -54,11 +54,11 @@ class Predictions:
             self._tokens.observe(task.curriculum_bin, length, ended=False)
 
     def seconds(self, task: Task) -> SurvivalCurve:
-        """How long tasks of this bin take."""
+        """The durations of tasks of this bin."""
         return self._seconds.curve(task.curriculum_bin)
 
     def capped(self, task: Task) -> Task:
-        """The task with its new tokens capped at its bin's quantile, where that is asked for."""
+        """The task with its new tokens capped at its bin's quantile, where the run file asks for it."""
         config, sampler = self._config, task.sampler
         if config.cap_quantile == 0.0 or task.kind != "group":
             return task
@@ -71,6 +71,6 @@ class Predictions:
         return msgspec.structs.replace(task, sampler=msgspec.structs.replace(sampler, max_new_tokens=cap))
 
     def expected_tokens(self, task: Task) -> float:
-        """The mean length of a bin's completions; the most a task may write while it is not known."""
+        """The mean length of a bin's completions; the task's cap while it is unknown."""
         mean = self._tokens.curve(task.curriculum_bin).mean_remaining(0.0)
         return float(task.sampler.max_new_tokens) if mean is None else mean

@@ -18,12 +18,12 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.streams import Stored
 from tidegate.wire.progress import Progress, check_progress, decode_progress, encode_progress
 
-# Each write repeats all that is written of a task, so long rollouts are kept less often: what all writes of an actor
-# may take of the broker's disk and network.
+# Bytes per second that all checkpoints of an actor may cost the broker. Each repeats the whole task, so long rollouts
+# are checkpointed less often.
 BYTES_PER_S = 4 * 1024 * 1024
 # A write that takes longer is abandoned; the next one contains more.
 WRITE_DEADLINE_S = 5.0
-# A read that fails costs all that is written of a task, and it comes when a broker that was away offers its task again.
+# A failed read loses all tokens of a task, and reads are likely just after a broker outage, when tasks are redelivered.
 READ_ATTEMPTS = 3
 READ_PAUSE_S = 0.25
 
@@ -35,10 +35,10 @@ class ProgressCheckpoints:
         self._context = context
         self._period_s = period_s
         self._stream = context.topology.stream("PROGRESS")
-        # Running groups, and the revision of each that was written last; freed by ``untrack``.
+        # Running groups with their last written revision; freed by ``untrack``.
         self._groups: dict[TaskId, Group] = {}
         self._written: dict[TaskId, tuple[int, int]] = {}
-        # Tasks that have a message; freed when it is purged, or when they are for another actor.
+        # Tasks that have a message; freed when it is purged, or when the task is released.
         self._kept: set[TaskId] = set()
         self._writes = itertools.count()
         self._lock = asyncio.Lock()
@@ -46,7 +46,7 @@ class ProgressCheckpoints:
         self._idle = asyncio.Event()
 
     async def run(self) -> None:
-        """Write what is new of all that runs, until draining and nothing runs."""
+        """Checkpoint all running groups that changed, until draining and nothing runs."""
         drain, pause_s = self._context.drain, self._period_s
         while not drain.requested or self._groups:
             if drain.requested:
@@ -60,29 +60,29 @@ class ProgressCheckpoints:
             pause_s = max(self._period_s, num_bytes / BYTES_PER_S)
 
     def track(self, group: Group) -> None:
-        """A group starts, until ``untrack``."""
+        """Track a group that starts, until ``untrack``."""
         self._groups[group.task.task_id] = group
         self._idle.clear()
 
     def untrack(self, task_id: TaskId) -> None:
-        """A task runs here no longer; its message stays in PROGRESS."""
+        """Stop tracking a task; its message stays in PROGRESS."""
         self._groups.pop(task_id, None)
         self._written.pop(task_id, None)
         if not self._groups:
             self._idle.set()
 
     def release(self, task_id: TaskId) -> None:
-        """Another actor takes over a task and its message."""
+        """Leave a task and its message to another actor."""
         self._kept.discard(task_id)
 
     async def write(self, group: Group) -> int:
-        """Keep a group as it is now, unless nothing of it is new; returns the bytes it took."""
+        """Checkpoint a group unless it is unchanged; returns the bytes written."""
         async with self._lock:
             return await self._write(group)
 
     async def _write(self, group: Group) -> int:
         context, task, revision = self._context, group.task, group.revision()
-        left = task.task_id not in self._groups  # while others were written: it may be done, and forgotten
+        left = task.task_id not in self._groups  # the group may have ended while others were written
         if left or not group.num_tokens or self._written.get(task.task_id) == revision:
             return 0
         data = encode_progress(group.progress())
@@ -105,7 +105,7 @@ class ProgressCheckpoints:
         return len(data)
 
     async def find(self, task: Task) -> Progress | None:
-        """What another actor, or this one before it was started again, kept of a task; None when there is nothing."""
+        """The checkpoint of a task, by another actor or by this one before a restart; None when there is none."""
         context = self._context
         try:
             stored = await self._read(task.task_id)
@@ -134,7 +134,7 @@ class ProgressCheckpoints:
         return await self._context.bus.last(self._stream, subject)
 
     async def forget(self, task_id: TaskId) -> None:
-        """A task is done: no actor resumes it. What cannot be purged now goes by its age."""
+        """Purge the message of a finished task. A message that cannot be purged expires by its age."""
         if task_id not in self._kept:
             return
         async with self._lock:

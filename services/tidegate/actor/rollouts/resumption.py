@@ -13,10 +13,7 @@ from tidegate.wire.progress import Progress, SampleProgress
 
 
 class ResumedGroup(msgspec.Struct, frozen=True, eq=False):
-    """A group to continue, how many tokens it has already, and how many written ones it has not.
-
-    Both are of tokens that the policy chose.
-    """
+    """A group to continue, with its numbers of resumed and of lost tokens, both as chosen by the policy."""
 
     group: Group
     tokens_resumed: int
@@ -24,7 +21,7 @@ class ResumedGroup(msgspec.Struct, frozen=True, eq=False):
 
 
 def fresh(task: Task, *, now_s: float) -> Group:
-    """A group of which nothing is written."""
+    """A group without tokens."""
     return Group(task, [Episode(index) for index in range(task.num_samples)], started_at_s=now_s)
 
 
@@ -37,7 +34,7 @@ def resume(
     limits: StalenessLimits,
     now_s: float,
 ) -> ResumedGroup:
-    """The group in ``progress``, under the cap it was begun with.
+    """The group in ``progress``, under its original cap.
 
     Samples whose oldest version exceeds the staleness budget restart, because they could not be trained on. The whole
     group restarts once it is too old. A resumed group keeps its start time, as its age counts from there.

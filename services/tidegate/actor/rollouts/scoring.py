@@ -10,7 +10,7 @@ SCORES_PER_CALL = 512
 async def score_all(
     environment: EnvironmentClient, env_id: str, completions: Sequence[Completion]
 ) -> list[RewardedCompletion]:
-    """The verdicts on any number of completions, in order, a bounded number a call.
+    """The verdicts on any number of completions, in order, with a bounded number per call.
 
     Raises:
         UnavailableError: no environment worker answers.

@@ -1,4 +1,4 @@
-"""The policy that an actor serves, and how an evaluation keeps it from changing."""
+"""The policy that an actor serves, and the hold of an evaluation on it."""
 
 import asyncio
 from collections.abc import Generator
@@ -14,7 +14,7 @@ class ServedPolicy:
     """The newest policy this actor may serve, and the lineage tree that came with it."""
 
     def __init__(self, control: EngineControl, wakeup: asyncio.Event) -> None:
-        """``control`` shows the engine what was offered; ``wakeup`` is set when a policy arrives."""
+        """``control`` passes the policy to the engine; ``wakeup`` is set when a policy arrives."""
         self._control = control
         self._wakeup = wakeup
         self.tree = LineageTree()

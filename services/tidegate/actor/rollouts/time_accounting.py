@@ -1,4 +1,4 @@
-"""How an actor's time is spent while many episodes run at once; each second is counted once."""
+"""Accounting of an actor's time while many episodes run; each second is counted once."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from tidegate.runtime.service import ServiceContext
 class TimeAccounting:
     """``busy_s_total``: the engine has work, or rollouts wait for their time (``wait_latency_s_total`` when only that).
 
-    ``wait_session_s_total``: all that runs waits for its environment, and the engine has nothing to write.
+    ``wait_session_s_total``: all running episodes wait for their environments, and the engine is idle.
     """
 
     def __init__(self, context: ServiceContext) -> None:
@@ -21,7 +21,7 @@ class TimeAccounting:
         self._since_s = context.clock.monotonic_s()
 
     def update(self) -> None:
-        """Count what passed since the last time."""
+        """Count the time since the last call."""
         stats = self._context.stats
         now_s = self._context.clock.monotonic_s()
         passed_s, self._since_s = now_s - self._since_s, now_s
@@ -35,7 +35,7 @@ class TimeAccounting:
 
     @contextmanager
     def writing(self) -> Generator[None]:
-        """An episode is with the engine."""
+        """Context in which an episode is with the engine."""
         self.update()
         self._num_writing += 1
         try:
@@ -46,7 +46,7 @@ class TimeAccounting:
 
     @contextmanager
     def answering(self) -> Generator[None]:
-        """An episode is with its environment, or waits for one."""
+        """Context in which an episode is with its environment, or waits for one."""
         self.update()
         self._num_answering += 1
         try:
@@ -57,7 +57,7 @@ class TimeAccounting:
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """A task waits for its time to pass; that counts as work."""
+        """Context in which a task waits for its time to pass, which counts as work."""
         self.update()
         self._num_waiting += 1
         try:

@@ -1,10 +1,10 @@
 """Accounting of the tokens that an actor writes: each is published, dropped, released or held.
 
-Counters, in tokens that the policy chose (an environment's replies are had again for nothing):
+Counters, in tokens that the policy chose (an environment's replies cost nothing to repeat):
 ``tokens_written_total``; ``tokens_dropped_total``, of tasks that end without a trajectory;
-``tokens_released_total``, of tasks that are for another actor. With ``tokens_resumed_total``, and ``steps_total`` of
-what was published: written + resumed = published + dropped + released + held now. Of what a killed actor held, that
-is lost which no other one resumed.
+``tokens_released_total``, of tasks that were released to another actor. With ``tokens_resumed_total``, and
+``steps_total`` of what was published: written + resumed = published + dropped + released + held now. The tokens that a
+killed actor held and no other resumed are lost.
 """
 
 from collections.abc import Generator
@@ -21,17 +21,17 @@ class TokenCounts:
 
     def __init__(self, stats: StatsBoard) -> None:
         self._stats = stats
-        # Running groups, each with its tokens that are counted or came from another actor; freed when they end.
+        # Running groups with the tokens already counted or resumed; freed when they end.
         self._counted: dict[Group, int] = {}
 
     def update(self) -> None:
-        """Count the tokens written since the last time, of all running groups."""
+        """Count the tokens written since the last call, of all running groups."""
         for group in self._counted:
             self._count(group)
 
     @contextmanager
     def writing(self, group: Group) -> Generator[None]:
-        """A group is written, from where it is."""
+        """Context in which a group is generated, from its current state."""
         self._counted[group] = group.num_chosen
         try:
             yield
@@ -45,7 +45,7 @@ class TokenCounts:
         self._counted[group] = num_chosen
 
     def record_end(self, group: Group, result: RolloutResult | None) -> None:
-        """A group is written no more; what was made of it, None where it was stopped."""
+        """Count the end of a group by its result, None where it was stopped."""
         if result is None or isinstance(result, RefusedTask):
             self._stats.add(statistics.TOKENS_RELEASED, group.num_chosen)
         elif isinstance(result, DroppedTask):

@@ -1,7 +1,7 @@
 """A calculator in brackets: for ``12*(3+45)-7=`` the policy calls ``[3+45]``, reads ``48``, and ends with ``569``.
 
-One call a turn, of whole numbers and one sign; anything that is no call is the final answer. An expression of n signs
-takes n calls and the answer, 2 to 6 turns, or fewer where the policy can do without the tool.
+One call per turn, of whole numbers and one sign; any other text is the final answer. An expression of n signs takes n
+calls and the answer, 2 to 6 turns, or fewer if the policy computes steps itself.
 """
 
 import random
@@ -24,7 +24,7 @@ OPERAND_MAX = 50
 VALUE_MAX = 9_999
 # Twice what any problem needs: failed calls can be repeated, and every episode ends.
 TURNS_MAX = 12
-# What the calls that were needed are worth without the right answer.
+# Reward for all required calls with a wrong answer.
 STEPS_WEIGHT = 0.2
 NOT_A_CALL = "?"
 _CALL = re.compile(r"\[([0-9]{1,6})([-+*])([0-9]{1,6})\]")
@@ -35,7 +35,7 @@ class Calculator:
 
     @property
     def deterministic(self) -> bool:
-        """Even failures of the tool are drawn by the seed."""
+        """True: the seed also draws the failures of the tool."""
         return True
 
     def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
@@ -76,7 +76,7 @@ class CalculatorEpisode:
         return self._problem.prompt
 
     def reply(self, text: str) -> ConversationTurn:
-        """The value of a call, ``error`` for one that failed, ``?`` for one that is none; or the verdict."""
+        """The value of a call, ``error`` for one that failed, ``?`` for an invalid one; or the verdict."""
         self._num_turns += 1
         if not text.startswith("["):
             return ConversationTurn("", score=self._score(answer=text))
@@ -127,7 +127,7 @@ def evaluate_prompt(prompt: str) -> Evaluated:
 
 @lru_cache(maxsize=1)
 def _drawn() -> tuple[Problem, ...]:
-    """Every problem, kept for as long as the process lives: a session that names none draws one of them."""
+    """Every problem, cached for the process: a session that names none draws one of them."""
     return tuple(islice(_draws(), NUM_DRAWN))
 
 
@@ -137,7 +137,7 @@ def _draws() -> Iterator[Problem]:
         num_signs = rng.randint(1, SIGNS_MAX)
         text = _expression(num_signs, rng)
         result = evaluate(text)
-        # Values on the way are numbers that a call can name: whole, not negative, and not too large.
+        # Intermediate values must be valid arguments of a call: whole, not negative, and not too large.
         if all(_CALL.fullmatch(f"[{step}]") for step in result.steps) and 0 <= result.value <= VALUE_MAX:
             yield Problem(text, f"{text}=", str(result.value), f"signs-{num_signs}")
 

@@ -1,4 +1,4 @@
-"""Episodes played from a script: demonstrations, and what a single completion is worth as an episode of one turn."""
+"""Scripted episodes: demonstrations, and the score of a single completion as an episode of one turn."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ def demonstrate(conversation: Conversation, turns: Sequence[str]) -> Demonstrati
 
 
 def score_of_one_turn(conversation: Conversation, completion: str) -> Score:
-    """What an episode is worth that ends after its first turn."""
+    """The score of an episode that ends after its first turn."""
     turn = conversation.reply(completion)
     if turn.score is not None:
         return turn.score

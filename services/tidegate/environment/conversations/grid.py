@@ -35,7 +35,7 @@ WALL_SHARE = 0.2
 MOVES_MIN = 3
 TURNS_MAX = 60
 BINS_UP_TO = (6, 10, 15, 25, TURNS_MAX)
-# What the key is worth without the door.
+# Reward for the key without the door.
 KEY_WEIGHT = 0.2
 NOT_A_MOVE = "?"
 
@@ -45,7 +45,7 @@ class KeyAndDoor:
 
     @property
     def deterministic(self) -> bool:
-        """The map is the problem's."""
+        """True: the map belongs to the problem."""
         return True
 
     def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
@@ -62,7 +62,7 @@ class KeyAndDoor:
         return GridEpisode(problem)
 
     def score(self, problem: Problem, completion: str) -> Score:
-        """Nothing: no door is one move away with a key in hand."""
+        """0: no problem is solved in one move."""
         return score_of_one_turn(self.begin(problem, seed=0, tools=NO_TOOLS), completion)
 
     def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
@@ -91,7 +91,7 @@ class GridEpisode:
         return view(self._grid, self._grid.start, has_key=False)
 
     def reply(self, text: str) -> ConversationTurn:
-        """The view after a move, the same view after one into a wall, a ``?`` before it for what is no move."""
+        """The view after a move, unchanged after a move into a wall, with a ``?`` before it for an invalid move."""
         self._num_turns += 1
         note = "" if text in MOVES else f"{NOT_A_MOVE}\n"
         if text in MOVES and self._grid.open_to(moved(self._cell, text), has_key=self._has_key):
@@ -115,7 +115,7 @@ def view(grid: GridMap, cell: Cell, *, has_key: bool) -> str:
     lines: list[str] = []
     for around in (-1, 0, 1):
         cells = [grid.at((row + around, column + beside)) for beside in (-1, 0, 1)]
-        # The start is floor once it was left, and a key that was taken is gone.
+        # The start becomes floor once the policy leaves it, and the key disappears once taken.
         lines.append(
             "".join("." if place == START or (has_key and place == KEY) else place for place in cells)
         )
@@ -136,7 +136,7 @@ def reference_turns(problem: Problem) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _all_problems() -> tuple[Problem, ...]:
-    """Every problem; kept, because finding ways takes a second."""
+    """Every problem; cached, because the search for ways takes a second."""
     rng = random.Random(DRAW_SEED)
     problems: list[Problem] = []
     while len(problems) < NUM_MAPS:

@@ -13,7 +13,7 @@ from tidegate.core.errors import RecordError
 
 WALL, FLOOR, START, KEY, DOOR = "=.*kd"
 SIDE_MAX = 64
-# By the letter of a move: rows and columns that it goes. Ties between shortest ways are broken in this order.
+# Change of row and column by the letter of a move. Ties between shortest ways are broken in this order.
 MOVES = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
 
 Cell = tuple[int, int]
@@ -28,14 +28,14 @@ class GridMap(msgspec.Struct, frozen=True):
     door: Cell
 
     def at(self, cell: Cell) -> str:
-        """What the map has there."""
+        """The character of a cell."""
         row, column = cell
         if not (0 <= row < len(self.rows) and 0 <= column < len(self.rows[row])):
             return WALL
         return self.rows[row][column]
 
     def open_to(self, cell: Cell, *, has_key: bool) -> bool:
-        """Whether one may step there: the door takes the key."""
+        """Whether a move may enter a cell: the door requires the key."""
         place = self.at(cell)
         return place != WALL and (has_key or place != DOOR)
 
@@ -50,7 +50,7 @@ def read_map(text: str) -> GridMap:
     """The map of a text.
 
     Raises:
-        RecordError: it is none.
+        RecordError: the text is no map.
     """
     rows = tuple(text.split("/"))
     flat = "".join(rows)
@@ -63,7 +63,7 @@ def read_map(text: str) -> GridMap:
     ):
         raise RecordError(
             f"{text[:80]!r} is no map",
-            why="equally long rows of '=', '.', and one each of '*', 'k' and 'd' are wanted, with '/' between them",
+            why="equally long rows of '=', '.', and one each of '*', 'k' and 'd' are required, with '/' between them",
         )
     places = {
         thing: (row, line.index(thing))

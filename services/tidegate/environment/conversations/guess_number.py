@@ -1,6 +1,6 @@
 """Guess the number: for ``guess 1 to 127:`` each turn is a number, answered ``higher`` or ``lower`` until it is right.
 
-Halving what is left always finds it within the turns there are, 1 to 10 of them.
+Halving the remaining range always finds it within the allowed turns, 1 to 10.
 """
 
 import re
@@ -14,7 +14,7 @@ from tidegate.environment.tasks.port import Demonstration, Problem, Score, Split
 from tidegate.environment.tasks.splits import repeated, split_of
 
 LARGEST = (15, 31, 63, 127, 255, 511, 1000)
-# What a near miss is worth when the turns are used up.
+# Maximum reward for a near miss when the turns are used up.
 NEAR_WEIGHT = 0.2
 NOT_A_GUESS = "?"
 _PROMPT = re.compile(r"guess 1 to ([0-9]{1,6}):")
@@ -26,7 +26,7 @@ class GuessNumber:
 
     @property
     def deterministic(self) -> bool:
-        """The number is the problem's."""
+        """True: the number belongs to the problem."""
         return True
 
     def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
@@ -37,17 +37,17 @@ class GuessNumber:
         """An episode about a problem.
 
         Raises:
-            RecordError: the problem is none of this task's.
+            RecordError: the problem belongs to another task.
         """
         del seed, tools
         return GuessEpisode(problem)
 
     def score(self, problem: Problem, completion: str) -> Score:
-        """1 for the number at once."""
+        """1 for the number in the first turn."""
         return score_of_one_turn(self.begin(problem, seed=0, tools=NO_TOOLS), completion)
 
     def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
-        """Whole episodes about ``count`` training problems, halving what is left."""
+        """Whole episodes about ``count`` training problems, halving the remaining range."""
         problems = repeated(self.problems("train", seed=seed), count=count)
         return [demonstrate(GuessEpisode(problem), halving_turns(problem)) for problem in problems]
 
@@ -56,7 +56,7 @@ class GuessEpisode:
     """The state of an episode: the turns left, and the last guess."""
 
     def __init__(self, problem: Problem) -> None:
-        """Nothing was guessed yet.
+        """Start without a guess.
 
         Raises:
             RecordError: the problem has no range or no number in it.
@@ -73,7 +73,7 @@ class GuessEpisode:
         return self._problem.prompt
 
     def reply(self, text: str) -> ConversationTurn:
-        """``higher``, ``lower``, ``?`` for what is no number; or the verdict."""
+        """``higher``, ``lower``, ``?`` for text that is no number; or the verdict."""
         self._turns_left -= 1
         guess = int(text) if _GUESS.fullmatch(text) else None
         if guess == self._secret:
@@ -117,7 +117,7 @@ def turns_for(largest: int) -> int:
 
 
 def halving_turns(problem: Problem) -> list[str]:
-    """The guesses of a player who always halves what is left."""
+    """The guesses of a player that always halves the remaining range."""
     low, high, secret = 1, range_of(problem), int(problem.answer)
     guesses: list[int] = []
     while not guesses or guesses[-1] != secret:

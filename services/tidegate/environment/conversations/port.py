@@ -1,7 +1,7 @@
-"""What a conversation is: an episode of several turns about one problem, with replies in between.
+"""The port of conversations: episodes of several turns about one problem, with replies in between.
 
 An episode is a function of the problem, the seed and the texts of the turns, so a lost session is opened again by
-replaying them. A conversation whose tools may answer otherwise declares it (``deterministic``); its verifier log then
+replaying them. A conversation whose tools may answer differently declares it (``deterministic``); its verifier log then
 records a replay.
 """
 
@@ -14,7 +14,7 @@ from tidegate.environment.tasks.port import Problem, Score, TextTask
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """One call of a tool, with what came back."""
+    """One call of a tool, with its result."""
 
     name: str
     arguments: str
@@ -22,11 +22,11 @@ class ToolUse(msgspec.Struct, frozen=True):
 
 
 class ConversationTurn(msgspec.Struct, frozen=True):
-    """What follows on one turn of the policy.
+    """The reply to one turn of the policy.
 
     ``observation``: the reply that the policy reads next. ``score``: with the episode's last turn, the verdict on all
-    of it. ``truncated``: it ended because its turns were used up. ``delay_s``: how long the tools are to have taken,
-    waited for outside and never in a replay.
+    of it. ``truncated``: it ended because its turns were used up. ``delay_s``: simulated latency of the tools; the
+    caller waits for it, but not in a replay.
     """
 
     observation: str
@@ -46,27 +46,27 @@ class Conversation(Protocol):
 
     @property
     def opening(self) -> str:
-        """What the policy reads before its first turn."""
+        """The observation before the first turn."""
         ...
 
     def reply(self, text: str) -> ConversationTurn:
-        """What follows on a turn. Total until the episode is done: any text has an answer."""
+        """Take a turn. Total until the episode is done: any text has an answer."""
         ...
 
 
 class ConversationTask(TextTask, Protocol):
-    """A task of several turns. Asked for the score of a single completion, it holds an episode of that one turn."""
+    """A task of several turns. ``score`` of a single completion plays an episode of that one turn."""
 
     @property
     def deterministic(self) -> bool:
-        """Whether a replay gives the same episode for certain."""
+        """Whether a replay always gives the same episode."""
         ...
 
     def begin(self, problem: Problem, *, seed: int, tools: Tools) -> Conversation:
-        """An episode about a problem; ``seed`` is for what chance there is in it and in its tools.
+        """An episode about a problem; ``seed``: of its random draws and those of its tools.
 
         Raises:
-            RecordError: the problem is none of this task's.
-            TidegateError: what its tools need is not available.
+            RecordError: the problem belongs to another task.
+            TidegateError: a requirement of its tools is unavailable.
         """
         ...

@@ -1,7 +1,7 @@
-"""Questions of arithmetic that are best answered by a program: the policy writes Python, a sandbox runs it.
+"""Arithmetic questions that need a program: the policy writes Python, a sandbox runs it.
 
 A turn with a fenced block of Python is run and answered with what it printed; a turn with ``answer: 42`` ends the
-episode. Without isolation no session of it is opened: code of a model runs nowhere else.
+episode. Without isolation sessions are refused: model-written code runs only in the sandbox.
 """
 
 import random
@@ -24,7 +24,7 @@ NUM_DRAWN = 3_000
 DRAW_SEED = 3141
 TURNS_MAX = 6
 OUTPUT_CHARS_MAX = 1_000
-# What a program that ran is worth without the right answer.
+# Reward for a program that ran, with a wrong answer.
 RAN_WEIGHT = 0.1
 SYSTEM = (
     "Answer the question. You can run Python: write a program between ```python and ``` and you will be told what it "
@@ -48,7 +48,7 @@ class PythonTool:
 
     @property
     def deterministic(self) -> bool:
-        """Programs may read the clock, and time limits depend on the machine."""
+        """False: programs may read the clock, and time limits depend on the machine."""
         return False
 
     def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
@@ -78,7 +78,7 @@ class PythonEpisode:
     """The state of an episode: the turns taken, and whether a program ran."""
 
     def __init__(self, problem: Problem, *, seed: int, tools: Tools) -> None:
-        """Nothing ran yet.
+        """Start without a run.
 
         Raises:
             IsolationUnavailableError: this machine cannot isolate model-written code.
@@ -92,14 +92,14 @@ class PythonEpisode:
 
     @property
     def opening(self) -> str:
-        """A chat of the rules and the question, as JSON."""
+        """A chat with the rules and the question, as JSON."""
         return self._problem.prompt
 
     def reply(self, text: str) -> ConversationTurn:
-        """What the turn's programs printed, one after the other; or the verdict on its answer.
+        """The output of the turn's programs, in order; or the verdict on its answer.
 
         Raises:
-            UnavailableError: the sandbox failed; the turn was not taken and may be tried again.
+            UnavailableError: the sandbox failed; the turn was not taken and can be retried.
         """
         turn_index = self._num_turns + 1
         programs = _PROGRAM.findall(text)
@@ -128,7 +128,7 @@ class PythonEpisode:
 
 
 def report_of(result: SandboxResult) -> str:
-    """What the policy reads of a run: the output, the end of the errors, the limit that ended it."""
+    """The report of a run for the policy: the output, the end of the errors, the limit that ended it."""
     parts = [result.stdout.strip()[:OUTPUT_CHARS_MAX]]
     if not result.ok:
         parts.append(result.stderr.strip()[-OUTPUT_CHARS_MAX:])
@@ -161,7 +161,7 @@ def _demonstration(problem: Problem, question: Question) -> Demonstration:
 
 @lru_cache(maxsize=1)
 def _drawn() -> tuple[tuple[Problem, Question], ...]:
-    """Every problem, kept for as long as the process lives: a session that names none draws one of them."""
+    """Every problem, cached for the process: a session that names none draws one of them."""
     return tuple(islice(_draws(), NUM_DRAWN))
 
 

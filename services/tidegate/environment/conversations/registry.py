@@ -1,4 +1,4 @@
-"""All conversations by name: the one place that a new one is added to."""
+"""All conversations by name; register a new one here."""
 
 from tidegate.environment.conversations.calculator import Calculator
 from tidegate.environment.conversations.grid import KeyAndDoor

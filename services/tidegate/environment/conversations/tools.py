@@ -1,4 +1,4 @@
-"""What the run gives the tools of its conversations: how slow and how unreliable they are, and a sandbox."""
+"""The run's settings for the tools of conversations: latency, error share, and a sandbox."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,37 +13,37 @@ TOOL_FAILED = "error"
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """How tools behave beyond what they compute, for trying out a trainer: the same for the same seed and turn.
+    """Simulated latency and failures of tools, for tests of a trainer: a function of seed and turn.
 
-    ``latency``: how long a call takes. ``error_share``: share of calls that are answered ``error``.
+    ``latency``: duration of a call. ``error_share``: share of calls that are answered ``error``.
     """
 
     latency: Distribution = Fixed(0.0)
     error_share: float = 0.0
 
     def delay_s(self, seed: int, turn_index: int) -> float:
-        """How long the call of this turn takes."""
+        """Duration of this turn's call."""
         return self.latency.quantile(uniform_fraction(seed, "tool latency", turn_index))
 
     def fails(self, seed: int, turn_index: int) -> bool:
-        """Whether the call of this turn fails."""
+        """Whether this turn's call fails."""
         return uniform_fraction(seed, "tool error", turn_index) < self.error_share
 
 
 def no_sandbox() -> Sandbox:
-    """There is none.
+    """The factory without a sandbox.
 
     Raises:
         IsolationUnavailableError: always.
     """
     raise IsolationUnavailableError(
-        "There is no sandbox here", fix="hold such conversations in a session of the environment service"
+        "There is no sandbox here", fix="open such conversations in a session of the environment service"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What an episode's tools are given.
+    """The environment of an episode's tools.
 
     ``sandbox`` raises ``IsolationUnavailableError`` where model-written code cannot be isolated; ``limits`` hold for
     each run of it.
