@@ -142,7 +142,7 @@ async def test_environment_worker_that_dies_costs_no_episode(
         assert_is_an_episode(record)
 
 
-async def test_actor_that_drains_hands_its_conversations_on(
+async def test_draining_actor_releases_its_conversations(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     hurried = msgspec.structs.replace(settings, drain_timeout_s=0.2)

@@ -143,7 +143,7 @@ async def assert_undisturbed(records: list[Trajectory]) -> None:
         np.testing.assert_array_equal(record.tensors["behavior_logprobs"], np.array(logprobs, np.float32))
 
 
-async def test_groups_run_side_by_side_and_leave_each_when_it_is_done(
+async def test_groups_run_concurrently_and_each_is_published_when_done(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     await announce_policy(bus, topology, 0, {"w": np.zeros(1, np.float32)})
@@ -158,7 +158,7 @@ async def test_groups_run_side_by_side_and_leave_each_when_it_is_done(
     assert context.stats.value(statistics.TOKENS_LOST) == 0
 
 
-async def test_actor_that_is_killed_costs_what_was_not_kept_and_nothing_else(
+async def test_killed_actor_loses_only_tokens_without_a_checkpoint(
     bus: Bus, other_bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     await announce_policy(bus, topology, 0, {"w": np.zeros(1, np.float32)})
@@ -184,7 +184,7 @@ async def test_actor_that_is_killed_costs_what_was_not_kept_and_nothing_else(
     await assert_undisturbed(resumed)
 
 
-async def test_actor_that_drains_hands_its_rollouts_on_without_losing_a_token(
+async def test_draining_actor_releases_its_rollouts_without_losing_a_token(
     bus: Bus, other_bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     settings = msgspec.structs.replace(settings, drain_timeout_s=0.6)
@@ -234,7 +234,7 @@ async def test_rollout_longer_than_its_delivery_is_never_given_to_another(
     assert context.stats.value(statistics.BUSY_S) >= 2.0
 
 
-async def test_task_that_comes_again_to_the_actor_that_runs_it_is_written_and_told_once(
+async def test_redelivered_task_of_the_same_actor_is_generated_and_reported_once(
     bus: Bus, topology: Topology, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unheard(_delivery: Delivery) -> None:

@@ -60,7 +60,7 @@ def slow(settings: Settings, latency: str, *, long_tail: LongTailConfig | None =
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-async def test_rollout_takes_the_time_that_its_workload_says_and_its_record_says_so_too(
+async def test_rollout_takes_the_time_of_its_workload_and_records_it(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     settings = slow(settings, "fixed:2.5")
@@ -76,7 +76,7 @@ async def test_rollout_takes_the_time_that_its_workload_says_and_its_record_says
     assert context.stats.value(statistics.TASKS_REDELIVERED) == 0, "heartbeats go on past ack_wait_s"
 
 
-async def test_tasks_of_one_batch_leave_each_in_its_own_time(
+async def test_tasks_of_one_batch_are_published_each_at_its_time(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     workload = msgspec.structs.replace(settings.workload, latency={"slow": FOREVER})
@@ -109,7 +109,7 @@ async def test_drain_releases_a_rollout_that_waits_for_its_time(
 # -- cut ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_rollout_that_falls_out_of_the_budget_is_ended_at_once_and_the_actor_goes_on(
+async def test_rollout_that_exceeds_the_budget_is_cut_at_once_and_the_actor_continues(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     workload = msgspec.structs.replace(settings.workload, latency={"slow": FOREVER})
@@ -137,7 +137,7 @@ async def test_rollout_that_falls_out_of_the_budget_is_ended_at_once_and_the_act
     assert values["trajectories_total"] == 1
 
 
-async def test_what_was_cut_is_told_until_the_store_has_heard_it(
+async def test_cut_tasks_are_reported_until_the_store_acknowledges(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     settings = slow(settings, FOREVER, long_tail=CUT)
@@ -287,7 +287,7 @@ async def test_without_an_environment_worker_no_group_is_stopped_early_and_none_
     assert not store.dropped
 
 
-async def test_cap_follows_what_was_seen_and_is_recorded(
+async def test_cap_follows_observed_lengths_and_is_recorded(
     bus: Bus, topology: Topology, text: Settings
 ) -> None:
     """A policy that ends at once most of the time: its bin is capped below what the run file allows."""

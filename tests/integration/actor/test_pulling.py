@@ -120,7 +120,7 @@ async def test_only_what_changed_travels(
     assert weights.asked[1][1] == ("value.1.bias",)
 
 
-async def test_pull_that_broke_goes_on_where_it_stopped(
+async def test_interrupted_pull_resumes_where_it_stopped(
     bus: Bus, topology: Topology, settings: Settings, weights: FlakyWeights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy, "PIECE_BYTES", 1)

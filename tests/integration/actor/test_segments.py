@@ -117,7 +117,7 @@ async def test_message_that_is_no_task_goes_to_quarantine_and_others_pass(
     assert context.stats.value(statistics.QUARANTINED) == 3
 
 
-async def test_task_of_an_unknown_environment_is_handed_back_later_and_the_actor_goes_on(
+async def test_task_of_an_unknown_environment_is_released_later_and_the_actor_continues(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     await announce_policy(bus, topology, 0, mlp_params(0))
@@ -129,7 +129,7 @@ async def test_task_of_an_unknown_environment_is_handed_back_later_and_the_actor
     assert await count_of(bus, topology, "TASKS") == 1
 
 
-async def test_policy_that_does_not_fit_is_refused_and_the_one_before_serves_on(
+async def test_policy_that_does_not_fit_is_refused_and_the_previous_one_stays(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     await announce_policy(bus, topology, 0, mlp_params(0))
@@ -170,7 +170,7 @@ async def test_full_stream_keeps_finished_work_stops_taking_tasks_and_loses_noth
     assert context.stats.value(statistics.TASKS_REDELIVERED) == 0
 
 
-async def test_draining_publishes_what_is_finished_and_hands_back_the_rest_at_once(
+async def test_draining_publishes_finished_work_and_releases_the_rest_at_once(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     await announce_policy(bus, topology, 0, mlp_params(0))
@@ -186,7 +186,7 @@ async def test_draining_publishes_what_is_finished_and_hands_back_the_rest_at_on
     assert {record.task_id for record in records} == {task.task_id for task in tasks}
 
 
-async def test_tasks_of_an_actor_that_died_come_to_another_with_the_same_ids(
+async def test_tasks_of_a_killed_actor_are_redelivered_with_the_same_ids(
     bus: Bus, nats: Broker, topology: Topology, settings: Settings
 ) -> None:
     await give(bus, topology, [segment("task-1"), segment("task-2")])
@@ -214,7 +214,7 @@ async def test_broker_crash_in_between_loses_no_task_and_doubles_no_trajectory(
     assert sorted({record.task_id for record in records}) == sorted(f"task-{number}" for number in range(30))
 
 
-async def test_call_tells_what_is_served(bus: Bus, topology: Topology, settings: Settings) -> None:
+async def test_serving_call_reports_the_version(bus: Bus, topology: Topology, settings: Settings) -> None:
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         stub = ActorServiceStub(context.channel("actor"))
         before = await stub.GetServing(pb.GetServingRequest())

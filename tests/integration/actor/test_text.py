@@ -87,7 +87,7 @@ async def test_tasks_are_left_in_their_stream_until_a_policy_is_there(
         await emptied(bus, topology, "TASKS")
 
 
-async def test_task_that_no_model_can_read_spoils_no_batch(
+async def test_task_that_no_model_can_read_does_not_fail_the_batch(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     unreadable = msgspec.structs.replace(group("task-bad"), prompt="47×38=", prompt_id=PromptId("47×38"))
@@ -120,7 +120,7 @@ async def test_group_that_no_message_can_hold_is_scored_by_a_call_and_uploaded(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-async def test_evaluation_is_told_as_an_event_and_makes_no_trajectory(
+async def test_evaluation_is_published_as_an_event_and_makes_no_trajectory(
     bus: Bus, topology: Topology, settings: Settings, temperature: float
 ) -> None:
     rows = dataset_rows(Arithmetic(), seed=0, num_demonstrations=0)["heldout.jsonl"][:700]
@@ -156,7 +156,7 @@ async def test_evaluation_is_told_as_an_event_and_makes_no_trajectory(
     assert spec.stream == topology.stream("ROLLOUTS")
 
 
-async def test_evaluation_without_problems_is_handed_back_and_rollouts_go_on(
+async def test_evaluation_without_problems_is_released_and_rollouts_continue(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:
     await announce_policy(bus, topology, 0, char_lm_params(0))

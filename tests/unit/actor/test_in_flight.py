@@ -48,7 +48,7 @@ def test_tasks_that_start_later_run_beside_those_that_run() -> None:
     assert in_flight.room() == 1
 
 
-def test_task_that_is_offered_again_while_it_is_here_is_not_taken_twice() -> None:
+def test_redelivered_task_in_flight_is_not_taken_twice() -> None:
     in_flight = InFlightTasks(capacity=3, finished_max=1)
     first = leased(1)
     assert in_flight.take(first)
@@ -73,7 +73,7 @@ def test_answered_task_is_held_no_longer_wherever_it_was() -> None:
     assert in_flight.room() == 1
 
 
-async def test_wakeup_is_set_for_a_task_and_room_for_one_that_left() -> None:
+async def test_wakeup_is_set_for_a_task_and_room_for_a_started_one() -> None:
     in_flight = InFlightTasks(capacity=1, finished_max=1)
     task = leased(1)
     in_flight.take(task)

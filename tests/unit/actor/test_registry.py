@@ -53,7 +53,7 @@ def test_every_engine_of_batches_opens_for_its_own_workload() -> None:
         (EPISODES, PRETRAINED, "torch"),
     ],
 )
-def test_engine_that_nobody_names_is_the_first_that_fits(
+def test_auto_opens_the_first_engine_that_fits(
     workload: WorkloadConfig, policy: PolicyConfig, name: EngineName
 ) -> None:
     assert find_engine("auto", workload=workload, policy=policy) is ENGINES[name]
@@ -74,7 +74,7 @@ def test_engines_that_write_tokens_run_pretrained_models_in_any_number_of_turns(
         ("torch", SEGMENTS, MLP),
     ],
 )
-def test_what_an_engine_cannot_run_is_said_with_what_it_can(
+def test_refusal_of_an_engine_names_what_it_can_run(
     name: EngineName, workload: WorkloadConfig, policy: PolicyConfig
 ) -> None:
     with pytest.raises(ConfigError, match=f"{name} runs"):

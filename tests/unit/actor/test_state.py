@@ -20,7 +20,7 @@ def test_task_waits_for_the_policy_that_it_requires() -> None:
     assert may_start(task, own=version(3), tree=TREE)
 
 
-def test_task_of_a_branch_that_died_starts_under_the_branch_that_followed() -> None:
+def test_task_of_an_abandoned_branch_starts_under_its_successor() -> None:
     tree = TREE.add(Lineage(LineageName("1-b"), parent=LineageName("0-a"), fork_step=2))
     task = msgspec.structs.replace(segment_task(), required_version=version(9))
     assert may_start(task, own=PolicyVersion(LineageName("1-b"), 2), tree=tree)
@@ -34,7 +34,7 @@ def test_batch_takes_what_may_start_in_order_and_leaves_the_rest() -> None:
     assert split_startable(tasks, own=None, tree=TREE, batch_max=8) == []
 
 
-def test_batch_of_one_length_keeps_the_oldest_task_and_takes_its_likes_instead_of_the_next() -> None:
+def test_batch_of_similar_lengths_starts_with_the_oldest_task() -> None:
     tasks = [group_task(name) for name in ("long", "short", "longish", "tiny", "as long")]
     lengths = [100.0, 10.0, 80.0, 1.0, 100.0]
 

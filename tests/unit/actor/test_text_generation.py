@@ -205,7 +205,7 @@ def test_stop_ends_generation_between_tokens() -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, 3])
-def test_task_that_is_cut_leaves_the_batch_and_the_others_are_as_they_would_have_been(
+def test_cut_task_leaves_the_batch_and_the_others_are_unchanged(
     num_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = EngineControl()
@@ -231,7 +231,7 @@ def test_task_that_is_cut_leaves_the_batch_and_the_others_are_as_they_would_have
         np.testing.assert_allclose(sample.tensors["behavior_logprobs"], expected, atol=1e-4)
 
 
-def test_batch_that_is_cut_whole_ends_at_once_and_tells_nothing() -> None:
+def test_batch_of_cut_tasks_ends_at_once_without_rollouts() -> None:
     control = EngineControl()
     engine = text_engine(control)
     control.newest = snapshot(0, params(0))
@@ -241,7 +241,7 @@ def test_batch_that_is_cut_whole_ends_at_once_and_tells_nothing() -> None:
     assert control.position == 0
 
 
-def test_engine_tells_what_it_runs_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_reports_its_batch_and_position(monkeypatch: pytest.MonkeyPatch) -> None:
     control = EngineControl()
     engine = text_engine(control)
     control.newest = snapshot(0, params(0))

@@ -82,7 +82,7 @@ def test_layout_is_next_step_autoreset_with_dummies_marked() -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_episodes_and_dummies_go_on_across_segments() -> None:
+def test_episodes_and_dummies_continue_across_segments() -> None:
     control = EngineControl()
     engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=2)
     control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
@@ -193,7 +193,7 @@ def test_task_that_is_no_segment_of_this_environment_is_refused() -> None:
             engine.check_task(task)
 
 
-def test_environment_that_nobody_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MLP_SPECS, "Nope-v1", TOY_SPEC)
     engine = segment_engine(EngineControl(), env_id="Nope-v1")
     with pytest.raises(NotFoundError, match="Nope-v1"):
@@ -255,7 +255,7 @@ def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
 
 @pytest.mark.usefixtures("toy")
 @pytest.mark.parametrize("cut_after", [0, 1, 4])
-def test_segment_that_is_cut_gives_nothing_and_the_next_one_goes_on_where_it_stopped(cut_after: int) -> None:
+def test_cut_segment_has_no_rollout_and_the_next_one_continues(cut_after: int) -> None:
     control = EngineControl()
     engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=1)
     control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))

@@ -52,7 +52,7 @@ def is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-async def test_a_server_that_ends_is_told_of_with_its_last_words(tmp_path: Path) -> None:
+async def test_an_ended_server_is_reported_with_its_last_output(tmp_path: Path) -> None:
     process = shell("echo $GREETING and goodbye; exit 7", tmp_path)
     await process.start()
 
@@ -91,7 +91,7 @@ async def test_a_server_whose_first_process_dies_leaves_no_second_one(tmp_path: 
     await process.stop()
 
 
-async def test_what_outlives_the_first_process_may_tidy_up_before_it_ends(tmp_path: Path) -> None:
+async def test_remaining_processes_may_clean_up_before_they_end(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.touch()
     process = shell(TIDY, tmp_path, str(tmp_path / "pid"), str(shared))
@@ -104,7 +104,7 @@ async def test_what_outlives_the_first_process_may_tidy_up_before_it_ends(tmp_pa
     await process.stop()
 
 
-async def test_an_actor_that_is_killed_takes_its_server_with_it(tmp_path: Path) -> None:
+async def test_a_killed_actor_ends_its_server(tmp_path: Path) -> None:
     pid, log = tmp_path / "pid", tmp_path / "log"
     actor = await asyncio.create_subprocess_exec(sys.executable, "-c", ACTOR, TWO, str(pid), str(log))
     try:

@@ -69,7 +69,7 @@ def assert_each_token_is_its_versions(written: Continuation) -> None:
 
 @pytest.mark.parametrize("incremental", [False, True])
 @pytest.mark.parametrize("cache_on_swap", ["recompute", "keep"])
-async def test_requests_under_way_are_kept_across_updates_with_each_token_its_versions(
+async def test_requests_in_flight_survive_updates_and_each_token_keeps_its_version(
     tmp_path: Path, incremental: bool, cache_on_swap: Literal["recompute", "keep"]
 ) -> None:
     async with world(tmp_path, cache_on_swap=cache_on_swap, incremental=incremental) as at:
@@ -86,7 +86,7 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
         assert len(at.server.requests) == 4
 
 
-async def test_where_pieces_do_not_say_whose_they_are_requests_go_on_as_new_ones(tmp_path: Path) -> None:
+async def test_without_labels_requests_continue_as_new_ones(tmp_path: Path) -> None:
     async with world(tmp_path, labels=False) as at:
         await at.harness.serve(at.snapshot(1))
         writing = at.harness.write((3, 4, 5), written := Continuation(), num_tokens=40)
@@ -106,7 +106,7 @@ async def test_a_stop_token_ends_a_continuation(tmp_path: Path) -> None:
         assert written.tokens == [7]
 
 
-async def test_weights_that_cannot_be_loaded_leave_the_version_before_in_place(tmp_path: Path) -> None:
+async def test_unloadable_weights_keep_the_previous_version(tmp_path: Path) -> None:
     async with world(tmp_path) as at:
         await at.harness.serve(at.snapshot(1))
         refused = at.snapshot(2)

@@ -109,7 +109,7 @@ async def test_tokens_come_with_the_logprobs_of_the_sampler_that_drew_them(
         assert stopped.tokens == greedy.tokens[: greedy.tokens.index(greedy.tokens[3]) + 1]
 
 
-async def test_requests_under_way_are_kept_across_updates_and_each_token_is_its_versions(
+async def test_requests_in_flight_survive_updates_and_each_token_has_its_version(
     server: Server, tmp_path: Path
 ) -> None:
     control = EngineControl()
@@ -156,7 +156,7 @@ async def test_no_token_of_kept_caches_is_labelled_with_the_version_after_or_bef
         assert harness.control.figures[server_stats.STREAMS_CUT] == 0
 
 
-async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way(
+async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_in_flight(
     server: Server, tmp_path: Path
 ) -> None:
     control, spoiling = EngineControl(), list[Spoiling]()
@@ -187,7 +187,7 @@ async def test_a_wrong_update_is_refused_and_rolled_back_with_requests_under_way
         assert harness.control.figures[server_stats.UPDATES_REFUSED] == 2
 
 
-async def test_a_server_started_with_a_tied_head_serves_what_is_right_or_nothing(tmp_path: Path) -> None:
+async def test_a_server_started_with_a_tied_head_never_serves_wrong_weights(tmp_path: Path) -> None:
     vllm_python()
     policy = make_policy(tmp_path / "model")
     process, url = start_server(policy, tmp_path / "model")
@@ -213,7 +213,7 @@ async def test_a_server_started_with_a_tied_head_serves_what_is_right_or_nothing
         await process.stop()
 
 
-async def test_a_server_killed_while_it_writes_loses_nothing_written_and_is_started_again(
+async def test_a_server_killed_while_it_writes_loses_no_token_and_is_restarted(
     tmp_path: Path,
 ) -> None:
     python = vllm_python()

@@ -126,7 +126,7 @@ async def read(dialect: VllmDialect) -> list[TokenPiece]:
         return [piece async for piece in pieces]
 
 
-async def test_a_stream_is_its_tokens_their_logprobs_and_in_the_end_whose_they_are() -> None:
+async def test_a_stream_has_tokens_logprobs_and_finally_labels() -> None:
     recorded = Recorded()
     recorded.answers["/inference/v1/generate"] = FIRST + LAST + DONE
     async with at(recorded) as dialect:
@@ -149,7 +149,7 @@ async def test_a_stream_is_its_tokens_their_logprobs_and_in_the_end_whose_they_a
         (Plain('{"error":{"message":"too long"}}', 400), ServerRefusalError),
     ],
 )
-async def test_a_stream_that_is_no_good_is_an_error(answer: bytes | Plain, error: type[Exception]) -> None:
+async def test_an_invalid_stream_is_an_error(answer: bytes | Plain, error: type[Exception]) -> None:
     recorded = Recorded()
     recorded.answers["/inference/v1/generate"] = answer
     async with at(recorded) as dialect:
@@ -182,7 +182,7 @@ async def test_a_load_that_fails_is_a_refusal(tmp_path: Path) -> None:
             await dialect.load(tmp_path, label="0-a@3")
 
 
-async def test_the_probe_is_read_and_its_token_is_nobodys() -> None:
+async def test_the_probes_token_is_not_counted_for_a_request() -> None:
     recorded = Recorded()
     recorded.answers["/inference/v1/generate"] = Plain(json.dumps(PROBE))
     async with at(recorded) as dialect:
@@ -200,7 +200,7 @@ async def test_a_server_without_statistics_counts_nothing() -> None:
         assert await dialect.tokens_made() is None
 
 
-async def test_a_server_that_cannot_be_steered_or_is_too_short_is_said_at_once() -> None:
+async def test_a_server_without_control_calls_or_context_is_refused() -> None:
     recorded = Recorded()
     async with at(recorded) as dialect:
         await dialect.check(context_length=512)
@@ -214,7 +214,7 @@ async def test_a_server_that_cannot_be_steered_or_is_too_short_is_said_at_once()
             await dialect.check(context_length=512)
 
 
-async def test_nobody_listening_is_unavailable() -> None:
+async def test_an_unreachable_server_is_unavailable() -> None:
     http = ServerHttp("http://127.0.0.1:9", name="vLLM", num_streams=1, deadline_s=5.0, stall_s=5.0)
     dialect = VllmDialect(http, cache_on_swap="keep", update_deadline_s=5.0)
     with pytest.raises(UnavailableError):

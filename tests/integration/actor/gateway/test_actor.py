@@ -123,7 +123,7 @@ async def test_agents_episodes_are_whole_scored_groups_with_the_policys_own_logp
     assert len({record.completion for record in records}) > 1, "a seed of the program's own makes no copies"
 
 
-async def test_tasks_of_agents_that_are_stopped_are_handed_back(
+async def test_tasks_of_stopped_agents_are_released(
     bus: Bus, topology: Topology, settings: Settings, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -138,7 +138,7 @@ async def test_tasks_of_agents_that_are_stopped_are_handed_back(
     assert await count_of(bus, topology, "TASKS") == 1
 
 
-async def test_run_that_asks_for_what_agents_cannot_do_is_refused(bus: Bus, settings: Settings) -> None:
+async def test_run_with_features_that_agents_lack_is_refused(bus: Bus, settings: Settings) -> None:
     cutting = msgspec.structs.replace(settings, long_tail=LongTailConfig(policy="cut"))
     with pytest.raises(ConfigError, match=r"long_tail\.policy"):
         await main.build(make_context("actor", cutting, bus=bus), agent_config())

@@ -45,7 +45,7 @@ async def test_chat_is_answered_counted_and_recorded() -> None:
     assert recorded(episode) == everything(harness.engine)
 
 
-async def test_conversation_that_goes_on_reuses_what_was_written_token_by_token() -> None:
+async def test_continued_conversation_reuses_its_tokens() -> None:
     said = {"hello": "  one  ", "more": "two"}
     async with gateway(
         lambda context: next(text for key, text in reversed(said.items()) if key in context)
@@ -123,9 +123,7 @@ async def test_streamed_pieces_are_the_reply() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("shows_tools", [False, True])
-async def test_tools_are_called_and_their_results_go_on_the_same_chain(
-    *, stream: bool, shows_tools: bool
-) -> None:
+async def test_tool_results_extend_the_same_chain(*, stream: bool, shows_tools: bool) -> None:
     engine = ScriptedEngine(
         lambda context: f"thinking {CALL}" if "RESULT" not in context else "it is 4",
         tokenizer=ChatMlTokenizer(shows_tools=shows_tools),
@@ -203,7 +201,7 @@ async def test_stop_string_ends_a_reply_before_it_and_is_recorded_as_written() -
     assert harness.engine.tokenizer.decode(leaf.tokens) == "one STOP"
 
 
-async def test_choices_are_branches_and_the_next_call_goes_on_from_the_one_it_took() -> None:
+async def test_choices_are_branches_and_the_next_call_extends_the_chosen_one() -> None:
     numbers = iter(range(100))
     async with gateway(lambda context: "end" if "more" in context else f"choice {next(numbers)}") as harness:
         episode = harness.episode()

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.integration
         ({"extra_body": {"best_of_all": 1}}, None),
     ],
 )
-async def test_what_cannot_be_given_is_refused_in_the_apis_words(fields: Any, param: str | None) -> None:
+async def test_unsupported_parameters_are_refused_in_the_apis_format(fields: Any, param: str | None) -> None:
     arguments: Any = {"model": "m", "messages": HELLO, **fields}
     async with gateway(lambda _: "hi") as harness:
         episode = harness.episode()
@@ -50,7 +50,7 @@ async def test_what_cannot_be_given_is_refused_in_the_apis_words(fields: Any, pa
     assert episode.recorder.num_turns == 0
 
 
-async def test_sampling_of_the_call_gives_way_where_the_run_says_so() -> None:
+async def test_sampling_of_the_run_overrides_the_calls_where_set() -> None:
     async with gateway(lambda _: "hi", config=with_config(sampling="override")) as harness:
         await harness.client(harness.episode().api_key).chat.completions.create(
             model="m", messages=HELLO, temperature=0.0
@@ -80,7 +80,7 @@ async def test_wrong_key_is_unauthorised_and_opens_nothing() -> None:
     assert one.recorder.num_turns == other.recorder.num_turns == 0
 
 
-async def test_one_episode_never_goes_on_from_anothers_conversation() -> None:
+async def test_one_episode_never_extends_anothers_conversation() -> None:
     async with gateway(lambda _: "secret") as harness:
         one, other = harness.episode(), harness.episode(sample_index=1)
         first = await harness.client(one.api_key).chat.completions.create(model="m", messages=HELLO)
@@ -90,7 +90,7 @@ async def test_one_episode_never_goes_on_from_anothers_conversation() -> None:
     assert leaf.parent is None
 
 
-async def test_calls_past_those_an_episode_may_have_under_way_are_told_to_come_again() -> None:
+async def test_calls_above_the_bound_of_an_episode_are_told_to_retry() -> None:
     async with gateway(lambda _: "hi", config=with_config(calls_max=1)) as harness:
         harness.engine.hold = asyncio.Event()
         episode = harness.episode()
@@ -167,7 +167,7 @@ async def test_calls_of_an_episode_that_ends_are_cut_off() -> None:
     assert episode.recorder.num_turns == 0
 
 
-async def test_unknown_paths_answer_in_the_apis_shape() -> None:
+async def test_unknown_paths_answer_in_the_apis_format() -> None:
     async with (
         gateway(lambda _: "hi") as harness,
         ClientSession() as session,
@@ -198,7 +198,7 @@ async def test_reward_ends_an_episode_once_and_only_with_the_rewards_key() -> No
     assert (episode.reward.reward, episode.reward.components) == (1.0, {"format": 0.5})
 
 
-async def test_agents_of_http_are_given_what_waits_for_them() -> None:
+async def test_agents_over_http_claim_waiting_episodes() -> None:
     async with gateway(lambda _: "hi") as harness, ClientSession() as session:
         operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
         url = f"{harness.base}/tidegate/episodes"

@@ -247,7 +247,7 @@ time.sleep(600)"""
         assert "killed" in sample.log
 
 
-async def test_group_with_an_episode_without_reward_is_dropped_where_the_run_says_so(
+async def test_group_with_an_episode_without_reward_is_dropped_where_set(
     engine: ScriptedEngine, tmp_path: Path
 ) -> None:
     config = with_config(command=python(f"{CALL_ONCE}\nraise SystemExit('gave up')"), without_reward="drop")
@@ -281,7 +281,7 @@ async def test_task_that_the_engine_refuses_starts_no_program(engine: ScriptedEn
     assert made.error is engine.error
 
 
-async def test_program_that_is_not_there_is_told_of(engine: ScriptedEngine, tmp_path: Path) -> None:
+async def test_missing_program_is_reported(engine: ScriptedEngine, tmp_path: Path) -> None:
     async with agents(engine, with_config(command=("/does/not/exist",)), tmp_path) as runner:
         [made] = await made_of(runner, question())
     assert isinstance(made, RefusedTask)
@@ -306,7 +306,7 @@ urllib.request.urlopen(urllib.request.Request(reward["url"], b'{"reward": 1.0}',
     assert stats.value(gateway_stats.BRANCHES_DROPPED) == 1
 
 
-async def test_agents_of_http_take_tasks_and_end_them(
+async def test_agents_over_http_claim_tasks_and_end_them(
     engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OPERATOR_KEY_VARIABLE, "operator")
@@ -382,7 +382,7 @@ async def test_worker_holds_many_episodes_over_http(
     assert [len(sample.tool_calls) for sample in samples] == [3] * 3
 
 
-async def test_task_that_no_agent_comes_for_is_refused(engine: ScriptedEngine, tmp_path: Path) -> None:
+async def test_task_that_no_agent_claims_is_refused(engine: ScriptedEngine, tmp_path: Path) -> None:
     config = with_config(command=(), port=free_port(), claim_deadline_s=0.05)
     async with agents(engine, config, tmp_path) as runner:
         [made] = await made_of(runner, question())

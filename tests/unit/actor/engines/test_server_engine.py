@@ -98,7 +98,7 @@ def assert_each_token_is_its_versions(written: Continuation) -> None:
     assert labels == written.tokens
 
 
-async def test_nothing_is_sent_before_a_version_was_found_good(harness: Harness) -> None:
+async def test_no_request_is_sent_before_a_version_passes_the_probe(harness: Harness) -> None:
     writing = harness.write(written := Continuation(), num_tokens=3)
     await asyncio.sleep(0.05)
     assert harness.server.num_requests == 0
@@ -118,7 +118,7 @@ async def test_a_stop_token_ends_a_continuation(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("labels_pieces", [True, False])
-async def test_requests_under_way_are_kept_across_updates_with_each_token_its_versions(
+async def test_requests_in_flight_survive_updates_and_each_token_keeps_its_version(
     tmp_path: Path, labels_pieces: bool
 ) -> None:
     harness = Harness(tmp_path, ToyServer(labels_pieces=labels_pieces))
@@ -138,7 +138,7 @@ async def test_requests_under_way_are_kept_across_updates_with_each_token_its_ve
     await harness.close()
 
 
-async def test_tokens_that_never_prove_to_have_arrived_are_given_up_and_requests_go_on(
+async def test_tokens_without_proof_of_arrival_are_dropped_and_requests_continue(
     tmp_path: Path,
 ) -> None:
     harness = Harness(tmp_path, ToyServer(counts=False))
@@ -154,7 +154,7 @@ async def test_tokens_that_never_prove_to_have_arrived_are_given_up_and_requests
     await harness.close()
 
 
-async def test_a_caller_that_leaves_costs_no_later_token_its_label(harness: Harness) -> None:
+async def test_a_cancelled_caller_does_not_change_later_labels(harness: Harness) -> None:
     harness.server.wire_s = 0.02
     await harness.serve(1)
     gone = harness.write(Continuation(), num_tokens=40)
@@ -174,9 +174,7 @@ async def test_a_caller_that_leaves_costs_no_later_token_its_label(harness: Harn
     assert harness.control.figures[server_stats.STREAMS_CUT] == num_cut
 
 
-async def test_wrong_weights_are_refused_and_nothing_of_them_is_seen(
-    harness: Harness, tmp_path: Path
-) -> None:
+async def test_wrong_weights_are_refused_and_their_tokens_discarded(harness: Harness, tmp_path: Path) -> None:
     await harness.serve(1)
     # What vLLM did with a tied head: the body is the new one, the head the old.
     old = read_untied(harness.model_folder)
@@ -210,7 +208,7 @@ async def test_a_shuffled_tensor_is_refused(harness: Harness, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("call", ["pause", "load", "resume", "probe"])
-async def test_a_call_that_fails_leaves_the_version_before_in_place_and_nothing_paused(
+async def test_a_failed_call_keeps_the_previous_version_and_resumes_the_server(
     harness: Harness, call: str
 ) -> None:
     await harness.serve(1)
@@ -258,7 +256,7 @@ async def test_a_lost_server_fails_its_requests_and_its_weights_are_reloaded(har
     assert harness.control.figures[server_stats.LOSSES] >= 1
 
 
-async def test_all_that_is_measured_is_shown_as_a_metric(harness: Harness) -> None:
+async def test_every_statistic_is_a_metric(harness: Harness) -> None:
     await harness.serve(1)
     shown = {
         each for each in statistics_of("actor") if each.startswith("server_") and each.export is not None
@@ -266,7 +264,7 @@ async def test_all_that_is_measured_is_shown_as_a_metric(harness: Harness) -> No
     assert harness.control.figures.keys() == shown
 
 
-async def test_requests_that_updates_find_under_way_are_counted(harness: Harness) -> None:
+async def test_requests_in_flight_during_updates_are_counted(harness: Harness) -> None:
     await harness.serve(1)
     written = [Continuation(), Continuation()]
     writings = [harness.write(one, num_tokens=45) for one in written]
@@ -286,7 +284,7 @@ async def test_a_server_that_does_not_come_back_ends_the_engine(tmp_path: Path) 
     await harness.close()
 
 
-async def test_somebody_else_updating_the_server_is_found_out(harness: Harness) -> None:
+async def test_an_update_by_another_client_is_detected(harness: Harness) -> None:
     await harness.serve(5)
     writing = harness.write(written := Continuation(), num_tokens=30)
     await harness.until(lambda: len(written.tokens) > 3)
@@ -297,7 +295,7 @@ async def test_somebody_else_updating_the_server_is_found_out(harness: Harness) 
         await harness.running
 
 
-async def test_stopping_ends_what_is_written_with_what_it_has(harness: Harness) -> None:
+async def test_stopping_ends_requests_with_their_tokens_so_far(harness: Harness) -> None:
     await harness.serve(1)
     writing = harness.write(written := Continuation(), num_tokens=45)
     await harness.until(lambda: len(written.tokens) > 3)

@@ -56,7 +56,7 @@ def test_logprobs_of_another_temperature_than_was_drawn_at_do_not(tmp_path: Path
         "model.layers.1.mlp.down_proj.weight",
     ],
 )
-def test_any_tensor_in_the_wrong_order_shows(tmp_path: Path, name: str) -> None:
+def test_any_tensor_in_the_wrong_order_is_detected(tmp_path: Path, name: str) -> None:
     folder = make_folder(tmp_path / "model", tied=False)
     model = open_model(folder, trains=False)
     arrays = model.to_arrays()

@@ -53,7 +53,7 @@ def test_the_folder_to_start_from_is_the_model_with_a_head_of_its_own(tmp_path: 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_version_is_the_model_that_the_policy_is(tmp_path: Path, *, tied: bool, rank: int) -> None:
+def test_a_written_version_computes_the_policys_logits(tmp_path: Path, *, tied: bool, rank: int) -> None:
     model, weights = open_weights(tmp_path, tied=tied, rank=rank)
     policy = open_model(model, trains=False, lora_rank=rank, lora_alpha=8.0, value_head=True)
     arrays = changed(policy.to_arrays())
@@ -79,14 +79,14 @@ def test_only_the_folders_in_use_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "weights").iterdir()) == ["0-a@2", "start"]
 
 
-def test_what_an_actor_before_left_is_removed(tmp_path: Path) -> None:
+def test_folders_of_a_previous_actor_are_removed(tmp_path: Path) -> None:
     left = tmp_path / "weights" / "0-z@9"
     left.mkdir(parents=True)
     open_weights(tmp_path, tied=True)
     assert not left.exists()
 
 
-def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_folder_is_written_atomically(tmp_path: Path) -> None:
     model = make_folder(tmp_path / "model", tied=True)
     tensors = read_untied(model) | {"spoilt": torch.zeros(2).expand(3, 2).to("meta")}
     with pytest.raises((NotImplementedError, RuntimeError)):

@@ -163,7 +163,7 @@ async def test_a_cancelled_request_frees_its_slot_and_is_written_no_more() -> No
         assert len(kept) < 4000
 
 
-async def test_a_text_is_gone_on_from_what_a_stopped_engine_left() -> None:
+async def test_a_text_resumes_from_the_tokens_of_a_stopped_engine() -> None:
     control = EngineControl()
     control.newest = snapshot(0, params(0))
     async with running(control) as engine:
@@ -187,7 +187,7 @@ async def test_a_text_is_gone_on_from_what_a_stopped_engine_left() -> None:
     )
 
 
-async def test_an_engine_that_breaks_says_so_and_leaves_nobody_waiting() -> None:
+async def test_a_failed_engine_reports_its_error_to_every_waiting_caller() -> None:
     control = EngineControl()
     control.newest = snapshot(0, params(0))
     engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, control=control, clock=SystemClock())
@@ -206,7 +206,7 @@ async def test_an_engine_that_breaks_says_so_and_leaves_nobody_waiting() -> None
             await call
 
 
-async def test_what_the_library_raises_becomes_an_error_of_the_service() -> None:
+async def test_exceptions_of_the_library_become_errors_of_the_service() -> None:
     class Broken(CharLm):
         def next_logprobs(
             self, hidden: torch.Tensor, *, temperature: float | torch.Tensor = 1.0
@@ -238,7 +238,7 @@ async def test_cancelling_the_loop_ends_its_thread_and_its_requests() -> None:
         await call
 
 
-async def test_what_does_not_fit_is_refused_before_it_waits() -> None:
+async def test_oversized_requests_are_refused_before_they_wait() -> None:
     engine = TorchEngine(CharLm(SPEC), CharTokenizer(), slots=1, control=EngineControl(), clock=SystemClock())
     with pytest.raises(RecordError, match="context"):
         await engine.generate(request("long", max_new_tokens=SPEC.context_length), Continuation())

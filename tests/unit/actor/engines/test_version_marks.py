@@ -13,9 +13,7 @@ from tidegate.actor.engines.version_marks import VersionMarks
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12),
     st.integers(1, 30),
 )
-def test_spans_say_of_each_position_who_made_it_like_a_slow_list(
-    swaps: list[tuple[int, int]], length: int
-) -> None:
+def test_spans_equal_a_list_of_one_version_per_position(swaps: list[tuple[int, int]], length: int) -> None:
     marks = VersionMarks(version(0))
     made_by = [0] * 60  # the slow twin: one entry a position
     position = 0

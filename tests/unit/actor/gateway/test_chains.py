@@ -123,7 +123,7 @@ def test_reply_tokens_carry_the_version_of_the_token_before_them() -> None:
     )
 
 
-def test_call_goes_on_from_the_longest_conversation_it_begins_with() -> None:
+def test_call_extends_the_longest_conversation_it_begins_with() -> None:
     recorder, seen = record([(-1, [1], [(10, 0)]), (0, [2], [(11, 0)])])
     assert recorder.extended_by([b"x", bytes([0]), b"y", bytes([1]), b"z"]) == (seen[1].turn, 4)
     assert recorder.extended_by([b"x", bytes([0]), b"y"]) == (seen[0].turn, 2)

@@ -96,7 +96,7 @@ async def test_seeds_differ_between_samples_and_attempts_and_repeat_with_them(ta
         {"reward": 1.0, "components": {str(index): 0.0 for index in range(100)}},
     ],
 )
-def test_what_is_no_reward_is_refused(raw: Any) -> None:
+def test_invalid_rewards_are_refused(raw: Any) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(raw, Reward)
 

@@ -66,7 +66,7 @@ def test_reply_without_an_end_of_its_own_gets_the_templates() -> None:
     assert cut == [END_ID, *ended]
 
 
-def test_mark_of_the_reply_is_none_that_a_message_holds() -> None:
+def test_placeholder_of_the_reply_occurs_in_no_message() -> None:
     tokenizer = ChatMlTokenizer()
     chat = open_format(tokenizer, style="hermes")
     said = [
@@ -98,7 +98,7 @@ def test_template_that_shows_tools_gets_calls_and_results_as_such() -> None:
     assert "<|im_start|>tool\n4" in text
 
 
-def test_template_without_tools_gets_them_in_words() -> None:
+def test_template_without_tools_gets_them_as_text() -> None:
     tokenizer = ChatMlTokenizer(shows_tools=False)
     chat = open_format(tokenizer, style="hermes")
     text = tokenizer.decode(chat.opening([ChatMessage("system", "Be brief."), *CALLED], [tool("expression")]))

@@ -92,14 +92,14 @@ def test_digests_of_a_conversation_are_those_of_its_beginnings(said: list[tuple[
         {"content": "x"},
     ],
 )
-def test_what_is_no_message_is_refused_by_its_place(raw: dict[str, Any]) -> None:
+def test_invalid_messages_are_refused_with_their_position(raw: dict[str, Any]) -> None:
     with pytest.raises(RefusedCallError) as caught:
         read_messages([{"role": "user", "content": "fine"}, raw])
     assert caught.value.param.startswith("messages[1]")
 
 
 @pytest.mark.parametrize("raw", [{"type": "retrieval"}, {"type": "function", "function": {}}])
-def test_what_is_no_function_is_refused(raw: dict[str, Any]) -> None:
+def test_invalid_functions_are_refused(raw: dict[str, Any]) -> None:
     with pytest.raises(RefusedCallError, match="function"):
         read_tools([raw])
 
@@ -141,7 +141,7 @@ def test_reading_a_reply_is_total(text: str, style: Any) -> None:
 
 
 @given(st.text(alphabet="ab<tool_call>["), st.lists(st.sampled_from(["<tool_call>", "[", "ab"]), max_size=3))
-def test_what_a_stream_calls_sure_is_never_taken_back(text: str, openings: list[str]) -> None:
+def test_final_text_of_a_stream_never_changes(text: str, openings: list[str]) -> None:
     """However the text goes on, an opening found in the whole of it lies behind what was sure before."""
     for count in range(len(text) + 1):
         sure = sure_length(text[:count], openings=openings)

@@ -92,7 +92,7 @@ def test_oldest_version_counts_however_new_the_one_that_is_served() -> None:
     assert harness.watch.marks[task.task_id].length == 7
 
 
-def test_rollout_that_will_hardly_make_it_is_marked_before_it_is_late() -> None:
+def test_rollout_that_will_probably_be_late_is_marked_early() -> None:
     harness = Harness(max_lag=4)
     for _ in range(50):
         harness.predictions.record_duration(made(group_task(), oldest=0, started_at_s=0.0))  # all take 1 s
@@ -112,7 +112,7 @@ def test_rollout_that_will_hardly_make_it_is_marked_before_it_is_late() -> None:
     assert "end within" in harness.watch.marks[task.task_id].decision.detail
 
 
-def test_rollout_that_is_over_is_marked_no_more_whatever_runs_beside_it() -> None:
+def test_ended_rollout_is_not_marked_whatever_else_runs() -> None:
     harness = Harness(max_lag=1)
     one, two = group_task("t-1"), group_task("t-2")
     harness.watch.track([one, two])
@@ -138,7 +138,7 @@ class Pages:
         return self.written
 
 
-def test_tasks_that_grow_side_by_side_are_marked_each_by_its_own_oldest_version() -> None:
+def test_concurrent_tasks_are_marked_each_by_its_oldest_version() -> None:
     harness = Harness(max_lag=2)
     old, new, unbegun = (group_task(name) for name in ("t-old", "t-new", "t-unbegun"))
     for task, oldest in ((old, 5), (new, 8), (unbegun, None)):
@@ -163,7 +163,7 @@ def test_second_round_of_a_group_counts_from_the_first() -> None:
     assert harness.marked() == {"t-1": "stale"}
 
 
-def test_what_the_engine_holds_of_an_earlier_batch_is_not_looked_at() -> None:
+def test_engine_status_of_an_earlier_batch_is_ignored() -> None:
     harness = Harness(max_lag=0)
     harness.control.begins([group_task("gone")], version(0), now_s=0.0)
     harness.watch.track([group_task("t-1")])
@@ -171,7 +171,7 @@ def test_what_the_engine_holds_of_an_earlier_batch_is_not_looked_at() -> None:
     assert harness.marked() == {}
 
 
-def test_branch_that_the_head_does_not_know_yet_is_left_for_the_next_look() -> None:
+def test_branch_unknown_to_the_head_is_left_for_the_next_check() -> None:
     harness, task = Harness(), group_task("t-1")
     harness.watch.track([task])
     harness.control.begins([task], PolicyVersion(LineageName("1-new"), 3), now_s=harness.clock.at_s)

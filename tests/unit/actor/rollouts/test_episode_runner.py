@@ -68,7 +68,7 @@ async def test_group_of_completions_ends_by_itself_or_at_its_cap() -> None:
     assert harness.notes.num_published == 0, "what ends before it is kept is never written"
 
 
-async def test_tasks_run_side_by_side_and_each_leaves_as_soon_as_it_is_done() -> None:
+async def test_tasks_run_concurrently_and_each_is_published_when_done() -> None:
     harness = Harness(stop_share=0.0)
     harness.engine.hold_at = 20
     slow = asyncio.create_task(harness.run(task_of("t-slow", max_new_tokens=30)))
@@ -79,7 +79,7 @@ async def test_tasks_run_side_by_side_and_each_leaves_as_soon_as_it_is_done() ->
     assert rollouts_of(await slow).samples[0].num_steps == 30
 
 
-async def test_what_only_its_engine_measures_is_on_the_actors_board() -> None:
+async def test_engine_statistics_are_on_the_actors_board() -> None:
     harness = Harness()
     harness.control.figures[server_stats.PROBE_ERROR] = 0.07
     harness.drain.request()
@@ -111,7 +111,7 @@ async def test_task_that_the_engine_cannot_write_is_refused() -> None:
     assert isinstance(made, RefusedTask)
 
 
-async def test_engine_that_lost_its_server_goes_on_from_what_was_written() -> None:
+async def test_engine_that_lost_its_server_resumes_from_its_tokens() -> None:
     harness, calm = Harness(stop_share=0.0), Harness(stop_share=0.0)
     running = await harness.run_until(task_of(num_samples=1), 7)
     harness.engine.failures = 1
@@ -129,7 +129,7 @@ async def test_engine_that_lost_its_server_goes_on_from_what_was_written() -> No
 # -- cut, cap, early stop, latency -------------------------------------------------------------------------------------
 
 
-async def test_task_that_falls_out_of_the_budget_is_cut_and_the_others_go_on() -> None:
+async def test_task_that_exceeds_the_budget_is_cut_and_the_others_continue() -> None:
     harness = Harness(stop_share=0.0, long_tail=LongTailConfig(policy="cut"))  # max_lag 1
     old = await harness.run_until(task_of("t-old"), 9)
     harness.publish(1)
@@ -178,7 +178,7 @@ async def test_group_whose_first_rewards_differ_is_made_whole() -> None:
     assert rollouts.task.num_samples == 5
 
 
-async def test_cap_of_a_bin_is_what_is_written_under_and_recorded() -> None:
+async def test_cap_of_a_bin_is_applied_and_recorded() -> None:
     harness = Harness(long_tail=LongTailConfig(cap_quantile=0.5), stop_share=0.1)
     for number in range(12):
         await harness.run(task_of(f"t-{number}"))
@@ -187,7 +187,7 @@ async def test_cap_of_a_bin_is_what_is_written_under_and_recorded() -> None:
     assert max(sample.num_steps for sample in rollouts.samples) <= rollouts.task.sampler.max_new_tokens
 
 
-async def test_rollout_takes_the_time_that_its_workload_says() -> None:
+async def test_rollout_takes_the_time_of_its_workload() -> None:
     harness = Harness(latency="fixed:0.3")
     rollouts = rollouts_of(await harness.run(task_of()))
     assert rollouts.finished_at_s - rollouts.started_at_s >= wall_clock_s(0.3)
@@ -212,7 +212,7 @@ async def stopped(harness: Harness, running: "asyncio.Task[RolloutResult | None]
 
 
 @pytest.mark.parametrize("num_tokens", [1, 13, 59])
-async def test_drained_rollout_goes_on_elsewhere_and_equals_the_one_that_was_not(num_tokens: int) -> None:
+async def test_drained_rollout_resumes_elsewhere_and_equals_an_undisturbed_one(num_tokens: int) -> None:
     notes, task = Notes(), task_of()
     first = Harness(notes=notes, stop_share=0.0)
     await stopped(first, await first.run_until(task, num_tokens))
@@ -299,7 +299,7 @@ async def test_broker_that_is_away_costs_tokens_and_no_rollout() -> None:
     assert harness.value(statistics.PROGRESS_NOT_KEPT) == 1
 
 
-async def test_what_runs_is_kept_while_it_runs_and_forgotten_when_it_is_done() -> None:
+async def test_running_groups_are_checkpointed_and_purged_when_done() -> None:
     harness = Harness(stop_share=0.0)
     keeping = asyncio.create_task(harness.checkpoints.run())
     task = task_of()
@@ -344,7 +344,7 @@ async def test_episode_is_turns_and_replies_with_the_reward_of_its_session() -> 
     assert harness.value(statistics.SESSIONS_OPENED) == 3
 
 
-async def test_each_turn_reads_all_that_came_before() -> None:
+async def test_each_turn_reads_the_whole_context() -> None:
     harness = Harness(workers=[Echo(num_turns=2)], turns_max=5, num_samples=1)
     [sample] = rollouts_of(await harness.run(task_of(num_samples=1, max_new_tokens=1000))).samples
     _, second = harness.engine.requests
@@ -363,7 +363,7 @@ async def test_opening_of_the_session_is_what_the_policy_reads_first() -> None:
     ("turns_max", "max_new_tokens", "context_length", "reason"),
     [(2, 1000, 4096, "turns"), (9, 8, 4096, "length"), (9, 1000, 40, "length")],
 )
-async def test_episode_that_is_truncated_says_by_what(
+async def test_truncated_episode_reports_its_limit(
     turns_max: int, max_new_tokens: int, context_length: int, reason: str
 ) -> None:
     harness = Harness(
@@ -407,7 +407,7 @@ async def test_worker_that_is_full_is_waited_for() -> None:
     assert harness.value(statistics.WAIT_SESSION_S) > 0
 
 
-async def test_environment_that_says_something_else_in_the_replay_fails_the_task_and_is_counted() -> None:
+async def test_environment_whose_replay_differs_fails_the_task_and_is_counted() -> None:
     worker = Echo()
     harness = Harness(workers=[worker], turns_max=5, num_samples=1)
 
@@ -425,7 +425,7 @@ async def test_environment_that_says_something_else_in_the_replay_fails_the_task
     assert harness.value(statistics.EPISODES_FAILED) == 1
 
 
-async def test_drained_episode_goes_on_elsewhere_with_its_session() -> None:
+async def test_drained_episode_resumes_elsewhere_with_its_session() -> None:
     notes, task = Notes(), task_of(num_samples=2, max_new_tokens=400)
     workers = [Echo(num_turns=4)]
     undisturbed = rollouts_of(
@@ -484,7 +484,7 @@ async def test_evaluation_of_episodes_brings_its_rewards() -> None:
     assert completed.rewards == [1.25] * 5
 
 
-async def test_evaluation_of_an_actor_that_drains_is_for_another() -> None:
+async def test_evaluation_of_a_draining_actor_is_refused() -> None:
     harness = Harness()
     harness.engine.hold_at = 1
     answering = asyncio.create_task(harness.runner.complete(evaluation_task(), PROBLEMS))

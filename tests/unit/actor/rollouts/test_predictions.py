@@ -63,7 +63,7 @@ def test_only_groups_are_capped(task: Task) -> None:
     assert predictions.capped(task) == task
 
 
-def test_without_being_asked_nothing_is_counted_or_capped() -> None:
+def test_without_a_setting_nothing_is_counted_or_capped() -> None:
     predictions = Predictions(LongTailConfig())
     task = group_task(sampler=LONG)
     for _ in range(20):
@@ -74,7 +74,7 @@ def test_without_being_asked_nothing_is_counted_or_capped() -> None:
     assert predictions.expected_tokens(task) == 64.0
 
 
-def test_cut_tasks_count_as_longer_than_they_were_let_be() -> None:
+def test_cut_tasks_count_as_longer_than_when_cut() -> None:
     predictions = Predictions(LongTailConfig(policy="cut"))
     task = group_task(sampler=LONG)
     for _ in range(40):

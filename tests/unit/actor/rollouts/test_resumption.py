@@ -52,14 +52,14 @@ def test_samples_inside_the_budget_continue_and_the_others_restart() -> None:
     assert found.group.task.sampler.max_new_tokens == 40, "all samples are written under the same cap"
 
 
-def test_newer_tokens_do_not_save_an_old_beginning() -> None:
+def test_newer_tokens_do_not_lower_the_lag_of_the_first() -> None:
     found = resumed(sample(0, version(7), version(10)))
     assert (found.tokens_resumed, found.tokens_lost) == (0, 8)
     assert found.group.started_at_s == 110.0
     assert found.group.task.sampler.max_new_tokens == 60
 
 
-def test_what_is_too_old_restarts_whatever_its_versions() -> None:
+def test_too_old_group_restarts_whatever_its_versions() -> None:
     found = resumed(sample(0, version(10)), now_s=161.0)
     assert (found.tokens_resumed, found.tokens_lost) == (0, 4)
 
@@ -87,7 +87,7 @@ def test_tokens_of_a_dead_branch_count_their_way_back() -> None:
     assert [episode.num_tokens for episode in found.group.episodes] == [4, 0, 0]
 
 
-def test_resumed_group_is_kept_as_it_was_found() -> None:
+def test_resumed_group_is_checkpointed_unchanged() -> None:
     """Nothing is lost on its way through a second actor that writes nothing."""
     first = sample(1, version(9), version(10))
     reply = msgspec.structs.replace(

@@ -32,7 +32,7 @@ class Time:
         (["waiting", "waiting"], {"busy_s_total": 3.0, "wait_latency_s_total": 3.0}),
     ],
 )
-def test_time_is_counted_by_what_holds_everything_up(kinds: list[str], counted: dict[str, float]) -> None:
+def test_time_is_counted_by_its_bottleneck(kinds: list[str], counted: dict[str, float]) -> None:
     time, stats = Time(), StatsBoard(service="actor", instance="actor-0", started_at_s=0.0)
     time_accounting = TimeAccounting(
         cast("ServiceContext", cast("Any", SimpleNamespace(stats=stats, clock=time)))

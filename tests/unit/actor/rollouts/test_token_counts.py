@@ -11,7 +11,7 @@ from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import NotFoundError
 
 
-async def test_tokens_of_what_is_done_are_published_and_counted_once() -> None:
+async def test_tokens_of_finished_groups_are_published_and_counted_once() -> None:
     harness = Harness()
     made = await harness.run(task_of())
     assert isinstance(made, Rollouts)
@@ -34,7 +34,7 @@ async def test_tokens_are_on_the_board_while_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [1, 40])
-async def test_tokens_handed_on_are_those_resumed_and_nobody_writes_them_again(num_tokens: int) -> None:
+async def test_released_tokens_are_resumed_and_not_generated_again(num_tokens: int) -> None:
     notes, task = Notes(), task_of()
     first = Harness(notes=notes, stop_share=0.0)
     running = await first.run_until(task, num_tokens)
@@ -49,7 +49,7 @@ async def test_tokens_handed_on_are_those_resumed_and_nobody_writes_them_again(n
     assert published == second.value(statistics.TOKENS_WRITTEN) + second.value(statistics.TOKENS_RESUMED)
 
 
-async def test_replies_are_no_tokens_of_the_policy_wherever_an_episode_goes_on() -> None:
+async def test_replies_are_not_counted_as_tokens_of_the_policy_after_a_resume() -> None:
     notes, task = Notes(), task_of(num_samples=2, max_new_tokens=400)
     workers = [Echo(num_turns=4)]
     first = Harness(notes=notes, workers=workers, turns_max=9, num_samples=2, token_s=0.001)
@@ -67,7 +67,7 @@ async def test_replies_are_no_tokens_of_the_policy_wherever_an_episode_goes_on()
     assert published == second.value(statistics.TOKENS_WRITTEN) + second.value(statistics.TOKENS_RESUMED)
 
 
-async def test_tokens_of_an_episode_that_cannot_be_ended_are_given_up() -> None:
+async def test_tokens_of_an_episode_that_cannot_end_are_dropped() -> None:
     worker = Echo()
 
     async def moody_step(session_id: str, *, action: str):  # type: ignore[no-untyped-def]  # as the one it replaces
