@@ -48,8 +48,8 @@ def credentials(
             why="this command runs in a pod",
             fix="let the chart's Job run it",
         )
-    made = asyncio.run(_fill_in_cluster(secret, namespace=namespace, keys=key))
-    typer.echo(f"{secret}: {len(made)} of {len(key)} passwords created")
+    created = asyncio.run(_fill_in_cluster(secret, namespace=namespace, keys=key))
+    typer.echo(f"{secret}: {len(created)} of {len(key)} passwords created")
 
 
 def missing_passwords(present: Mapping[str, str], keys: Sequence[str]) -> dict[str, str]:
@@ -62,7 +62,7 @@ def missing_passwords(present: Mapping[str, str], keys: Sequence[str]) -> dict[s
 
 
 async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float = RETRY_S) -> list[str]:
-    """Read, add the missing keys, write unless the Secret changed meanwhile; returns the keys that were made.
+    """Read, add the missing keys, write unless the Secret changed meanwhile; returns the new keys.
 
     Raises:
         UnavailableError: all ``ATTEMPTS`` attempts failed.
@@ -71,15 +71,15 @@ async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float 
     for _ in range(ATTEMPTS):
         try:
             present, version = await read()
-            made = missing_passwords(present, keys)
-            if made:
-                await write(made, version)
+            created = missing_passwords(present, keys)
+            if created:
+                await write(created, version)
         except (ConflictError, DeniedError, NotFoundError, UnavailableError) as error:
-            # Denied or not found: the API server may see a new Role or Secret of this release a moment after us.
+            # Denied or not found: a new Role or Secret of this release may reach the API server with a delay.
             reason = f"{error.what}: {error.why}" if error.why else error.what
             await asyncio.sleep(retry_s)
         else:
-            return list(made)
+            return list(created)
     raise UnavailableError(
         "The Secret could not be filled", why=reason, fix="see the Role of this pod's account"
     )
@@ -88,7 +88,7 @@ async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float 
 async def fill_secret(
     api: Api, secret: str, *, namespace: str, keys: Sequence[str], retry_s: float = RETRY_S
 ) -> list[str]:
-    """Fill the keys of a Secret that have no password; returns the keys that were made.
+    """Fill the keys of a Secret that have no password; returns the new keys.
 
     Raises:
         UnavailableError: all ``ATTEMPTS`` attempts failed.
@@ -100,8 +100,8 @@ async def fill_secret(
         found = await api.get(path, _Secret)
         return found.data or {}, found.metadata.resource_version
 
-    async def write(made: Mapping[str, str], version: str) -> None:
-        data = {key: base64.b64encode(value.encode()).decode() for key, value in made.items()}
+    async def write(created: Mapping[str, str], version: str) -> None:
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in created.items()}
         await api.patch(path, {"metadata": {"resourceVersion": version}, "data": data})
 
     return await fill(read, write, keys=keys, retry_s=retry_s)

@@ -16,7 +16,7 @@ from tidegate.core.distributions import (
 from tidegate.core.errors import ConfigError
 
 FILE_FIX = 'give one number of seconds a line, or {"edges_s": [...], "counts": [...]}'
-# The tail of a distribution is known closely enough with fewer; a file of anything else is not read to its end.
+# Maximum number of lines: enough for the tail of a distribution, and a bound for files of another kind.
 SAMPLES_MAX = 100_000
 
 

@@ -33,7 +33,7 @@ def ask_admission(
     *,
     otherwise: Callable[[Path], AnswerT],
 ) -> AnswerT:
-    """The answer of admission while the run is running; else ``otherwise`` reads what it wrote last.
+    """The answer of admission while the run is running; else ``otherwise`` reads its last files.
 
     Raises:
         TidegateError: admission refused the question, or ``otherwise`` found nothing.

@@ -18,7 +18,7 @@ from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch.run_folder import find_folder, is_running, read_processes
 
-# Short beside a learner step and long beside a context switch.
+# Much shorter than a learner step and much longer than a context switch.
 PERIOD_S = 0.05
 # How often process ids are read again: a service that was restarted meanwhile is throttled as well.
 REFRESH_S = 0.5
@@ -92,5 +92,7 @@ def slow_down(find: Callable[[], list[int]], *, factor: float, duration_s: float
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):  # it ended meanwhile; the next refresh finds its successor
+        with suppress(
+            ProcessLookupError
+        ):  # the process ended meanwhile; the next refresh finds its successor
             os.kill(pid, number)

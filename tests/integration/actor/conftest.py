@@ -1,4 +1,4 @@
-"""Fixtures of the actor's tests; ``settings`` are each file's own."""
+"""Fixtures of the actor's tests; each file defines ``settings``."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""What surrounds an actor in these tests: policies on POLICY, tasks on TASKS, readers of what it makes."""
+"""Helpers for an actor's tests: policies on POLICY, tasks on TASKS, readers of its output."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Episodes of several turns between a real actor and real environment workers, who may die in the middle of them."""
+"""Episodes of several turns on a real actor and environment workers that may be killed during an episode."""
 
 from contextlib import AsyncExitStack
 from itertools import pairwise
@@ -67,7 +67,7 @@ def settings(tmp_path: Path, nats: Broker) -> Settings:
 
 
 async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
-    """An actor whose engine takes its time, so that an episode lasts a second or so."""
+    """An actor with a slow engine, so that an episode lasts about a second."""
     control = EngineControl()
     engine = ScriptedTokenEngine(control, slots=config.slots, token_s=0.02, stop_share=0.2)
     return assemble_tokens(context, config, engine=engine, control=control)
@@ -85,7 +85,7 @@ def task(name: str) -> Task:
 
 
 def assert_is_an_episode(record: Trajectory) -> None:
-    """What the record says was answered is what the game answers, turn by turn."""
+    """Check the record's replies against the game, turn by turn."""
     validate_trajectory(record, run_id=RUN)
     tokenizer = CharTokenizer()
     game = GuessNumber().begin(PROBLEM, seed=0, tools=NO_TOOLS)

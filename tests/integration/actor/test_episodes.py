@@ -1,4 +1,4 @@
-"""Rollouts of tokens on a real broker: they outlive their actor, whether it drains or is killed, token for token."""
+"""Rollouts of tokens on a real broker: they survive the drain or kill of their actor, token for token."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -83,7 +83,7 @@ class Actor:
 
 @pytest.fixture
 async def other_bus(nats: Broker, topology: Topology) -> AsyncIterator[Bus]:
-    """What another actor's process has: its own connection."""
+    """The connection of another actor."""
     bus = await Bus.connect(nats.url, token="", name="other", topology=topology, clock=SystemClock())
     yield bus
     await bus.close()
@@ -122,7 +122,7 @@ async def kept_tokens(bus: Bus, topology: Topology, name: str) -> int:
 
 
 async def undisturbed(record: Trajectory) -> tuple[list[int], list[float]]:
-    """The tokens and logprobs of a sample that nobody stops."""
+    """The tokens and logprobs of an uninterrupted sample."""
     control = EngineControl()
     control.newest = PolicySnapshot(version(0), {})
     engine, written = ScriptedTokenEngine(control, stop_share=0.0), Continuation()

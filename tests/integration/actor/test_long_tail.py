@@ -88,7 +88,7 @@ async def test_tasks_of_one_batch_are_published_each_at_its_time(
     async with running(main.build, config, make_context("actor", settings, bus=bus)):
         [record] = await trajectories(bus, topology, 1)
     assert record.task_id == "task-2"
-    assert await count_of(bus, topology, "TASKS") == 1, "the slow one is for another actor"
+    assert await count_of(bus, topology, "TASKS") == 1, "the slow one is released"
 
 
 async def test_drain_releases_a_rollout_that_waits_for_its_time(
@@ -183,7 +183,7 @@ def text(settings: Settings, nats: Broker) -> Settings:
 async def test_group_is_cut_between_two_tokens_and_ends_whole(
     bus: Bus, topology: Topology, text: Settings, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine is held before its third token until the group is marked."""
+    """The engine blocks before its third token until the group is marked."""
     from threading import Event
 
     from tidegate.actor.rollouts.deadlines import DeadlineWatch

@@ -1,4 +1,4 @@
-"""Policies too large to travel inline: pulled, resumed, verified, and never half-applied."""
+"""Policies too large for an announcement: pulled, resumed, verified, and applied atomically."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -38,7 +38,7 @@ CONFIG = ActorConfig(pull_attempts=4)
 
 
 class FlakyWeights:
-    """Serves tensors by version; ``failures`` says how the next calls fail."""
+    """Serves tensors by version; ``failures`` defines how the next calls fail."""
 
     def __init__(self) -> None:
         self.tensors: dict[int, dict[str, bytes]] = {}

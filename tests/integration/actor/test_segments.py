@@ -1,4 +1,4 @@
-"""An actor of segments on a real broker: what it makes, what it waits for, and that nothing is lost."""
+"""An actor of segments on a real broker: its output, its waits, and its recovery without loss."""
 
 import asyncio
 from pathlib import Path
@@ -159,7 +159,7 @@ async def test_full_stream_keeps_finished_work_stops_taking_tasks_and_loses_noth
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await until(lambda: bus.backpressure_total >= 4)
         await asyncio.sleep(1.5 * CONFIG.ack_wait_s)
-        # All that is held stays a task: four on their way out, one finished behind them, one that found no room.
+        # All tasks stay in flight: four in publishing, one finished behind them, one without room.
         assert await count_of(bus, topology, "TASKS") == 11
         busy_s = context.stats.value(statistics.BUSY_S)
         await asyncio.sleep(0.2)

@@ -172,7 +172,7 @@ async def test_evaluation_without_problems_is_released_and_rollouts_continue(
 async def test_policy_that_arrives_while_a_group_is_written_is_recorded_token_by_token(
     bus: Bus, topology: Topology, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine is held after its second token until the next policy is there: exactly one boundary, at 2."""
+    """The engine blocks after its second token until the next policy arrives: exactly one boundary, at 2."""
     from threading import Event
 
     from tidegate.models.sampling import Generation

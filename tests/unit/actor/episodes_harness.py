@@ -1,4 +1,4 @@
-"""An actor of episodes without a broker: its runner, on a scripted engine, scripted environments and kept notes."""
+"""An actor of episodes without a broker: its runner on a scripted engine, scripted environments and stored messages."""
 
 import asyncio
 import itertools
@@ -66,7 +66,7 @@ class Notes:
 
 
 class Echo:
-    """A worker whose environment repeats what it heard, and ends an episode after ``num_turns`` of them."""
+    """A worker whose environment repeats each turn, and ends an episode after ``num_turns``."""
 
     def __init__(self, *, num_turns: int = 3, opening: str = "") -> None:
         self.num_turns = num_turns
@@ -197,12 +197,12 @@ class Harness:
         self.publish(policy_step)
 
     def publish(self, step: int) -> None:
-        """A policy is announced and held."""
+        """Announce a policy and serve it."""
         self.head.head = SimpleNamespace(version=snapshot(step, {}).version, tree=TREE)
         self.served_policy.offer(snapshot(step, {}), TREE, now_s=0.0)
 
     async def run(self, task: Task) -> RolloutResult | None:
-        """What comes of a task."""
+        """The result of a task."""
         async with asyncio.timeout(60.0):
             made_ones = [made async for made in self.runner.run([task])]
         assert len(made_ones) <= 1
@@ -242,7 +242,7 @@ def _settings(
 
 
 class _NoChannel:
-    """Nobody is called over gRPC here."""
+    """A channel that is never used."""
 
     def unary_unary(self, *_method: object, **_options: object) -> None:
         """A call that is never made."""

@@ -1,4 +1,4 @@
-"""Tasks, policies and engines for the tests of this room."""
+"""Tasks, policies and engines for the actor's tests."""
 
 from collections.abc import Mapping
 

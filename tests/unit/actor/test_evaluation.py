@@ -1,4 +1,4 @@
-"""The held-out file, and what is wrong with it."""
+"""The held-out file and its errors."""
 
 from pathlib import Path
 

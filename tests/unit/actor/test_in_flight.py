@@ -12,7 +12,7 @@ from tidegate.runtime.consumer import Delivery
 
 
 class Letter(msgspec.Struct, eq=False):
-    """A delivery as far as the actor reads it."""
+    """The fields of a delivery that the actor reads."""
 
     sequence: int
 

@@ -29,14 +29,14 @@ from tidegate.wire.policy_payload import announce
 
 
 class AnyEngine:
-    """Serves whatever fits its shapes, and everything does."""
+    """An engine that accepts every policy."""
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         del snapshot
 
 
 class Announced:
-    """Replaces the watch: one announcement after another, then a drain."""
+    """A fake subscription: one announcement after another, then a drain."""
 
     def __init__(self, context: ServiceContext, announcements: list[Announcement]) -> None:
         self._context = context
@@ -60,7 +60,7 @@ def announced(step: int, *, base_digest: str) -> Announcement:
 async def served_after(
     folder: Path, policy: PolicyConfig, base_digests: list[str]
 ) -> tuple[PolicySnapshot | None, float]:
-    """What an actor of ``policy`` serves once one version of each base was announced, and how many it refused."""
+    """The version that an actor of ``policy`` serves after one version of each base, and the number of refusals."""
     settings = msgspec.structs.replace(make_settings(folder, broker_url=""), policy=policy)
     context = make_context("actor", settings, bus=cast("Bus", None))
     control = EngineControl()

@@ -1,4 +1,4 @@
-"""The table of engines opens what fits, and says what does not."""
+"""The table of engines opens those that fit, and refuses the others with a reason."""
 
 from typing import Literal
 

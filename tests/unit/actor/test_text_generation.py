@@ -41,7 +41,7 @@ def params(seed: int) -> dict[str, Array]:
 
 @torch.no_grad()
 def slow_logprobs(arrays: dict[str, Array], prompt: list[int], tokens: list[int]) -> list[float]:
-    """Of each token behind its prefix, one whole forward pass each."""
+    """Each token's logprob after its prefix, by a separate forward pass."""
     model = model_of(arrays)
     logprobs: list[float] = []
     for position, token in enumerate(tokens):
@@ -53,7 +53,7 @@ def slow_logprobs(arrays: dict[str, Array], prompt: list[int], tokens: list[int]
 def swap_after(
     num_tokens: int, control: EngineControl, policy: PolicySnapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Offer a policy while the engine is at work: once it has written ``num_tokens`` tokens."""
+    """Offer a policy during generation, once ``num_tokens`` tokens are written."""
     step = Generation.step
     num_steps = 0
 

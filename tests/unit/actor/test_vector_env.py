@@ -22,14 +22,14 @@ TOY_SPEC = MlpSpec(observation_size=2, num_actions=3)
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The counting environment as one that a run may name."""
+    """The counting environment by the name that a run file uses."""
     monkeypatch.setitem(MLP_SPECS, toy_env.ENV_ID, TOY_SPEC)
     yield
     toy_env.before_step.clear()
 
 
 def params(seed: int, *, env_id: str = "CartPole-v1", gain: float = 100.0) -> dict[str, Array]:
-    """A policy with a mind of its own: fresh ones are nearly uniform."""
+    """A policy with clear preferences: fresh ones are nearly uniform."""
     fresh = init_params(mlp_spec(env_id, hidden=(8,)), np.random.default_rng(seed))
     return {
         name: (value * np.float32(gain) if name == "policy.1.weight" else value)

@@ -1,6 +1,6 @@
 """The exported table: its columns with their meanings, and a terminal trajectory as a row.
 
-Columns are only ever added at the end; ``FORMAT`` counts changes of what one means. Times are seconds since the epoch.
+Columns are only added at the end; ``FORMAT`` counts changes of their meaning. Times are seconds since the epoch.
 """
 
 from collections.abc import Callable
@@ -89,7 +89,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "reward_components",
         "map<float64>",
-        "what the reward is made of",
+        "the reward's components",
         _of_record(_components),
     ),
     Column("verifier_log", "text", "", _recorded("verifier_log")),
@@ -102,7 +102,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("completion", "text", "", _recorded("completion")),
     Column("tool_calls", "list<tool_call>", "", _plain("tool_calls")),
     Column("sampler", "sampler", "how tokens were drawn", _plain("sampler")),
-    Column("spans", "list<span>", "which version made which positions", _of_record(_spans)),
+    Column("spans", "list<span>", "the version of each range of positions", _of_record(_spans)),
     Column("trained_at", "text", "lineage@step of the update", _trained_at),
     Column(
         "trained_step",

@@ -49,7 +49,7 @@ def work_out(question: PlanQuestion) -> PlanAnswer:
     """Answer a question.
 
     Raises:
-        ConfigError: the loop or the rollouts cannot be.
+        ConfigError: the loop or the rollouts are impossible.
     """
     loop, prices = question.loop, question.prices
     balance = balance_of(loop, prices=prices, after_s=question.after_s)

@@ -1,8 +1,8 @@
 """Translates pure Python functions to JavaScript, so that the page computes with the planner's own formulas.
 
-It knows what the planner is written in: frozen structs, functions of numbers, comprehensions, ``match`` on structs,
-f-strings and ``raise``. Anything else is refused with its line. The output holds what the roots need, and names keep
-their spelling. ``py`` in ``runtime.js`` replaces Python's library.
+It supports the constructs of the planner: frozen structs, functions of numbers, comprehensions, ``match`` on structs,
+f-strings and ``raise``. Anything else is refused with its line. The output contains the definitions that the roots
+need, under their Python names. ``py`` in ``runtime.js`` replaces Python's library.
 """
 
 import ast
@@ -21,7 +21,7 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
 OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%", ast.Pow: "**",
 }  # fmt: skip
-# Keywords that only check what is known here.
+# Keywords of checks that the translation does not need.
 CHECKS = {"strict"}
 
 
@@ -29,7 +29,7 @@ def translate(modules: Iterable[ModuleType], roots: Iterable[str]) -> str:
     """JavaScript of ``roots`` and of everything they use, as declarations.
 
     Raises:
-        NotImplementedError: something is written in a way that is not translated; the message names the line.
+        NotImplementedError: a construct is not supported; the message names the line.
     """
     program = NeededCode()
     for module in modules:
@@ -149,7 +149,7 @@ class _Writer:
                 raise _unknown(pattern)
 
     def pattern(self, node: ast.expr) -> str:
-        """A target of an assignment or a loop; ignored parts get names of their own."""
+        """A target of an assignment or a loop; ignored parts get unique names."""
         if isinstance(node, ast.Tuple):
             return f"[{', '.join(self.pattern(each) for each in node.elts)}]"
         if isinstance(node, ast.Name) and node.id == "_":

@@ -1,7 +1,7 @@
 """Measurements of a run folder: rates of actors, workers and learner, and the durations of rollouts.
 
-A stage's rate is what it did in the time in which it was not kept waiting, between the first and the last sample that
-admission wrote while the learner trained. That is what it could do: what it did is bound by the slowest of them.
+A stage's rate is its work divided by the time in which it did not wait, between the first and the last sample that
+admission wrote while the learner trained. This is its capacity; its throughput is bound by the slowest stage.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from tidegate.core.prices import Prices
 from tidegate.launch.run_folder import read_plan
 from tidegate.trajectory_store.timeline import rollout_times
 
-# Evenly through the run; the tail of a distribution is known to a hundredth with less.
+# Sampled evenly from the run; fewer give the tail of a distribution to a hundredth.
 ROLLOUTS_MAX = 4096
 WAITS = (actor_stats.WAIT_TASK_S, actor_stats.WAIT_POLICY_S, actor_stats.WAIT_PUBLISH_S)
 
@@ -39,8 +39,8 @@ class LengthQuantiles(msgspec.Struct, frozen=True):
 class RunMeasurements(msgspec.Struct, frozen=True):
     """Rates are trajectories/s: of one actor, one worker (0: nothing is scored by workers), the learner.
 
-    ``num_slots``: rollouts one actor makes at once, by Little's law. ``seconds``: the stretch that was measured.
-    ``throughput_per_s``: what the whole run did in it.
+    ``num_slots``: rollouts one actor makes at once, by Little's law. ``seconds``: the measured time.
+    ``throughput_per_s``: of the whole run in that time.
     """
 
     run_id: str

@@ -1,4 +1,4 @@
-"""Which definitions of some modules a program needs: what its roots refer to, found in the syntax trees."""
+"""Finds the definitions of modules that a program needs, by the references of its roots in the syntax trees."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ class NeededCode:
     attributes: set[str] = field(default_factory=set[str])
 
     def add(self, module: ModuleType) -> None:
-        """Take in the functions, structs and constants of a module."""
+        """Add the functions, structs and constants of a module."""
         for node in ast.parse(inspect.getsource(module)).body:
             name = _defined(node)
             if name and isinstance(node, Definition):
@@ -77,7 +77,7 @@ def fields_of(node: ast.ClassDef) -> list[str]:
 
 
 def _plain_parts(node: Definition) -> list[ast.AST]:
-    """What a definition refers to when it runs: no annotations, and of a struct its defaults only."""
+    """The parts of a definition that run: no annotations, and of a struct only its defaults."""
     match node:
         case ast.FunctionDef():
             defaults = (*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None))

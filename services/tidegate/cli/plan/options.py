@@ -1,4 +1,4 @@
-"""Options of ``tidegate plan``, a group for each panel of its help; None is what was not given."""
+"""Options of ``tidegate plan``, a group for each panel of its help; None: not given."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ class BalanceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOptions:
-    """What a step consists of: without --rollout and --from-run only the balance is predicted."""
+    """The parts of a step: without --rollout and --from-run only the balance is predicted."""
 
     rollout: Annotated[str | None, _Rollouts(help=f"Rollout time: {FORMS_WITH_FILES}.")] = None
     slots: Annotated[int | None, _Rollouts(help="Concurrent rollouts of one actor.", min=1)] = None

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 SHARED_STYLE = HERE.parent / "report" / "style.css"
 # Enough quantiles for the mean of a tail within a thousandth; a page with every draw of a long run would not open.
 QUANTILES = 1024
-# What model.js and the sliders use of the planner.
+# Parts of the planner that model.js and the sliders use.
 ROOTS = (
     "work_out", "PlanQuestion", "Loop", "Prices", "RolloutLoop", "Fixed", "Exponential", "Lognormal", "Histogram",
     "SPEEDUP_MIN", "capacities", "replicas_max", "speedup", "throughput", "usd_per_h", "usd_per_million",
@@ -61,7 +61,7 @@ def model_script() -> str:
 
 
 def as_data(question: PlanQuestion) -> dict[str, Any]:
-    """A question as the page's formulas take it."""
+    """A question in the form of the page's formulas."""
     rollouts = question.rollouts
     return {**msgspec.to_builtins(question), "rollouts": _rollouts(rollouts) if rollouts else None}
 

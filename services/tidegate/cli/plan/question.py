@@ -93,7 +93,7 @@ def _reward(flags: PlanFlags) -> Durations | None:
 def _sizes(
     flags: PlanFlags, run: RunMeasurements | None, *, places: int, has_rollouts: bool
 ) -> tuple[int, int]:
-    """(rollouts a step, samples an update); where one is not known it is the other."""
+    """(rollouts a step, samples an update); an unknown one equals the other."""
     batch = flags.balance.batch if flags.balance.batch is not None else (run.batch_size if run else None)
     group = _known(flags.rollouts.group, _known(batch, places))
     return group, _known(batch, group if has_rollouts else BATCH)

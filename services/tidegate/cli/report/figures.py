@@ -24,7 +24,7 @@ _VARIABLES = {
     **{color: f"var(--series-{index})" for index, color in enumerate(SERIES)},
 }
 POINTS_MAX = 1_200
-# Air beside the bars, in bars, where there are so few that they would fill the drawing.
+# Margin next to the bars, in bar widths, where few bars would fill the drawing.
 NARROW_MARGIN = 1.0
 SIZE_INCHES = (6.2, 2.75)
 
@@ -71,7 +71,7 @@ def line_chart(
 ) -> str:
     """Lines over a shared x axis. ``limit`` is a dashed line with its name; ``steps`` holds each value to the next.
 
-    ``key`` is the drawing's own name on the page. ``at``: the x values of a sweep, marked on a logarithmic axis.
+    ``key``: unique name of the drawing on the page. ``at``: the x values of a sweep, marked on a logarithmic axis.
     """
 
     def draw(axes: Any) -> None:
@@ -157,7 +157,7 @@ def stacked_chart(key: str, series: Mapping[str, Points], *, x_label: str) -> st
 
 
 def thin(points: Points) -> list[tuple[float, float]]:
-    """At most ``POINTS_MAX`` points: of each stretch the smallest and the largest, so that no peak is lost."""
+    """At most ``POINTS_MAX`` points: the smallest and the largest of each section, so that no peak is lost."""
     if len(points) <= POINTS_MAX:
         return list(points)
     stretch = -(-2 * len(points) // POINTS_MAX)
@@ -208,7 +208,7 @@ def _svg(key: str, draw: Callable[[Any], None]) -> str:
 
 
 def _with_ids_of(key: str, svg: str) -> str:
-    """The same drawing with ids that no other one of the page has, as long as its ``key`` is its own."""
+    """The same drawing with ids that are unique on the page if ``key`` is."""
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{key}-\1"', svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{key}-\1"', svg)
     return re.sub(r"url\(#([^)]+)\)", rf"url(#{key}-\1)", svg)

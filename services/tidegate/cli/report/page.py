@@ -38,7 +38,7 @@ def plain_page(
     text: str = "",
     table: Sequence[Sequence[str]] = (),
 ) -> str:
-    """A page of drawings, each a title, a caption and an SVG; below them ``text`` as it stands and a ``table``.
+    """A page of drawings, each a title, a caption and an SVG; below them ``text``, unchanged, and a ``table``.
 
     The first row of the table is its head, and all of its cells are numbers.
     """

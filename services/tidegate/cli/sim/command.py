@@ -41,7 +41,7 @@ def sim(run: SimOptions, fleet: FleetOptions, sweep: SweepOptions, chaos: ChaosO
         _run_services(run, seed=seed)
 
 
-# Each imports what it computes with: the help of the command needs none of it.
+# Each imports its libraries late: the help of the command needs none of them.
 
 
 def _run_services(run: SimOptions, *, seed: int) -> None:

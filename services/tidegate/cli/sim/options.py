@@ -15,7 +15,7 @@ _Chaos = panel("Chaos runs (with --chaos)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOptions:
-    """What all simulations take."""
+    """Options of all simulations."""
 
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Seed (default: random, and printed).")

@@ -1,4 +1,4 @@
-"""``tidegate sim --from-run``: the rate and lag of a run folder beside the simulator's prediction."""
+"""``tidegate sim --from-run``: compares the rate and lag of a run folder with the simulator's prediction."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def read_measured(folder: Path, *, actors: int | None, seed: int) -> MeasuredFle
     """The plan and the rates of a run folder, live or stopped; ``actors`` replaces its own number.
 
     Raises:
-        NotFoundError: no run wrote there, or it made too few steps.
+        NotFoundError: the folder has no run, or its run made too few steps.
         StaleFolderError, CorruptionError: it cannot be read.
     """
     found = find_folder(folder)
@@ -81,7 +81,7 @@ def _shares(folder: Path) -> Shares:
 
 
 def prediction_table(measured: MeasuredFleet, prediction: Prediction) -> Table:
-    """Real and simulated side by side."""
+    """The table of measured and simulated values."""
     plan = measured.plan
     table = Table(
         title=f"{plan.actors} actors, batch {plan.batch_size}, max_lag {plan.max_lag}: rollouts of"

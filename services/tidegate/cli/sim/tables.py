@@ -1,4 +1,4 @@
-"""What ``tidegate sim`` prints, for each kind of simulation."""
+"""The output of ``tidegate sim``, for each kind of simulation."""
 
 from collections.abc import Iterable
 
@@ -42,7 +42,7 @@ def parse_seeds(text: str) -> range:
 
 
 def summarise(reports: Iterable[ChaosReport]) -> ChaosSummary:
-    """The worst of everything."""
+    """The worst values over all chaos runs."""
     seen = list(reports)
     ratios = [report.recovery_ratio for report in seen if report.recovery_ratio is not None]
     return ChaosSummary(

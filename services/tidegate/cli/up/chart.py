@@ -6,7 +6,7 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def resample(history: Sequence[tuple[float, float]], *, width: int) -> list[float]:
-    """``width`` values evenly spaced over the time of ``history`` (time, value), each the last one known by then."""
+    """``width`` evenly spaced values over the time of ``history`` (time, value), each the last known one."""
     if not history or width <= 0:
         return []
     start_s, end_s = history[0][0], history[-1][0]

@@ -44,7 +44,7 @@ class LineScreen:
     def show(self, live: LiveRun) -> None:
         """Write a line if one is due."""
         now_s = time.monotonic()
-        phase = live.phase.partition(",")[0]  # progress follows the comma and is no change of phase
+        phase = live.phase.partition(",")[0]  # text after the comma is progress and no change of phase
         if phase == self._phase and now_s - self._shown_s < LINE_PERIOD_S:
             return
         self._shown_s, self._phase = now_s, phase

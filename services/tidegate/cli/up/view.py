@@ -74,7 +74,7 @@ def draw(live: LiveRun, *, width: int, height: int, now_s: float) -> Text:
     chart = _chart(live, width=width, height=max(CHART_HEIGHT_MIN, min(CHART_HEIGHT_MAX, room)))
     lines = [*top, *chart, Text(), *below]
     if len(lines) >= height:
-        lines = [line for line in lines if line.plain]  # air is the first thing a small terminal does without
+        lines = [line for line in lines if line.plain]  # a small terminal drops blank lines first
     for line in lines:
         line.truncate(width)
     return Text("\n").join(lines)

@@ -1,4 +1,4 @@
-"""A contract of SGLang's HTTP interface: the fields it takes, the answers it gives, and its states, as its sources say.
+"""A contract of SGLang's HTTP interface: the fields it takes, the answers it gives, and its states, after its sources.
 
 No SGLang runs here, as it has no build for CPUs. What is written below was read at commit 001067fff of its sources
 (``srt/managers/io_struct.py``, ``srt/managers/tokenizer_manager.py``) and from the routes of
@@ -130,7 +130,7 @@ class SglangServer:
     async def _update(self, request: web.Request) -> web.Response:
         body = await _read(request, UpdateWeightFromDiskReqInput)
         if self.paused == "in_place" and body.flush_cache and self.running:
-            # The scheduler asserts here, and is gone.
+            # The scheduler asserts here and exits.
             raise web.HTTPInternalServerError(text="Cache flush failed after updating weights")
         folder = Path(body.model_path)
         if not (folder / "model.safetensors").is_file():

@@ -15,9 +15,9 @@ from tidegate.core.errors import UnavailableError
 
 pytestmark = pytest.mark.integration
 
-# A server of two processes, of which the second writes down who it is.
+# A server of two processes, of which the second writes its process id to a file.
 TWO = 'sleep 600 & echo $! > "$1.new"; mv "$1.new" "$1"; wait'
-# The same, and the second removes what it shared when it is asked to end.
+# The same, and the second removes its shared file at SIGTERM.
 TIDY = (
     """(trap 'rm "$2"; exit' TERM; echo ready > "$1.trap"; while true; do sleep 0.05; done) & second=$!; """
     """until test -e "$1.trap"; do sleep 0.05; done; echo $second > "$1.new"; mv "$1.new" "$1"; wait"""

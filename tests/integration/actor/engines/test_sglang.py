@@ -1,4 +1,4 @@
-"""The engine over the contract of SGLang's interface (``sglang_server``); no real one was ever asked."""
+"""The engine over the contract of SGLang's interface (``sglang_server``); not tested against a real one."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -110,7 +110,7 @@ async def test_unloadable_weights_keep_the_previous_version(tmp_path: Path) -> N
     async with world(tmp_path) as at:
         await at.harness.serve(at.snapshot(1))
         refused = at.snapshot(2)
-        # The disk the server sees lost what was written for it.
+        # The folder is missing on the server's disk.
         emptied = tmp_path / "server-weights" / "actor-0" / str(refused.version)
         await asyncio.to_thread(emptied.mkdir)
         at.harness.control.newest = refused

@@ -1,4 +1,4 @@
-"""The engine over a real vLLM server, on a tiny random Llama with a tied head. Left out where vLLM is not installed."""
+"""The engine over a real vLLM server, on a tiny random Llama with a tied head. Skipped where vLLM is not installed."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ NUM_TOKENS = 3000
 
 
 class Server:
-    """One server for the tests of this file: it is what takes their time."""
+    """One server for the tests of this file, because its start is slow."""
 
     def __init__(self, url: str, policy: PolicyConfig) -> None:
         self.url = url
@@ -251,13 +251,13 @@ def server_processes() -> Sequence[psutil.Process]:
     """Children of this process whose command is vLLM's, and theirs."""
     ours = psutil.Process().children(recursive=True)
     roots = [process for process in ours if "vllm.entrypoints.openai.api_server" in process.cmdline()]
-    # Of those that stand beside it because another test runs one, only the youngest is this test's.
+    # If another test runs a server too, only the youngest belongs to this test.
     root = max(roots, key=lambda process: process.create_time())
     return [root, *root.children(recursive=True)]
 
 
 class Spoiling:
-    """Between engine and server: the next load is of another folder than asked for, and nobody is told."""
+    """A proxy between engine and server: the next load silently takes another folder."""
 
     def __init__(self, dialect: ServerDialect, *, folder: Path, model: Path) -> None:
         self._dialect = dialect

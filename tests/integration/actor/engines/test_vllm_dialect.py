@@ -1,4 +1,4 @@
-"""vLLM's interface as recorded from version 0.32: what its client makes of answers, whole, broken and unkind ones."""
+"""vLLM's interface as recorded from version 0.32: how its client reads complete, broken and invalid answers."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -74,7 +74,7 @@ class Plain(msgspec.Struct, frozen=True):
 
 
 class Recorded:
-    """Answers by path; what was asked is kept."""
+    """Answers by path; records the requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Plain | bytes] = {

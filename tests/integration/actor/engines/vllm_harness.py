@@ -1,4 +1,4 @@
-"""What surrounds a vLLM server in these tests: a tiny model, versions of it that can be told apart, an engine."""
+"""Helpers for tests with vLLM: a tiny model, distinguishable versions of it, an engine."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ READY_S = 1500.0
 
 
 def vllm_python() -> Path:
-    """An interpreter that has vLLM; the test is left out where there is none."""
+    """An interpreter that has vLLM; the test is skipped where there is none."""
     python = Path(os.environ.get("TIDEGATE_VLLM_PYTHON") or ROOT / ".build" / "vllm" / "bin" / "python")
     if not python.exists():
         pytest.skip("no vLLM here: `make vllm` installs it into .build/vllm (6 GB)")
@@ -51,7 +51,7 @@ def vllm_python() -> Path:
 
 
 def make_policy(folder: Path) -> PolicyConfig:
-    """A tied model, as small ones are, with a tokenizer beside it."""
+    """A tied model, as small ones are, with a tokenizer."""
     make_folder(folder, tied=True, **SIZES)
     save_tokenizer(folder)
     return PolicyConfig(kind="transformers", path=str(folder), context_length=CONTEXT)
@@ -69,7 +69,7 @@ def save_tokenizer(folder: Path) -> None:
 
 
 class Versions:
-    """Policies of one model, and what each gives to a text."""
+    """Policies of one model, and their logprobs of a text."""
 
     def __init__(self, policy: PolicyConfig) -> None:
         self._model = open_language_model(policy, trains=False, device=torch.device("cpu"))
@@ -77,7 +77,7 @@ class Versions:
         self.made: dict[int, PolicySnapshot] = {}
 
     def random(self, step: int) -> PolicySnapshot:
-        """One whose logprobs are its own."""
+        """A version with random weights."""
         noise = np.random.default_rng(step)
         tensors = {
             name: (array + 0.1 * noise.standard_normal(array.shape)).astype(np.float32)
@@ -118,7 +118,7 @@ class Versions:
 
 
 class Harness:
-    """An engine on a server, and what steers it."""
+    """An engine on a server, and its control."""
 
     def __init__(self, engine: ServerEngine, control: EngineControl) -> None:
         self.engine = engine
@@ -182,7 +182,7 @@ def engine_at(
     around: Callable[[VllmDialect], ServerDialect] = lambda dialect: dialect,
     cache_on_swap: Any = "recompute",
 ) -> ServerEngine:
-    """An engine on a server that runs; ``around`` may stand between the two."""
+    """An engine on a server that runs; ``around`` may wrap the dialect."""
     config = ServerConfig(url=url, retry_delay_s=0.2, ready_deadline_s=READY_S)
     setting = make_setting(policy, folder, config, cache_on_swap=cache_on_swap)
     http = ServerHttp(url, name="vLLM", num_streams=SLOTS, deadline_s=60.0, stall_s=300.0)

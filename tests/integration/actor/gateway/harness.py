@@ -1,4 +1,4 @@
-"""A gateway on loopback over an engine that writes what it is told, and OpenAI's own client for it."""
+"""A gateway on loopback over a scripted engine, and OpenAI's client for it."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager

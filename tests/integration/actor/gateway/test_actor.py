@@ -1,4 +1,4 @@
-"""An actor whose episodes are held by agents: a real broker, the torch engine, an environment that scores."""
+"""An actor whose episodes external agents play: a real broker, the torch engine, an environment that scores."""
 
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.integration
 SPEC = CharLmSpec(d_model=16, num_layers=2, num_heads=2, context_length=64)
 SAMPLER = Sampler(max_new_tokens=8)
 TURNS = ("1", "2")
-# A program that says something else after each reply, whatever it was.
+# A program that sends another message after each reply.
 PROGRAM = f"""
 import sys, openai
 client = openai.OpenAI()

@@ -1,4 +1,4 @@
-"""What the gateway refuses, to whom, and in which words; episodes over HTTP."""
+"""The gateway's refusals and their messages; episodes over HTTP."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Agents' programs as processes: one trajectory an episode, and what becomes of programs that misbehave."""
+"""Agents' programs as processes: one trajectory an episode, and the results of programs that misbehave."""
 
 import asyncio
 import dataclasses
@@ -43,7 +43,7 @@ STEPS = ["3+45", "12*48", "576-7"]
 
 
 def calculator_policy(context: str) -> str:
-    """Asks for each step, one a turn, then says what came last."""
+    """Calls the tool for each step, one per turn, then answers with the last result."""
     num_done = context.count("<|im_start|>tool")
     if num_done < len(STEPS):
         return f'<tool_call>{{"name": "calculator", "arguments": {{"expression": "{STEPS[num_done]}"}}}}</tool_call>'
@@ -137,7 +137,7 @@ def happened(engine: ScriptedEngine) -> list[Told]:
 
 
 def told(sample: Sample) -> Told:
-    """The same as its record tells it."""
+    """The same from its record."""
     tensors = sample.tensors
     prompt, logprobs = tensors["prompt_tokens"].tolist(), tensors["behavior_logprobs"].tolist()
     versions = [span.version.step for span in sample.spans for _ in range(span.start, span.stop)]
@@ -236,7 +236,7 @@ time.sleep(600)"""
         if ending == "stop":
             runner.stop()
         made = await running
-    # The kernel ends a process some moments after its SIGKILL, and these two are not the runner's to wait for.
+    # The kernel ends a process some moments after its SIGKILL, and the runner cannot wait for these two.
     for pid in pids.read_text().split():
         await until(lambda pid=int(pid): has_ended(pid))
     if ending == "stop":
@@ -327,7 +327,7 @@ async def test_agents_over_http_claim_tasks_and_end_them(
         hello = {"messages": [{"role": "user", "content": "hello"}]}
         for one in given:
             await post(f"{one['base_url']}/chat/completions", one["api_key"], hello)
-        # One is rewarded, the other's agent is never heard of again.
+        # One gets a reward, the other's agent stays silent.
         await post(given[0]["reward_url"], given[0]["reward_key"], {"reward": 0.5, "log": "half"})
         samples = samples_of(await running)
     assert sorted((sample.reward or 0.0, "idle" in sample.log) for sample in samples) == [

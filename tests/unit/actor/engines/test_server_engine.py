@@ -1,4 +1,4 @@
-"""An engine over a server: versions, updates that fail, servers that go away. The server is a toy, the rest is real."""
+"""An engine over a server: versions, failed updates, lost servers. Only the server is a fake."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ CONFIG = ServerConfig(retry_delay_s=0.02, drain_deadline_s=0.2, ready_deadline_s
 
 
 class Harness:
-    """An engine, its server, and what steers it."""
+    """An engine, its server, and its control."""
 
     def __init__(self, folder: Path, server: ToyServer, config: ServerConfig = CONFIG) -> None:
         self.server = server
@@ -102,7 +102,7 @@ async def test_no_request_is_sent_before_a_version_passes_the_probe(harness: Har
     writing = harness.write(written := Continuation(), num_tokens=3)
     await asyncio.sleep(0.05)
     assert harness.server.num_requests == 0
-    assert harness.control.away, "a task would only grow old"
+    assert harness.control.away, "a task would only age"
     await harness.serve(1)
     await harness.until(lambda: not harness.control.away)
     assert await writing == "length"

@@ -1,4 +1,4 @@
-"""The probe: what a server must give, and what it catches."""
+"""The probe: the answers that it expects, and the errors that it detects."""
 
 import math
 from pathlib import Path
@@ -20,7 +20,7 @@ from tidegate.core.errors import RecordError
 
 
 def answer_of(folder: Path, *, temperature: float = TEMPERATURE) -> ProbeAnswer:
-    """What a server with this folder's weights answers, by the library's own way to compute it."""
+    """The answer of a server with this folder's weights, computed by the library."""
     tokens = torch.tensor([probe_tokens(VOCABULARY, context_length=CONTEXT)])
     with torch.no_grad():
         logits = library_model(folder)(tokens).logits[0]

@@ -1,4 +1,4 @@
-"""The engine in process: tokens in the loop from a thread, versions by token, and nobody left waiting."""
+"""The engine in process: tokens from a thread to the loop, versions by token, and an end for every request."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -57,7 +57,7 @@ async def running(
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """The thread is another clock: waits are for what happens, never for a time."""
+    """Waits for conditions and not for times, because the engine runs in a thread."""
     while not holds():
         await asyncio.sleep(0.001)
 

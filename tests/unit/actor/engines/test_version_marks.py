@@ -15,7 +15,7 @@ from tidegate.actor.engines.version_marks import VersionMarks
 )
 def test_spans_equal_a_list_of_one_version_per_position(swaps: list[tuple[int, int]], length: int) -> None:
     marks = VersionMarks(version(0))
-    made_by = [0] * 60  # the slow twin: one entry a position
+    made_by = [0] * 60  # reference: one entry per position
     position = 0
     for distance, step in swaps:
         position += distance

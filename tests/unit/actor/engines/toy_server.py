@@ -1,7 +1,7 @@
 """A server of one process, without HTTP: it loads the folders it is given, and writes tokens that tell their weights.
 
 Every token of a version is the version's step, so a token with another version's label shows at once. What it makes is
-delivered when the test says so: between a server's making a token and its arrival lies a wire.
+delivered when the test allows it: a token takes ``wire_s`` from generation to arrival.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class ToyServer:
         self.calls: list[str] = []
         self.num_made = 0
         self.num_requests = 0
-        # The next loads load this folder instead, and say nothing.
+        # The next loads silently load this folder instead.
         self.loads_instead: Path | None = None
         # Weights of this label are never loaded; the next calls of these names fail.
         self.refuses = ""
@@ -127,7 +127,7 @@ class ToyServer:
         self.calls.append("close")
 
     def die(self) -> None:
-        """Connections break, and what comes back has the weights that it was first started with."""
+        """Break all connections and restart with the original weights."""
         self.up = False
         self.weights, self.paused, self.num_made = "default", False, 0
 

@@ -1,4 +1,4 @@
-"""An engine that writes what it is told, and a tokenizer with a chat template, for the tests of the gateway."""
+"""A scripted engine, and a tokenizer with a chat template, for the tests of the gateway."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -126,7 +126,7 @@ class ScriptedEngine:
         """Nothing computes."""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     async def generate(self, request: TokenRequest, written: Continuation) -> FinishReason:
         self.under_way += 1

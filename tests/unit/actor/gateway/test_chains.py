@@ -1,4 +1,4 @@
-"""The recorder gives back what the engine was given and wrote, however the calls of an episode came."""
+"""The recorder reproduces the engine's inputs and outputs in any order of an episode's calls."""
 
 from dataclasses import dataclass
 

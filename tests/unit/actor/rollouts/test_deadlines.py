@@ -22,7 +22,7 @@ CUT = LongTailConfig(policy="cut", finish_chance_min=0.1)
 
 
 class Clock:
-    """Both clocks, where the test puts them."""
+    """Both clocks, set by the test."""
 
     def __init__(self) -> None:
         self.at_s = 1000.0
@@ -83,7 +83,7 @@ def test_rollout_beyond_the_budget_is_marked_with_how_far_it_was() -> None:
 
 
 def test_oldest_version_counts_however_new_the_one_that_is_served() -> None:
-    """Going on under newer weights does not lower the lag: it counts from the first token."""
+    """Newer weights do not lower the lag: it counts from the first token."""
     harness, task = Harness(max_lag=2), group_task("t-1")
     harness.watch.track([task])
     harness.watch.record_generated(made(task, oldest=5, started_at_s=harness.clock.at_s))
@@ -107,7 +107,7 @@ def test_rollout_that_will_probably_be_late_is_marked_early() -> None:
     harness.control.begins([task], version(4), now_s=harness.clock.at_s)
     assert harness.marked(after_s=0.5) == {}, "a third of them end within a second"
     assert harness.marked(after_s=2.0) == {"t-1": "stale"}, (
-        "who took 2.5 s takes 100 s: at a version a second, too late"
+        "a rollout that took 2.5 s takes 100 s: at a version per second, too late"
     )
     assert "end within" in harness.watch.marks[task.task_id].decision.detail
 
@@ -122,14 +122,14 @@ def test_ended_rollout_is_not_marked_whatever_else_runs() -> None:
     harness.publish(9)
     assert harness.marked() == {"t-2": "stale"}
     harness.watch.track([group_task("t-3")])
-    assert harness.marked() == {"t-2": "stale"}, "who begins beside it changes nothing"
+    assert harness.marked() == {"t-2": "stale"}, "another start changes nothing"
     harness.watch.untrack(two.task_id)
     assert harness.marked() == {}
     assert harness.control.cut == frozenset()
 
 
 class Pages:
-    """A task that says itself how far it is."""
+    """A task that reports its own status."""
 
     def __init__(self) -> None:
         self.written: RolloutStatus | None = None

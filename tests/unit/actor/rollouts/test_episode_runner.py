@@ -30,7 +30,7 @@ def rollouts_of(made: RolloutResult | None) -> Rollouts:
 
 
 def records(made: RolloutResult | None) -> list[Trajectory]:
-    """What would be published, which is what everybody else would call valid."""
+    """The records that would be published, validated."""
     rollouts = rollouts_of(made)
     traces = [""] * len(rollouts.samples)
     found = records_of(rollouts, Provenance(actor_id="actor-0", taken_at_s=1.0), trace_parents=traces)
@@ -206,7 +206,7 @@ async def test_work_of_several_tasks_at_once_is_counted_once() -> None:
 
 
 async def stopped(harness: Harness, running: "asyncio.Task[RolloutResult | None]") -> None:
-    """The actor drains: nothing comes of what runs."""
+    """The actor drains: running tasks have no result."""
     harness.runner.stop()
     assert await running is None
 

@@ -1,4 +1,4 @@
-"""Rollout times: the same for everybody who tries a task, and those of the slowest sample."""
+"""Rollout times: the same on every actor, and those of the slowest sample."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What an actor learns from its rollouts, and what it makes of it."""
+"""Lengths that an actor learns from its rollouts, and the caps that follow."""
 
 import msgspec
 import numpy as np
@@ -80,7 +80,7 @@ def test_cut_tasks_count_as_longer_than_when_cut() -> None:
     for _ in range(40):
         predictions.record_duration(wrote([1], task=task))
         predictions.record_cut(task, elapsed_s=1.0, length=5)
-    # Half of them were seen no longer than a second; of those that went on, all took two.
+    # Half of them were cut at one second; all others took two.
     assert predictions.seconds(task).survival(1.5) == pytest.approx(1.0)
     assert predictions.seconds(task).survival(2.5) == pytest.approx(0.0, abs=0.01)
 

@@ -1,4 +1,4 @@
-"""What is kept of running tasks is found again, also by an actor whose broker has only just come back."""
+"""Checkpoints of running tasks are found again, also just after a broker outage."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tidegate.runtime.streams import Stored
 
 
 class Returning(Notes):
-    """A broker that leaves the first reads unanswered."""
+    """A broker that does not answer the first reads."""
 
     def __init__(self, *, num_unanswered: int) -> None:
         super().__init__()

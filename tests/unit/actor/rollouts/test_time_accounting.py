@@ -1,4 +1,4 @@
-"""Each second of an actor is counted once, for what it was spent on."""
+"""Each second of an actor is counted once, by its use."""
 
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from tidegate.runtime.stats_board import StatsBoard
 
 
 class Time:
-    """Where the test puts it."""
+    """A clock set by the test."""
 
     def __init__(self) -> None:
         self.at_s = 50.0

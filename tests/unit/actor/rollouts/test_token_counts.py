@@ -1,4 +1,4 @@
-"""What becomes of tokens: each written token is published, dropped, released or held."""
+"""Token accounting: each written token is published, dropped, released or held."""
 
 import asyncio
 
