@@ -273,25 +273,25 @@ async def test_every_service_receives_statistics_and_none_receives_work(server: 
     operator = await server.client("operator")
     for service in SERVICES:
         client = await server.client(service)
-        heard: list[str] = []
+        received: list[str] = []
 
-        async def hear(message: Any, heard: list[str] = heard) -> None:
-            heard.append(message.subject)
+        async def receive(message: Any, received: list[str] = received) -> None:
+            received.append(message.subject)
 
         subscribe: Callable[..., Awaitable[Any]] = cast("Any", client).subscribe
         for subject in (TOPOLOGY.stats("*"), TOPOLOGY.tasks("*"), TOPOLOGY.trajectories(0), ">"):
-            await subscribe(subject, cb=hear)
+            await subscribe(subject, cb=receive)
         await client.flush()
         await operator.publish(TOPOLOGY.tasks("main"), b"x")
         await operator.publish(TOPOLOGY.trajectories(0), b"x")
         # Statistics come again and again, as from a service: one message outside of a stream may be lost.
         async with asyncio.timeout(HEARD_TIMEOUT_S):
-            while not heard:
+            while not received:
                 await operator.publish(TOPOLOGY.stats("actor"), b"x")
                 await operator.flush()
                 await client.flush()
                 await asyncio.sleep(0.01)
-        assert set(heard) == {TOPOLOGY.stats("actor")}, service
+        assert set(received) == {TOPOLOGY.stats("actor")}, service
         await client.close()
     await operator.close()
 
@@ -303,29 +303,29 @@ async def test_wrong_or_missing_password_is_refused(server: Server) -> None:
             await client.connect(server.url, allow_reconnect=False, error_cb=_ignore, **cast("Any", wrong))
 
 
-async def hears(server: Server, user: str, subject: str) -> bool:
+async def receives(server: Server, user: str, subject: str) -> bool:
     """Whether a subscriber to ``subject`` receives messages published there, over half a second."""
     listener, operator = await server.client(user), await server.client("operator")
-    heard = asyncio.Event()
+    received = asyncio.Event()
 
-    async def hear(_message: object) -> None:
-        heard.set()
+    async def receive(_message: object) -> None:
+        received.set()
 
     try:
-        await cast("Any", listener).subscribe(subject, cb=hear)  # typed in part
+        await cast("Any", listener).subscribe(subject, cb=receive)  # typed in part
         for _ in range(10):
             await operator.publish(subject, b"x")
             await asyncio.sleep(0.05)
-        return heard.is_set()
+        return received.is_set()
     finally:
         await operator.close()
         await listener.close()
 
 
 async def test_service_receives_no_answer_to_another(server: Server) -> None:
-    assert await hears(server, "actor", "_INBOX_actor.x")
-    assert not await hears(server, "actor", "_INBOX_learner.x")
-    assert not await hears(server, "actor", "_INBOX.x")
+    assert await receives(server, "actor", "_INBOX_actor.x")
+    assert not await receives(server, "actor", "_INBOX_learner.x")
+    assert not await receives(server, "actor", "_INBOX.x")
 
 
 async def test_one_service_cannot_be_another(server: Server) -> None:

@@ -37,19 +37,19 @@ def test_schema_matches_the_types_of_the_run_file() -> None:
 def test_every_object_with_properties_is_closed() -> None:
     opened: list[str] = []
 
-    def look(node: object, path: str) -> None:
+    def visit(node: object, path: str) -> None:
         if isinstance(node, dict):
             schema = cast("dict[str, Any]", node)
             holds_names = "properties" in schema and schema.get("type") == "object"
             if holds_names and schema.get("additionalProperties") is not False:
                 opened.append(path)
             for key, value in schema.items():
-                look(value, f"{path}/{key}")
+                visit(value, f"{path}/{key}")
         elif isinstance(node, list):
             for index, value in enumerate(cast("list[object]", node)):
-                look(value, f"{path}/{index}")
+                visit(value, f"{path}/{index}")
 
-    look(json.loads(chart_schema.SCHEMA.read_text(encoding="utf-8")), "")
+    visit(json.loads(chart_schema.SCHEMA.read_text(encoding="utf-8")), "")
     assert opened == ["/properties/global"]  # shared with charts around this one
 
 

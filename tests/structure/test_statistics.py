@@ -47,7 +47,7 @@ def test_names_are_unique_within_a_service(service: str) -> None:
 
 @pytest.mark.parametrize("service", MODULES)
 def test_a_counter_ends_in_total_and_nothing_else_does(service: str) -> None:
-    """Readers tell counters from gauges by it."""
+    """Readers distinguish counters from gauges by it."""
     for each in statistics_of(service):
         assert each.endswith("_total") == (each.kind == "counter"), each
 

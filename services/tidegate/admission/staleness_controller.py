@@ -80,7 +80,7 @@ class StalenessController:
         state: GoodputState = self.goodput
         return {
             statistics.HARD_SYNCS: float(self.sync.completed),
-            statistics.HARD_SYNCS_ABORTED: float(self.sync.given_up),
+            statistics.HARD_SYNCS_ABORTED: float(self.sync.aborted),
             statistics.BUDGET_MOVES: float(state.moves),
             statistics.BUDGET: float(self.action().max_lag),
             statistics.GOODPUT: state.base_goodput or 0.0,

@@ -43,7 +43,7 @@ class LedgerTotals(msgspec.Struct, frozen=True):
         return sum(self.dropped.values())
 
     def rows(self) -> int:
-        """Every trajectory the ledger knows, whatever its state."""
+        """Every trajectory in the ledger, in any state."""
         return self.available + self.leased + self.trained + self.total_dropped()
 
 

@@ -3,8 +3,8 @@
 Four signals distinguish actors from the learner (steps/s of actors, samples/s and idle ratio of the learner, queue
 depth, lag); the queues of the environment and the store, and the time spent on policies, show the rest. Ratios are
 shares of wall time in [0, 1], averaged over the instances of a service; counts are trajectories. The order of the
-questions matters: a learner that never waits is the pace itself, whatever else is slow; only when it waits is another
-service the bottleneck.
+questions matters: a learner that never waits is the bottleneck, even if another service is slow; only when it waits is
+another service the bottleneck.
 
 Gains are first-order estimates from the same ratios (a cycle is as long as its parts that do not overlap). They rank
 fixes and are no promise. ``fixes`` prices them.

@@ -28,7 +28,7 @@ _HALF_BITS_MIN = 3
 # Weight of one observation in a bin's success rate: about the last 50 trajectories count, so that the rate follows
 # a learning policy within a few versions and one group of eight hardly moves it.
 RATE_STEP = 0.02
-# Every bin keeps this share of the largest possible weight: a bin that looks mastered or hopeless is still visited,
+# Every bin keeps this share of the largest possible weight: a bin that seems mastered or hopeless is still visited,
 # because otherwise its rate would never be measured again.
 WEIGHT_FLOOR = 0.1
 

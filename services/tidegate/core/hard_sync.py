@@ -54,7 +54,7 @@ class SyncState(msgspec.Struct, frozen=True):
     since_s: float = 0.0
     last: PolicyVersion | None = None
     completed: int = 0
-    given_up: int = 0
+    aborted: int = 0
 
     @property
     def pauses(self) -> bool:
@@ -89,7 +89,7 @@ def advance(
         return _begin(state, view, view.head, config, now_s=now_s)
     if now_s - state.since_s > config.timeout_s:
         return msgspec.structs.replace(
-            state, phase="running", since_s=now_s, last=view.head, given_up=state.given_up + 1
+            state, phase="running", since_s=now_s, last=view.head, aborted=state.aborted + 1
         )
     drained = now_s - state.since_s >= DRAIN_S_MIN and _drained(view, batch_size)
     if state.phase == "draining" and not drained:

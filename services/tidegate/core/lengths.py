@@ -3,7 +3,7 @@
 Lengths of one kind (tokens, steps, or seconds: the arithmetic is the same) are counted in log-spaced buckets with
 exponential forgetting, for each curriculum bin apart and for all together. A rollout that was stopped before its end
 shows only that it would have been longer; such *censored* lengths count among those at risk and never among the ends
-(the life-table form of Kaplan and Meier 1958). Without that, cutting long rollouts would teach that there are none,
+(the life-table form of Kaplan and Meier 1958). Without that, cutting long rollouts would make them appear not to exist,
 and the next ones would be cut sooner.
 
 Memory: 2 x 121 numbers a bin, at most ``NUM_BINS_MAX`` bins; further bins share the one named ``other``.

@@ -39,7 +39,7 @@ class SlosConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The ``slos`` section of a run file: promises that admission watches; they change nothing by themselves.
 
     ``lag_p95`` (versions): each trained trajectory's lag; 95 % within the bound is the p95 within it.
-    ``lag_max`` (versions): the same against the staleness budget; a breach is a broken promise, whatever the run.
+    ``lag_max`` (versions): the same against the staleness budget; a breach is a broken promise in any run.
     ``age_p95`` (seconds): each trained trajectory's age.
     ``waste_ratio`` (share): dropped of all that ended, over admission's window.
     ``learner_idle_ratio``, ``actor_idle_ratio`` (share of wall time): waiting for a batch; waiting for a task.

@@ -315,8 +315,8 @@ class FleetInvariantChecker:
         sync, goodput = loop.admission.steering.sync, loop.admission.steering.goodput
         every = response.hard_sync.every_versions
         most = loop.meters.updates // every if every else 0
-        if sync.completed + sync.given_up > most:
-            self._truth.violate("steering", f"{sync.completed + sync.given_up} hard syncs, {most} were due")
+        if sync.completed + sync.aborted > most:
+            self._truth.violate("steering", f"{sync.completed + sync.aborted} hard syncs, {most} were due")
         pair_s = 2 * (response.goodput.window_s + response.goodput.settle_s)
         if goodput.moves > loop.events.now_s / pair_s:
             self._truth.violate(

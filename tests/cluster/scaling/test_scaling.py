@@ -117,8 +117,8 @@ async def test_controller_scales_holds_a_manual_scale_and_yields_to_an_autoscale
 
         await hands.kubectl("scale", "deployment", ACTORS, "--replicas=4")
         await until(lambda: context.stats.value(statistics.FOREIGN_SCALES) == 1.0)
-        looks = context.stats.value(statistics.KUBERNETES_REQUESTS)
-        await until(lambda: context.stats.value(statistics.KUBERNETES_REQUESTS) > looks + 15)
+        num_requests = context.stats.value(statistics.KUBERNETES_REQUESTS)
+        await until(lambda: context.stats.value(statistics.KUBERNETES_REQUESTS) > num_requests + 15)
         assert await hands.replicas() == 4, "held"
         owner = context.stats.snapshot(at_s=0.0).labels["scaling_owner"]
         assert owner == ("somebody" if server_side else "kubectl")

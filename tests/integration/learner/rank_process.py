@@ -54,11 +54,11 @@ def main(scenario: str, kind: str, folder: Path) -> None:
                 spoil(trainer)
             follow(trainer, group, asked_to_stop=stop.is_set)
     except TidegateError as error:
-        say(f"{type(error).__name__}: {error}")
+        report(f"{type(error).__name__}: {error}")
         sys.exit(1)
     finally:
         group.close()  # as the service does: threads of the backend that outlive the interpreter abort the process
-    say("ended in good order")
+    report("ended cleanly")
 
 
 def lead(leading: LeadingTrainer, scenario: str, kind: str, folder: Path) -> None:
@@ -69,7 +69,7 @@ def lead(leading: LeadingTrainer, scenario: str, kind: str, folder: Path) -> Non
         if scenario == "idle" and number == 1:
             time.sleep(IDLE_S)
     np.savez(folder / "policy.npz", allow_pickle=False, **leading.policy())
-    say("waiting")
+    report("waiting")
     while scenario in ("leave", "wait") and not leading.leaving:
         if leading.problem is not None:
             raise leading.problem
@@ -88,7 +88,7 @@ def board() -> StatsBoard:
     return StatsBoard(service="learner", instance="learner", started_at_s=0.0)
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

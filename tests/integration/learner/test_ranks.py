@@ -123,8 +123,8 @@ def test_a_stopping_rank_makes_rank_0_stop_all_cleanly(start: Callable[..., Grou
     group.until_waiting()
     group.processes[1].terminate()
     assert group.end() == [0, 0]
-    assert "ended in good order" in group.output(0)
-    assert "ended in good order" in group.output(1)
+    assert "ended cleanly" in group.output(0)
+    assert "ended cleanly" in group.output(1)
 
 
 def test_ranks_that_hold_different_parameters_end_and_name_the_tensor(start: Callable[..., Group]) -> None:

@@ -117,14 +117,14 @@ async def test_a_version_published_while_the_broker_crashed_is_seen_after_it(
 async def test_the_stream_is_read_in_quiet_seconds_only(
     bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[str] = []
+    reads: list[str] = []
     last = bus.last
 
-    async def look(stream: str, subject: str) -> Stored | None:
-        looks.append(subject)
+    async def read(stream: str, subject: str) -> Stored | None:
+        reads.append(subject)
         return await last(stream, subject)
 
-    monkeypatch.setattr(bus, "last", look)
+    monkeypatch.setattr(bus, "last", read)
     loop = asyncio.get_running_loop()
     following = Following(bus, topology)
     seen_at_s = [loop.time()]
@@ -136,6 +136,6 @@ async def test_the_stream_is_read_in_quiet_seconds_only(
     # On a machine that is busy with other things, some seconds were quiet.
     gaps_s = [after_s - before_s for before_s, after_s in pairwise([*seen_at_s, loop.time()])]
     num_quiet = sum(ceil(gap_s / REFRESH_S) for gap_s in gaps_s if gap_s > 0.5 * REFRESH_S)
-    assert len(looks) <= 2 + num_quiet, "at the start, and in quiet seconds"
-    num_looks = len(looks)
-    await until(lambda: len(looks) >= num_looks + 2)
+    assert len(reads) <= 2 + num_quiet, "at the start, and in quiet seconds"
+    num_reads = len(reads)
+    await until(lambda: len(reads) >= num_reads + 2)

@@ -80,9 +80,9 @@ async def test_health_is_answered_in_plain_text_on_the_next_port(
 ) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE)
     host, _, port = address.partition(":")
-    beside = f"{host}:{int(port) + 1}"
-    assert await ask(beside) == ""
-    assert await ask(beside, HEALTH_LIVENESS) == ""
+    health_address = f"{host}:{int(port) + 1}"
+    assert await ask(health_address) == ""
+    assert await ask(health_address, HEALTH_LIVENESS) == ""
 
 
 async def test_a_folder_without_certificates_is_named(

@@ -59,10 +59,10 @@ class Stage:
         body = msgspec.json.encode(limits)
         await self.bus.publish(self.topology.control("task_queue"), body, message_id=str(hash(body)))
 
-    def tell(self, tasks: list[Task], state: str, *, trained_at: int | None = None) -> None:
+    def add_outcomes(self, tasks: list[Task], state: str, *, trained_at: int | None = None) -> None:
         for task in tasks:
             for sample_index in range(task.num_samples):
-                self.store.tell(
+                self.store.add_outcome(
                     f"{task.task_id}.{sample_index}",
                     state,
                     trained_at=None if trained_at is None else version(trained_at),
@@ -109,8 +109,8 @@ async def test_synchronous_training_admits_the_next_batch_only_under_the_version
         for step in range(5):
             tasks = await stage.taker.take(2)
             assert {task.required_version for task in tasks} == {version(step)}
-            stage.tell(tasks, "accepted")
-            stage.tell(tasks, "trained", trained_at=step)
+            stage.add_outcomes(tasks, "accepted")
+            stage.add_outcomes(tasks, "trained", trained_at=step)
             if step == 0:
                 assert await stage.taker.take_whatever_comes(for_s=0.3) == [], "committed, not announced"
             await stage.announce(step + 1)
@@ -122,8 +122,8 @@ async def test_unannounced_counts_what_is_trained_until_its_version_is_announced
         tasks = await stage.taker.take(2)
         await until(lambda: context.stats.value(statistics.RUNNING_TRAJECTORIES) == 2)
         assert context.stats.value(statistics.UNANNOUNCED_TRAJECTORIES) == 0, "admitted, not trained"
-        stage.tell(tasks, "accepted")
-        stage.tell(tasks, "trained", trained_at=0)
+        stage.add_outcomes(tasks, "accepted")
+        stage.add_outcomes(tasks, "trained", trained_at=0)
         await until(lambda: context.stats.value(statistics.UNANNOUNCED_TRAJECTORIES) == 2)
         assert context.stats.value(statistics.TASKS_PUBLISHED) == 2, "no task waits for the broker"
         shown = {each.metric: each.value for each in readings(context.stats.snapshot(at_s=0.0))}
@@ -136,10 +136,10 @@ async def test_announcement_that_overtakes_its_commit_admits_once_the_commit_is_
     async with running(build, CONFIG, stage.context()):
         await stage.announce(0)
         tasks = await stage.taker.take(2)
-        stage.tell(tasks, "accepted")
+        stage.add_outcomes(tasks, "accepted")
         await stage.announce(1)
         assert await stage.taker.take_whatever_comes(for_s=0.2) == []
-        stage.tell(tasks, "trained", trained_at=0)
+        stage.add_outcomes(tasks, "trained", trained_at=0)
         assert {task.required_version for task in await stage.taker.take(2)} == {version(1)}
 
 
@@ -147,7 +147,7 @@ async def test_dropped_work_is_replaced_under_the_same_version(stage: Stage) -> 
     async with running(build, CONFIG, stage.context()):
         await stage.announce(0)
         tasks = await stage.taker.take(2)
-        stage.tell(tasks[:1], "dropped")
+        stage.add_outcomes(tasks[:1], "dropped")
         [replacement] = await stage.taker.take(1)
         assert replacement.task_id == task_id(3)
         assert replacement.required_version == version(0)
@@ -178,8 +178,8 @@ async def test_restarted_queue_resumes_at_its_position(stage: Stage) -> None:
     async with running(build, CONFIG, stage.context()):
         await stage.announce(0)
         first = await stage.taker.take(2)
-        stage.tell(first, "accepted")
-        stage.tell(first, "trained", trained_at=0)
+        stage.add_outcomes(first, "accepted")
+        stage.add_outcomes(first, "trained", trained_at=0)
         await until(lambda: len(stage.store.log) == 4)
     await stage.announce(1)
     async with running(build, CONFIG, stage.context()) as context:
@@ -215,7 +215,7 @@ async def test_retired_run_admits_no_more_and_drops_unarrived_trajectories(stage
     async with running(build, CONFIG, stage.context()) as context:
         await stage.announce(0)
         tasks = await stage.taker.take(2)
-        stage.tell(tasks[:1], "accepted")
+        stage.add_outcomes(tasks[:1], "accepted")
         await until(lambda: context.stats.value(statistics.RUNNING_TRAJECTORIES) == 1)
         await stage.client(context).retire(reason="enough")
         assert stage.store.dropped == {trajectory_at(2, 0): "retired: enough"}
@@ -235,7 +235,7 @@ async def test_task_that_was_overtaken_and_never_arrives_is_dropped_as_failed(st
     async with running(build, IMPATIENT, stage.context()):
         await stage.announce(0)
         tasks = await stage.taker.take(2)
-        stage.tell(tasks[1:], "accepted")
+        stage.add_outcomes(tasks[1:], "accepted")
         await until(lambda: trajectory_at(1, 0) in stage.store.dropped)
         assert stage.store.dropped[trajectory_at(1, 0)].startswith(
             "failed: no trajectory within task_deadline_s"
@@ -277,8 +277,8 @@ async def test_queue_runs_without_a_store_and_follows_it_when_it_comes(
         await stage.announce(0)
         tasks = await stage.taker.take(2)
         await until(lambda: context.stats.value(statistics.STORE_FAILURES) > 0)
-        stage.tell(tasks, "accepted")
-        stage.tell(tasks, "trained", trained_at=0)
+        stage.add_outcomes(tasks, "accepted")
+        stage.add_outcomes(tasks, "trained", trained_at=0)
         async with store.serving(settings.addresses["trajectory_store"][0]):
             await until(lambda: context.stats.value(statistics.IN_FLIGHT_TRAJECTORIES) == 0)
 
@@ -289,7 +289,7 @@ async def test_broker_that_dies_and_returns_gets_every_task_once(stage: Stage, n
         await stage.announce(0)
         tasks = await stage.taker.take(2)
         await asyncio.to_thread(nats.kill)
-        stage.tell(tasks[:1], "dropped")
+        stage.add_outcomes(tasks[:1], "dropped")
         await until(lambda: context.stats.value(statistics.ADMITTED) == 3)
         await nats.restart()
         await until(lambda: context.stats.value(statistics.TASKS_PUBLISHED) == 3)
@@ -347,8 +347,8 @@ async def test_groups_come_from_the_dataset_in_epochs_and_evaluations_once_a_mul
                 (evaluations if task.kind == "evaluation" else batch).append(task)
             await stage.bus.event("evaluation", {"version": step})
             groups += batch
-            stage.tell(batch, "accepted")
-            stage.tell(batch, "trained", trained_at=step)
+            stage.add_outcomes(batch, "accepted")
+            stage.add_outcomes(batch, "trained", trained_at=step)
         totals = await stage.client(context).journal()
     assert [task.required_version.step for task in evaluations] == [0, 2, 4]
     assert {task.num_samples for task in groups} == {2}

@@ -37,7 +37,7 @@ class FakeStore:
         self._states: dict[str, str] = {}
         self._changed = asyncio.Event()
 
-    def tell(
+    def add_outcome(
         self, trajectory: TrajectoryId | str, state: str, *, trained_at: PolicyVersion | None = None
     ) -> None:
         self.log.append(
@@ -72,7 +72,7 @@ class FakeStore:
         ]
         for item in fresh:
             self.dropped[item.trajectory_id] = f"{item.reason}: {item.detail}"
-            self.tell(item.trajectory_id, "dropped")
+            self.add_outcome(item.trajectory_id, "dropped")
         return pb.DropUnarrivedResponse(dropped=len(fresh))
 
     def __getattr__(self, name: str) -> Any:

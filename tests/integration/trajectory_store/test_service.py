@@ -56,7 +56,7 @@ WAIT_S = 60.0
 
 
 class Peers:
-    """An actor and a learner, as far as the store can tell."""
+    """An actor and a learner, as the store sees them."""
 
     def __init__(self, context: ServiceContext) -> None:
         self.context = context

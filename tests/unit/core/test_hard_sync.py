@@ -77,7 +77,7 @@ def test_sync_is_aborted_at_its_timeout() -> None:
     harness.tick()
     assert harness.tick(after_s=4.0).pauses
     aborted = harness.tick(after_s=2.0)
-    assert (aborted.phase, aborted.given_up, aborted.completed) == ("running", 1, 0)
+    assert (aborted.phase, aborted.aborted, aborted.completed) == ("running", 1, 0)
     assert not harness.tick().pauses, "the next one comes a whole period later"
 
 

@@ -12,7 +12,7 @@ from tidegate.core.balance import Bottleneck, Signals, diagnose
 from tidegate.core.scaling import ScalingConfig, ScalingState, ScalingView, advance, needed_replicas
 
 CONFIG = ScalingConfig(mode="controller", min_replicas=1, max_replicas=32)
-# Everything at once: no windows, no settling, whole jumps.
+# All changes at once: no windows, no delay after a change, steps of any size.
 PROMPT = ScalingConfig(
     min_replicas=1, max_replicas=32, step_replicas=32, stabilise_out_s=0.0, stabilise_in_s=0.0, settle_s=0.0
 )

@@ -29,8 +29,8 @@ LAG = Slo("lag_p95", bound=4.0, target=0.9, window_s=1440.0)
 """Buckets of 10 s; 144 s of the window may be bad."""
 
 # Seconds since the previous sample, and its value.
-Look = tuple[float, float | None]
-looks = st.lists(
+TimedValue = tuple[float, float | None]
+timed_values = st.lists(
     st.tuples(
         st.one_of(st.sampled_from([0.0, 1.0, 10.0, 100.0]), st.floats(0.0, 3000.0)),
         st.one_of(st.none(), st.sampled_from([1.0, 9.0]), st.floats(allow_nan=True, allow_infinity=True)),
@@ -39,9 +39,9 @@ looks = st.lists(
 )
 
 
-def after(looks_taken: Sequence[Look], slo: Slo = LAG) -> tuple[SloState, float]:
+def after(taken: Sequence[TimedValue], slo: Slo = LAG) -> tuple[SloState, float]:
     state, now_s = SloState(), 0.0
-    for elapsed_s, value in looks_taken:
+    for elapsed_s, value in taken:
         now_s += elapsed_s
         state = observe(slo, state, value, at_s=now_s)
     return state, now_s
@@ -53,14 +53,14 @@ def steadily(value: float | None, *, seconds: int, state: SloState, since_s: flo
     return state
 
 
-def slow_twin(looks_taken: Sequence[Look], slo: Slo) -> Verdict:
+def slow_twin(taken: Sequence[TimedValue], slo: Slo) -> Verdict:
     """Keeps every sample with its bucket; windows are filters over the list."""
     now_s = 0.0
     kept: list[tuple[int, str]] = []
     value_last = None
-    for number_of_look, (elapsed_s, value) in enumerate(looks_taken):
+    for number_of_sample, (elapsed_s, value) in enumerate(taken):
         # An objective's clock starts with its first sample.
-        now_s += min(elapsed_s, slo.window_s + slo.bucket_s) if number_of_look else 0.0
+        now_s += min(elapsed_s, slo.window_s + slo.bucket_s) if number_of_sample else 0.0
         if value is None or math.isnan(value):
             kept.append((int(now_s // slo.bucket_s), "missing"))
             continue
@@ -103,8 +103,8 @@ def slow_twin(looks_taken: Sequence[Look], slo: Slo) -> Verdict:
     )
 
 
-@given(taken=looks)
-def test_ring_gives_what_keeping_every_observation_would_give(taken: list[Look]) -> None:
+@given(taken=timed_values)
+def test_ring_gives_what_keeping_every_observation_would_give(taken: list[TimedValue]) -> None:
     state, now_s = after(taken)
     fast, slow = verdict(LAG, state, now_s=now_s), slow_twin(taken, LAG)
     assert fast.condition == slow.condition
@@ -114,8 +114,8 @@ def test_ring_gives_what_keeping_every_observation_would_give(taken: list[Look])
         assert getattr(fast, name) == pytest.approx(getattr(slow, name))
 
 
-@given(taken=looks)
-def test_state_is_bounded_and_survives_the_file(taken: list[Look]) -> None:
+@given(taken=timed_values)
+def test_state_is_bounded_and_survives_the_file(taken: list[TimedValue]) -> None:
     state, now_s = after(taken)
     assert len(state.buckets) <= BUCKETS
     state = msgspec.structs.replace(state, value=None)  # JSON has no infinity
@@ -123,8 +123,8 @@ def test_state_is_bounded_and_survives_the_file(taken: list[Look]) -> None:
     assert verdict(LAG, again, now_s=now_s) == verdict(LAG, state, now_s=now_s)
 
 
-@given(taken=looks, now_s=st.floats(allow_nan=True, allow_infinity=True))
-def test_verdict_is_in_its_ranges_for_any_clock(taken: list[Look], now_s: float) -> None:
+@given(taken=timed_values, now_s=st.floats(allow_nan=True, allow_infinity=True))
+def test_verdict_is_in_its_ranges_for_any_clock(taken: list[TimedValue], now_s: float) -> None:
     state, _ = after(taken)
     found = verdict(LAG, state, now_s=now_s)
     assert -BURN_MAX <= found.budget_left <= 1.0
@@ -134,8 +134,8 @@ def test_verdict_is_in_its_ranges_for_any_clock(taken: list[Look], now_s: float)
     assert math.isfinite(found.budget_left)
 
 
-@given(taken=looks, back_s=st.floats(0.0, 1e9))
-def test_clock_that_steps_back_costs_and_adds_nothing(taken: list[Look], back_s: float) -> None:
+@given(taken=timed_values, back_s=st.floats(0.0, 1e9))
+def test_clock_that_steps_back_costs_and_adds_nothing(taken: list[TimedValue], back_s: float) -> None:
     state, now_s = after(taken)
     before = verdict(LAG, state, now_s=now_s)
     stepped = observe(LAG, state, 1.0, at_s=now_s - back_s)

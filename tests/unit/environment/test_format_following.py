@@ -96,7 +96,7 @@ def test_every_problem_can_be_obeyed_and_breaking_any_one_rule_costs() -> None:
 
 
 def broken_text(rule: FormatRule, text: str) -> str:
-    """The text with this rule broken, whatever else that breaks."""
+    """The text with this rule broken, and possibly others."""
     match rule.kind:
         case "upper":
             return text + " a"

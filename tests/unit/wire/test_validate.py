@@ -91,10 +91,10 @@ def test_segments_and_completions_as_actors_record_them_pass() -> None:
 
 
 def test_good_frame_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(trajectory: Trajectory, *, run_id: str) -> None:
+    def record_call(trajectory: Trajectory, *, run_id: str) -> None:
         raise AssertionError(f"{trajectory.trajectory_id} of {run_id} was looked at alone")
 
-    monkeypatch.setattr(validate, "validate_trajectory", look)
+    monkeypatch.setattr(validate, "validate_trajectory", record_call)
     short = msgspec.structs.replace(
         completion(),
         spans=(span(0, 1), span(1, 2, step=2)),

@@ -1,6 +1,6 @@
 """The balance calculator: actors, environment, store and learner as a line of stages, each with a capacity.
 
-Rates are samples a second, in whatever unit the caller counts samples (steps, segments, completions) as long as all
+Rates are samples a second, in any unit of samples (steps, segments, completions), provided that all
 stages and the batch count the same. Throughput is the smallest capacity, T = min(N·r, M·r_e, store, u·B). Without
 admission every stage works as fast as it can and what the next one cannot take piles up before it; with admission
 the law bounds work in flight to (max_lag + 1) batches, so queue and lag end there and actors wait instead.
@@ -128,7 +128,7 @@ def balance_of(loop: Loop, *, prices: Prices = EXAMPLE_PRICES, after_s: float = 
     """Work out a loop.
 
     Raises:
-        ConfigError: it cannot run (``check_loop``), or the look ahead is no time.
+        ConfigError: it cannot run (``check_loop``), or ``after_s`` is no time.
     """
     if not 0.0 <= after_s < float("inf"):
         raise ConfigError(f"Queue and lag after {after_s:g} s are undefined", fix="give seconds, 0 or more")

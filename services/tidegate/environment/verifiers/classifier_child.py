@@ -22,16 +22,16 @@ def main() -> int:
     except (
         Exception
     ) as error:  # any error of the folder or a library is reported to the worker, which raises it
-        tell(answers, {"failed": repr(error)})
+        send(answers, {"failed": repr(error)})
         return 1
-    tell(answers, {"ready": True, "labels": labels})
+    send(answers, {"ready": True, "labels": labels})
     for line in sys.stdin.buffer:
         try:
             text = msgspec.json.decode(line, type=dict[str, str])["text"]
             scores: list[dict[str, Any]] = classify(text)
-            tell(answers, {"logits": {str(item["label"]): float(item["score"]) for item in scores}})
+            send(answers, {"logits": {str(item["label"]): float(item["score"]) for item in scores}})
         except Exception as error:  # a text that cannot be scored must not restart the child
-            tell(answers, {"error": repr(error)})
+            send(answers, {"error": repr(error)})
     return 0
 
 
@@ -54,7 +54,7 @@ def load(folder: str) -> tuple[Any, list[str]]:
     return classify, [str(label) for label in model.config.id2label.values()]
 
 
-def tell(answers: TextIO, message: dict[str, Any]) -> None:
+def send(answers: TextIO, message: dict[str, Any]) -> None:
     """One line."""
     answers.write(msgspec.json.encode(message).decode() + "\n")
     answers.flush()

@@ -247,7 +247,7 @@ def test_a_user_without_privileges_has_the_same_sandbox(sandbox: LinuxSandbox) -
 def test_self_test_detects_a_sandbox_without_a_process_limit(
     sandbox: LinuxSandbox,
 ) -> None:
-    """The kernel counts no processes of the machine's root, by whatever name a user namespace calls it."""
+    """The kernel counts no processes of the machine's root, under any uid of a user namespace."""
     del sandbox
     become = """
 from tidegate.environment.sandbox.zygote import kernel

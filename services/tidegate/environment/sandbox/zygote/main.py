@@ -52,7 +52,7 @@ def _isolate() -> int:
     if uid == 0:
         kernel.unshare(kernel.CLONE_NEWNS)
         tree.enter(shown)
-        # The kernel holds no limit on root's processes, in whatever namespace they are.
+        # The kernel holds no limit on root's processes, in any namespace.
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
