@@ -60,7 +60,7 @@ class Runner(Protocol):
         """Answer the held-out problems of an evaluation under one policy.
 
         Raises:
-            TidegateError: the engine cannot, or was told to stop.
+            TidegateError: the engine cannot, or must stop.
         """
         ...
 

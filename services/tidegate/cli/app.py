@@ -71,5 +71,5 @@ def print_error(error: TidegateError) -> int:
 def _as_sentence(text: str) -> str:
     """With a full stop, and a capital unless it begins with a name."""
     first = text.split(maxsplit=1)[0]
-    begun = text[0].upper() + text[1:] if first.isalpha() else text
-    return begun if begun.endswith((".", "?", "!")) else f"{begun}."
+    sentence = text[0].upper() + text[1:] if first.isalpha() else text
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."

@@ -247,18 +247,18 @@ def test_engine_reports_its_batch_and_position(monkeypatch: pytest.MonkeyPatch) 
     control.newest = snapshot(0, params(0))
     task = group_task(num_samples=32)
     step = Generation.step
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def looked(generation: Generation) -> None:
         assert control.running is not None
         assert control.running.task_ids == {task.task_id}
         assert control.running.oldest == version(0), "the first version counts, whatever is served later"
-        told.append((control.position, generation.num_steps))
+        reported.append((control.position, generation.num_steps))
         control.newest = snapshot(generation.num_steps + 1, params(generation.num_steps))
         step(generation)
 
     monkeypatch.setattr(Generation, "step", looked)
     engine.generate([task])
-    assert told == [(position, position) for position in range(len(told))]
-    assert len(told) > 1
+    assert reported == [(position, position) for position in range(len(reported))]
+    assert len(reported) > 1
     assert control.running is None

@@ -146,8 +146,10 @@ def test_cartpole_returns_equal_a_walk_over_every_step() -> None:
                     ended.append((returns[column], lengths[column], step + 1))
                     returns[column], lengths[column] = 0.0, 0
         walked.append(ended)
-    told = [[(end.episode_return, end.length, end.position) for end in sample.episodes] for sample in samples]
-    assert told == walked
+    reported = [
+        [(end.episode_return, end.length, end.position) for end in sample.episodes] for sample in samples
+    ]
+    assert reported == walked
     assert sum(len(ended) for ended in walked) > 5
     assert sum(sample.num_steps for sample in samples) == sum(
         sample.tensors["valid"].sum() for sample in samples

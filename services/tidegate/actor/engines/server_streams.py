@@ -195,12 +195,14 @@ def _label_at(spans: tuple[LabelSpan, ...], position: int) -> str:
 
 def _check_account(labels: list[str], spans: tuple[LabelSpan, ...]) -> None:
     """Compare the versions that the server reports for a request with the recorded ones, token by token."""
-    told = [_label_at(spans, position) for position in range(len(labels))]
-    wrong = [position for position, pair in enumerate(zip(told, labels, strict=True)) if pair[0] != pair[1]]
+    reported = [_label_at(spans, position) for position in range(len(labels))]
+    wrong = [
+        position for position, pair in enumerate(zip(reported, labels, strict=True)) if pair[0] != pair[1]
+    ]
     if wrong:
         position = wrong[0]
         raise CorruptionError(
-            f"The inference server reports token {position} as of {told[position]}, and it was recorded"
+            f"The inference server reports token {position} as of {reported[position]}, and it was recorded"
             f" as of {labels[position]}",
             why="weights were replaced while tokens were in transit, or by another client",
             fix="let no other program update this actor's server; else this is a bug of the engine",

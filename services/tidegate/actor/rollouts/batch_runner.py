@@ -112,7 +112,7 @@ class BatchRunner:
         """Answer the held-out problems of an evaluation under one policy.
 
         Raises:
-            TidegateError: the engine cannot, or was told to stop.
+            TidegateError: the engine cannot, or must stop.
         """
         prompts = [problem.prompt for problem in problems]
         return await self._in_thread(lambda: self._engine.complete(prompts, task.sampler))
@@ -201,10 +201,10 @@ class BatchRunner:
         stopped = await self._early_stop.groups_to_stop(list(first.values()))
         rest: list[Task] = []
         for task in tasks:
-            begun = first.get(task.task_id)
-            if begun is not None and task.task_id in stopped:
-                yield stopped_early(task, begun)
-            elif begun is not None:
+            first_round = first.get(task.task_id)
+            if first_round is not None and task.task_id in stopped:
+                yield stopped_early(task, first_round)
+            elif first_round is not None:
                 rest.append(msgspec.structs.replace(task, num_samples=task.num_samples - num_first))
         if not rest or self._control.stop:
             return
@@ -213,12 +213,12 @@ class BatchRunner:
                 yield _joined(first[result.task.task_id], result) if isinstance(result, Rollouts) else result
 
 
-def _joined(begun: Rollouts, rest: Rollouts) -> Rollouts:
+def _joined(first_round: Rollouts, rest: Rollouts) -> Rollouts:
     """Join both rounds of a group."""
-    samples = (*begun.samples, *rest.samples)
+    samples = (*first_round.samples, *rest.samples)
     return Rollouts(
         task=msgspec.structs.replace(rest.task, num_samples=len(samples)),
         samples=samples,
-        started_at_s=begun.started_at_s,
+        started_at_s=first_round.started_at_s,
         finished_at_s=rest.finished_at_s,
     )

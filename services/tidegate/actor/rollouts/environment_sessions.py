@@ -100,7 +100,7 @@ class EpisodeSessions:
         for _ in self._workers:
             worker = self._workers[next(self._turn) % len(self._workers)]
             try:
-                session_id, said = await worker.reset(
+                session_id, observation = await worker.reset(
                     task.env_id, seed=task.seed, problem=problem, actions=turns
                 )
             except ConflictError as error:
@@ -115,7 +115,7 @@ class EpisodeSessions:
                 failure = error
             else:
                 stats.add(statistics.SESSIONS_OPENED)
-                return worker, session_id, said
+                return worker, session_id, observation
         raise failure
 
     def lost(self, task: Task, error: TidegateError) -> None:
@@ -144,16 +144,16 @@ class EpisodeSession:
             ReplayDiffersError: it differs from the recorded observation.
             TidegateError: waiting will not help.
         """
-        worker, session_id, said = await self._sessions.open(self._task, self._turns)
+        worker, session_id, observation = await self._sessions.open(self._task, self._turns)
         self._open = (worker, session_id)
-        if self._last is not None and said != self._last:
+        if self._last is not None and observation != self._last:
             raise ReplayDiffersError(
-                f"An environment of {self._task.task_id} returned {said[:80]!r}, and previously {self._last[:80]!r}",
+                f"An environment of {self._task.task_id} returned {observation[:80]!r}, before {self._last[:80]!r}",
                 why=f"its {len(self._turns)} turns were the same",
                 fix="make the environment a function of problem, seed and turns",
             )
-        self._last = said
-        return said
+        self._last = observation
+        return observation
 
     async def step(self, turn: str) -> EnvironmentStep:
         """Take a turn. A lost session is reopened on another worker, and the turn is repeated there.

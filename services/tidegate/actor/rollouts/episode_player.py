@@ -79,9 +79,9 @@ class EpisodePlayer:
     async def _converse(self, task: Task, episode: Episode, session: EpisodeSession) -> None:
         tokenizer = self._engine.tokenizer
         with self._time_accounting.answering():
-            said = await session.open()
+            observation = await session.open()
         if not episode.num_tokens:
-            episode.opening = "" if said == task.prompt else said
+            episode.opening = "" if observation == task.prompt else observation
         episode.prompt = tokenizer.encode_prompt(episode.opening or task.prompt)
         while not episode.finish_reason:
             reason = await self._write_turn(task, episode)

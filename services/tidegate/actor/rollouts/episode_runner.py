@@ -167,12 +167,12 @@ class EpisodeRunner:
         """Generate all samples, or first some and then the rest, and wait until their time has passed."""
         task, check = group.task, self._early_stop
         num_first = check.num_first if check.applies_to(task) else task.num_samples
-        begun = await self._round(group, 0, num_first, since_s=group.started_at_s)
+        played = await self._round(group, 0, num_first, since_s=group.started_at_s)
         if num_first < task.num_samples:
-            if task.task_id in await check.groups_to_stop([begun], share=1.0 / self.flows_max):
-                return stopped_early(task, begun)
-            begun = await self._round(group, num_first, task.num_samples, since_s=begun.finished_at_s)
-        return begun
+            if task.task_id in await check.groups_to_stop([played], share=1.0 / self.flows_max):
+                return stopped_early(task, played)
+            played = await self._round(group, num_first, task.num_samples, since_s=played.finished_at_s)
+        return played
 
     async def _round(self, group: Group, start: int, stop: int, *, since_s: float) -> Rollouts:
         """Play some of the samples to their ends; returns the rollouts up to ``stop``, once their time has passed."""

@@ -50,15 +50,15 @@ def cut_short(task: Task, mark: CutMark, *, num_made: int) -> DroppedTask:
     )
 
 
-def stopped_early(task: Task, begun: Rollouts) -> DroppedTask:
-    """A group that needs no more samples: those of ``begun`` were rewarded alike."""
-    num_made = len(begun.samples)
+def stopped_early(task: Task, first_round: Rollouts) -> DroppedTask:
+    """A group that needs no more samples: those of ``first_round`` were rewarded alike."""
+    num_made = len(first_round.samples)
     return DroppedTask(
         task=task,
         by="settled",
         reason="settled",
         detail=f"its first {num_made} samples were rewarded alike, so the group has no advantage",
-        length=max(sample.num_steps for sample in begun.samples),
-        elapsed_s=begun.finished_at_s - begun.started_at_s,
+        length=max(sample.num_steps for sample in first_round.samples),
+        elapsed_s=first_round.finished_at_s - first_round.started_at_s,
         num_made=num_made,
     )

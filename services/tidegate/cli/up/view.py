@@ -207,10 +207,10 @@ def _row(
     seen = watcher.values if watcher is not None else {}
     if (
         watcher is not None
-        and (told := watcher.labels.get(instance))
-        and (stats is None or told != "running")
+        and (label := watcher.labels.get(instance))
+        and (stats is None or label != "running")
     ):
-        state = told
+        state = label
     counter, unit = RATE_OF.get(service, (None, ""))
     rate = board.rate(instance, counter) if counter is not None else None
     busy = board.rate(instance, BUSY)

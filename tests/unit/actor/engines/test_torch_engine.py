@@ -175,15 +175,15 @@ async def test_a_text_resumes_from_the_tokens_of_a_stopped_engine() -> None:
             await call
         with pytest.raises(UnavailableError):
             await engine.generate(request("late"), Continuation())
-    begun = text.tokens[:]
+    written = text.tokens[:]
     other = EngineControl()
     other.newest = snapshot(0, params(0))
     async with running(other) as engine:
         rest = Continuation()
-        resumed = msgspec.structs.replace(request("text", max_new_tokens=10), context=(*CONTEXT, *begun))
+        resumed = msgspec.structs.replace(request("text", max_new_tokens=10), context=(*CONTEXT, *written))
         await engine.generate(resumed, rest)
     np.testing.assert_allclose(
-        text.logprobs + rest.logprobs, slow_logprobs(params(0), begun + rest.tokens), atol=2e-5
+        text.logprobs + rest.logprobs, slow_logprobs(params(0), written + rest.tokens), atol=2e-5
     )
 
 

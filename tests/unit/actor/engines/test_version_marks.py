@@ -22,7 +22,7 @@ def test_spans_equal_a_list_of_one_version_per_position(swaps: list[tuple[int, i
         marks.swap(position, version(step))
         made_by[position:] = [step] * (60 - position)
     spans = marks.spans(length)
-    told = [span.version.step for span in spans for _ in range(span.start, span.stop)]
-    assert told == made_by[:length]
+    reported = [span.version.step for span in spans for _ in range(span.start, span.stop)]
+    assert reported == made_by[:length]
     assert [span.start for span in spans] == [0, *(span.stop for span in spans[:-1])]
     assert all(one.version != other.version for one, other in pairwise(spans))

@@ -140,8 +140,8 @@ class Pages:
 
 def test_concurrent_tasks_are_marked_each_by_its_oldest_version() -> None:
     harness = Harness(max_lag=2)
-    old, new, unbegun = (group_task(name) for name in ("t-old", "t-new", "t-unbegun"))
-    for task, oldest in ((old, 5), (new, 8), (unbegun, None)):
+    old, new, unstarted = (group_task(name) for name in ("t-old", "t-new", "t-unstarted"))
+    for task, oldest in ((old, 5), (new, 8), (unstarted, None)):
         pages = Pages()
         if oldest is not None:
             pages.written = RolloutStatus(task.task_id, version(oldest), harness.clock.at_s, length=oldest)

@@ -421,7 +421,7 @@ async def test_environment_whose_replay_differs_fails_the_task_and_is_counted() 
     made = await harness.run(task_of(num_samples=1))
     assert isinstance(made, DroppedTask)
     assert (made.by, made.reason) == ("failed", "failed")
-    assert "said" in made.detail
+    assert "returned" in made.detail
     assert harness.value(statistics.EPISODES_FAILED) == 1
 
 
