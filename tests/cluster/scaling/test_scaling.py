@@ -12,6 +12,7 @@ from tests.cluster.scaling.conftest import ACCOUNT, ACTORS, RELEASE, Hands, role
 from tests.support.reports import Services
 from tests.support.service_harness import running, until
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
+from tidegate.admission.kubernetes.scalers import UNKNOWN_MANAGER
 from tidegate.admission.main import build
 from tidegate.catalogue import admission as statistics
 from tidegate.core.scaling import Mode, ScalingConfig
@@ -121,7 +122,7 @@ async def test_controller_scales_holds_a_manual_scale_and_yields_to_an_autoscale
         await until(lambda: context.stats.value(statistics.KUBERNETES_REQUESTS) > num_requests + 15)
         assert await hands.replicas() == 4, "held"
         owner = context.stats.snapshot(at_s=0.0).labels["scaling_owner"]
-        assert owner == ("somebody" if server_side else "kubectl")
+        assert owner == (UNKNOWN_MANAGER if server_side else "kubectl")
 
         await hands.kubectl("autoscale", "deployment", ACTORS, "--min=1", "--max=3", "--cpu-percent=80")
 
