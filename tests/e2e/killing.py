@@ -3,17 +3,17 @@
 from typing import Any
 
 from tests.e2e.conftest import Run
+from tidegate.launch.live_run import BROKER
+from tidegate.launch.services import SERVICES, instances
 
 # Every process of a run of one actor and one environment worker, in the order in which tests kill them.
 VICTIMS = (
-    "actor-0",
-    "environment-0",
-    "trajectory_store",
-    "learner",
-    "weight_distribution",
-    "task_queue",
-    "admission",
-    "nats-server",
+    *(
+        instance
+        for service in sorted(SERVICES, key=lambda service: SERVICES[service].stop_order)
+        for instance in instances(service, replicas=1)
+    ),
+    BROKER,
 )
 RECOVERY_TIMEOUT_S = 180.0
 

@@ -15,6 +15,7 @@ from tidegate.actor.rollouts import episode_runner
 from tidegate.actor.rollouts.resumption import ResumedGroup, resume
 from tidegate.core.errors import ConflictError
 from tidegate.core.records import Task
+from tidegate.launch.services import SERVICES, instances
 from tidegate.sim.cluster import DRAIN_TIMEOUT_S, SimulatedCluster
 from tidegate.sim.faults import FAULTS, drain_blocked_actor, drain_one, fail_loop
 from tidegate.sim.network import HEALTHY
@@ -35,15 +36,7 @@ TICKS = 800
 # Enough for one fault and the recovery from it.
 SHORT_TICKS = 400
 WARM_UP_S = 3.0
-SERVICES = (
-    "actor-0",
-    "environment-0",
-    "task_queue",
-    "trajectory_store",
-    "weight_distribution",
-    "learner",
-    "admission",
-)
+INSTANCES = [instance for service in SERVICES for instance in instances(service, replicas=1)]
 
 
 def two_actors(seed: int, *, ticks: int = TICKS) -> Scenario:
@@ -132,7 +125,7 @@ def test_rollouts_of_a_drained_actor_are_resumed_from_their_tokens(monkeypatch: 
     assert sum(each.tokens_resumed for each in resumed) > 0
 
 
-@pytest.mark.parametrize("instance", SERVICES)
+@pytest.mark.parametrize("instance", INSTANCES)
 def test_service_whose_loop_fails_drains_exits_one_and_is_restarted(instance: str) -> None:
     once = Once(instance)
 

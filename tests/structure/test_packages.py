@@ -4,16 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.launch.services import SERVICES
+
 ROOT = Path(__file__).parents[2]
-SERVICES = [
-    "task_queue",
-    "actor",
-    "environment",
-    "trajectory_store",
-    "learner",
-    "weight_distribution",
-    "admission",
-]
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
+from tidegate.launch.services import SERVICES
+
+# Services that compute with tensors.
+HEAVY = {"actor", "learner"}
 LIGHT = [
     "tidegate.cli.main",
-    "tidegate.task_queue.main",
-    "tidegate.environment.main",
-    "tidegate.trajectory_store.main",
-    "tidegate.weight_distribution.main",
-    "tidegate.admission.main",
+    *(f"{entry.package}.main" for service, entry in SERVICES.items() if service not in HEAVY),
 ]
 
 

@@ -4,17 +4,8 @@ from pathlib import Path
 
 from tests.support.broker import free_port
 from tidegate.core.ids import RunId
+from tidegate.launch.services import SERVICES
 from tidegate.runtime.config import PolicyConfig, Settings, StalenessConfig, TelemetryConfig, WorkloadConfig
-
-SERVICES = (
-    "task_queue",
-    "actor",
-    "environment",
-    "trajectory_store",
-    "learner",
-    "weight_distribution",
-    "admission",
-)
 
 
 def make_settings(

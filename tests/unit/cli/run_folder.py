@@ -1,4 +1,4 @@
-"""A run folder as a stopped platform leaves it, written by the rooms' own code."""
+"""A run folder as a stopped platform leaves it, written by the services' own code."""
 
 from pathlib import Path
 from typing import Any
