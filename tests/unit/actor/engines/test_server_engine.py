@@ -125,10 +125,12 @@ async def test_requests_in_flight_survive_updates_and_each_token_keeps_its_versi
     harness.server.wire_s = 0.02
     await harness.serve(1)
     written = [Continuation() for _ in range(6)]
+    harness.server.tokens_allowed = 15
     writings = [harness.write(one, num_tokens=45) for one in written]
     for step in (2, 3):
         await harness.until(lambda step=step: all(step - 1 in one.tokens for one in written))
         await harness.serve(step)
+        harness.server.tokens_allowed += 15
     assert {await writing for writing in writings} == {"length"}
     for one in written:
         assert len(one.tokens) == 45
@@ -267,10 +269,12 @@ async def test_every_statistic_is_a_metric(harness: Harness) -> None:
 async def test_requests_in_flight_during_updates_are_counted(harness: Harness) -> None:
     await harness.serve(1)
     written = [Continuation(), Continuation()]
+    harness.server.tokens_allowed = 15
     writings = [harness.write(one, num_tokens=45) for one in written]
     for step in (2, 3):
         await harness.until(lambda step=step: min(len(one.tokens) for one in written) > 3 * step)
         await harness.serve(step)
+        harness.server.tokens_allowed += 15
     assert {await writing for writing in writings} == {"length"}
     assert harness.control.figures[server_stats.REQUESTS_KEPT] == 4
 

@@ -36,6 +36,8 @@ class ToyServer:
         self.weights = "default"
         self.folder: Path | None = None
         self.calls: list[str] = []
+        # Tokens that each request may have so far: a test that updates requests in flight keeps them from ending.
+        self.tokens_allowed = CONTEXT
         self.num_made = 0
         self.num_requests = 0
         # The next loads silently load this folder instead.
@@ -64,7 +66,7 @@ class ToyServer:
         loop = asyncio.get_running_loop()
         while len(labels) < request.sampler.max_new_tokens:
             await asyncio.sleep(0.001)
-            if self.paused:
+            if self.paused or len(labels) >= self.tokens_allowed:
                 continue
             labels.append(self.weights)
             self.num_made += 1
