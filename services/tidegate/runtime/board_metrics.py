@@ -31,7 +31,7 @@ def readings(stats: ServiceStats) -> Iterator[MetricReading]:
             export = statistic.export
             yield MetricReading(export.instrument, value * statistic.scale, export.labels)
     yield MetricReading(METRIC_DRAINING, float(stats.state in ("draining", "stopped")), {})
-    for text in texts_of(stats.service):
+    for text in _texts(stats.service):
         present = stats.labels.get(text)
         if text.instrument is not None and present:
             for each in text.one_of:
@@ -39,7 +39,7 @@ def readings(stats: ServiceStats) -> Iterator[MetricReading]:
 
 
 def _family_reading(service: str, name: str, value: float) -> Iterator[MetricReading]:
-    for family in families_of(service):
+    for family in _families(service):
         label = family.value_in(name)
         if label is not None and family.instrument is not None:
             yield MetricReading(family.instrument, value, {family.label: label})
@@ -48,3 +48,8 @@ def _family_reading(service: str, name: str, value: float) -> Iterator[MetricRea
 @cache
 def _declared(service: str) -> dict[str, Counter | Gauge]:
     return {str(statistic): statistic for statistic in statistics_of(service)}
+
+
+# A catalogue is searched once a process, not once for each value of an export.
+_families = cache(families_of)
+_texts = cache(texts_of)
