@@ -16,6 +16,7 @@ import msgspec
 
 from tidegate.launch.run_plan import REPLICAS_MAX, RunFile
 from tidegate.launch.services import SERVICES, config_type
+from tidegate.runtime.instances import REPLICATED
 
 CHART = Path(__file__).resolve().parent.parent / "helm" / "tidegate"
 OWN_SCHEMA = CHART / "schema" / "chart.json"
@@ -31,8 +32,8 @@ def run_file_schema() -> tuple[Schema, dict[str, Schema]]:
     named = {f"run.{name}": cast("Schema", schema) for name, schema in definitions.items()}
     run = dict(named[_name(references[0])])
     properties = dict(run["properties"])
-    for (service, entry), reference in zip(SERVICES.items(), references[1:], strict=True):
-        if entry.scalable:
+    for service, reference in zip(SERVICES, references[1:], strict=True):
+        if service in REPLICATED:
             section = named[_name(reference)]
             count = {
                 "type": "integer",

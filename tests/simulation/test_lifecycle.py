@@ -186,19 +186,22 @@ def test_loop_that_ignores_a_drain_is_cancelled_at_the_timeout_and_the_process_e
     assert once.drained_for_s == pytest.approx(DRAIN_TIMEOUT_S, abs=1.5)
 
 
-def test_drain_call_ends_a_process_as_sigterm_does() -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_drain_call_ends_a_process_as_sigterm_does(seed: int) -> None:
     once = Once("environment-0")
 
     async def call(cluster: SimulatedCluster, _rng: random.Random) -> None:
         if not await once.begins(cluster):
             return
         host = cluster.hosts[once.instance]
+        while host.state != "running":
+            await asyncio.sleep(0.05)
         starts = host.num_starts
         channel = Channel(cluster.world.switchboard, Process("operator"), host.address)
         await LifecycleClient(channel.as_channel(), service=once.instance).drain(reason="a rolling update")
         await once.until_restarted(cluster, starts=starts)
 
-    check(run(two_actors(2, ticks=SHORT_TICKS), call))
+    check(run(two_actors(seed, ticks=SHORT_TICKS), call))
     assert once.exit_codes == [0]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.catalogue.services import INSTRUMENTS, MODULES, families_of, statistics_of, texts_of
+from tidegate.launch.services import SERVICES
 from tools.monitoring.metric_pages import metric_pages, unexported
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,17 @@ def board_calls(source: str) -> list[ast.Call]:
         and node.func.attr in WRITERS
         and ast.unparse(node.func.value).rpartition(".")[2] in ("stats", "_stats")
     ]
+
+
+def test_every_service_and_the_supervisor_declare_statistics() -> None:
+    assert set(MODULES) == {*SERVICES, "supervisor"}
+    assert all(statistics_of(service) for service in MODULES)
+
+
+def test_every_module_of_the_catalogue_with_statistics_belongs_to_a_service() -> None:
+    used = {module.__name__.rpartition(".")[2] for modules in MODULES.values() for module in modules}
+    declared = {path.stem for path in (ROOT / "services/tidegate/catalogue").glob("*.py")}
+    assert declared - used == {"__init__", "kinds", "services", "telemetry"}
 
 
 @pytest.mark.parametrize("service", MODULES)

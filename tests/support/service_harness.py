@@ -12,8 +12,9 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.instances import instance_name
 from tidegate.runtime.rpc import RpcServer
-from tidegate.runtime.service import Channels, ServiceContext, ServiceParts, instance_name
+from tidegate.runtime.service import Channels, ServiceContext, ServiceParts
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import Telemetry
 from tidegate.wire.subjects import Topology

@@ -19,9 +19,9 @@ from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
 from tidegate.launch.run_folder import find_folder, read_record
 from tidegate.launch.run_record import RunRecord
-from tidegate.launch.services import SERVICES
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.targets import RunTarget, parse_target
+from tidegate.runtime.instances import REPLICATED
 from tidegate.runtime.rpc import HEALTH_READINESS, ask_health
 
 POLL_S = 0.5
@@ -52,7 +52,7 @@ def await_run(
 async def _wait(record: RunRecord, target: RunTarget, *, timeout_s: float, console: Console) -> None:
     deadline_s = time.monotonic() + timeout_s
     for service in record.addresses:
-        if not SERVICES[service].scalable:
+        if service not in REPLICATED:
             await _until_ready(record, service, deadline_s=deadline_s)
             console.print(f"{service} is ready", highlight=False)
     board = Board(headline=learner_stats.MEAN_RETURN)

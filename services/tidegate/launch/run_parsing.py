@@ -12,6 +12,7 @@ from tidegate.launch.cross_checks import check_plan
 from tidegate.launch.run_plan import REPLICAS_MAX, RunFile, RunPlan
 from tidegate.launch.services import SERVICES, config_type
 from tidegate.launch.validation_errors import explain_validation
+from tidegate.runtime.instances import REPLICATED
 
 
 class _Replicas(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ def parse_section(raw: dict[str, Any], service: str, *, source: str) -> tuple[An
     if section is None:
         section = {}
     replicas = 1
-    if SERVICES[service].scalable and isinstance(section, dict):
+    if service in REPLICATED and isinstance(section, dict):
         fields = dict(cast("dict[str, Any]", section))
         count = {"replicas": fields.pop("replicas")} if "replicas" in fields else {}
         replicas = _convert(count, _Replicas, source=source, path=service).replicas
@@ -65,9 +66,7 @@ def parse_section(raw: dict[str, Any], service: str, *, source: str) -> tuple[An
 
 
 def _convert(section: Any, kind: type[Any], *, source: str, path: str) -> Any:
-    extra = (
-        tuple(SERVICES) if kind is RunFile else (("replicas",) if path and SERVICES[path].scalable else ())
-    )
+    extra = tuple(SERVICES) if kind is RunFile else (("replicas",) if path and path in REPLICATED else ())
     try:
         return msgspec.convert(section, kind)
     except msgspec.ValidationError as error:

@@ -10,7 +10,6 @@ import msgspec
 
 from tidegate.core.prices import Prices
 from tidegate.core.slo_catalogue import SlosConfig
-from tidegate.launch.services import SERVICES
 from tidegate.runtime.config import (
     LongTailConfig,
     PolicyConfig,
@@ -21,6 +20,7 @@ from tidegate.runtime.config import (
     TelemetryConfig,
     WorkloadConfig,
 )
+from tidegate.runtime.instances import REPLICATED
 
 # The run id is this name, a dash and a suffix, and names streams: 48 characters at most.
 RunName = Annotated[
@@ -71,7 +71,7 @@ class RunPlan(msgspec.Struct, frozen=True):
         document = _as_read_from_json(self.file)
         for service, config in self.services.items():
             section = _as_read_from_json(config)
-            if SERVICES[service].scalable:
+            if service in REPLICATED:
                 section["replicas"] = self.replicas[service]
             document[service] = section
         return document

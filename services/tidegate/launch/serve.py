@@ -23,6 +23,7 @@ from tidegate.launch.run_folder import RUN_JSON, read_record, settings_of
 from tidegate.launch.run_parsing import parse_section, parse_shared
 from tidegate.launch.services import SERVICES
 from tidegate.runtime.config import Settings
+from tidegate.runtime.instances import REPLICATED
 from tidegate.runtime.loading import load
 
 EXIT_FAILED = 1
@@ -70,9 +71,7 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
     if not 0 <= index < replicas:
         raise ConfigError(
             f"This run has {replicas} {service} and no number {index}",
-            fix=f"raise {service}.replicas in the run file"
-            if SERVICES[service].scalable
-            else "leave --index out",
+            fix=f"raise {service}.replicas in the run file" if service in REPLICATED else "leave --index out",
         )
     log_plain_lines()
     return _run(service, config, settings_of(run_dir, record, file), index=index)
@@ -92,10 +91,10 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
         settings_of(data_dir, record, file),
         broker_wait_s=BROKER_WAIT_S,
         listen=LISTEN,
-        instance=os.environ.get(POD_NAME_VARIABLE, "") if SERVICES[service].scalable else "",
+        instance=os.environ.get(POD_NAME_VARIABLE, "") if service in REPLICATED else "",
     )
     log_json_lines(service=service, instance=settings.instance or service, run=settings.run)
-    return _run(service, config, settings, index=pod_index() if SERVICES[service].scalable else 0)
+    return _run(service, config, settings, index=pod_index() if service in REPLICATED else 0)
 
 
 def _run(service: str, config: object, settings: Settings, *, index: int) -> int:

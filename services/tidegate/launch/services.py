@@ -7,34 +7,32 @@ A new service is one line in ``SERVICES`` and a package of its own. Names are im
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.runtime.instances import REPLICATED, instance_name
 from tidegate.runtime.loading import load
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceEntry:
-    """One service: its package, the name of its config Struct, and whether a run file may set several instances.
+    """One service: its package, and the name of its config Struct.
 
     ``stop_order``: producers of work drain before its consumers, and the journal's and ledger's services after both.
     """
 
     package: str
     config: str
-    scalable: bool
     stop_order: int
 
 
 SERVICES: dict[str, ServiceEntry] = {
-    "task_queue": ServiceEntry("tidegate.task_queue", "TaskQueueConfig", scalable=False, stop_order=6),
-    "actor": ServiceEntry("tidegate.actor", "ActorConfig", scalable=True, stop_order=1),
-    "environment": ServiceEntry("tidegate.environment", "EnvironmentConfig", scalable=True, stop_order=2),
-    "trajectory_store": ServiceEntry(
-        "tidegate.trajectory_store", "TrajectoryStoreConfig", scalable=False, stop_order=5
-    ),
-    "learner": ServiceEntry("tidegate.learner", "LearnerConfig", scalable=False, stop_order=3),
+    "task_queue": ServiceEntry("tidegate.task_queue", "TaskQueueConfig", stop_order=6),
+    "actor": ServiceEntry("tidegate.actor", "ActorConfig", stop_order=1),
+    "environment": ServiceEntry("tidegate.environment", "EnvironmentConfig", stop_order=2),
+    "trajectory_store": ServiceEntry("tidegate.trajectory_store", "TrajectoryStoreConfig", stop_order=5),
+    "learner": ServiceEntry("tidegate.learner", "LearnerConfig", stop_order=3),
     "weight_distribution": ServiceEntry(
-        "tidegate.weight_distribution", "WeightDistributionConfig", scalable=False, stop_order=4
+        "tidegate.weight_distribution", "WeightDistributionConfig", stop_order=4
     ),
-    "admission": ServiceEntry("tidegate.admission", "AdmissionConfig", scalable=False, stop_order=7),
+    "admission": ServiceEntry("tidegate.admission", "AdmissionConfig", stop_order=7),
 }
 
 
@@ -46,6 +44,4 @@ def config_type(service: str) -> type[Any]:
 
 def instances(service: str, *, replicas: int) -> list[str]:
     """Names of a service's instances: numbered where there may be several."""
-    if SERVICES[service].scalable:
-        return [f"{service}-{index}" for index in range(replicas)]
-    return [service]
+    return [instance_name(service, index) for index in range(replicas if service in REPLICATED else 1)]

@@ -9,6 +9,7 @@ system's, ``sim`` opens simulated ones, so that the same lifecycle runs under vi
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.instances import instance_name
 from tidegate.runtime.lifecycle_servicer import LifecycleServicer
 from tidegate.runtime.rpc import CallMeter, Registration
 from tidegate.runtime.service import (
@@ -30,7 +32,6 @@ from tidegate.runtime.service import (
     ServiceContext,
     ServiceParts,
     ServiceSpec,
-    instance_name,
     max_tasks,
 )
 from tidegate.runtime.stats_board import StatsBoard
@@ -107,41 +108,44 @@ class ServiceLifecycle:
         self.failures: list[Failure] = []
 
     async def run(self) -> int:
-        """Start, serve, drain, stop; returns the exit code."""
+        """Start, serve, drain, stop; returns the exit code.
+
+        Raises:
+            UnavailableError: there is no broker.
+        """
         ports, settings = self._ports, self._settings
         topology = Topology(settings.run)
         stats = StatsBoard(service=self._spec.name, instance=self._instance, started_at_s=ports.clock.now_s())
         data_dir = Path(settings.data_dir) / self._instance
         data_dir.mkdir(parents=True, exist_ok=True)
-        telemetry = ports.open_telemetry(stats)
-        bus = await ports.open_bus(topology)
-        context = ServiceContext(
-            service=self._spec.name,
-            instance=self._instance,
-            index=self._index,
-            settings=settings,
-            topology=topology,
-            data_dir=data_dir,
-            bus=bus,
-            clock=ports.clock,
-            stats=stats,
-            telemetry=telemetry,
-            drain=self._drain,
-            log=self._log,
-            channels=ports.channels,
-        )
-        try:
-            await bus.bootstrap(
-                topology.streams(max_tasks=max_tasks(settings)), copies=settings.stream_copies
+        with contextlib.closing(ports.open_telemetry(stats)) as telemetry:
+            bus = await ports.open_bus(topology)
+            context = ServiceContext(
+                service=self._spec.name,
+                instance=self._instance,
+                index=self._index,
+                settings=settings,
+                topology=topology,
+                data_dir=data_dir,
+                bus=bus,
+                clock=ports.clock,
+                stats=stats,
+                telemetry=telemetry,
+                drain=self._drain,
+                log=self._log,
+                channels=ports.channels,
             )
-            await self._serve(context)
-        except TidegateError as error:
-            self.failures.append(Failure("start", error))
-            self._log.error("service_failed", error=str(error))
-        finally:
-            await context.channels.close()
-            await bus.close()
-            telemetry.close()
+            try:
+                await bus.bootstrap(
+                    topology.streams(max_tasks=max_tasks(settings)), copies=settings.stream_copies
+                )
+                await self._serve(context)
+            except TidegateError as error:
+                self.failures.append(Failure("start", error))
+                self._log.error("service_failed", error=str(error))
+            finally:
+                await context.channels.close()
+                await bus.close()
         failed = bool(self.failures)
         stats.state = "failed" if failed else "stopped"
         self._log.info("service_stopped", failed=failed)

@@ -18,9 +18,6 @@ from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import Telemetry
 from tidegate.wire.subjects import Topology
 
-# Services of which a run has several instances; their data folders are numbered.
-REPLICATED = frozenset({"actor", "environment"})
-
 Loop = Callable[[], Awaitable[None]]
 
 
@@ -102,11 +99,6 @@ class ServiceSpec:
     config_type: type[Any]
     build: Callable[[ServiceContext, Any], Awaitable[ServiceParts]]
     instead: Callable[[Any, Settings], Coroutine[Any, Any, int] | None] = lambda _config, _settings: None
-
-
-def instance_name(service: str, index: int) -> str:
-    """``actor-0`` for replicated services, the bare name for the others."""
-    return f"{service}-{index}" if service in REPLICATED else service
 
 
 def max_tasks(settings: Settings) -> int:

@@ -13,6 +13,7 @@ from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.main import SPEC as ENVIRONMENT
 from tidegate.learner.config import LearnerConfig
 from tidegate.runtime.config import PolicyConfig, Settings, StalenessConfig, TelemetryConfig, WorkloadConfig
+from tidegate.runtime.instances import instance_name
 from tidegate.sim.broker import SimulatedBroker
 from tidegate.sim.event_log import EventLog
 from tidegate.sim.host import Host, World
@@ -185,7 +186,6 @@ def _settings(scenario: Scenario, folder: Path) -> Settings:
         "learner": 1,
         "admission": 1,
     }
-    scalable = ("actor", "environment")
     return Settings(
         run=RUN,
         seed=scenario.seed,
@@ -206,7 +206,7 @@ def _settings(scenario: Scenario, folder: Path) -> Settings:
         broker_url="",
         broker_token="",
         addresses={
-            service: [f"{service}-{index}" if service in scalable else service for index in range(count)]
+            service: [instance_name(service, index) for index in range(count)]
             for service, count in replicas.items()
         },
         data_dir=str(folder),

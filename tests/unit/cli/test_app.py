@@ -27,12 +27,12 @@ def test_service_of_the_registry_builds_what_its_config_says(name: str) -> None:
     assert config_type(name)()
 
 
-def test_only_scalable_services_are_numbered() -> None:
+def test_only_replicated_services_are_numbered() -> None:
     assert instances("actor", replicas=2) == ["actor-0", "actor-1"]
     assert instances("learner", replicas=1) == ["learner"]
 
 
-def test_work_is_stopped_before_its_books_and_actors_first() -> None:
+def test_actors_drain_first_and_the_owners_of_journal_and_ledger_after_the_learner() -> None:
     order = sorted(SERVICES, key=lambda name: SERVICES[name].stop_order)
     assert order[0] == "actor"
     assert order.index("learner") < order.index("trajectory_store") < order.index("task_queue")
