@@ -17,7 +17,7 @@ from benchmarks.steps_file import StepsFile, first_reaching
 from benchmarks.training_run import STEPS_FILE, THREADS, remove_folder, up_command
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import UnavailableError
-from tidegate.launch.supervisor import last_line
+from tidegate.launch.log_tail import final_message
 
 MAX_LAGS = (0, 1, 4, 16)
 QUICK_MAX_LAGS = (0, 4)
@@ -126,7 +126,7 @@ def _measure(setting: BenchSetting, max_lag: int, objective: Objective, seed: in
     if summary is None or len(points) < 2:
         raise UnavailableError(
             f"The run of max_lag {max_lag} made no update or wrote no summary",
-            why=last_line(log),
+            why=final_message(log),
             fix=f"see {log} and the logs in {folder}",
         )
     remove_folder(folder)

@@ -17,7 +17,7 @@ from benchmarks.process_tree import (
     tree_cpu_s,
 )
 from tidegate.core.errors import UnavailableError
-from tidegate.launch.supervisor import last_line
+from tidegate.launch.log_tail import final_message
 
 POLL_S = 0.02
 # Draining a platform and writing its report; past it the program is killed.
@@ -102,7 +102,7 @@ class Program:
         if self.exit_code is not None:
             raise UnavailableError(
                 f"The program under measurement ended with exit code {self.exit_code}",
-                why=last_line(self._log),
+                why=final_message(self._log),
                 fix=f"see {self._log} and the logs beside it",
             )
 

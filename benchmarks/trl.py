@@ -16,8 +16,8 @@ from benchmarks.results import BenchResult, Goal, Sample, row
 from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.training_run import STEPS_FILE, THREADS, up_command
 from tidegate.core.errors import UnavailableError
+from tidegate.launch.log_tail import final_message
 from tidegate.launch.run_file import read_run_file
-from tidegate.launch.supervisor import last_line
 from tidegate.models.model_folder import pretrained_folder
 
 RUN_FILE = Path("runs") / "smollm2.yaml"
@@ -166,7 +166,7 @@ def _measured(
     found = [each for each in msgspec.json.Decoder(Update).decode_lines(lines) if 1 <= each.step <= updates]
     if len(found) < updates:
         raise UnavailableError(
-            f"{log.stem} made {len(found)} of {updates} updates", why=last_line(log), fix=f"see {log}"
+            f"{log.stem} made {len(found)} of {updates} updates", why=final_message(log), fix=f"see {log}"
         )
     return Side(
         updates=found,

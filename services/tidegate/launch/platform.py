@@ -55,6 +55,10 @@ class Platform:
         """The failure that ends the platform; None while there is none."""
         return self._supervisor.failure
 
+    def problem(self) -> str:
+        """Why the platform does not work: its failure, or the processes that crash at every start."""
+        return str(self.failure) if self.failure is not None else self._supervisor.unstable()
+
     async def start(self) -> None:
         """Start the broker and, once it answers, every service.
 

@@ -88,6 +88,7 @@ async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
             session.record.broker, RunId(session.record.run_id), board, events=events
         ) as watch:
             ended_by = await run.watch(watch)
+            problem = platform.problem()
             last = run.read()
             platform.read_memory()
             notes = await run.end(ended_by)
@@ -98,7 +99,7 @@ async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
         stop.close()
     return RunOutcome(
         ended_by=ended_by,
-        problem=str(platform.failure) if platform.failure is not None else "",
+        problem=problem,
         started_at_s=session.started_at_s,
         ended_at_s=last.at_s,
         first=run.first,

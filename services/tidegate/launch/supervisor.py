@@ -19,11 +19,11 @@ import msgspec
 
 from tidegate.core.errors import TidegateError
 from tidegate.launch.guarded import SUPERVISOR_VARIABLE
+from tidegate.launch.log_tail import final_message
 from tidegate.launch.restarts import PermanentFailure, after_exit
 
 # A log is cut when it reaches this; the part before stays beside it as <name>.log.1 until the next cut.
 LOG_BYTES_MAX = 32 << 20
-LOG_LINE_CHARACTERS_MAX = 400
 KILL_WAIT_S = 5.0
 
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "failed"]
@@ -103,6 +103,14 @@ class Supervisor:
             for child in self._children.values()
         ]
 
+    def unstable(self) -> str:
+        """The processes that crashed before they were ever ready, with their last error; empty without any."""
+        found = [child for child in self._children.values() if child.restarts and not child.ever_ready]
+        return " ".join(
+            f"{child.spec.name} crashed {child.restarts} times and was never ready: {_cause(child)}"
+            for child in found
+        )
+
     async def stop(self, names: list[str], *, grace_s: float) -> None:
         """SIGTERM to all of ``names`` at once; processes that remain after ``grace_s`` are killed with their groups."""
         children = [self._children[name] for name in names if name in self._children]
@@ -170,26 +178,24 @@ class Supervisor:
 
     def _fail(self, child: _Child, verdict: PermanentFailure) -> None:
         child.state = "failed"
-        message = last_line(child.spec.log)
         if self.failure is None:
             self.failure = ProcessFailedError(
                 f"{child.spec.name} failed for good: {verdict.reason}",
-                why=f"its last log line: {message}" if message else "its log is empty",
+                why=_cause(child),
                 fix=f"see logs/{child.spec.log.name} in the run folder",
             )
         self.failed.set()
         self._on_change()
 
 
-def last_line(log: Path) -> str:
-    """The last line of a log that is not blank, shortened to a readable length."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 8192))
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return ""
-    return next((line.strip()[:LOG_LINE_CHARACTERS_MAX] for line in reversed(lines) if line.strip()), "")
+def _cause(child: _Child) -> str:
+    """The last error in a process' log; also the signal that ended it, because that leaves no error there."""
+    message = final_message(child.spec.log)
+    last = f"its last error: {message}" if message else "its log is empty"
+    code = child.process.returncode if child.process is not None else None
+    if code is None or code >= 0:
+        return last
+    return f"signal {-code} ({signal.strsignal(-code)}) ended it; {last}"
 
 
 async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:

@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.launch.supervisor import LOG_BYTES_MAX, ProcessSpec, ProcessView, Supervisor, last_line
+from tidegate.launch.log_tail import final_message
+from tidegate.launch.supervisor import LOG_BYTES_MAX, ProcessSpec, ProcessView, Supervisor
 
 pytestmark = pytest.mark.integration
 
 SLEEPS = "import time; print('up', flush=True); time.sleep(600)"
 DIES = "import sys; print('no such table', file=sys.stderr); sys.exit(1)"
 REFUSES = "import sys; print('run.json: unknown field', file=sys.stderr); sys.exit(2)"
+FAILS_AND_DRAINS = """
+import sys
+print('timestamp=t level=error event=loop_failed loop=generate error="the cause"')
+print('timestamp=t level=info event=service_stopped failed=true')
+sys.exit(1)
+"""
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 
 
@@ -49,7 +56,7 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 
 async def test_killed_process_comes_back_with_another_pid(supervisor: Supervisor, tmp_path: Path) -> None:
     supervisor.start(program("sleeper", SLEEPS, tmp_path))
-    await until(lambda: last_line(tmp_path / "sleeper.log") == "up")
+    await until(lambda: final_message(tmp_path / "sleeper.log") == "up")
     pid = view_of(supervisor, "sleeper").pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -61,7 +68,7 @@ async def test_killed_process_comes_back_with_another_pid(supervisor: Supervisor
 async def test_stop_ends_processes_and_starts_none_again(supervisor: Supervisor, tmp_path: Path) -> None:
     for name in ("a", "b"):
         supervisor.start(program(name, SLEEPS, tmp_path))
-    await until(lambda: all(last_line(tmp_path / f"{name}.log") == "up" for name in ("a", "b")))
+    await until(lambda: all(final_message(tmp_path / f"{name}.log") == "up" for name in ("a", "b")))
     pids = [view.pid for view in supervisor.view()]
     await supervisor.stop(["a", "b"], grace_s=10)
     assert [view.state for view in supervisor.view()] == ["stopped", "stopped"]
@@ -72,7 +79,7 @@ async def test_process_that_ignores_sigterm_is_killed_after_its_grace(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     supervisor.start(program("deaf", DEAF, tmp_path))
-    await until(lambda: last_line(tmp_path / "deaf.log") == "up")
+    await until(lambda: final_message(tmp_path / "deaf.log") == "up")
     pid = view_of(supervisor, "deaf").pid
     await supervisor.stop(["deaf"], grace_s=0.2)
     assert pid is not None
@@ -104,7 +111,9 @@ async def test_grandchildren_end_with_their_process(supervisor: Supervisor, tmp_
     )
     supervisor.start(program("parent", source, tmp_path))
     await until(
-        lambda: last_line(tmp_path / "parent.log").isdigit() or last_line(tmp_path / "parent.log") == "up"
+        lambda: (
+            final_message(tmp_path / "parent.log").isdigit() or final_message(tmp_path / "parent.log") == "up"
+        )
     )
     grandchild = int((tmp_path / "parent.log").read_text(encoding="utf-8").split()[0])
     await supervisor.stop(["parent"], grace_s=10)
@@ -126,13 +135,14 @@ def test_processes_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     guarded = [sys.executable, "-m", "tidegate.launch.guarded", sys.executable, "-c", SLEEPS]
     source = f"""
 import asyncio, pathlib
-from tidegate.launch.supervisor import ProcessSpec, Supervisor, last_line
+from tidegate.launch.log_tail import final_message
+from tidegate.launch.supervisor import ProcessSpec, Supervisor
 
 async def main():
     supervisor = Supervisor()
     log = pathlib.Path({str(tmp_path)!r}) / "guarded.log"
     supervisor.start(ProcessSpec("guarded", {guarded!r}, log))
-    while last_line(log) != "up":
+    while final_message(log) != "up":
         await asyncio.sleep(0.01)
     print(supervisor.view()[0].pid, flush=True)
     await asyncio.sleep(600)
@@ -145,3 +155,20 @@ asyncio.run(main())
         assert is_alive(pid)
         process.kill()
     asyncio.run(asyncio.wait_for(until(lambda: not is_alive(pid)), timeout=60))
+
+
+async def test_process_that_is_given_up_is_reported_with_its_last_error(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    supervisor.start(program("fails", FAILS_AND_DRAINS, tmp_path))
+    await until(lambda: view_of(supervisor, "fails").restarts > 0)
+    assert "fails crashed" in supervisor.unstable()
+    assert "its last error: the cause" in supervisor.unstable()
+    await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
+    assert "its last error: the cause" in str(supervisor.failure)
+
+
+async def test_signal_that_ends_a_process_for_good_is_named(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.start(program("killed", "import os; os.kill(os.getpid(), 9)", tmp_path))
+    await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
+    assert "signal 9 (Killed) ended it; its log is empty" in str(supervisor.failure)
