@@ -34,8 +34,8 @@ from tidegate.actor.engines.registry import EngineSetting, open_engine
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
 from tidegate.core.records import Array, PolicySnapshot, Task, Trajectory, VersionSpan
 from tidegate.launch.run_file import RunPlan, read_run_file
-from tidegate.models.mlp_actor_critic import parameter_shapes
-from tidegate.models.registry import mlp_spec
+from tidegate.models.policies import build_policy
+from tidegate.models.registry import describe
 from tidegate.runtime.clock import SystemClock
 
 LINEAGE = LineageName("0-peer")
@@ -121,9 +121,9 @@ def main(arguments: list[str]) -> int:
     """Run the learner here and the actors below; returns the exit code."""
     run_file, folder, *overrides = arguments
     plan = read_run_file(Path(run_file), overrides)
-    spec = mlp_spec(plan.file.workload.env, hidden=plan.file.policy.hidden)
+    network = build_policy(describe(plan.file.workload.env), plan.file.policy)
     context = multiprocessing.get_context("spawn")
-    policy = SharedPolicy(context, parameter_shapes(spec))
+    policy = SharedPolicy(context, network.parameter_shapes())
     credit = context.Semaphore(0)
     pipes: list[connection.Connection] = []
     actors: list[BaseProcess] = []
@@ -168,8 +168,10 @@ def learn(
     config = plan.services["learner"]
     torch.set_num_threads(config.threads)
     workload = plan.file.workload
-    spec = mlp_spec(workload.env, hidden=plan.file.policy.hidden)
-    trainer = ActorCriticTrainer(spec, config.actor_critic, seed=plan.file.seed, device=torch.device("cpu"))
+    network = build_policy(describe(workload.env), plan.file.policy)
+    trainer = ActorCriticTrainer(
+        network, config.actor_critic, seed=plan.file.seed, device=torch.device("cpu")
+    )
     log = StepsLog(folder / "learner" / "steps.jsonl", bytes_max=config.steps_file_bytes_max)
     batch_size, max_lag = plan.file.batch_size, plan.file.staleness.max_lag
     progress = TrainingProgress(version=PolicyVersion(LINEAGE, 0))

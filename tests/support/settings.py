@@ -17,7 +17,7 @@ def make_settings(
         seed=0,
         staleness=StalenessConfig(max_lag=max_lag),
         workload=WorkloadConfig(kind="segments", env="CartPole-v1", num_envs=4, unroll_length=8),
-        policy=PolicyConfig(kind="mlp_actor_critic"),
+        policy=PolicyConfig(kind="mlp"),
         batch_size=2,
         max_running=8,
         telemetry=TelemetryConfig(stats_period_s=0.1),

@@ -6,12 +6,11 @@ over minibatches for some epochs, around π_prox. ``segments`` defines the layou
 
     batch = stack_segments([trajectory.tensors for trajectory in trajectories], device=device)
     with torch.no_grad():
-        logits_TNA = policy_logits(params, batch.observations_SNO[:-1], torch)
-        values_SN = state_values(params, batch.observations_SNO, torch)
-    prepared = prepare_update(batch, logits_TNA=logits_TNA, values_SN=values_SN, settings=settings)
+        logits_SNA, values_SN = policy.outputs_and_values(params, batch.observations_SNO, torch)
+    prepared = prepare_update(batch, logits_TNA=logits_SNA[:-1], values_SN=values_SN, settings=settings)
     for index_B in minibatch_indices(len(prepared.steps), settings, generator=generator):
         steps = prepared.steps.rows(index_B)
-        logits_BA, values_B = forward(params, steps.observations_BO, torch)
+        logits_BA, values_B = policy.outputs_and_values(params, steps.observations_BO, torch)
         loss = actor_critic_loss(logits_BA, values_B, steps, settings)
         # zero_grad, loss.total.backward(), clip to settings.max_grad_norm, step
 

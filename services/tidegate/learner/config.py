@@ -12,7 +12,7 @@ from tidegate.learner.warmup_settings import WarmupSettings
 class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Training, checkpoints and ranks of the learner.
 
-    ``actor_critic`` belongs to policies of kind ``mlp_actor_critic``, ``language_model`` to language models, ``warmup``
+    ``actor_critic`` belongs to policies of kind ``mlp``, ``language_model`` to language models, ``warmup``
     to ``char_lm``.
     ``pass_tokens`` (language models): tokens, padding included, whose activations are in memory at once; a larger
     minibatch is computed in several passes for the same gradient and a third more work. About 2.4 MB a token with 135

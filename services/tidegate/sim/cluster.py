@@ -198,7 +198,7 @@ def _settings(scenario: Scenario, folder: Path) -> Settings:
             latency=scenario.latency,
         ),
         long_tail=scenario.long_tail,
-        policy=PolicyConfig(kind="char_lm" if text else "mlp_actor_critic"),
+        policy=PolicyConfig(kind="char_lm" if text else "mlp"),
         batch_size=scenario.batch_size,
         max_running=scenario.max_running,
         telemetry=TelemetryConfig(),

@@ -15,8 +15,8 @@ from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, TaskKind
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.environment.tasks.arithmetic import Arithmetic
 from tidegate.models.char_lm import CharLm, CharLmSpec
-from tidegate.models.mlp_actor_critic import init_params
-from tidegate.models.registry import mlp_spec
+from tidegate.models.policies import build_policy
+from tidegate.models.registry import describe
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import PolicyConfig, Settings, WorkloadConfig
 from tidegate.runtime.consumer import Delivery
@@ -30,7 +30,7 @@ TREE = LineageTree().add(Lineage(LINEAGE))
 RUN = RunId("test-run")
 SAMPLER = Sampler(max_new_tokens=4)
 CHAR_LM = PolicyConfig(kind="char_lm", d_model=16, num_layers=2, num_heads=2, context_length=12)
-MLP = PolicyConfig(kind="mlp_actor_critic", hidden=(8,))
+MLP = PolicyConfig(kind="mlp", hidden=(8,))
 
 
 def version(step: int) -> PolicyVersion:
@@ -38,7 +38,7 @@ def version(step: int) -> PolicyVersion:
 
 
 def mlp_params(seed: int) -> dict[str, Array]:
-    return init_params(mlp_spec("CartPole-v1", hidden=(8,)), np.random.default_rng(seed))
+    return build_policy(describe("CartPole-v1"), MLP).init_params(np.random.default_rng(seed))
 
 
 def char_lm_params(seed: int) -> dict[str, Array]:

@@ -157,7 +157,7 @@ async def test_checkpoint_of_another_network_ends_the_learner_with_what_to_do(
     async with world(tmp_path, bus, topology) as running:
         await train_to(running, 1)
         running.settings = msgspec.structs.replace(
-            running.settings, policy=PolicyConfig(kind="mlp_actor_critic", hidden=(5,))
+            running.settings, policy=PolicyConfig(kind="mlp", hidden=(5,))
         )
         with pytest.raises(StaleFolderError, match="restore the run file's policy section"):
             async with running.learner() as life:

@@ -68,7 +68,7 @@ def segment_engine(
     hidden: tuple[int, ...] = (8,),
 ) -> Engine:
     workload = WorkloadConfig(kind="segments", env=env_id, num_envs=num_envs)
-    policy = PolicyConfig(kind="mlp_actor_critic", hidden=hidden)
+    policy = PolicyConfig(kind="mlp", hidden=hidden)
     setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0)
     return open_engine("auto", setting, control, SystemClock())
 

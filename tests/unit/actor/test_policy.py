@@ -81,9 +81,9 @@ async def test_adapters_of_another_model_are_refused_and_those_of_its_own_served
     assert (served.version.step, served.base_digest) == (0, folder_digest(own))
 
 
-@pytest.mark.parametrize("kind", ["transformers", "char_lm", "mlp_actor_critic"])
+@pytest.mark.parametrize("kind", ["transformers", "char_lm", "mlp"])
 async def test_policy_that_is_all_weights_needs_no_other_model(
-    tmp_path: Path, kind: Literal["transformers", "char_lm", "mlp_actor_critic"]
+    tmp_path: Path, kind: Literal["transformers", "char_lm", "mlp"]
 ) -> None:
     policy = PolicyConfig(kind=kind)
     served, num_refused = await served_after(tmp_path, policy, ["0" * 32, ""])

@@ -21,7 +21,7 @@ from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 SEGMENTS = WorkloadConfig(kind="segments", env="CartPole-v1")
 TEXT = WorkloadConfig(kind="text", env="arithmetic")
 EPISODES = WorkloadConfig(kind="text", env="arithmetic", turns_max=4)
-MLP = PolicyConfig(kind="mlp_actor_critic")
+MLP = PolicyConfig(kind="mlp")
 PRETRAINED = PolicyConfig(kind="transformers", path="smollm2")
 
 

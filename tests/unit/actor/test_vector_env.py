@@ -1,5 +1,6 @@
 """The vector engine: the segment layout, which version acted when, episodes across segments, bad input."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,23 +15,38 @@ from tests.unit.actor.support import group_task, segment_engine, segment_task, s
 from tidegate.actor.engines.port import Engine, EngineControl, Sample
 from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
 from tidegate.core.records import Array, Sampler, VersionSpan
-from tidegate.models.mlp_actor_critic import MlpSpec, init_params, policy_logits
-from tidegate.models.registry import MLP_SPECS, mlp_spec
+from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
+from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.registry import DESCRIPTIONS, describe
+from tidegate.runtime.config import PolicyConfig
 
-TOY_SPEC = MlpSpec(observation_size=2, num_actions=3)
+TOY = EnvironmentDescription(
+    env_id=toy_env.ENV_ID,
+    observation_space=BoxSpace((2,), "float32", (-math.inf,), (math.inf,)),
+    action_space=DiscreteSpace(3, start=5),
+)
 
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The counting environment by the name that a run file uses."""
-    monkeypatch.setitem(MLP_SPECS, toy_env.ENV_ID, TOY_SPEC)
+    monkeypatch.setitem(DESCRIPTIONS, toy_env.ENV_ID, TOY)
     yield
     toy_env.before_step.clear()
 
 
+def network(env_id: str = "CartPole-v1") -> SegmentPolicy:
+    return build_policy(describe(env_id), PolicyConfig(kind="mlp", hidden=(8,)))
+
+
+def logits(policy: dict[str, Array], observations: Array) -> Array:
+    return network(toy_env.ENV_ID).action_outputs(policy, {"observations": observations}, np)
+
+
 def params(seed: int, *, env_id: str = "CartPole-v1", gain: float = 100.0) -> dict[str, Array]:
     """A policy with clear preferences: fresh ones are nearly uniform."""
-    fresh = init_params(mlp_spec(env_id, hidden=(8,)), np.random.default_rng(seed))
+    fresh = network(env_id).init_params(np.random.default_rng(seed))
     return {
         name: (value * np.float32(gain) if name == "policy.1.weight" else value)
         for name, value in fresh.items()
@@ -47,8 +63,8 @@ def unroll(engine: Engine, *, env_id: str = "CartPole-v1", num_steps: int = 8) -
     return sample
 
 
-def log_softmax(logits: Array) -> Array:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
+def log_softmax(values: Array) -> Array:
+    shifted = values - values.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
@@ -120,10 +136,10 @@ def test_policy_offered_between_two_steps_acts_from_the_next_one_on() -> None:
     assert control.serving is control.newest
     for span, acting in zip(sample.spans, (old, new), strict=True):
         steps = slice(span.start, span.stop)
-        logprobs = log_softmax(policy_logits(acting, sample.tensors["observations"][steps], np))
+        logprobs = log_softmax(logits(acting, sample.tensors["observations"][steps]))
         chosen = np.take_along_axis(logprobs, sample.tensors["actions"][steps, :, None].astype(int), axis=-1)
         np.testing.assert_allclose(sample.tensors["behavior_logprobs"][steps], chosen[..., 0], atol=1e-5)
-    other = log_softmax(policy_logits(old, sample.tensors["observations"][3:7], np))
+    other = log_softmax(logits(old, sample.tensors["observations"][3:7]))
     wrong = np.take_along_axis(other, sample.tensors["actions"][3:7, :, None].astype(int), axis=-1)[..., 0]
     assert not np.allclose(sample.tensors["behavior_logprobs"][3:7], wrong, atol=1e-3)
 
@@ -196,16 +212,16 @@ def test_task_that_is_no_segment_of_this_environment_is_refused() -> None:
 
 
 def test_unknown_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MLP_SPECS, "Nope-v1", TOY_SPEC)
+    monkeypatch.setitem(DESCRIPTIONS, "Nope-v1", msgspec.structs.replace(TOY, env_id="Nope-v1"))
     engine = segment_engine(EngineControl(), env_id="Nope-v1")
     with pytest.raises(NotFoundError, match="Nope-v1"):
         engine.check_task(segment_task(env_id="Nope-v1"))
 
 
 def test_environment_with_other_spaces_than_its_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MLP_SPECS, "Acrobot-v1", TOY_SPEC)
+    monkeypatch.setitem(DESCRIPTIONS, "Acrobot-v1", msgspec.structs.replace(TOY, env_id="Acrobot-v1"))
     engine = segment_engine(EngineControl(), env_id="Acrobot-v1")
-    with pytest.raises(ConfigError, match="reads 2 numbers and chooses among 3"):
+    with pytest.raises(ConfigError, match="was described as"):
         engine.check_task(segment_task(env_id="Acrobot-v1"))
 
 

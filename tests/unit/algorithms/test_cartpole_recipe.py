@@ -17,20 +17,17 @@ from tidegate.algorithms.objectives import (
 )
 from tidegate.algorithms.segments import SegmentBatch, check_segment, stack_segments
 from tidegate.core.records import Array
-from tidegate.models.mlp_actor_critic import (
-    forward,
-    init_params,
-    policy_logits,
-    sample_actions,
-    state_values,
-    trainable,
-)
-from tidegate.models.registry import mlp_spec
+from tidegate.models.policies import build_policy
+from tidegate.models.registry import describe
+from tidegate.runtime.config import PolicyConfig
 
 TARGET_RETURN = 475.0
 STEPS_MAX = 100_000
 NUM_ENVS, UNROLL_LENGTH = 16, 64
 SETTINGS = ActorCriticSettings()
+POLICY = build_policy(
+    describe("CartPole-v1"), PolicyConfig(kind="mlp", hidden=(64, 64), input_scale=(1.0, 1.0, 5.0, 1.0))
+)
 
 
 class Actor:
@@ -49,7 +46,9 @@ class Actor:
     def segment(self, params: dict[str, Array]) -> dict[str, Array]:
         rows: list[dict[str, Array]] = []
         for _ in range(UNROLL_LENGTH):
-            actions, logprobs = sample_actions(policy_logits(params, self.observation, np), self.rng)
+            actions, logprobs = POLICY.actions.sample(
+                POLICY.action_outputs(params, {"observations": self.observation}, np), self.rng
+            )
             row: dict[str, Array] = {
                 "observations": self.observation,
                 "actions": actions,
@@ -72,9 +71,9 @@ class Learner:
     """Makes one version of each batch."""
 
     def __init__(self, seed: int) -> None:
-        arrays = init_params(mlp_spec("CartPole-v1", hidden=(64, 64)), np.random.default_rng(seed))
+        arrays = POLICY.init_params(np.random.default_rng(seed))
         self.params: dict[str, Tensor] = {name: torch.tensor(array) for name, array in arrays.items()}
-        self.trained = [tensor.requires_grad_() for tensor in trainable(self.params).values()]
+        self.trained = [tensor.requires_grad_() for tensor in POLICY.trainable(self.params).values()]
         self.optimizer = torch.optim.Adam(
             self.trained, lr=SETTINGS.learning_rate, eps=SETTINGS.adam_epsilon, fused=True
         )
@@ -85,14 +84,17 @@ class Learner:
 
     def update(self, batch: SegmentBatch, *, number: int) -> None:
         with torch.no_grad():
-            logits_TNA = policy_logits(self.params, batch.observations_SNO[:-1], torch)
-            values_SN = state_values(self.params, batch.observations_SNO, torch)
-        prepared = prepare_update(batch, logits_TNA=logits_TNA, values_SN=values_SN, settings=SETTINGS)
+            logits_SNA, values_SN = POLICY.outputs_and_values(
+                self.params, {"observations": batch.observations_SNO}, torch
+            )
+        prepared = prepare_update(batch, logits_TNA=logits_SNA[:-1], values_SN=values_SN, settings=SETTINGS)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(SETTINGS, update=number)
         for index_B in minibatch_indices(len(prepared.steps), SETTINGS, generator=self.generator):
             steps = prepared.steps.rows(index_B)
-            logits_BA, values_B = forward(self.params, steps.observations_BO, torch)
+            logits_BA, values_B = POLICY.outputs_and_values(
+                self.params, {"observations": steps.observations_BO}, torch
+            )
             loss = actor_critic_loss(logits_BA, values_B, steps, SETTINGS)
             self.optimizer.zero_grad()
             loss.total.backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)

@@ -18,7 +18,7 @@ from tidegate.launch.run_folder import (
 RUN = """\
 run: cartpole
 workload: {kind: segments, env: CartPole-v1}
-policy: {kind: mlp_actor_critic}
+policy: {kind: mlp}
 batch_size: 2
 max_running: 6
 staleness: {max_lag: 3}

@@ -54,6 +54,6 @@ def test_settings_that_contradict_each_other_are_refused_with_the_run_file() -> 
     with pytest.raises(ConfigError, match="at most one"):
         plan(path="x.jsonl", held_out_share=0.1, held_out_split="test")
     segments = {"run": "r", "workload": {"kind": "segments", "env": "CartPole-v1", "dataset": {"path": "x"}},
-                "policy": {"kind": "mlp_actor_critic"}, "batch_size": 1, "max_running": 1}  # fmt: skip
+                "policy": {"kind": "mlp"}, "batch_size": 1, "max_running": 1}  # fmt: skip
     with pytest.raises(ConfigError, match="only text has prompts"):
         parse_plan(segments, source="test")

@@ -80,7 +80,7 @@ def test_typo_is_named_at_every_depth(override: str, hint: str) -> None:
         ("staleness.max_lag=1.5", "staleness.max_lag is 1.5; it must be a whole number"),
         ("policy.hidden=[64,0]", "policy.hidden.1 is 0; it must be a whole number >= 1"),
         ("policy.hidden=64", "policy.hidden is 64; it must be a list, each a whole number >= 1"),
-        ("policy.kind=mlp", "policy.kind is 'mlp'; it must be one of mlp_actor_critic, char_lm"),
+        ("policy.kind=tree", "policy.kind is 'tree'; it must be one of mlp, char_lm"),
         ("actor.replicas=0", "actor.replicas is 0; it must be a whole number >= 1 and <= 64"),
         ("run=Cart_Pole", "run is 'Cart_Pole'; it must be a text of 1-40 lower-case letters"),
         ("workload=3", "workload is 3; it must be a section with kind, env"),
@@ -97,7 +97,7 @@ def test_missing_key_is_named_with_what_it_takes(tmp_path: Path) -> None:
     path.write_text(re.sub(r"batch_size: \d+\n", "", CARTPOLE.read_text(encoding="utf-8")), encoding="utf-8")
     assert "`batch_size` is missing" in refusal(run=path)
     path.write_text("run: a\nworkload: {kind: segments}\n", encoding="utf-8")
-    assert "`workload.env` is missing. it must be a text" in refusal("policy.kind=mlp_actor_critic", run=path)
+    assert "`workload.env` is missing. it must be a text" in refusal("policy.kind=mlp", run=path)
 
 
 def test_file_that_is_not_there_or_no_mapping_says_so(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_key_given_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
     ("override", "reason"),
     [
         ("policy.path=''", "names no model"),
-        ("policy.kind=mlp_actor_critic", "The auto engine cannot run mlp_actor_critic on text"),
+        ("policy.kind=mlp", "The auto engine cannot run mlp on text"),
         ("learner.language_model.objective=ppo", "objective ppo needs a critic"),
         ("actor.engine=text_generation", "text_generation runs char_lm on text in one turn"),
     ],

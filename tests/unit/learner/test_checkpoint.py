@@ -23,7 +23,7 @@ def checkpoint(at: PolicyVersion, **changes: Any) -> Checkpoint:
     rng = np.random.default_rng(at.step)
     whole = Checkpoint(
         run=RUN,
-        policy_kind="mlp_actor_critic",
+        policy_kind="mlp",
         progress=TrainingProgress(
             version=at,
             consumed_trajectories=3,
@@ -53,7 +53,7 @@ def open_folder(directory: Path, *, keep: int = 3) -> CheckpointFolder:
 
 
 def newest_version(folder: CheckpointFolder) -> PolicyVersion:
-    found = folder.newest(run=RUN, policy_kind="mlp_actor_critic")
+    found = folder.newest(run=RUN, policy_kind="mlp")
     assert found is not None
     return found.checkpoint.progress.version
 
@@ -77,7 +77,7 @@ def test_checkpoint_comes_back_whole(tmp_path: Path) -> None:
 
 
 def test_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    assert open_folder(tmp_path).newest(run=RUN, policy_kind="mlp_actor_critic") is None
+    assert open_folder(tmp_path).newest(run=RUN, policy_kind="mlp") is None
 
 
 def test_newest_is_the_last_written_even_at_an_older_step(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_any_changed_byte_is_found_and_the_one_before_is_taken(tmp_path: Path, n
     folder = open_folder(tmp_path)
     folder.write(checkpoint(version(1)))
     spoil(folder.write(checkpoint(version(2))) / name)
-    found = open_folder(tmp_path).newest(run=RUN, policy_kind="mlp_actor_critic")
+    found = open_folder(tmp_path).newest(run=RUN, policy_kind="mlp")
     assert found is not None
     assert found.checkpoint.progress.version == version(1)
     assert "00000002.0-aaaa.2" in found.passed_over[0]
@@ -123,7 +123,7 @@ def test_when_no_checkpoint_is_intact_the_error_has_a_fix(tmp_path: Path) -> Non
     for step in (1, 2):
         spoil(folder.write(checkpoint(version(step))) / "policy.safetensors")
     with pytest.raises(CorruptionError, match=r"No checkpoint in .* is intact.*remove it to train again"):
-        open_folder(tmp_path).newest(run=RUN, policy_kind="mlp_actor_critic")
+        open_folder(tmp_path).newest(run=RUN, policy_kind="mlp")
 
 
 @pytest.mark.parametrize("num_calls", range(6))
@@ -167,7 +167,7 @@ def test_checkpoint_of_another_run_or_policy_is_refused_with_what_to_do(tmp_path
     folder = open_folder(tmp_path)
     folder.write(checkpoint(version(1)))
     with pytest.raises(StaleFolderError, match="new run folder"):
-        folder.newest(run=RunId("other"), policy_kind="mlp_actor_critic")
+        folder.newest(run=RunId("other"), policy_kind="mlp")
     with pytest.raises(StaleFolderError, match="char_lm"):
         folder.newest(run=RUN, policy_kind="char_lm")
 
@@ -176,8 +176,8 @@ def test_adapters_are_never_restored_onto_another_model(tmp_path: Path) -> None:
     folder = open_folder(tmp_path)
     folder.write(checkpoint(version(1), base_digest="smol"))
     with pytest.raises(StaleFolderError, match=r"the model 'smol'.*policy\.path is now the model 'large'"):
-        folder.newest(run=RUN, policy_kind="mlp_actor_critic", base_digest="large")
-    assert folder.newest(run=RUN, policy_kind="mlp_actor_critic", base_digest="smol") is not None
+        folder.newest(run=RUN, policy_kind="mlp", base_digest="large")
+    assert folder.newest(run=RUN, policy_kind="mlp", base_digest="smol") is not None
 
 
 def test_checkpoint_of_another_format_is_refused_and_not_taken_for_corrupt(
@@ -188,7 +188,7 @@ def test_checkpoint_of_another_format_is_refused_and_not_taken_for_corrupt(
         patch.setattr(checkpoint_module, "FORMAT", 99)
         folder.write(checkpoint(version(1)))
     with pytest.raises(StaleFolderError, match="format 99"):
-        folder.newest(run=RUN, policy_kind="mlp_actor_critic")
+        folder.newest(run=RUN, policy_kind="mlp")
 
 
 def test_disk_that_refuses_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,8 @@ def test_a_pretrained_model_is_opened_by_the_run_file(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_is_no_language_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="mlp_actor_critic is no language model"):
-        open_tokenizer(PolicyConfig(kind="mlp_actor_critic"))
+    with pytest.raises(ConfigError, match="mlp is no language model"):
+        open_tokenizer(PolicyConfig(kind="mlp"))
 
 
 def test_a_pretrained_model_needs_a_path() -> None:

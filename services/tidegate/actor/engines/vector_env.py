@@ -4,11 +4,10 @@ Environments are Gymnasium's by id and continue from segment to segment. Each ve
 attribute read, and records its first step. The layout is Gymnasium's NEXT_STEP autoreset: after a step that ends an
 episode ``observations[t+1]`` is its true last observation, and the step t+1 is a dummy with ``valid`` 0.
 
-Shapes: T steps, N environments, O the size of an observation.
+Shapes: T steps, N environments; K components of an action, where it has any.
 """
 
 import importlib
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.actor.engines.observations import recorded_observations
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
-from tidegate.core.records import EpisodeEnd, PolicySnapshot, Sampler, Task
-from tidegate.models.mlp_actor_critic import MlpSpec, check_params, policy_logits, sample_actions
-from tidegate.models.registry import mlp_spec
+from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Task
+from tidegate.core.spaces import DiscreteSpace, EnvironmentDescription
+from tidegate.models.policies import build_policy
+from tidegate.models.registry import describe
 from tidegate.runtime.clock import Clock
 
 UNROLL_LENGTH_MAX = 65_536
@@ -31,19 +32,18 @@ UNROLL_LENGTH_MAX = 65_536
 class VectorEnv:
     """N copies of one environment, their observations, and the returns of their running episodes."""
 
-    def __init__(self, env_id: str, *, num_envs: int, spec: MlpSpec, seed: int) -> None:
+    def __init__(self, description: EnvironmentDescription, *, num_envs: int, seed: int) -> None:
         """Make and reset them.
 
         Raises:
             NotFoundError: Gymnasium has no such environment, or what it needs is not installed.
             ConfigError: its spaces are not those of the policy, or it resets in another way.
         """
-        self.env_id = env_id
-        self.envs: Any = _make(env_id, num_envs=num_envs)
-        _check_spaces(env_id, self.envs, spec)
-        self.first_action = int(self.envs.single_action_space.start)
+        self.space = description.observation_space
+        self.envs: Any = _make(description.env_id, num_envs=num_envs)
+        _check_spaces(description, self.envs)
         observations, _ = self.envs.reset(seed=seed)
-        self.observations_NO: NDArray[np.float32] = np.asarray(observations, np.float32).reshape(num_envs, -1)
+        self.observations: dict[str, Array] = recorded_observations(self.space, observations)
         self.done_N: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
         self.returns_N: NDArray[np.float64] = np.zeros(num_envs)
         self.lengths_N: NDArray[np.int64] = np.zeros(num_envs, np.int64)
@@ -61,7 +61,7 @@ class VectorEnvEngine:
         workload = setting.workload
         self._env_id = workload.env
         self._num_envs = workload.num_envs
-        self._spec = mlp_spec(workload.env, hidden=setting.policy.hidden)
+        self._policy = build_policy(describe(workload.env), setting.policy)
         self._control = control
         self._clock = clock
         # The clock's part prevents a restarted actor from playing the same episodes again.
@@ -74,7 +74,7 @@ class VectorEnvEngine:
         Raises:
             RecordError: a name, shape or dtype does not fit, or a value is not finite.
         """
-        check_params(self._spec, snapshot.tensors)
+        self._policy.check_params(snapshot.tensors)
         for name, tensor in snapshot.tensors.items():
             if not np.isfinite(tensor).all():
                 raise RecordError(
@@ -100,7 +100,7 @@ class VectorEnvEngine:
             raise RecordError(f"Task {task.task_id} asks for {task.unroll_length} steps")
         if self._vector is None:
             seed = int(self._rng.integers(2**31))
-            self._vector = VectorEnv(self._env_id, num_envs=self._num_envs, spec=self._spec, seed=seed)
+            self._vector = VectorEnv(self._policy.description, num_envs=self._num_envs, seed=seed)
 
     def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
         """One segment per task, each continues where the previous one stopped.
@@ -138,41 +138,47 @@ class VectorEnvEngine:
         None when the task was cut; the environments stay where they stopped, and the next segment continues there.
         """
         control, rng, envs = self._control, self._rng, vector.envs
+        policy, distribution = self._policy, self._policy.actions
         num_steps = task.unroll_length
-        first_action = vector.first_action
         shape = (num_steps, self._num_envs)
-        observations_TNO = np.empty((num_steps + 1, *vector.observations_NO.shape), np.float32)
-        actions_TN = np.empty(shape, np.int32)
+        rows = {
+            name: np.empty((num_steps + 1, *array.shape), array.dtype)
+            for name, array in vector.observations.items()
+        }
+        actions_TNK = np.empty((*shape, *distribution.action_shape), distribution.action_dtype)
         logprobs_TN = np.empty(shape, np.float32)
         rewards_TN = np.empty(shape, np.float32)
         terminated_TN = np.empty(shape, np.bool_)
         truncated_TN = np.empty(shape, np.bool_)
-        policy = self._serve_newest()
-        params = policy.tensors
-        marks = VersionMarks(policy.version)
-        control.begins([task], policy.version, now_s=now_s)
-        observations_NO = vector.observations_NO
+        snapshot = self._serve_newest()
+        params = snapshot.tensors
+        marks = VersionMarks(snapshot.version)
+        control.begins([task], snapshot.version, now_s=now_s)
+        observations = vector.observations
         num_made = num_steps
         for step in range(num_steps):
             if task.task_id in control.cut:
                 num_made = step
                 break
             control.position = step
-            if control.newest is not policy:
-                policy = self._serve_newest()
-                params = policy.tensors
-                marks.swap(step, policy.version)
-            observations_TNO[step] = observations_NO
-            actions_N, logprobs_TN[step] = sample_actions(policy_logits(params, observations_NO, np), rng)
-            actions_TN[step] = actions_N
-            observations, rewards_TN[step], terminated_TN[step], truncated_TN[step], _ = envs.step(
-                actions_N + first_action if first_action else actions_N
+            if control.newest is not snapshot:
+                snapshot = self._serve_newest()
+                params = snapshot.tensors
+                marks.swap(step, snapshot.version)
+            for name, array in observations.items():
+                rows[name][step] = array
+            outputs_NP = policy.action_outputs(params, observations, np)
+            actions, logprobs_TN[step] = distribution.sample(outputs_NP, rng)
+            actions_TNK[step] = actions
+            seen, rewards_TN[step], terminated_TN[step], truncated_TN[step], _ = envs.step(
+                distribution.environment_actions(actions)
             )
-            observations_NO = observations.reshape(observations_TNO.shape[1:])
+            observations = recorded_observations(vector.space, seen)
         if num_made == 0:
             return None
-        observations_TNO[num_made] = observations_NO
-        vector.observations_NO = observations_TNO[num_made].copy()
+        for name, array in observations.items():
+            rows[name][num_made] = array
+        vector.observations = {name: array[num_made].copy() for name, array in rows.items()}
         done_TN = (terminated_TN | truncated_TN)[:num_made]
         valid_TN = np.empty_like(done_TN)
         np.logical_not(vector.done_N, out=valid_TN[0])
@@ -183,8 +189,8 @@ class VectorEnvEngine:
             return None
         return Sample(
             tensors={
-                "observations": observations_TNO,
-                "actions": actions_TN,
+                **rows,
+                "actions": actions_TNK,
                 "behavior_logprobs": logprobs_TN,
                 "rewards": rewards_TN,
                 "terminated": terminated_TN,
@@ -269,14 +275,17 @@ def _make(env_id: str, *, num_envs: int) -> Any:
         ) from error
 
 
-def _check_spaces(env_id: str, envs: Any, spec: MlpSpec) -> None:
+def _check_spaces(description: EnvironmentDescription, envs: Any) -> None:
     observations, actions = envs.single_observation_space, envs.single_action_space
-    size = math.prod(observations.shape or (0,))
+    env_id, expected = description.env_id, description.action_space
     num_actions = int(getattr(actions, "n", 0))
-    if (size, num_actions) != (spec.observation_size, spec.num_actions):
+    shape = getattr(description.observation_space, "shape", ())
+    if observations.shape != shape or (
+        isinstance(expected, DiscreteSpace) and num_actions != expected.num_values
+    ):
         raise ConfigError(
             f"Environment {env_id!r} observes {observations} and takes {actions}",
-            why=f"its policy reads {spec.observation_size} numbers and chooses among {spec.num_actions} actions",
+            why=f"it was described as {description.observation_space} and {expected}",
             fix="correct its line in models/registry.py",
         )
     mode = str(getattr(envs.metadata.get("autoreset_mode"), "value", "unknown"))

@@ -1,4 +1,4 @@
-"""Segments to updates of ``models.mlp_actor_critic``; the maths is ``algorithms.objectives``."""
+"""Segments to updates of a policy; the maths is ``algorithms.objectives``."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ from tidegate.algorithms.segments import SegmentBatch, check_segment, stack_segm
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
+from tidegate.core.spaces import OBSERVATIONS, num_inputs
 from tidegate.learner.optim.adam import AdamW
 from tidegate.learner.optim.gradients import mean_of, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
@@ -35,18 +36,10 @@ from tidegate.learner.optim.optimizer_state import (
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import rows_of, share_of_rows
-from tidegate.models.mlp_actor_critic import (
-    ArrayModule,
-    MlpSpec,
-    check_params,
-    forward,
-    init_params,
-    policy_logits,
-    state_values,
-    trainable,
-)
+from tidegate.models.array_functions import ArrayModule
+from tidegate.models.policy_port import SegmentPolicy
 
-Network: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, ArrayModule], Tensor]
+Network: TypeAlias = Callable[[Mapping[str, Tensor], Mapping[str, Tensor], ArrayModule], Tensor]
 
 
 class ActorCriticTrainer:
@@ -54,7 +47,7 @@ class ActorCriticTrainer:
 
     def __init__(
         self,
-        spec: MlpSpec,
+        policy: SegmentPolicy,
         settings: ActorCriticSettings,
         *,
         seed: int,
@@ -63,14 +56,14 @@ class ActorCriticTrainer:
     ) -> None:
         """Fresh parameters from ``seed``; ``ranks`` make each update together."""
         self._ranks = ranks
-        self._spec = spec
+        self._policy = policy
         self._settings = settings
         self._device = device
         self._params = {
             name: torch.tensor(np.ascontiguousarray(array), device=device)
-            for name, array in init_params(spec, np.random.default_rng(seed)).items()
+            for name, array in policy.init_params(np.random.default_rng(seed)).items()
         }
-        trained = trainable(self._params)
+        trained = policy.trainable(self._params)
         for parameter in trained.values():
             parameter.requires_grad_()
         self._generator = torch.Generator().manual_seed(seed)
@@ -86,8 +79,8 @@ class ActorCriticTrainer:
             check_segment(
                 trajectory.tensors,
                 name=f"Trajectory {trajectory.trajectory_id}",
-                observation_size=self._spec.observation_size,
-                num_actions=self._spec.num_actions,
+                observation_size=sum(num_inputs(leaf) for leaf in self._policy.observations.values()),
+                num_actions=self._policy.actions.num_outputs,
             )
         return stack_segments([trajectory.tensors for trajectory in trajectories], device=self._device)
 
@@ -98,8 +91,8 @@ class ActorCriticTrainer:
         self._optimizer.learning_rate = learning_rate
         prepared = prepare_update(
             batch,
-            logits_TNA=self._outputs(policy_logits, batch.observations_SNO[:-1]),
-            values_SN=self._outputs(state_values, batch.observations_SNO),
+            logits_TNA=self._outputs(self._policy.action_outputs, batch.observations_SNO[:-1]),
+            values_SN=self._outputs(self._policy.values, batch.observations_SNO),
             settings=settings,
             segment_weights=response.weights,
         )
@@ -107,7 +100,9 @@ class ActorCriticTrainer:
         for index_B in minibatch_indices(len(prepared.steps), settings, generator=self._generator):
             steps = prepared.steps.rows(index_B.to(self._device))
             mine = self._share_of(len(steps))
-            logits_BA, values_B = forward(self._params, steps.observations_BO[mine], torch)
+            logits_BA, values_B = self._policy.outputs_and_values(
+                self._params, {OBSERVATIONS: steps.observations_BO[mine]}, torch
+            )
             measured.append(
                 shared_gradient_step(
                     torch.cat([logits_BA, values_B[:, None]], dim=1),
@@ -155,7 +150,7 @@ class ActorCriticTrainer:
             StaleFolderError: it holds another network.
         """
         try:
-            check_params(self._spec, policy)
+            self._policy.check_params(policy)
         except RecordError as error:
             raise StaleFolderError(
                 "The checkpoint holds another network",
@@ -173,7 +168,7 @@ class ActorCriticTrainer:
         """Outputs of ``network`` for observations (..., O); every rank computes its share of them."""
         flat_BO = observations.flatten(0, -2)
         mine = self._share_of(len(flat_BO))
-        part = network(self._params, flat_BO[mine], torch)
+        part = network(self._params, {OBSERVATIONS: flat_BO[mine]}, torch)
         whole = self._ranks.gather(part, rows_of(mine, device=self._device), num_rows=len(flat_BO))
         return whole.view(*observations.shape[:-1], *whole.shape[1:])
 

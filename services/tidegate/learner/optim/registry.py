@@ -1,7 +1,7 @@
 """The trainer of each kind of policy: one literal table.
 
 A trainer's objectives are literal tables of their own, by name and one function each: ``algorithms.objectives`` for
-``mlp_actor_critic``, ``algorithms.grpo`` for language models. A new objective is a line there; a new kind of policy is
+``mlp``, ``algorithms.grpo`` for language models. A new objective is a line there; a new kind of policy is
 a line here and a file beside this one.
 """
 
@@ -15,20 +15,21 @@ from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks
 from tidegate.models.language_models import open_language_model
-from tidegate.models.registry import mlp_spec
+from tidegate.models.policies import build_policy
+from tidegate.models.registry import describe
 from tidegate.runtime.config import Settings
 
 
 def actor_critic(
     settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks = ALONE
 ) -> ActorCriticTrainer:
-    """The trainer of ``mlp_actor_critic``.
+    """The trainer of policies of segments.
 
     Raises:
-        ConfigError: the environment has no network.
+        ConfigError: the policy does not fit the environment.
     """
-    spec = mlp_spec(settings.workload.env, hidden=settings.policy.hidden)
-    return ActorCriticTrainer(spec, config.actor_critic, seed=settings.seed, device=device, ranks=ranks)
+    policy = build_policy(describe(settings.workload.env), settings.policy)
+    return ActorCriticTrainer(policy, config.actor_critic, seed=settings.seed, device=device, ranks=ranks)
 
 
 def language_model(
@@ -58,7 +59,7 @@ def language_model(
 TRAINERS: dict[
     str, Callable[[Settings, LearnerConfig, torch.device, Ranks], ActorCriticTrainer | LanguageModelTrainer]
 ] = {
-    "mlp_actor_critic": actor_critic,
+    "mlp": actor_critic,
     "char_lm": language_model,
     "transformers": language_model,
 }

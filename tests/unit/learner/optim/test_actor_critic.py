@@ -8,14 +8,21 @@ from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import Response
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
-from tidegate.models.registry import mlp_spec
+from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.registry import describe
+from tidegate.runtime.config import PolicyConfig
 
 CPU = torch.device("cpu")
 SETTINGS = ActorCriticSettings(epochs=2, minibatches=2)
 
 
+def network(hidden: tuple[int, ...]) -> SegmentPolicy:
+    return build_policy(describe("CartPole-v1"), PolicyConfig(kind="mlp", hidden=hidden))
+
+
 def trainer(*, seed: int = 0, hidden: tuple[int, ...] = (8, 8)) -> ActorCriticTrainer:
-    return ActorCriticTrainer(mlp_spec("CartPole-v1", hidden=hidden), SETTINGS, seed=seed, device=CPU)
+    return ActorCriticTrainer(network(hidden), SETTINGS, seed=seed, device=CPU)
 
 
 def batch(seed: int) -> list[Trajectory]:
@@ -119,7 +126,7 @@ def test_a_segment_that_does_not_count_steers_the_policy_nowhere() -> None:
     settings = ActorCriticSettings(epochs=1, minibatches=1, normalise_advantages=False, entropy_weight=0.0)
 
     def policy_loss(*trajectories: Trajectory, weights: tuple[float, ...]) -> float:
-        made = ActorCriticTrainer(mlp_spec("CartPole-v1", hidden=(8, 8)), settings, seed=0, device=CPU)
+        made = ActorCriticTrainer(network((8, 8)), settings, seed=0, device=CPU)
         response = Response(tier=6, weights=weights)
         return made.update(made.prepare(trajectories), number=1, response=response)["policy_loss"]
 

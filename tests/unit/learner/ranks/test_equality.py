@@ -19,7 +19,9 @@ from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.char_lm import CharLm, CharLmSpec
-from tidegate.models.registry import mlp_spec
+from tidegate.models.policies import build_policy
+from tidegate.models.registry import describe
+from tidegate.runtime.config import PolicyConfig
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-6
@@ -28,7 +30,8 @@ COUNTS = st.integers(2, 4)
 
 def actor_critic(ranks: Ranks, **changes: Any) -> ActorCriticTrainer:
     chosen = ActorCriticSettings(epochs=2, minibatches=3, **changes)
-    return ActorCriticTrainer(mlp_spec("CartPole-v1", hidden=(8, 8)), chosen, seed=3, device=CPU, ranks=ranks)
+    policy = build_policy(describe("CartPole-v1"), PolicyConfig(kind="mlp", hidden=(8, 8)))
+    return ActorCriticTrainer(policy, chosen, seed=3, device=CPU, ranks=ranks)
 
 
 def language_model(ranks: Ranks, **changes: Any) -> LanguageModelTrainer:

@@ -1,0 +1,78 @@
+"""The policies of segments by ``policy.kind``: one literal table. A new network is a file and a line here."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegate.core.errors import ConfigError
+from tidegate.core.spaces import EnvironmentDescription
+from tidegate.models.distributions import action_distribution
+from tidegate.models.mlp import Activation, MlpPolicy
+from tidegate.models.policy_port import SegmentPolicy
+
+
+class SegmentPolicySettings(Protocol):
+    """The run file's ``policy`` of segments."""
+
+    @property
+    def kind(self) -> str:
+        """The network."""
+        ...
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Units of each layer."""
+        ...
+
+    @property
+    def activation(self) -> Activation:
+        """Between the layers."""
+        ...
+
+    @property
+    def input_scale(self) -> tuple[float, ...]:
+        """Factor of each input; empty for none."""
+        ...
+
+    @property
+    def normalise_observations(self) -> bool:
+        """Whether inputs are normalised by running statistics."""
+        ...
+
+    @property
+    def squash_actions(self) -> bool:
+        """Whether continuous actions are bounded by tanh."""
+        ...
+
+
+def mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
+    """Dense layers over flat observations.
+
+    Raises:
+        ConfigError: the settings do not fit the environment.
+    """
+    return MlpPolicy(
+        description,
+        action_distribution(description.action_space, squash=settings.squash_actions),
+        hidden=settings.hidden,
+        activation=settings.activation,
+        input_scale=settings.input_scale,
+        normalise_observations=settings.normalise_observations,
+    )
+
+
+POLICIES: dict[str, Callable[[EnvironmentDescription, SegmentPolicySettings], SegmentPolicy]] = {"mlp": mlp}
+
+
+def build_policy(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
+    """The policy that a run file describes, for its environment.
+
+    Raises:
+        ConfigError: the kind is not for segments, or it does not fit the environment.
+    """
+    if settings.kind not in POLICIES:
+        raise ConfigError(
+            f"A policy of the kind {settings.kind} cannot run segments",
+            why=f"models/policies.py has {', '.join(POLICIES)}",
+            fix="set policy.kind to one of them, or workload.kind to text",
+        )
+    return POLICIES[settings.kind](description, settings)

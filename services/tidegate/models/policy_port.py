@@ -1,0 +1,82 @@
+"""The interface of every policy of segments: from named observations to outputs of a distribution, and values.
+
+An actor and the learner build the same policy from the environment's description and the run file. Parameters are one
+flat dict of float32 arrays by name, as published; the methods that compute are written once for numpy and torch.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from tidegate.core.records import Array
+from tidegate.core.spaces import EnvironmentDescription, Leaf
+from tidegate.models.array_functions import ArrayModule
+from tidegate.models.distributions import ActionDistribution
+
+TensorT = TypeVar("TensorT")
+
+
+class SegmentPolicy(Protocol):
+    """A policy and a value over the observations of one environment; it holds no parameters itself.
+
+    ``observations``: the leaf behind each recorded tensor, by its name. Observations are mappings from these names to
+    arrays (..., *leaf shape) as recorded.
+    """
+
+    @property
+    def description(self) -> EnvironmentDescription:
+        """The environment that it was built for."""
+        ...
+
+    @property
+    def observations(self) -> dict[str, Leaf]:
+        """By the names of the recorded tensors."""
+        ...
+
+    @property
+    def actions(self) -> ActionDistribution:
+        """What the outputs mean."""
+        ...
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every parameter's shape by name, in the order of computation."""
+        ...
+
+    def init_params(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Fresh parameters, float32."""
+        ...
+
+    def check_params(self, params: Mapping[str, Array]) -> None:
+        """Check that ``params`` are parameters of this policy.
+
+        Raises:
+            RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
+        """
+        ...
+
+    def trainable(self, params: Mapping[str, TensorT]) -> dict[str, TensorT]:
+        """The parameters that an optimiser changes, in order: no scales and no statistics."""
+        ...
+
+    def action_outputs(
+        self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
+    ) -> Any:
+        """The outputs (..., P) of the action distribution."""
+        ...
+
+    def values(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
+        """The value (...) in units of the objective's ``value_scale``."""
+        ...
+
+    def outputs_and_values(
+        self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
+    ) -> tuple[Any, Any]:
+        """Both, with what they share computed once."""
+        ...
+
+    def updated_statistics(
+        self, params: Mapping[str, Array], observations: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The tensors of running statistics after these further observations (B, *leaf shape); empty without any."""
+        ...
