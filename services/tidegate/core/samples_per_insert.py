@@ -20,7 +20,7 @@ import msgspec
 from tidegate.core.errors import ConfigError
 
 
-class Pace(msgspec.Struct, frozen=True):
+class ReplayPace(msgspec.Struct, frozen=True):
     """The limits. ``samples_per_insert`` 0: neither side waits for the other, only for ``min_fill``.
 
     ``min_fill``: units inserted before the first sample. ``slack``: samples that either side may be ahead of the ratio.
@@ -45,55 +45,57 @@ class ReplayFlow(msgspec.Struct, frozen=True):
     drawable: float
 
 
-class Proceed(msgspec.Struct, frozen=True):
+class MayProceed(msgspec.Struct, frozen=True):
     """It may happen now."""
 
 
-class Wait(msgspec.Struct, frozen=True):
+class WaitFor(msgspec.Struct, frozen=True):
     """It must wait; ``waits_for`` is the side that has to act first."""
 
     waits_for: Literal["actors", "learner"]
     reason: str
 
 
-PaceDecision: TypeAlias = Proceed | Wait
-PROCEED = Proceed()
+PaceDecision: TypeAlias = MayProceed | WaitFor
+MAY_PROCEED = MayProceed()
 
 
-def owed(pace: Pace, flow: ReplayFlow) -> float:
+def owed(pace: ReplayPace, flow: ReplayFlow) -> float:
     """Samples that the units inserted so far ask for and that were not drawn yet."""
     return pace.samples_per_insert * flow.inserted - flow.sampled
 
 
-def decide_insert(pace: Pace, flow: ReplayFlow, *, count: int) -> PaceDecision:
+def decide_insert(pace: ReplayPace, flow: ReplayFlow, *, count: int) -> PaceDecision:
     """Whether ``count`` more units may be inserted."""
     if pace.samples_per_insert == 0.0 or flow.drawable < pace.batch_size:
-        return PROCEED
+        return MAY_PROCEED
     after = owed(pace, flow) + pace.samples_per_insert * count
     if after <= pace.middle() + pace.slack:
-        return PROCEED
-    return Wait(
+        return MAY_PROCEED
+    return WaitFor(
         "learner",
         f"{flow.sampled:,} samples were drawn of {flow.inserted:,} inserted units, fewer than"
         f" {pace.samples_per_insert:g} for each",
     )
 
 
-def decide_sample(pace: Pace, flow: ReplayFlow) -> PaceDecision:
+def decide_sample(pace: ReplayPace, flow: ReplayFlow) -> PaceDecision:
     """Whether the next batch may be drawn."""
     if flow.inserted < pace.min_fill:
-        return Wait(
+        return WaitFor(
             "actors", f"{flow.inserted:,} of {pace.min_fill:,} units are there that min_fill asks for"
         )
     if flow.drawable < pace.batch_size:
-        return Wait("actors", f"{flow.drawable:,.0f} samples can be drawn, a batch has {pace.batch_size:,}")
+        return WaitFor(
+            "actors", f"{flow.drawable:,.0f} samples can be drawn, a batch has {pace.batch_size:,}"
+        )
     if pace.samples_per_insert and owed(pace, flow) - pace.batch_size < pace.middle() - pace.slack:
-        return Wait(
+        return WaitFor(
             "actors",
             f"{flow.sampled:,} samples were drawn of {flow.inserted:,} inserted units, already"
             f" {pace.samples_per_insert:g} for each",
         )
-    return PROCEED
+    return MAY_PROCEED
 
 
 def needed_slack(samples_per_insert: float, *, batch_size: int, insert_units: int) -> float:
@@ -107,7 +109,7 @@ def needed_slack(samples_per_insert: float, *, batch_size: int, insert_units: in
 
 
 def check_pace(
-    pace: Pace, *, insert_units: int, capacity: int, uses_max: int, in_flight_max: int
+    pace: ReplayPace, *, insert_units: int, capacity: int, uses_max: int, in_flight_max: int
 ) -> ConfigError | None:
     """The first reason why this pace could stand still for ever, or None.
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.samples_per_insert import (
-    Pace,
-    Proceed,
+    MayProceed,
     ReplayFlow,
-    Wait,
+    ReplayPace,
+    WaitFor,
     check_pace,
     decide_insert,
     decide_sample,
@@ -25,8 +25,10 @@ UNLIMITED = 10**6
 
 def pace(
     *, samples_per_insert: float = 2.0, min_fill: int = 10, slack: float = 100.0, batch_size: int = 4
-) -> Pace:
-    return Pace(samples_per_insert=samples_per_insert, min_fill=min_fill, slack=slack, batch_size=batch_size)
+) -> ReplayPace:
+    return ReplayPace(
+        samples_per_insert=samples_per_insert, min_fill=min_fill, slack=slack, batch_size=batch_size
+    )
 
 
 def flow(inserted: int, sampled: int, *, drawable: float = 1e9) -> ReplayFlow:
@@ -34,36 +36,36 @@ def flow(inserted: int, sampled: int, *, drawable: float = 1e9) -> ReplayFlow:
 
 
 def test_first_sample_waits_for_min_fill() -> None:
-    assert isinstance(decide_sample(pace(), flow(9, 0)), Wait)
-    assert decide_sample(pace(), flow(10, 0)) == Proceed()
+    assert isinstance(decide_sample(pace(), flow(9, 0)), WaitFor)
+    assert decide_sample(pace(), flow(10, 0)) == MayProceed()
 
 
 def test_sample_waits_for_actors_once_it_is_ahead_of_the_ratio() -> None:
     limits = pace(slack=8.0)
-    assert decide_sample(limits, flow(10, 4)) == Proceed()
+    assert decide_sample(limits, flow(10, 4)) == MayProceed()
     decision = decide_sample(limits, flow(10, 5))
-    assert isinstance(decision, Wait)
+    assert isinstance(decision, WaitFor)
     assert decision.waits_for == "actors"
     assert "already 2 for each" in decision.reason
 
 
 def test_insert_waits_for_the_learner_once_it_is_ahead_of_the_ratio() -> None:
     limits = pace(slack=8.0)
-    assert decide_insert(limits, flow(10, 0), count=4) == Proceed()
+    assert decide_insert(limits, flow(10, 0), count=4) == MayProceed()
     decision = decide_insert(limits, flow(10, 0), count=5)
-    assert isinstance(decision, Wait)
+    assert isinstance(decision, WaitFor)
     assert decision.waits_for == "learner"
 
 
 def test_insert_never_waits_while_there_is_too_little_to_draw() -> None:
-    assert decide_insert(pace(slack=8.0), flow(1000, 0, drawable=3), count=5) == Proceed()
+    assert decide_insert(pace(slack=8.0), flow(1000, 0, drawable=3), count=5) == MayProceed()
 
 
 def test_without_a_ratio_only_the_fill_is_waited_for() -> None:
     limits = pace(samples_per_insert=0.0, slack=0.0)
-    assert decide_insert(limits, flow(10**9, 0), count=10**6) == Proceed()
-    assert decide_sample(limits, flow(10, 10**9)) == Proceed()
-    assert isinstance(decide_sample(limits, flow(9, 0)), Wait)
+    assert decide_insert(limits, flow(10**9, 0), count=10**6) == MayProceed()
+    assert decide_sample(limits, flow(10, 10**9)) == MayProceed()
+    assert isinstance(decide_sample(limits, flow(9, 0)), WaitFor)
 
 
 @given(
@@ -81,21 +83,21 @@ def test_both_sides_never_wait_at_once_with_the_needed_slack(
     limits = pace(samples_per_insert=ratio, min_fill=min_fill, slack=slack, batch_size=batch_size)
     now = flow(inserted, sampled)
     both = decide_insert(limits, now, count=insert_units), decide_sample(limits, now)
-    assert not all(isinstance(decision, Wait) for decision in both)
+    assert not all(isinstance(decision, WaitFor) for decision in both)
 
 
 def test_narrower_slack_than_needed_can_stand_still() -> None:
     slack = needed_slack(1.0, batch_size=8, insert_units=8) - 1
     limits = pace(samples_per_insert=1.0, min_fill=0, slack=slack, batch_size=8)
     now = flow(100, 100)
-    assert isinstance(decide_insert(limits, now, count=8), Wait)
-    assert isinstance(decide_sample(limits, now), Wait)
+    assert isinstance(decide_insert(limits, now, count=8), WaitFor)
+    assert isinstance(decide_sample(limits, now), WaitFor)
 
 
 class Buffer:
     """A first-in first-out buffer of units that are counted and not stored: what a schedule runs against."""
 
-    def __init__(self, limits: Pace, *, capacity: int, uses_max: int, insert_units: int) -> None:
+    def __init__(self, limits: ReplayPace, *, capacity: int, uses_max: int, insert_units: int) -> None:
         self.limits = limits
         self.inserted = self.sampled = 0
         self._capacity = capacity
@@ -110,7 +112,7 @@ class Buffer:
 
     def insert(self, count: int) -> bool:
         # The store decides by the most a trajectory may bring, which is at least what it does bring.
-        if decide_insert(self.limits, self.flow(), count=self._insert_units) != Proceed():
+        if decide_insert(self.limits, self.flow(), count=self._insert_units) != MayProceed():
             return False
         self._left.extend([self._uses_max or UNLIMITED] * count)
         self._drawable += count * (self._uses_max or UNLIMITED)
@@ -120,7 +122,7 @@ class Buffer:
         return True
 
     def sample(self, rng: random.Random) -> bool:
-        if decide_sample(self.limits, self.flow()) != Proceed():
+        if decide_sample(self.limits, self.flow()) != MayProceed():
             return False
         self._left.rotate(rng.randrange(len(self._left)))
         for _ in range(self.limits.batch_size):
@@ -146,7 +148,7 @@ def run_schedule(seed: int) -> int:
     slack = needed_slack(ratio, batch_size=batch_size, insert_units=insert_units) * rng.choice(
         (1.0, 1.5, 4.0)
     )
-    limits = Pace(samples_per_insert=ratio, min_fill=min_fill, slack=slack, batch_size=batch_size)
+    limits = ReplayPace(samples_per_insert=ratio, min_fill=min_fill, slack=slack, batch_size=batch_size)
     capacity = rng.randint(1, 80)
     if check_pace(
         limits, insert_units=insert_units, capacity=capacity, uses_max=uses_max, in_flight_max=1000
@@ -194,7 +196,7 @@ def test_pace_is_never_exceeded_and_never_stuck_in_random_schedules() -> None:
     ],
 )
 def test_settings_that_could_only_stand_still_are_refused(
-    limits: Pace, keywords: dict[str, int], text: str
+    limits: ReplayPace, keywords: dict[str, int], text: str
 ) -> None:
     given_ = {"insert_units": 4, "capacity": 1000, "uses_max": 0, "in_flight_max": 1000} | keywords
     error = check_pace(limits, **given_)

@@ -4,11 +4,11 @@ import math
 from typing import Literal
 
 from tidegate.core.samples_per_insert import (
-    PROCEED,
-    Pace,
+    MAY_PROCEED,
     PaceDecision,
     ReplayFlow,
-    Wait,
+    ReplayPace,
+    WaitFor,
     decide_insert,
     decide_sample,
     owed,
@@ -21,20 +21,20 @@ class Limiter:
     ``sampled`` includes batches that a learner holds and has not committed; releasing one takes it back.
     """
 
-    def __init__(self, pace: Pace, *, insert_units: int) -> None:
+    def __init__(self, pace: ReplayPace, *, insert_units: int) -> None:
         """``insert_units``: the most units one trajectory brings."""
         self.pace = pace
         self.inserted = 0
         self.sampled = 0
         self._insert_units = insert_units
-        self._insert: PaceDecision = PROCEED
-        self._sample: PaceDecision = PROCEED
+        self._insert: PaceDecision = MAY_PROCEED
+        self._sample: PaceDecision = MAY_PROCEED
 
     def trajectories_allowed(self, *, drawable: float, most: int) -> int:
         """How many trajectories may be inserted now, at most ``most``."""
         flow = self._flow(drawable)
         self._insert = decide_insert(self.pace, flow, count=self._insert_units)
-        if isinstance(self._insert, Wait):
+        if isinstance(self._insert, WaitFor):
             return 0
         if self.pace.samples_per_insert == 0.0:
             return most
@@ -45,21 +45,21 @@ class Limiter:
     def may_sample(self, *, drawable: float) -> bool:
         """Whether the next batch may be drawn now."""
         self._sample = decide_sample(self.pace, self._flow(drawable))
-        return not isinstance(self._sample, Wait)
+        return not isinstance(self._sample, WaitFor)
 
     @property
     def waiting(self) -> Literal["", "actors", "learner"]:
         """The side that waits, as of the newest decisions; empty when neither does."""
-        if isinstance(self._sample, Wait):
+        if isinstance(self._sample, WaitFor):
             return "learner"
-        return "actors" if isinstance(self._insert, Wait) else ""
+        return "actors" if isinstance(self._insert, WaitFor) else ""
 
     def sentence(self) -> str:
         """Who waits for whom and why; empty when neither side does."""
         match self._sample, self._insert:
-            case Wait(reason=reason), _:
+            case WaitFor(reason=reason), _:
                 return f"the learner waits for actors: {reason}"
-            case _, Wait(reason=reason):
+            case _, WaitFor(reason=reason):
                 return f"actors wait for the learner: {reason}"
             case _:
                 return ""

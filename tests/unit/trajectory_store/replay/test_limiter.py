@@ -1,10 +1,10 @@
-from tidegate.core.samples_per_insert import Pace
+from tidegate.core.samples_per_insert import ReplayPace
 from tidegate.trajectory_store.replay.limiter import Limiter
 
-PACE = Pace(samples_per_insert=2.0, min_fill=10, slack=40.0, batch_size=8)
+PACE = ReplayPace(samples_per_insert=2.0, min_fill=10, slack=40.0, batch_size=8)
 
 
-def limiter(*, inserted: int, sampled: int, pace: Pace = PACE) -> Limiter:
+def limiter(*, inserted: int, sampled: int, pace: ReplayPace = PACE) -> Limiter:
     made = Limiter(pace, insert_units=5)
     made.inserted, made.sampled = inserted, sampled
     return made
@@ -22,7 +22,7 @@ def test_one_trajectory_is_asked_for_while_there_is_nothing_to_draw() -> None:
 
 
 def test_without_a_ratio_any_number_of_trajectories_is_asked_for() -> None:
-    free = Pace(samples_per_insert=0.0, min_fill=10, slack=0.0, batch_size=8)
+    free = ReplayPace(samples_per_insert=0.0, min_fill=10, slack=0.0, batch_size=8)
     assert limiter(inserted=10**9, sampled=0, pace=free).trajectories_allowed(drawable=9, most=64) == 64
 
 
