@@ -5,11 +5,12 @@ Layout, all integers little-endian::
     "TGF2" | digest | u32 head length | head | zero padding to 64 | payload
     digest  = XXH3-128 of everything after it
     head    = FrameHead as MessagePack
-    payload = each tensor column's raw bytes, every column at a multiple of 64 from the payload's start
+    payload = each tensor column's raw bytes, every column at a multiple of 64 from the payload's start;
+              of images one LZ4 block (see ``wire.compression``), which the head declares
 
 Values that the records of a frame share are written once (see ``wire.columns``), as is a tensor's name, dtype and
 shape: tensors of equal name in a group lie one after the other, each record's a view of its rows. The decoder is total:
-any byte string gives records or a ``RecordError``.
+any byte string gives records or a ``RecordError``, and what it allocates for blocks is bounded before it does.
 """
 
 import struct
@@ -21,6 +22,7 @@ import numpy as np
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array, Trajectory
 from tidegate.wire.columns import Int64, RecordColumns, columns_of
+from tidegate.wire.compression import CONTENT_BYTES_MAX, compress, is_compressible
 from tidegate.wire.digest import DIGEST_BYTES, digest_of
 from tidegate.wire.layout import ALIGNMENT_BYTES, DTYPE_NAMES, DTYPES, Kind, Layout, layout_of, sheet_of
 
@@ -47,19 +49,21 @@ _head_decoder = msgspec.msgpack.Decoder(FrameHead)
 class Frame(msgspec.Struct, frozen=True, eq=False):
     """A verified frame: its records as columns, and the places of their tensors in its payload.
 
-    ``head``: see ``provenance_of``.
+    ``head``: see ``provenance_of``. ``decompressed``: the values of compressed places, by their index in ``layout``.
     """
 
     head: bytes
     columns: RecordColumns
     layout: Layout
     payload: memoryview
+    decompressed: dict[int, Array]
 
     def trajectories(self) -> list[Trajectory]:
-        """The records one by one; their tensors are read-only views into the frame."""
+        """The records one by one; their tensors are read-only views into the frame, or of what was decompressed."""
         by_record: list[dict[str, Array]] = [{} for _ in range(len(self.columns))]
-        for place in self.layout.places:
-            place.share(self.payload, by_record)
+        for index, place in enumerate(self.layout.places):
+            values = self.decompressed.get(index)
+            place.share(place.values(self.payload) if values is None else values, by_record)
         return self.columns.records(by_record)
 
 
@@ -69,14 +73,22 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     Raises:
         RecordError: there are none, or a tensor has a dtype that frames do not support.
     """
-    arrays: list[Array] = []
+    sent: list[bytes | memoryview] = []
     kinds: list[Kind] = []
+    may_compress, room_bytes = len(trajectories) == 1, CONTENT_BYTES_MAX
     for record, trajectory in enumerate(trajectories):
         for name, tensor in trajectory.tensors.items():
             if tensor.dtype not in DTYPE_NAMES or not tensor.flags.c_contiguous:
                 tensor = _as_travels(name, tensor, trajectory.trajectory_id)
-            arrays.append(tensor)
-            kinds.append((record, name, tensor.dtype, tensor.shape))
+            # Images come as segments, one a frame; a group of completions has none.
+            block = compress(tensor) if may_compress and is_compressible(tensor, room_bytes) else None
+            if block is None:
+                sent.append(tensor.data)
+                kinds.append((record, name, tensor.dtype, tensor.shape, 0))
+            else:
+                room_bytes -= tensor.nbytes
+                sent.append(block)
+                kinds.append((record, name, tensor.dtype, tensor.shape, len(block)))
     sheet = sheet_of(kinds, num_records=len(trajectories))
     head = _head_encoder.encode(
         FrameHead(columns_of(trajectories), msgspec.Raw(sheet.columns), sheet.payload_bytes)
@@ -84,7 +96,7 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     start = _PREFIX_BYTES + len(head)
     parts: list[bytes | memoryview] = [_LENGTH.pack(len(head)), head, bytes(-start % ALIGNMENT_BYTES)]
     for index, padding in sheet.order:
-        parts.append(arrays[index].data)
+        parts.append(sent[index])
         parts.append(padding)
     # Twice in memory for a moment, which costs less than hashing piece by piece.
     body = b"".join(parts)
@@ -102,7 +114,7 @@ def _as_travels(name: str, tensor: Array, trajectory_id: str) -> Array:
 
 
 def open_frame(data: bytes | memoryview) -> Frame:
-    """One message's records as columns, and the places of their tensors in ``data``.
+    """One message's records as columns, and the places of their tensors in ``data``; images are decompressed.
 
     Raises:
         RecordError: ``data`` is truncated, malformed, or does not match its digest.
@@ -119,11 +131,19 @@ def open_frame(data: bytes | memoryview) -> Frame:
         )
     _check_digest(view)
     layout = layout_of(bytes(head.tensors), num_records=len(head.columns), payload_bytes=len(payload))
-    return Frame(head=head_bytes, columns=head.columns, layout=layout, payload=payload)
+    # After the digest, so that nothing is allocated for a damaged message.
+    decompressed = {
+        index: place.values(payload)
+        for index, place in enumerate(layout.places)
+        if place.stored_bytes is not None
+    }
+    return Frame(
+        head=head_bytes, columns=head.columns, layout=layout, payload=payload, decompressed=decompressed
+    )
 
 
 def decode_frame(data: bytes | memoryview) -> list[Trajectory]:
-    """The trajectories of one message; their tensors are read-only views into ``data``.
+    """The trajectories of one message; their tensors are read-only views into ``data``, or decompressed images.
 
     Raises:
         RecordError: as ``open_frame``.

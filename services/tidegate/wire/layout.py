@@ -15,6 +15,14 @@ import numpy as np
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
 from tidegate.wire.columns import Int64
+from tidegate.wire.compression import (
+    CODEC_LZ4,
+    CODEC_NONE,
+    CODECS,
+    CONTENT_BYTES_MAX,
+    LZ4_RATIO_MAX,
+    decompress,
+)
 
 ALIGNMENT_BYTES = 64
 TENSOR_RANK_MAX = 8
@@ -29,8 +37,8 @@ DTYPES: dict[str, np.dtype[np.generic]] = {
 }
 DTYPE_NAMES: dict[np.dtype[np.generic], str] = {dtype: name for name, dtype in DTYPES.items()}
 
-# One tensor: the position of its record, its name, dtype and shape.
-Kind: TypeAlias = tuple[int, str, np.dtype[np.generic], tuple[int, ...]]
+# One tensor: the position of its record, its name, dtype and shape; and the size of its block, 0 for raw bytes.
+Kind: TypeAlias = tuple[int, str, np.dtype[np.generic], tuple[int, ...], int]
 
 
 class TensorColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -38,7 +46,8 @@ class TensorColumn(msgspec.Struct, frozen=True, array_like=True):
 
     ``offset``: of the first row, in the payload. ``shape``: of one row. ``rows``: how many each record has, one number
     when all have as many, none when each is a single value without that dimension. ``records``: positions of the
-    records that have it, none when all have.
+    records that have it, none when all have. ``codec``: how the rows are compressed, together ("lz4"), and
+    ``stored_bytes``: into how many bytes; none and 0 for raw bytes.
     """
 
     name: str
@@ -47,6 +56,8 @@ class TensorColumn(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[Int64, ...]
     rows: list[Int64]
     records: list[Int64]
+    codec: str = CODEC_NONE
+    stored_bytes: Int64 = 0
 
 
 class Place(msgspec.Struct, frozen=True, eq=False):
@@ -54,6 +65,7 @@ class Place(msgspec.Struct, frozen=True, eq=False):
 
     ``shape``: of all rows together. ``rows``: how many each record has, one number when all have as many; None when
     each is a single value without that dimension. ``records``: positions of those that have it, None when all have.
+    ``stored_bytes``: of the block that they are compressed into; None for raw bytes.
     """
 
     name: str
@@ -62,14 +74,26 @@ class Place(msgspec.Struct, frozen=True, eq=False):
     offset: int
     rows: list[int] | None
     records: list[int] | None
+    stored_bytes: int | None = None
+
+    def num_bytes(self) -> int:
+        """The size of the values, uncompressed."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def values(self, payload: memoryview) -> Array:
-        """A view of them; read-only where ``payload`` is."""
-        return np.ndarray(self.shape, self.dtype, payload, self.offset)
+        """The values, read-only where ``payload`` is: a view of raw bytes, or a decompressed copy.
 
-    def share(self, payload: memoryview, tensors: Sequence[dict[str, Array]]) -> None:
-        """Give every record a view of its rows."""
-        values = self.values(payload)
+        Raises:
+            RecordError: a block does not decompress to these values.
+        """
+        if self.stored_bytes is None:
+            return np.ndarray(self.shape, self.dtype, payload, self.offset)
+        block = payload[self.offset : self.offset + self.stored_bytes]
+        content = decompress(block, content_bytes=self.num_bytes(), name=self.name)
+        return np.ndarray(self.shape, self.dtype, content)
+
+    def share(self, values: Array, tensors: Sequence[dict[str, Array]]) -> None:
+        """Give every record a view of its rows of ``values``."""
         owners = tensors if self.records is None else [tensors[index] for index in self.records]
         if self.rows is None:
             for index, owner in enumerate(owners):
@@ -108,24 +132,26 @@ class Sheet(msgspec.Struct, frozen=True, eq=False):
 def sheet_of(kinds: Sequence[Kind], *, num_records: int) -> Sheet:
     """Tensors of equal name, dtype and row shape in sequence, each kind at an aligned place.
 
-    ``kinds``: contiguous tensors of supported dtypes, record by record.
+    ``kinds``: contiguous tensors of supported dtypes, record by record; compressed ones only in a single record.
     """
-    # Single-record frames repeat their layout; groups do not, because completions differ in length.
-    return _kept_sheet(tuple(kinds)) if num_records == 1 else _make_sheet(kinds, num_records)
+    # Single-record frames repeat their layout; groups do not, because completions differ in length, nor do blocks.
+    if num_records > 1 or any(kind[-1] for kind in kinds):
+        return _make_sheet(kinds, num_records)
+    return _kept_sheet(tuple(kinds))
 
 
 def _make_sheet(kinds: Sequence[Kind], num_records: int = 1) -> Sheet:
     # For each kind of tensor its positions, with record and number of rows.
-    by_column: dict[tuple[str, str, bool, tuple[int, ...]], list[tuple[int, int, int]]] = {}
-    for index, (record, name, dtype, shape) in enumerate(kinds):
-        column = by_column.setdefault((name, DTYPE_NAMES[dtype], bool(shape), shape[1:]), [])
+    by_column: dict[tuple[str, str, bool, tuple[int, ...], int], list[tuple[int, int, int]]] = {}
+    for index, (record, name, dtype, shape, stored_bytes) in enumerate(kinds):
+        column = by_column.setdefault((name, DTYPE_NAMES[dtype], bool(shape), shape[1:], stored_bytes), [])
         column.append((index, record, shape[0] if shape else 1))
     columns: list[TensorColumn] = []
     order: list[tuple[int, bytes]] = []
     offset = 0
-    for (name, dtype, has_rows, row_shape), members in by_column.items():
+    for (name, dtype, has_rows, row_shape, stored_bytes), members in by_column.items():
         indexes, records, rows = map(list, zip(*members, strict=True))
-        size = sum(rows) * math.prod(row_shape) * DTYPES[dtype].itemsize
+        size = stored_bytes or sum(rows) * math.prod(row_shape) * DTYPES[dtype].itemsize
         padding = bytes(-size % ALIGNMENT_BYTES)
         order += [(index, b"") for index in indexes[:-1]]
         order.append((indexes[-1], padding))
@@ -135,7 +161,8 @@ def _make_sheet(kinds: Sequence[Kind], num_records: int = 1) -> Sheet:
             del rows[1:]
         if len(records) == num_records:
             records = []
-        columns.append(TensorColumn(name, dtype, offset, row_shape, rows, records))
+        codec = CODEC_LZ4 if stored_bytes else CODEC_NONE
+        columns.append(TensorColumn(name, dtype, offset, row_shape, rows, records, codec, stored_bytes))
         offset += size + len(padding)
     return Sheet(_encoder.encode(columns), order, offset)
 
@@ -160,7 +187,15 @@ def _read_layout(columns: bytes, num_records: int, payload_bytes: int) -> Layout
         parsed = _decoder.decode(columns)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError("A trajectory frame's tensors cannot be parsed", why=str(error)) from error
-    return Layout(tuple([_place(column, num_records, payload_bytes) for column in parsed]))
+    places = tuple([_place(column, num_records, payload_bytes) for column in parsed])
+    content_bytes = sum(place.num_bytes() for place in places if place.stored_bytes is not None)
+    if content_bytes > CONTENT_BYTES_MAX:
+        raise RecordError(
+            f"A trajectory frame's blocks claim {content_bytes} bytes of content",
+            why=f"a reader allocates at most {CONTENT_BYTES_MAX}",
+            fix="send shorter segments or fewer environments in each",
+        )
+    return Layout(places)
 
 
 _kept_layout = lru_cache(maxsize=LAYOUTS_MAX)(_read_layout)
@@ -183,6 +218,9 @@ def _place(column: TensorColumn, num_records: int, payload_bytes: int) -> Place:
     if not rows and row_shape:
         raise _tensor_error(name, f"has no rows of shape {row_shape}")
     start, size = column.offset, math.prod(shape) * dtype.itemsize
+    stored_bytes = _stored_bytes(column, size)
+    if stored_bytes is not None:
+        size = stored_bytes
     if start < 0:
         raise _tensor_error(name, f"begins at byte {start}")
     if start + size > payload_bytes:
@@ -196,7 +234,25 @@ def _place(column: TensorColumn, num_records: int, payload_bytes: int) -> Place:
             np.empty(shape, dtype)
         except ValueError as error:  # its other dimensions exceed those of an array
             raise _tensor_error(name, f"has the impossible shape {shape}") from error
-    return Place(name, dtype, shape, start, rows or None, records or None)
+    return Place(name, dtype, shape, start, rows or None, records or None, stored_bytes)
+
+
+def _stored_bytes(column: TensorColumn, content_bytes: int) -> int | None:
+    """The size of a column's block, checked against what it claims to contain; None for raw bytes."""
+    name, stored_bytes = column.name, column.stored_bytes
+    if column.codec not in CODECS:
+        raise _tensor_error(name, f"is compressed by the unknown codec {column.codec!r}")
+    if (column.codec == CODEC_NONE) != (stored_bytes == 0) or stored_bytes < 0:
+        raise _tensor_error(name, f"has a block of {stored_bytes} bytes of the codec {column.codec!r}")
+    if column.codec == CODEC_NONE:
+        return None
+    if not 0 < content_bytes <= LZ4_RATIO_MAX * stored_bytes:
+        raise _tensor_error(
+            name,
+            f"claims {content_bytes} bytes in a block of {stored_bytes}",
+            why=f"LZ4 compresses by at most {LZ4_RATIO_MAX}",
+        )
+    return stored_bytes
 
 
 def _is_ascending(records: list[int], *, below: int) -> bool:

@@ -109,7 +109,11 @@ def _expected(layout: Layout) -> _Expected | None:
             continue
         if place.rows != expected or place.shape[1 : 1 + len(leading)] != leading:
             return None
-    finite = [place for name, place in places.items() if name in (*FINITE, logprobs.name)]
+    finite = [
+        place
+        for name, place in places.items()
+        if name in (*FINITE, logprobs.name) and place.dtype.kind == "f"
+    ]
     return _Expected(rows=rows, logprobs=logprobs, chosen=places.get("chosen"), finite=_joined(finite))
 
 
@@ -129,7 +133,9 @@ def _joined(places: list[Place]) -> list[Place]:
 
 
 def _together(first: Place, second: Place) -> Place | None:
-    """Two places with only padding between them, joined; None if anything else is between them."""
+    """Two places with only padding between them, joined; None if anything else is between them, or in a block."""
+    if first.stored_bytes is not None or second.stored_bytes is not None:
+        return None
     itemsize = first.dtype.itemsize
     behind = first.offset + math.prod(first.shape) * itemsize
     distance = second.offset - first.offset
@@ -212,7 +218,7 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
         )
     for tensor_name in FINITE:
         tensor = trajectory.tensors.get(tensor_name)
-        if tensor is not None and not np.isfinite(tensor).all():
+        if tensor is not None and tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
             raise RecordError(f"{name} has values in {tensor_name} that are not finite")
     scalars = [episode.episode_return for episode in trajectory.episodes]
     if trajectory.reward is not None:

@@ -69,7 +69,7 @@ def test_sheet_writes_tensors_where_the_layout_defines_them() -> None:
     shapes = [(3,), (5, 2), (0,), (1, 2), (7,)]
     names = ["x", "y", "x", "y", "x"]
     kinds: list[Kind] = [
-        (record, name, F4, shape) for record, (name, shape) in enumerate(zip(names, shapes, strict=True))
+        (record, name, F4, shape, 0) for record, (name, shape) in enumerate(zip(names, shapes, strict=True))
     ]
     arrays = [np.full(shape, record, F4) for record, shape in enumerate(shapes)]
     sheet = sheet_of(kinds, num_records=5)
@@ -79,15 +79,25 @@ def test_sheet_writes_tensors_where_the_layout_defines_them() -> None:
     tensors: list[dict[str, Any]] = [{} for _ in arrays]
     for place in layout.places:
         assert place.offset % ALIGNMENT_BYTES == 0
-        place.share(memoryview(payload), tensors)
+        place.share(place.values(memoryview(payload)), tensors)
     for name, array, came in zip(names, arrays, tensors, strict=True):
         assert list(came) == [name]
         np.testing.assert_array_equal(came[name], array)
 
 
 def test_records_alike_are_written_by_one_sheet() -> None:
-    kinds: list[Kind] = [(0, "x", F4, (3, 2)), (0, "y", DTYPES["b1"], (3,))]
+    kinds: list[Kind] = [(0, "x", F4, (3, 2), 0), (0, "y", DTYPES["b1"], (3,), 0)]
     assert sheet_of(kinds, num_records=1) is sheet_of(list(kinds), num_records=1)
-    assert sheet_of([*kinds[:1], (0, "y", DTYPES["u1"], (3,))], num_records=1) is not sheet_of(
+    assert sheet_of([*kinds[:1], (0, "y", DTYPES["u1"], (3,), 0)], num_records=1) is not sheet_of(
         kinds, num_records=1
     )
+
+
+def test_places_of_blocks_are_written_where_the_layout_defines_them() -> None:
+    kinds: list[Kind] = [(0, "x", DTYPES["u1"], (9, 8, 8), 70), (0, "y", F4, (3,), 0)]
+    sheet = sheet_of(kinds, num_records=1)
+    layout = layout_of(sheet.columns, num_records=1, payload_bytes=sheet.payload_bytes)
+    assert [(place.name, place.offset, place.stored_bytes) for place in layout.places] == [
+        ("x", 0, 70),
+        ("y", 128, None),
+    ]
