@@ -84,7 +84,7 @@ def wait_for_version(process: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_run_reaches_its_target_and_goes_on_in_its_folder(tmp_path: Path) -> None:
+def test_run_reaches_its_target_continues_in_its_folder_and_is_forked(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = up(folder, "--until", "version_step>=4")
     assert first.returncode == 0, first.stdout + first.stderr
@@ -106,6 +106,21 @@ def test_run_reaches_its_target_and_goes_on_in_its_folder(tmp_path: Path) -> Non
     assert resumed["audit"]["admitted"] > summary["audit"]["admitted"]
     # It went on from the checkpoint, in a lineage of its own.
     assert resumed["version"].partition("@")[0] != summary["version"].partition("@")[0]
+
+    parent = str(folder)
+    forked = subprocess.run(
+        [
+            sys.executable, "-m", "tidegate.cli.main", "fork", parent, "--dir", str(tmp_path / "fork"), "--json",
+            "--until", f"version_step>={resumed['versions'] + 3}", "--for", "300s", "--set", "seed=7",
+        ],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert forked.returncode == 0, forked.stdout + forked.stderr
+    fork = summary_of(forked)
+    assert fork["run_id"] != resumed["run_id"]
+    assert fork["forked_from"].startswith(f"{resumed['run_id']} at {resumed['version'].partition('@')[0]}@")
+    assert fork["audit"]["balanced"]
+    assert fork["audit"]["max_lag_trained"] <= 2
 
     audit = subprocess.run(
         [sys.executable, "-m", "tidegate.cli.main", "audit", "--json", "--dir", str(folder)],

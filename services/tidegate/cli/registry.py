@@ -19,6 +19,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "up": CommandEntry(
         "tidegate.cli.up.command:up", "Start the platform of a run file and train to its target."
     ),
+    "fork": CommandEntry(
+        "tidegate.cli.fork:fork", "Start a new run from a checkpoint of another, with other settings."
+    ),
     "serve": CommandEntry(
         "tidegate.launch.serve:serve", "Run one service of a run folder in the foreground."
     ),

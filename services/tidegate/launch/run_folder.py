@@ -106,6 +106,7 @@ def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
         fresh,
         run_id=old.run_id,
         created_at_s=old.created_at_s,
+        forked_from=old.forked_from,
         broker=msgspec.structs.replace(fresh.broker, port=old.broker.port) if keeps_port else fresh.broker,
         max_lag_ever=max(old.max_lag_ever, fresh.max_lag_ever),
     )

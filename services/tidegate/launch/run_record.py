@@ -13,6 +13,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     """``run.json`` of a run folder, or the same of a run in a cluster.
 
     ``max_lag_ever`` is the widest budget this folder was ever run with: the bound that the audit checks.
+    ``forked_from``: the run and the version that this run began from, empty for a run from scratch.
     ``cluster``: its services are pods; their data is queried, not read from a folder.
     """
 
@@ -24,4 +25,5 @@ class RunRecord(msgspec.Struct, frozen=True):
     addresses: dict[str, list[str]]
     max_lag_ever: int
     cluster: bool = False
+    forked_from: str = ""
     stream_copies: int = 1

@@ -8,6 +8,7 @@ numbered in the order of writing, because a restore from an older one resumes at
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,7 +41,8 @@ class Checkpoint(msgspec.Struct, frozen=True, eq=False):
 
     ``lineages``: the tree at ``progress.version``, parents first. ``consumed``: batches that updates up to
     ``progress.version`` were trained on, and whose commit was not acknowledged yet. ``base_digest``: of the model that
-    adapters belong to (``PolicySnapshot``).
+    adapters belong to (``PolicySnapshot``). ``forked_from``: only in the checkpoint that a fork starts from, the run
+    that it was copied from: the fork's trajectory store learns ``lineages`` from it.
     """
 
     run: RunId
@@ -52,6 +54,7 @@ class Checkpoint(msgspec.Struct, frozen=True, eq=False):
     trainer: TrainerState
     written_at_s: float
     base_digest: str = ""
+    forked_from: RunId | None = None
 
 
 class _CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +69,7 @@ class _CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trainer_values: dict[str, Any]
     written_at_s: float
     base_digest: str = ""
+    forked_from: RunId | None = None
 
 
 class _FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,12 +102,11 @@ class CheckpointFolder:
 
     def paths(self) -> list[Path]:
         """Every checkpoint, oldest first."""
-        return sorted(path for path in self._directory.iterdir() if path.name[:1].isdigit())
+        return list(checkpoints_in(self._directory))
 
     def versions(self) -> list[PolicyVersion]:
         """The version that each checkpoint holds, oldest first."""
-        names = (path.name.split(".") for path in self.paths())
-        return [PolicyVersion(lineage=LineageName(lineage), step=int(step)) for _, lineage, step in names]
+        return list(checkpoints_in(self._directory).values())
 
     def write(self, checkpoint: Checkpoint) -> Path:
         """Make a checkpoint durable, also against power loss, then delete the oldest.
@@ -176,6 +179,14 @@ class CheckpointFolder:
         path.rename(self._directory / f"{CORRUPT_PREFIX}{path.name}")
 
 
+def checkpoints_in(directory: Path) -> dict[Path, PolicyVersion]:
+    """Every checkpoint of a folder, oldest first, with the version that it holds; nothing is opened or changed."""
+    paths = sorted(path for path in directory.iterdir() if path.name[:1].isdigit())
+    names = (path.name.split(".") for path in paths)
+    versions = [PolicyVersion(lineage=LineageName(lineage), step=int(step)) for _, lineage, step in names]
+    return dict(zip(paths, versions, strict=True))
+
+
 def read(path: Path) -> Checkpoint:
     """Read one checkpoint and verify every byte against the manifest.
 
@@ -183,29 +194,16 @@ def read(path: Path) -> Checkpoint:
         CorruptionError: a file is missing or does not match its digest; the message names it.
         StaleFolderError: another version of this program wrote it.
     """
-    try:
-        manifest = msgspec.json.decode(_read_file(path / MANIFEST_FILE), type=dict[str, _FileEntry])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"{path / MANIFEST_FILE} cannot be read", why=str(error)) from error
+    manifest = _read_manifest(path)
     files: dict[str, bytes] = {}
     for name in (STATE_FILE, POLICY_FILE, TRAINER_FILE):
-        data = _read_file(path / name)
-        entry = manifest.get(name)
-        if entry is None or (entry.size, entry.digest) != (len(data), _digest(data)):
-            raise CorruptionError(f"{path / name} is corrupt", why="its digest does not match")
-        files[name] = data
-    found = msgspec.json.decode(files[STATE_FILE], type=_Format).format
-    if found != FORMAT:
-        raise StaleFolderError(
-            f"{path} has checkpoint format {found}",
-            why=f"this program reads format {FORMAT}",
-            fix="resume with the version that wrote it, or start in a new run folder",
-        )
+        files[name] = _read_file(path / name)
+        _check_digest(path / name, manifest, size=len(files[name]), digest=_digest(files[name]))
+    state = _read_state(path, files[STATE_FILE])
     try:
-        state = msgspec.json.decode(files[STATE_FILE], type=_CheckpointState)
         policy: dict[str, Array] = _safetensors.load(files[POLICY_FILE])
         tensors: dict[str, Array] = _safetensors.load(files[TRAINER_FILE])
-    except (msgspec.ValidationError, safetensors.SafetensorError) as error:
+    except safetensors.SafetensorError as error:
         raise CorruptionError(f"{path} cannot be read", why=str(error)) from error
     return Checkpoint(
         run=state.run,
@@ -217,7 +215,72 @@ def read(path: Path) -> Checkpoint:
         trainer=TrainerState(tensors=tensors, values=state.trainer_values),
         written_at_s=state.written_at_s,
         base_digest=state.base_digest,
+        forked_from=state.forked_from,
     )
+
+
+def fork(path: Path, directory: Path, *, run: RunId) -> RunId:
+    """Copy the checkpoint at ``path`` into the new, empty folder ``directory`` as the start of another run.
+
+    The copy keeps policy, optimiser, version and lineages; its counts of what was consumed and its window of returns
+    start at zero, because they are of the run. Tensors are copied without loading them. Returns the run that it was of.
+
+    Raises:
+        CorruptionError: a file is missing or does not match its digest; nothing was written.
+        StaleFolderError: another version of this program wrote it.
+    """
+    manifest = _read_manifest(path)
+    tensor_files = (POLICY_FILE, TRAINER_FILE)
+    for name in (STATE_FILE, *tensor_files):
+        if not (path / name).is_file():
+            raise CorruptionError(f"{path / name} is missing")
+        with (path / name).open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_DIGEST_BYTES)).hexdigest()
+            _check_digest(path / name, manifest, size=file.tell(), digest=digest)
+    state = _read_state(path, _read_file(path / STATE_FILE))
+    start = msgspec.structs.replace(
+        state,
+        run=run,
+        progress=TrainingProgress(version=state.progress.version),
+        consumed=(),
+        forked_from=state.run,
+    )
+    copy = directory / f"{1:08d}.{state.progress.version.lineage}.{state.progress.version.step}"
+    copy.mkdir(parents=True)
+    for name in tensor_files:
+        shutil.copyfile(path / name, copy / name)
+    data = msgspec.json.encode(start)
+    _write_synced(copy / STATE_FILE, data)
+    entries = {**manifest, STATE_FILE: _FileEntry(size=len(data), digest=_digest(data))}
+    _write_synced(copy / MANIFEST_FILE, msgspec.json.encode(entries))
+    _sync(copy)
+    return state.run
+
+
+def _read_manifest(path: Path) -> dict[str, _FileEntry]:
+    try:
+        return msgspec.json.decode(_read_file(path / MANIFEST_FILE), type=dict[str, _FileEntry])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"{path / MANIFEST_FILE} cannot be read", why=str(error)) from error
+
+
+def _check_digest(file: Path, manifest: Mapping[str, _FileEntry], *, size: int, digest: str) -> None:
+    if manifest.get(file.name) != _FileEntry(size=size, digest=digest):
+        raise CorruptionError(f"{file} is corrupt", why="its digest does not match")
+
+
+def _read_state(path: Path, data: bytes) -> _CheckpointState:
+    found = msgspec.json.decode(data, type=_Format).format
+    if found != FORMAT:
+        raise StaleFolderError(
+            f"{path} has checkpoint format {found}",
+            why=f"this program reads format {FORMAT}",
+            fix="resume with the version that wrote it, or start in a new run folder",
+        )
+    try:
+        return msgspec.json.decode(data, type=_CheckpointState)
+    except msgspec.ValidationError as error:
+        raise CorruptionError(f"{path} cannot be read", why=str(error)) from error
 
 
 def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
@@ -231,6 +294,7 @@ def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
         trainer_values=checkpoint.trainer.values,
         written_at_s=checkpoint.written_at_s,
         base_digest=checkpoint.base_digest,
+        forked_from=checkpoint.forked_from,
     )
     return {
         STATE_FILE: msgspec.json.encode(state),

@@ -69,17 +69,18 @@ async def start(
     )
     if found is None:
         await asyncio.to_thread(make_first_policy)
-        restored_from, progress, consumed = None, None, ()
+        restored_from, progress, consumed, ancestors = None, None, (), ()
     else:
         await _report_restore(context, found)
         await asyncio.to_thread(trainer.restore, found.checkpoint.policy, found.checkpoint.trainer)
         progress, consumed = found.checkpoint.progress, found.checkpoint.consumed
+        ancestors = found.checkpoint.lineages if found.checkpoint.forked_from else ()
         restored_from = progress.version
     lineage = lineage_to_open(restored_from, token=secrets.token_hex(TOKEN_BYTES))
     learner_id = f"{context.instance}-{lineage.name}"
     tree, num_revived = await until_done(
         context,
-        lambda: store.open_lineage(lineage, learner_id=learner_id, consumed=consumed),
+        lambda: store.open_lineage(lineage, learner_id=learner_id, consumed=consumed, ancestors=ancestors),
         what="open_lineage",
     )
     version = PolicyVersion(lineage=lineage.name, step=lineage.fork_step)

@@ -335,9 +335,12 @@ class Ledger:
         consumed: Sequence[ConsumedBatch],
         segments: Collection[int],
         now_s: float,
+        ancestors: Sequence[Lineage] = (),
     ) -> int:
         """A learner started or was restored (see ``restore``). Idempotent while no other lineage was opened since.
 
+        ``ancestors``: lineages of the run that this one was forked from, parents first; they are added to an empty
+        ledger only, so that a lost ledger is never mistaken for a new run's.
         ``segments`` are those still on disk: what was trained in a lost branch and has no payload left cannot be
         trained again, and is dropped as superseded. Returns how many trajectories were revived.
 
@@ -351,8 +354,12 @@ class Ledger:
                 why=f"another learner opened {self.head.lineage} since",
                 fix="stop this learner, or restart it so that it resumes from the newest checkpoint",
             )
-        tree = self.tree.add(lineage)
+        tree = self.tree
+        inherited = () if tree.lineages else ancestors
+        for known in (*inherited, lineage):
+            tree = tree.add(known)
         with transaction(self._db):
+            restore.write_lineages(self._db, inherited, learner_id=learner_id, now_s=now_s)
             revived = restore.open_lineage(
                 self._db,
                 lineage,

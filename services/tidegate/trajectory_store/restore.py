@@ -37,10 +37,7 @@ def open_lineage(
 
     ``tree`` holds ``lineage`` already; ``segments`` are those whose payloads are still on disk.
     """
-    db.execute(
-        "INSERT OR IGNORE INTO lineages (name, parent, fork_step, learner_id, opened_at_s) VALUES (?, ?, ?, ?, ?)",
-        (lineage.name, lineage.parent, lineage.fork_step, learner_id, now_s),
-    )
+    write_lineages(db, (lineage,), learner_id=learner_id, now_s=now_s)
     for batch in consumed:
         _add_forgotten(db, batch, now_s=now_s)
         write_consumed(
@@ -56,6 +53,16 @@ def open_lineage(
     surviving = surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree)
     _reinstate(db, surviving, now_s=now_s)
     return _revive(db, tree, surviving, segments=segments, now_s=now_s)
+
+
+def write_lineages(
+    db: sqlite3.Connection, lineages: Sequence[Lineage], *, learner_id: str, now_s: float
+) -> None:
+    """Add lineages, in the order of their opening; those that the ledger has stay as they are."""
+    db.executemany(
+        "INSERT OR IGNORE INTO lineages (name, parent, fork_step, learner_id, opened_at_s) VALUES (?, ?, ?, ?, ?)",
+        ((each.name, each.parent, each.fork_step, learner_id, now_s) for each in lineages),
+    )
 
 
 def _add_forgotten(db: sqlite3.Connection, batch: ConsumedBatch, *, now_s: float) -> None:

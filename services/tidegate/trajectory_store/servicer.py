@@ -145,6 +145,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
                 )
                 for batch in request.consumed
             ],
+            ancestors=[lineage_from_proto(ancestor) for ancestor in request.ancestors],
             now_s=self._clock.now_s(),
         )
         return pb.OpenLineageResponse(lineages=tree_to_proto(self._store.tree), revived=revived)

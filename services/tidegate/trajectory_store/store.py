@@ -332,13 +332,20 @@ class Store:
     # -- lineages --------------------------------------------------------------------------------------------------
 
     def open_lineage(
-        self, lineage: Lineage, *, learner_id: str, consumed: Sequence[ConsumedBatch], now_s: float
+        self,
+        lineage: Lineage,
+        *,
+        learner_id: str,
+        consumed: Sequence[ConsumedBatch],
+        ancestors: Sequence[Lineage] = (),
+        now_s: float,
     ) -> int:
         """A learner started or was restored (see ``Ledger.open_lineage``); returns how many rows were revived."""
         revived = self.ledger.open_lineage(
             lineage,
             learner_id=learner_id,
             consumed=consumed,
+            ancestors=ancestors,
             segments=self._segments.sizes.keys(),
             now_s=now_s,
         )

@@ -234,6 +234,7 @@ class OpenLineageRequest(_message.Message):
     LINEAGE_FIELD_NUMBER: _builtins.int
     LEARNER_ID_FIELD_NUMBER: _builtins.int
     CONSUMED_FIELD_NUMBER: _builtins.int
+    ANCESTORS_FIELD_NUMBER: _builtins.int
     learner_id: _builtins.str
     @_builtins.property
     def lineage(self) -> _policy_pb2.Lineage: ...
@@ -241,16 +242,23 @@ class OpenLineageRequest(_message.Message):
     def consumed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumedBatch]:
         """Steps of the parent that the checkpoint holds but whose commit may not have arrived."""
 
+    @_builtins.property
+    def ancestors(self) -> _containers.RepeatedCompositeFieldContainer[_policy_pb2.Lineage]:
+        """Of a run that was forked from another: the other run's lineages, parents first. Taken only while the store has no
+        lineage; a store that has some knows the parent, or refuses.
+        """
+
     def __init__(
         self,
         *,
         lineage: _policy_pb2.Lineage | None = ...,
         learner_id: _builtins.str = ...,
         consumed: _abc.Iterable[Global___ConsumedBatch] | None = ...,
+        ancestors: _abc.Iterable[_policy_pb2.Lineage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lineage", b"lineage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumed", b"consumed", "learner_id", b"learner_id", "lineage", b"lineage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ancestors", b"ancestors", "consumed", b"consumed", "learner_id", b"learner_id", "lineage", b"lineage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

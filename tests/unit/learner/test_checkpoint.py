@@ -10,7 +10,7 @@ from tidegate.core.errors import CorruptionError, StaleFolderError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId, TrajectoryId
 from tidegate.core.staleness import Fresh, Lineage
 from tidegate.learner import checkpoint as checkpoint_module
-from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder, read
+from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder, checkpoints_in, fork, read
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.state import EpisodeWindow, TrainingProgress
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
@@ -206,3 +206,31 @@ def test_disk_that_refuses_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["00000001.0-aaaa.1"]
     folder.write(checkpoint(version(4)))
     assert newest_version(folder) == version(4)
+
+
+def test_fork_keeps_policy_optimiser_and_version_and_counts_from_zero(tmp_path: Path) -> None:
+    parent = checkpoint(version(7))
+    path = open_folder(tmp_path / "parent").write(parent)
+    assert fork(path, tmp_path / "fork", run=RunId("other-run")) == RUN
+    assert list(checkpoints_in(tmp_path / "fork").values()) == [version(7)]
+    found = open_folder(tmp_path / "fork").newest(run=RunId("other-run"), policy_kind=parent.policy_kind)
+    assert found is not None
+    copy = found.checkpoint
+    assert copy.forked_from == RUN
+    assert copy.progress == TrainingProgress(version=version(7))
+    assert copy.lineages == parent.lineages
+    assert copy.consumed == ()
+    np.testing.assert_array_equal(copy.policy["w"], parent.policy["w"])
+    np.testing.assert_array_equal(copy.trainer.tensors["m"], parent.trainer.tensors["m"])
+    assert copy.trainer.values == parent.trainer.values
+    assert read(path).forked_from is None, "the parent is untouched"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_fork_of_a_damaged_checkpoint_is_refused_and_writes_nothing(tmp_path: Path, name: str) -> None:
+    path = open_folder(tmp_path / "parent").write(checkpoint(version(7)))
+    data = (path / name).read_bytes()
+    (path / name).write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    with pytest.raises(CorruptionError, match=name):
+        fork(path, tmp_path / "fork", run=RunId("other-run"))
+    assert not (tmp_path / "fork").exists()

@@ -219,3 +219,29 @@ def test_store_is_full_at_either_residency_limit(tmp_path: Path) -> None:
     commit(store, leased(store, 0), 0)
     assert not store.is_full()
     store.close()
+
+
+PARENT = Lineage(name=LineageName("0-parent"))
+FORKED = Lineage(name=LineageName("1-fork"), parent=PARENT.name, fork_step=40)
+
+
+def open_forked(store: Store, *, ancestors: tuple[Lineage, ...]) -> int:
+    return store.open_lineage(FORKED, learner_id="learner", consumed=(), ancestors=ancestors, now_s=NOW_S)
+
+
+def test_empty_store_learns_the_lineages_that_a_fork_descends_from(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    open_forked(store, ancestors=(PARENT,))
+    assert list(store.ledger.tree.lineages.values()) == [PARENT, FORKED]
+    store.close()
+    again = open_store(tmp_path)
+    assert list(again.ledger.tree.lineages.values()) == [PARENT, FORKED]
+    assert again.ledger.head == at(40, FORKED.name)
+    assert open_forked(again, ancestors=(PARENT,)) == 0
+    again.close()
+
+
+def test_store_with_lineages_of_its_own_learns_no_others(store: Store) -> None:
+    with pytest.raises(UnknownVersionError, match="which no learner opened"):
+        open_forked(store, ancestors=(PARENT,))
+    assert list(store.ledger.tree.lineages) == [MAIN]

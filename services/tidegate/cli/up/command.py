@@ -57,17 +57,27 @@ def up(
         raise problem
     limit_s = parse_duration(for_) if for_ is not None else None
     where, record = _open_folder(folder, plan)
+    session = RunSession(where, record, plan, target, limit_s, started_at_s)
+    raise typer.Exit(0 if train(session, headless=headless, json=json) else 1)
+
+
+def train(session: RunSession, *, headless: bool, json: bool) -> bool:
+    """Run a session in its folder and print its summary; returns whether it succeeded.
+
+    Raises:
+        ConfigError: another process uses the folder, or a dataset or model cannot be prepared.
+    """
+    where = session.folder
     lock = folders.lock(where)
     try:
-        prepare_model(plan)
-        write_datasets(plan, where / "data")
-        session = RunSession(where, record, plan, target, limit_s, started_at_s)
+        prepare_model(session.plan)
+        write_datasets(session.plan, where / "data")
         outcome = run_to_end(session, _screen(headless=headless or json))
         summary = summarise(session, outcome, report=where / folders.REPORT_HTML)
         _finish(where, summary, json=json)
     finally:
         os.close(lock)
-    raise typer.Exit(0 if summary.succeeded else 1)
+    return summary.succeeded
 
 
 def _open_folder(folder: Path | None, plan: RunPlan) -> tuple[Path, folders.RunRecord]:

@@ -44,6 +44,7 @@ class Summary(msgspec.Struct, frozen=True):
     """
 
     run_id: str
+    forked_from: str
     folder: str
     target: str
     reached: bool
@@ -95,6 +96,7 @@ def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summ
     balanced = accounting is not None and accounting.audit.balanced
     return Summary(
         run_id=session.record.run_id,
+        forked_from=session.record.forked_from,
         folder=str(session.folder),
         target=str(session.target),
         reached=reached,
@@ -181,6 +183,8 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
         ("target", f"{target}{ENDINGS.get(summary.ended_by, summary.ended_by)}"),
         ("time", f"{clock(summary.elapsed_s)} min{first}; {summary.cpu_s:.0f} CPU-s in all processes"),
     ]
+    if summary.forked_from:
+        rows.append(("forked from", summary.forked_from))
     if summary.problem:
         rows.append(("problem", summary.problem))
     for name, value in (("mean return", summary.mean_return), ("solved share", summary.solved_share)):

@@ -185,9 +185,17 @@ class TrajectoryStoreClient:
             await self._stub.ReleaseBatch(request, timeout=DEADLINE_S)
 
     async def open_lineage(
-        self, lineage: Lineage, *, learner_id: str, consumed: Sequence[ConsumedBatch] = ()
+        self,
+        lineage: Lineage,
+        *,
+        learner_id: str,
+        consumed: Sequence[ConsumedBatch] = (),
+        ancestors: Sequence[Lineage] = (),
     ) -> tuple[LineageTree, int]:
-        """Start or restore: ends every lease, revives what was trained after the fork, returns the whole tree."""
+        """Start or restore: ends every lease, revives what was trained after the fork, returns the whole tree.
+
+        ``ancestors``: lineages of the run that this one was forked from, for a store that has none yet.
+        """
         request = pb.OpenLineageRequest(
             lineage=lineage_to_proto(lineage),
             learner_id=learner_id,
@@ -199,6 +207,7 @@ class TrajectoryStoreClient:
                 )
                 for batch in consumed
             ],
+            ancestors=[lineage_to_proto(ancestor) for ancestor in ancestors],
         )
         with remote_errors(SERVICE):
             response = await self._stub.OpenLineage(request, timeout=DEADLINE_S)

@@ -1,0 +1,73 @@
+"""``tidegate fork``."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.up.command import train
+from tidegate.core.distributions import parse_duration
+from tidegate.core.errors import ConfigError
+from tidegate.core.ids import PolicyVersion, parse_version
+from tidegate.launch import run_folder as folders
+from tidegate.launch.cross_checks import check_target
+from tidegate.launch.forking import fork_run
+from tidegate.launch.overrides import apply_overrides
+from tidegate.launch.run_parsing import parse_plan
+from tidegate.launch.session import RunSession
+from tidegate.launch.targets import parse_target
+
+NEWEST = "newest"
+
+
+def fork(
+    run: Annotated[
+        Path | None, typer.Argument(help="Run folder to fork (default: the newest).", metavar="[RUN]")
+    ] = None,
+    at: Annotated[
+        str, typer.Option(help="Version to begin from, such as 0-3fa2@40; a checkpoint must hold it.")
+    ] = NEWEST,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a key of the parent's run file: path.to.key=value; repeatable."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Target that ends the run (default: the run file's).")
+    ] = None,
+    for_: Annotated[str | None, typer.Option("--for", help="Time limit: 90s, 5m, 1h30m.")] = None,
+    headless: Annotated[
+        bool, typer.Option("--headless", help="Print lines instead of the live view.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")
+    ] = False,
+    folder: Annotated[Path | None, typer.Option("--dir", help="Folder of the new run.")] = None,
+) -> None:
+    """Train on from a checkpoint of another run: its policy, optimiser and schedules, under other settings.
+
+    The parent is only read; it may be running. The fork's versions continue the parent's numbers in a lineage that
+    names the parent's as its own parent; its counts, its returns and its audit start at zero. Resume a fork by
+    `tidegate up FOLDER/run.yaml --dir FOLDER`.
+    """
+    started_at_s = time.time()
+    parent = folders.find_folder(run)
+    record, _ = folders.read_plan(parent)
+    plan = parse_plan(apply_overrides(record.run_file, set_ or []), source=str(parent / folders.RUN_JSON))
+    target = parse_target(plan.file.until if until is None else until)
+    if problem := check_target(target, plan.file, plan.services):
+        raise problem
+    limit_s = parse_duration(for_) if for_ is not None else None
+    where = folder or folders.default_folder(plan)
+    forked = fork_run(parent, plan, version=_version(at), folder=where)
+    session = RunSession(where, forked, plan, target, limit_s, started_at_s)
+    raise typer.Exit(0 if train(session, headless=headless, json=json) else 1)
+
+
+def _version(text: str) -> PolicyVersion | None:
+    if text == NEWEST:
+        return None
+    try:
+        return parse_version(text)
+    except ValueError as error:
+        raise ConfigError(f"--at {text} is no version", why=str(error)) from error

@@ -1,0 +1,89 @@
+"""The folder of a fork, before anything of it was started."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.cli.run_folder import CARTPOLE, write_run
+from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.core.ids import LineageName, PolicyVersion, RunId
+from tidegate.core.staleness import Lineage
+from tidegate.launch.forking import CHECKPOINTS, RUN_YAML, fork_run
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_folder import read_plan, read_record, resumed_record
+from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder, checkpoints_in
+from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.state import TrainingProgress
+
+ROOT = LineageName("0-root")
+POLICY_KIND = "any"
+
+
+def version(step: int) -> PolicyVersion:
+    return PolicyVersion(lineage=ROOT, step=step)
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Path:
+    """A run folder with checkpoints of versions 20 and 40."""
+    folder = tmp_path / "parent"
+    folder.mkdir()
+    record = write_run(folder)
+    checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=2)
+    for step in (20, 40):
+        checkpoints.write(
+            Checkpoint(
+                run=RunId(record.run_id),
+                policy_kind=POLICY_KIND,
+                progress=TrainingProgress(version=version(step)),
+                lineages=(Lineage(name=ROOT),),
+                consumed=(),
+                policy={"w": np.full(2, step, np.float32)},
+                trainer=TrainerState(tensors={}, values={}),
+                written_at_s=1.0,
+            )
+        )
+    return folder
+
+
+def test_fork_begins_at_the_newest_checkpoint_under_its_own_settings(parent: Path, tmp_path: Path) -> None:
+    plan = read_run_file(CARTPOLE, ["seed=9"])
+    record = fork_run(parent, plan, version=None, folder=tmp_path / "fork")
+    assert record.run_id != read_record(parent).run_id
+    assert record.forked_from == f"{read_record(parent).run_id} at {version(40)}"
+    assert read_plan(tmp_path / "fork") == (record, plan)
+    assert list(checkpoints_in(tmp_path / "fork" / CHECKPOINTS).values()) == [version(40)]
+    # Its folder is resumed as any other, from the run file beside it.
+    again = resumed_record(tmp_path / "fork", read_run_file(tmp_path / "fork" / RUN_YAML, []))
+    assert (again.run_id, again.forked_from) == (record.run_id, record.forked_from)
+
+
+def test_fork_at_an_older_version_takes_its_checkpoint(parent: Path, tmp_path: Path) -> None:
+    fork_run(parent, read_run_file(CARTPOLE, []), version=version(20), folder=tmp_path / "fork")
+    assert list(checkpoints_in(tmp_path / "fork" / CHECKPOINTS).values()) == [version(20)]
+
+
+def test_version_without_a_checkpoint_is_refused_with_those_there_are(parent: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="they hold 0-root@20, 0-root@40"):
+        fork_run(parent, read_run_file(CARTPOLE, []), version=version(30), folder=tmp_path / "fork")
+    assert not (tmp_path / "fork").exists()
+
+
+def test_run_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "parent").mkdir()
+    write_run(tmp_path / "parent")
+    with pytest.raises(NotFoundError, match="has no checkpoint"):
+        fork_run(tmp_path / "parent", read_run_file(CARTPOLE, []), version=None, folder=tmp_path / "fork")
+
+
+def test_fork_with_another_policy_is_refused(parent: Path, tmp_path: Path) -> None:
+    plan = read_run_file(CARTPOLE, ["policy.hidden=[8]"])
+    with pytest.raises(ConfigError, match="A fork cannot change `policy`"):
+        fork_run(parent, plan, version=None, folder=tmp_path / "fork")
+    assert not (tmp_path / "fork").exists()
+
+
+def test_folder_in_use_is_refused(parent: Path) -> None:
+    with pytest.raises(ConfigError, match="is not empty"):
+        fork_run(parent, read_run_file(CARTPOLE, []), version=None, folder=parent)
