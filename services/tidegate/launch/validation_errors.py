@@ -33,7 +33,7 @@ def explain_validation(
     problem, inner = (match["problem"], match["path"] or "$") if match else (str(error), "$")
     steps = [step[0] or step[1] for step in _STEP.findall(inner.removeprefix("$"))]
     place = ".".join([*([path] if path else []), *steps])
-    hint = _hint_at(kind, steps)
+    hint = _chosen(_hint_at(kind, steps), _value_at(value, steps))
     if unknown := _UNKNOWN.search(problem):
         known = [*_fields(hint), *(also_allowed if not steps else ())]
         return _unknown_field(unknown["key"], known, place=place, source=source)
@@ -64,12 +64,42 @@ def _hint_at(hint: Any, steps: list[str]) -> Any:
     """The type hint at a path of field names and indices."""
     for step in steps:
         bare = _bare(hint)
-        if _is_struct(bare):
+        if tags := _tags(bare):
+            with_field = [kind for kind in tags.values() if step in get_type_hints(kind)]
+            hint = (
+                Literal[tuple(tags)]
+                if step == _tag_field(bare)
+                else _hint_at((with_field or [Any])[0], [step])
+            )
+        elif _is_struct(bare):
             hint = get_type_hints(bare, include_extras=True).get(step, Any)
         else:
             arguments = [argument for argument in get_args(bare) if argument is not Ellipsis]
             hint = arguments[-1] if arguments else Any
     return hint
+
+
+def _tags(hint: Any) -> dict[str, Any]:
+    """The kinds of a union of Structs by their tags; empty for anything else."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
+    if not kinds or not all(_is_struct(kind) and kind.__struct_config__.tag is not None for kind in kinds):
+        return {}
+    return {str(kind.__struct_config__.tag): kind for kind in kinds}
+
+
+def _tag_field(hint: Any) -> str:
+    return str(get_args(hint)[0].__struct_config__.tag_field)
+
+
+def _chosen(hint: Any, value: object) -> Any:
+    """The kind that the value's tag names, where the hint is a union of tagged Structs."""
+    bare = _bare(hint)
+    tags = _tags(bare)
+    if not tags:
+        return hint
+    field = _tag_field(bare)
+    tag = cast("dict[str, Any]", value).get(field) if isinstance(value, dict) else None
+    return tags.get(str(tag), hint)
 
 
 def _bare(hint: Any) -> Any:
@@ -92,7 +122,10 @@ def _is_struct(hint: Any) -> bool:
 
 def _fields(hint: Any) -> list[str]:
     bare = _bare(hint)
-    return list(bare.__struct_encode_fields__) if _is_struct(bare) else []
+    if not _is_struct(bare):
+        return []
+    tag_field = bare.__struct_config__.tag_field
+    return [*([tag_field] if tag_field else []), *bare.__struct_encode_fields__]
 
 
 def _value_at(value: Any, steps: list[str]) -> Any:
@@ -131,6 +164,8 @@ def _describe(hint: Any) -> str:
         return f"a list, each {_describe(get_args(bare)[0])}"
     if origin is dict:
         return f"a mapping, each value {_describe(get_args(bare)[1])}"
+    if tags := _tags(bare):
+        return f"a section whose `{_tag_field(bare)}` is one of {', '.join(tags)}"
     if origin in (Union, types.UnionType):
         return " or ".join(_describe(option) for option in get_args(bare))
     name = _PLAIN.get(bare, getattr(bare, "__name__", str(bare)))

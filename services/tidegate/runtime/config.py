@@ -3,7 +3,7 @@
 A service's own section is in its package; ``launch.run_file`` combines all of them into the one run file.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from tidegate.core.long_tail import OverlongRule
 from tidegate.core.records import Sampler
 from tidegate.core.response import STANDARD_TIERS, Tier, out_of_order
 from tidegate.core.slo_catalogue import SlosConfig
+from tidegate.runtime.environment_settings import RewardConfig, WrapperSettings
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -110,6 +111,16 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for each segment, and one segment is one trajectory. ``text``: prompts of a dataset; each task requests
     ``num_samples`` completions (the group of one prompt), drawn with ``sampler`` and scored by the environment ``env``.
 
+    ``env`` (segments): an id of Gymnasium, or ``module:EnvId`` for one of your own, which its module registers; the
+    module is found in the folder where the run is started, or where Python finds modules.
+    ``env_kwargs`` (segments): arguments of the environment's constructor, as plain values; ``max_episode_steps``
+    replaces its registered time limit. ``wrappers`` (segments): applied to the vector of environments, the first one
+    first. ``frame_stack`` (segments): the last so many observations are one observation; before an episode's first
+    one they are zeros. 1 stacks nothing; environments that stack by themselves (Atari's vector form) need none.
+    ``step_timeout_s`` (segments): seconds after which a step or reset of the environments counts as hung, and the
+    actor replaces them; must exceed the slowest reset.
+    ``reward`` (segments): what the learner makes of rewards.
+
     ``latency``: the least time of a rollout, to simulate slow environments and tools: ``fixed:S``, ``exp:MEAN_S``
     or ``lognormal:MEAN_S:C`` (seconds; C is the standard deviation over the mean), or a mapping from curriculum bin to
     one of them (``other``: bins that are not named; without it those have no latency). An actor waits until that much
@@ -125,6 +136,11 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["segments", "text"]
     env: str
+    env_kwargs: dict[str, Any] = {}
+    wrappers: Annotated[tuple[WrapperSettings, ...], msgspec.Meta(max_length=16)] = ()
+    frame_stack: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    step_timeout_s: Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)] = 30.0
+    reward: RewardConfig = RewardConfig()
     num_envs: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16
     unroll_length: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     num_samples: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
@@ -135,11 +151,19 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an invalid latency, and a dataset that the workload does not use, before anything starts.
+        """Refuse an invalid latency, and settings of the other kind of workload, before anything starts.
 
         Raises:
-            ConfigError: it is no distribution, or segments have a dataset; the message contains a fix.
+            ConfigError: it is no distribution, segments have a dataset, or text has settings of environments that are
+                stepped; the message contains a fix.
         """
+        for key, default in _OF_SEGMENTS.items():
+            if self.kind != "segments" and getattr(self, key) != default:
+                raise ConfigError(
+                    f"workload.{key} is set with workload.kind {self.kind}",
+                    why="only environments of segments are stepped by the actor",
+                    fix=f"remove workload.{key}",
+                )
         if self.dataset.path and self.kind != "text":
             raise ConfigError(
                 f"workload.dataset is set with workload.kind {self.kind}",
@@ -155,6 +179,15 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The distribution of each bin named in ``latency``; one for all of them is that of ``other``."""
         named = {OTHER_BIN: self.latency} if isinstance(self.latency, str) else self.latency
         return {bin_name: parse_distribution(text) for bin_name, text in named.items() if text}
+
+
+# Fields of ``WorkloadConfig`` that only segments have, with their defaults.
+_OF_SEGMENTS: dict[str, object] = {
+    "env_kwargs": {},
+    "wrappers": (),
+    "frame_stack": 1,
+    "reward": RewardConfig(),
+}
 
 
 class LongTailConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -92,6 +92,42 @@ def test_value_out_of_range_or_type_is_shown_with_what_is_allowed(override: str,
     assert message in refusal(override)
 
 
+@pytest.mark.parametrize(
+    ("wrappers", "message"),
+    [
+        (
+            "[{name: GreyObservation}]",
+            "wrappers.0.name is 'GreyObservation'; it must be one of FilterObservation,",
+        ),
+        ("[ClipAction]", "wrappers.0 is 'ClipAction'; it must be a section whose `name` is one of"),
+        ("[{}]", "`workload.wrappers.0.name` is missing. it must be one of FilterObservation,"),
+        (
+            "[{name: RescaleAction, min_action: 0}]",
+            "`workload.wrappers.0.max_action` is missing. it must be a number",
+        ),
+        (
+            "[{name: FlattenObservation}, {name: ReshapeObservation, shapes: [2]}]",
+            "unknown field `shapes` in workload.wrappers.1: did you mean `shape`?",
+        ),
+        (
+            "[{name: ReshapeObservation, shape: [0]}]",
+            "wrappers.0.shape.0 is 0; it must be a whole number >= 1",
+        ),
+    ],
+)
+def test_a_wrapper_is_held_to_the_arguments_of_its_kind(wrappers: str, message: str) -> None:
+    assert message in refusal(f"workload.wrappers={wrappers}")
+
+
+@pytest.mark.parametrize("setting", ["env_kwargs={size: 4}", "frame_stack=4", "reward.scale=0.1"])
+def test_text_has_no_settings_of_environments_that_are_stepped(setting: str) -> None:
+    assert "is set with workload.kind text" in refusal_of_text(f"workload.{setting}")
+
+
+def test_a_sign_of_rewards_is_not_scaled() -> None:
+    assert "reward.sign is set with another change" in refusal("workload.reward={sign: true, clip: 1}")
+
+
 def test_missing_key_is_named_with_what_it_takes(tmp_path: Path) -> None:
     path = tmp_path / "short.yaml"
     path.write_text(re.sub(r"batch_size: \d+\n", "", CARTPOLE.read_text(encoding="utf-8")), encoding="utf-8")

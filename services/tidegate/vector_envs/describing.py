@@ -1,0 +1,106 @@
+"""Describes the environment of a run: opens a copy, reads its spaces, steps it for a moment, closes it."""
+
+import time
+from typing import Any
+
+from tidegate.core.errors import TidegateError
+from tidegate.core.spaces import EnvironmentDescription, Space, observation_leaves
+from tidegate.runtime.config import WorkloadConfig
+from tidegate.runtime.loading import load
+from tidegate.vector_envs.failures import failure_of
+from tidegate.vector_envs.finding import find_spec
+from tidegate.vector_envs.opening import STEP_LIMIT, has_native_form, open_vector_env, quiet
+
+# The measurement adds to the start of a run: it ends after so much time or so many steps, the first of the two.
+MEASURED_S = 0.1
+MEASURED_STEPS_MAX = 20_000
+NUM_ACTIONS = 32
+# Copies that open as fast as this are measured several at once, as an actor steps them; slower ones one alone.
+QUICK_TO_OPEN_S = 0.02
+COPIES_MAX = 16
+
+
+def describe(workload: WorkloadConfig) -> EnvironmentDescription:
+    """What the workload's environment observes and accepts, with its wrappers and stacked frames.
+
+    Its module is imported and its code runs: a reset, and steps with random actions.
+
+    Raises:
+        NotFoundError: there is no such environment, or what it needs is not installed.
+        ConfigError: a space is unsupported, an argument or wrapper does not fit, or its code fails.
+    """
+    env_id = workload.env
+    spec = find_spec(env_id)
+    started_s = time.perf_counter()
+    envs = open_vector_env(workload, num_envs=1, checked=True)
+    opened_s = time.perf_counter() - started_s
+    with quiet():
+        try:
+            # Imports Gymnasium, which is known to be installed only here.
+            plain_space = load("tidegate.vector_envs.spaces:plain_space")
+            what = f"Environment {env_id!r}: the space of its"
+            observations = plain_space(envs.single_observation_space, place=f"{what} observations")
+            actions = plain_space(envs.single_action_space, place=f"{what} actions")
+            observation_leaves(observations)
+            _try_out(env_id, envs, observations)
+            num_envs = _num_measured(workload, is_native=has_native_form(spec), opened_s=opened_s)
+            if num_envs > 1:
+                envs.close()
+                envs = open_vector_env(workload, num_envs=num_envs)
+            steps_per_cpu_s = _measure(env_id, envs)
+        finally:
+            envs.close()
+    limit = workload.env_kwargs.get(STEP_LIMIT, spec.max_episode_steps)
+    return EnvironmentDescription(
+        env_id=env_id,
+        observation_space=observations,
+        action_space=actions,
+        max_episode_steps=max(0, int(limit or 0)),
+        is_vectorised=has_native_form(spec),
+        steps_per_cpu_s=steps_per_cpu_s,
+    )
+
+
+def _num_measured(workload: WorkloadConfig, *, is_native: bool, opened_s: float) -> int:
+    if is_native:
+        return workload.num_envs
+    return min(workload.num_envs, COPIES_MAX) if opened_s < QUICK_TO_OPEN_S else 1
+
+
+def _try_out(env_id: str, envs: Any, space: Space) -> None:
+    """One reset and one step.
+
+    Raises:
+        ConfigError: either fails, or gives an observation that is not in the declared space.
+    """
+    check_observation = load("tidegate.vector_envs.spaces:check_observation")
+    try:
+        observations, _ = envs.reset(seed=0)
+    except Exception as error:  # an environment is third-party code
+        raise failure_of(env_id, "in reset", error) from error
+    check_observation(space, observations, place=f"Environment {env_id!r}: its first observation")
+    envs.action_space.seed(0)
+    try:
+        observations, *_ = envs.step(envs.action_space.sample())
+    except Exception as error:
+        raise failure_of(env_id, "in a step", error) from error
+    check_observation(space, observations, place=f"Environment {env_id!r}: the observation of its first step")
+
+
+def _measure(env_id: str, envs: Any) -> float:
+    """Steps of all copies for each second of CPU, under random actions."""
+    envs.action_space.seed(0)
+    actions = [envs.action_space.sample() for _ in range(NUM_ACTIONS)]
+    num_steps = 0
+    try:
+        envs.reset(seed=0)
+        started_s, started_cpu_s = time.perf_counter(), time.process_time()
+        while num_steps < MEASURED_STEPS_MAX and time.perf_counter() - started_s < MEASURED_S:
+            envs.step(actions[num_steps % NUM_ACTIONS])
+            num_steps += 1
+        spent_s = time.process_time() - started_cpu_s
+    except TidegateError:
+        raise
+    except Exception as error:
+        raise failure_of(env_id, "in a step", error) from error
+    return num_steps * envs.num_envs / spent_s if spent_s > 0.0 else 0.0

@@ -1,0 +1,95 @@
+"""The last K observations of each environment as one observation."""
+
+from typing import Any, cast
+
+import gymnasium.spaces as gym_spaces
+import numpy as np
+from gymnasium.vector import VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from tidegate.core.errors import ConfigError
+from tidegate.core.records import Array
+
+# A three-dimensional image whose last axis is no longer than this, and shorter than the first, has its channels last.
+CHANNELS_MAX = 4
+
+
+class FrameStack(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Stacks Box observations, the newest one last; observations before an episode's first one are zeros.
+
+    A vector of F numbers becomes (K, F), an image (height, width) becomes (K, height, width); an image with channels
+    keeps three dimensions and has K times the channels. Zeros because Atari's own vector form has them, too: each
+    observation is then a shift of the one before, except for the first one of an episode.
+    """
+
+    def __init__(self, env: Any, num_frames: int) -> None:
+        """``env`` resets by NEXT_STEP.
+
+        Raises:
+            ConfigError: the observations are no Box, or have more than three dimensions.
+        """
+        super().__init__(env)
+        space: Any = env.single_observation_space
+        if not isinstance(space, gym_spaces.Box) or len(space.shape) > 3:
+            raise ConfigError(
+                "workload.frame_stack does not fit the environment's observations",
+                why=f"they are {space}; only Box observations of at most three dimensions are stacked",
+                fix="set workload.frame_stack to 1, or flatten them by the wrapper FlattenObservation",
+            )
+        box = cast("Any", space)
+        shape: tuple[int, ...] = box.shape
+        dtype = np.dtype(box.dtype)
+        self._frame_axis = _frame_axis(shape)
+        self._frames_NKS: Array = np.zeros((env.num_envs, num_frames, *shape), dtype)
+        self._done_N = np.zeros(env.num_envs, np.bool_)
+        low: Array
+        high: Array
+        low, high = (
+            self._stacked(np.repeat(np.asarray(bound, dtype)[None, None], num_frames, axis=1))[0]
+            for bound in (box.low, box.high)
+        )
+        zero: Array = np.zeros((), dtype)
+        self.single_observation_space = gym_spaces.Box(
+            np.minimum(low, zero), np.maximum(high, zero), dtype=dtype.type
+        )
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Start all episodes."""
+        envs: Any = self.env  # its type knows no list of seeds, which vector forms accept
+        observations, infos = envs.reset(seed=seed, options=options)
+        self._frames_NKS[...] = 0
+        self._done_N[:] = False
+        return self._push(observations), infos
+
+    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        """Step all environments; one whose episode had ended begins its next one with this step."""
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        self._frames_NKS[self._done_N] = 0
+        self._done_N = np.logical_or(terminated, truncated)
+        return self._push(observations), rewards, terminated, truncated, infos
+
+    def _push(self, observations: Array) -> Array:
+        frames_NKS = self._frames_NKS
+        frames_NKS[:, :-1] = frames_NKS[:, 1:]
+        frames_NKS[:, -1] = observations
+        return self._stacked(frames_NKS).copy()
+
+    def _stacked(self, frames_NKS: Array) -> Array:
+        """Frames (N, K, ...) as observations."""
+        if self._frame_axis is None:
+            return frames_NKS
+        shape = list(frames_NKS.shape[2:])
+        shape[self._frame_axis] *= frames_NKS.shape[1]
+        # The frames' axis beside that of the channels, then both as one.
+        moved = np.moveaxis(frames_NKS, 1, 1 + self._frame_axis)
+        return moved.reshape(len(frames_NKS), *shape)
+
+
+def _frame_axis(shape: tuple[int, ...]) -> int | None:
+    """The axis of an observation that frames lengthen; None where they get an axis of their own."""
+    if len(shape) < 3:
+        return None
+    return 2 if shape[2] <= CHANNELS_MAX and shape[2] < shape[0] else 0
