@@ -18,7 +18,7 @@ resolve() {
 "$uv" --version | sed -n 's/^uv \([0-9.]*\).*/uv==\1/p' | resolve --output-file locks/bootstrap.txt "$@" -
 resolve pyproject.toml --all-extras --group build --output-file locks/runtime.txt "$@"
 # What the images of services without torch hold, and what builds this project's wheel, at the runtime's versions.
-resolve pyproject.toml --extra env --extra images --extra cluster --extra data --constraints locks/runtime.txt --output-file locks/light.txt "$@"
+resolve pyproject.toml --extra env --extra atari --extra box2d --extra images --extra cluster --extra data --constraints locks/runtime.txt --output-file locks/light.txt "$@"
 resolve --group build --constraints locks/runtime.txt --output-file locks/build.txt "$@"
 # The dev lock holds the runtime's packages at the same versions, and the tools beside them.
 resolve pyproject.toml --all-extras --group build --group dev --constraints locks/runtime.txt \
