@@ -15,7 +15,8 @@ from tidegate.vector_envs.opening import STEP_LIMIT, has_native_form, open_vecto
 MEASURED_S = 0.1
 MEASURED_STEPS_MAX = 20_000
 NUM_ACTIONS = 32
-# Copies that open as fast as this are measured several at once, as an actor steps them; slower ones one alone.
+# Copies that open and reset as fast as this are measured several at once, as an actor steps them; of slower ones one
+# alone (16 copies of Pong take 2.5 CPU-seconds).
 QUICK_TO_OPEN_S = 0.02
 COPIES_MAX = 16
 
@@ -33,7 +34,6 @@ def describe(workload: WorkloadConfig) -> EnvironmentDescription:
     spec = find_spec(env_id)
     started_s = time.perf_counter()
     envs = open_vector_env(workload, num_envs=1, checked=True)
-    opened_s = time.perf_counter() - started_s
     with quiet():
         try:
             # Imports Gymnasium, which is known to be installed only here.
@@ -43,9 +43,9 @@ def describe(workload: WorkloadConfig) -> EnvironmentDescription:
             actions = plain_space(envs.single_action_space, place=f"{what} actions")
             observation_leaves(observations)
             _try_out(env_id, envs, observations)
-            num_envs = _num_measured(workload, is_native=has_native_form(spec), opened_s=opened_s)
-            if num_envs > 1:
+            if time.perf_counter() - started_s < QUICK_TO_OPEN_S:
                 envs.close()
+                num_envs = workload.num_envs if has_native_form(spec) else min(workload.num_envs, COPIES_MAX)
                 envs = open_vector_env(workload, num_envs=num_envs)
             steps_per_cpu_s = _measure(env_id, envs)
         finally:
@@ -59,12 +59,6 @@ def describe(workload: WorkloadConfig) -> EnvironmentDescription:
         is_vectorised=has_native_form(spec),
         steps_per_cpu_s=steps_per_cpu_s,
     )
-
-
-def _num_measured(workload: WorkloadConfig, *, is_native: bool, opened_s: float) -> int:
-    if is_native:
-        return workload.num_envs
-    return min(workload.num_envs, COPIES_MAX) if opened_s < QUICK_TO_OPEN_S else 1
 
 
 def _try_out(env_id: str, envs: Any, space: Space) -> None:
