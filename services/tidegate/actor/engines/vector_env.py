@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.actor.engines.observations import recorded_observations
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.version_marks import VersionMarks
@@ -25,6 +24,7 @@ from tidegate.core.spaces import DiscreteSpace, EnvironmentDescription
 from tidegate.models.policies import build_policy
 from tidegate.models.registry import describe
 from tidegate.runtime.clock import Clock
+from tidegate.vector_envs.observations import recorded_observations
 
 UNROLL_LENGTH_MAX = 65_536
 
