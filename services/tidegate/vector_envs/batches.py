@@ -4,13 +4,12 @@ Shapes: N copies; a leaf is a space that is neither Dict nor Tuple.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector.utils import create_empty_array
 from numpy.typing import NDArray
 
 from tidegate.core.records import Array
@@ -25,11 +24,15 @@ class NotFinite(msgspec.Struct, frozen=True):
 
 
 class _Leaf(msgspec.Struct, frozen=True):
-    """Where a leaf is in an observation, the name it is recorded under, and its shape in one observation."""
+    """Where a leaf is in an observation, the name it is recorded under, and the shape and dtype of its part.
+
+    ``shape``: None for parts that are no numbers (a Text that a wrapper will leave out), which are kept as objects.
+    """
 
     path: tuple[Any, ...]
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
+    dtype: Any
 
     def of(self, observation: Any) -> Any:
         """The leaf's part of an observation or of a batch."""
@@ -58,18 +61,27 @@ class ObservationBatches:
         """The batch that a vector form returned."""
         return ObservationBatch(observations, self._leaves)
 
-    def _batch(self, allocate: Any) -> "ObservationBatch":
-        return ObservationBatch(create_empty_array(self._space, self._num_envs, fn=allocate), self._leaves)
+    def copied(self, batch: "ObservationBatch") -> "ObservationBatch":
+        """A copy with zeros for numbers that are not finite; a vector form may write into its batch again."""
+        arrays = [
+            array if leaf.shape is None else np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0)
+            for leaf, array in batch.parts
+        ]
+        return ObservationBatch(_structured(self._space, iter(arrays)), self._leaves)
+
+    def _batch(self, allocate: Callable[..., Array]) -> "ObservationBatch":
+        arrays = [allocate((self._num_envs, *(leaf.shape or ())), leaf.dtype) for leaf in self._leaves]
+        return ObservationBatch(_structured(self._space, iter(arrays)), self._leaves)
 
 
 class ObservationBatch:
-    """One batch; ``observations`` is what an environment returns. Part of an actor's hot loop."""
+    """One batch: ``observations`` as an environment returns them, ``parts`` by leaf. Part of an actor's hot loop."""
 
-    __slots__ = ("_parts", "observations")
+    __slots__ = ("observations", "parts")
 
     def __init__(self, observations: Any, leaves: tuple[_Leaf, ...]) -> None:
         self.observations = observations
-        self._parts: list[tuple[_Leaf, Array]] = [
+        self.parts: list[tuple[_Leaf, Array]] = [
             (leaf, leaf.of(observations) if leaf.path else observations) for leaf in leaves
         ]
 
@@ -79,16 +91,16 @@ class ObservationBatch:
         Raises:
             ValueError: a part has another shape than its space; assignment would repeat it silently.
         """
-        for leaf, array in self._parts:
+        for leaf, array in self.parts:
             value = leaf.of(observation) if leaf.path else observation
             array[copy] = value
             shape: tuple[int, ...] = value.shape if hasattr(value, "shape") else np.shape(value)
-            if shape != leaf.shape:
+            if shape != leaf.shape and leaf.shape is not None:
                 raise ValueError(f"{leaf.name} has shape {shape}, and its space {leaf.shape}")
 
     def repeat(self, before: "ObservationBatch", copy: int) -> None:
         """Set the row of one copy to that of the batch before."""
-        for (_, array), (_, array_before) in zip(self._parts, before._parts, strict=True):
+        for (_, array), (_, array_before) in zip(self.parts, before.parts, strict=True):
             array[copy] = array_before[copy]
 
     def is_finite(self, rewards_N: NDArray[Any]) -> bool:
@@ -97,8 +109,8 @@ class ObservationBatch:
         A microsecond: the sum of squares of numbers is finite only if each of them is.
         """
         total = rewards_N.dot(rewards_N)
-        for _, array in self._parts:
-            if array.dtype.kind == "f":
+        for leaf, array in self.parts:
+            if leaf.shape is not None and array.dtype.kind == "f":
                 flat = array.ravel("K")  # any order, without a copy
                 total = total + flat.dot(flat)
         return math.isfinite(total)
@@ -106,18 +118,13 @@ class ObservationBatch:
     def not_finite(self, rewards_N: NDArray[Any]) -> list[NotFinite]:
         """For each copy with a number that is not finite, the first one; the reward counts as a component."""
         found: dict[int, str] = {}
-        for leaf, array in self._parts:
-            if array.dtype.kind == "f":
+        for leaf, array in self.parts:
+            if leaf.shape is not None and array.dtype.kind == "f":
                 for copy in np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1)).tolist():
                     found.setdefault(copy, _component(leaf, array[copy]))
         for copy in np.flatnonzero(~np.isfinite(rewards_N)).tolist():
             found.setdefault(copy, f"reward is {rewards_N[copy]}")
         return [NotFinite(copy, component) for copy, component in sorted(found.items())]
-
-    def copied(self) -> "ObservationBatch":
-        """A copy with zeros for numbers that are not finite; a vector form may write into its batch again."""
-        arrays = iter([np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0) for _, array in self._parts])
-        return ObservationBatch(_rebuilt(self.observations, arrays), tuple(leaf for leaf, _ in self._parts))
 
 
 def _component(leaf: _Leaf, value: Any) -> str:
@@ -133,14 +140,19 @@ def _leaves(space: Any, path: tuple[Any, ...]) -> Iterator[_Leaf]:
         parts = cast("Any", space).spaces
         for key, part in parts.items() if isinstance(space, spaces.Dict) else enumerate(parts):
             yield from _leaves(part, (*path, key))
+        return
+    name = ".".join([OBSERVATIONS, *map(str, path)])
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
+        numeric = cast("Any", space)
+        yield _Leaf(path, name, tuple(numeric.shape), numeric.dtype)
     else:
-        yield _Leaf(path, ".".join([OBSERVATIONS, *map(str, path)]), tuple(space.shape or ()))
+        yield _Leaf(path, name, None, object)
 
 
-def _rebuilt(observations: Any, arrays: Iterator[Array]) -> Any:
-    """The same structure with other arrays, in the order of the leaves."""
-    if isinstance(observations, dict):
-        return {key: _rebuilt(part, arrays) for key, part in cast("dict[Any, Any]", observations).items()}
-    if isinstance(observations, tuple):
-        return tuple(_rebuilt(part, arrays) for part in cast("tuple[Any, ...]", observations))
+def _structured(space: Any, arrays: Iterator[Array]) -> Any:
+    """The arrays of the leaves, in their order, as a batch of the space."""
+    if isinstance(space, spaces.Dict):
+        return {key: _structured(part, arrays) for key, part in cast("Any", space).spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_structured(part, arrays) for part in cast("Any", space).spaces)
     return next(arrays)

@@ -33,11 +33,12 @@ SEED_MAX = 1 << 31
 class Guarded(Protocol):
     """What an actor reads beside Gymnasium's interface, from ``envs.unwrapped``, below all wrappers.
 
-    ``faulted_N``: the copies whose last ``step`` or ``reset`` failed, or that were left out of it. ``call`` and
-    ``copy``: what runs now, for a watch in another thread.
+    ``faulted_N``: the copies whose last ``step`` or ``reset`` failed, or that were left out of it; ``any_faulted``:
+    whether there are any. ``call`` and ``copy``: what runs now, for a watch in another thread.
     """
 
     faulted_N: NDArray[np.bool_]
+    any_faulted: bool
     faults: FaultLog
     call: Call
     copy: int
@@ -77,6 +78,7 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(observation_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
         self.faulted_N = np.zeros(self.num_envs, np.bool_)
+        self.any_faulted = False
         self.faults = FaultLog(env_id, num_units=self.num_envs)
         self.call: Call = "make"
         self.copy = 0
@@ -129,12 +131,13 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
             self._pauses = [pause - shortest for pause in self._pauses]
         resets = list(self._resets_next)
         faults: list[Fault] = []
+        left_out = False
         for index in range(self.num_envs):
             self.copy = index
             if self._pauses[index]:
                 self._pauses[index] -= 1
                 batch.repeat(self._last, index)
-                truncated_N[index] = faulted_N[index] = True
+                truncated_N[index] = faulted_N[index] = left_out = True
                 continue
             try:
                 observation, reward, terminated, truncated = self._advance(index, actions[index])
@@ -155,6 +158,7 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
             truncated_N[fault.copy] = faulted_N[fault.copy] = True
             self._replace(fault)
         self.faulted_N = faulted_N
+        self.any_faulted = bool(faults) or left_out
         self._last = batch
         return batch.observations, rewards_N, terminated_N, truncated_N, {}
 
@@ -204,6 +208,7 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
         self.action_space = form.action_space
         self._none_N = np.zeros(self.num_envs, np.bool_)
         self.faulted_N = self._none_N
+        self.any_faulted = False
         self.faults = FaultLog(env_id, num_units=1)
         self.call: Call = "make"
         self.copy = WHOLE_FORM
@@ -254,14 +259,14 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
             call: Call = "reset" if resets else "step"
             return self._failed(self.faults.not_finite(found[0].copy, call, found[0].component))
         self._last = batch
-        self.faulted_N = self._none_N
+        self.faulted_N, self.any_faulted = self._none_N, False
         return observations, rewards_N, terminated_N, truncated_N, {}
 
     def _advance(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]:
         if not self._resets_next:
             self.call = "step"
             observations, rewards_N, terminated_N, truncated_N, _ = self._form.step(actions)
-            return observations, rewards_N, terminated_N, truncated_N
+            return observations, np.asarray(rewards_N), terminated_N, truncated_N
         if self._form is None:
             self.call = "make"
             self._form = self._make()
@@ -275,8 +280,8 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
         self._resets_next = True
         self.faults.add(fault, unit=0, step=self._num_calls)
         _close(form)
-        self.faulted_N = ~self._none_N
-        self._last = self._last.copied()
+        self.faulted_N, self.any_faulted = ~self._none_N, True
+        self._last = self._batches.copied(self._last)
         zeros_N = np.zeros(self.num_envs)
         return self._last.observations, zeros_N, self._none_N, self.faulted_N, {}
 

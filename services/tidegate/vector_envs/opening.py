@@ -11,6 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidegate.core.errors import ConfigError, TidegateError
@@ -45,7 +46,8 @@ RESERVED = (
 def open_vector_env(workload: WorkloadConfig, *, num_envs: int, checked: bool = False) -> Any:
     """A Gymnasium ``VectorEnv`` of ``num_envs`` environments of segments, not reset yet; the caller closes it.
 
-    ``checked``: what copies return is checked, and refused with a sentence.
+    ``checked``: what copies return is checked, and refused with a sentence. Otherwise each copy is behind a guard
+    (``guarded``, which is ``envs.unwrapped``), so that its faults cost its own episodes.
 
     Raises:
         NotFoundError: there is no such environment, or what it needs is not installed.
@@ -84,6 +86,8 @@ def _open(
     spec: "EnvSpec", env_id: str, env_kwargs: Mapping[str, Any], *, num_envs: int, checked: bool
 ) -> Any:
     gymnasium: Any = importlib.import_module("gymnasium")
+    # It imports Gymnasium, which is known to be installed only here.
+    guard = load("tidegate.vector_envs.guarded:guard")
     fix = "correct workload.env_kwargs or the environment's code" if env_kwargs else ""
     try:
         if has_native_form(spec):
@@ -92,16 +96,27 @@ def _open(
             arguments = {**NATIVE_DEFAULTS.get(str(spec.vector_entry_point), {}), **env_kwargs}
             if "autoreset_mode" in inspect.signature(form).parameters:
                 arguments["autoreset_mode"] = gymnasium.vector.AutoresetMode.NEXT_STEP
-            return gymnasium.make_vec(
-                spec, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments
+            make = partial(
+                gymnasium.make_vec,
+                spec,
+                num_envs=num_envs,
+                vectorization_mode="vector_entry_point",
+                **arguments,
             )
+            return make() if checked else guard(env_id, make)
         _check_arguments(env_id, _entry_point(spec.entry_point), env_kwargs, also_allowed=(STEP_LIMIT,))
         # Gymnasium's checker warns, and costs a call a step.
         arguments = {"disable_env_checker": True, **env_kwargs}
         wrappers = [load("tidegate.vector_envs.results:CheckedResults")] if checked else []
-        return gymnasium.make_vec(
-            spec, num_envs=num_envs, vectorization_mode="sync", wrappers=wrappers, **arguments
+        make = partial(
+            gymnasium.make_vec,
+            spec,
+            num_envs=num_envs,
+            vectorization_mode="sync",
+            wrappers=wrappers,
+            **arguments,
         )
+        return make() if checked else guard(env_id, make)
     except TidegateError:
         raise
     except Exception as error:  # an environment is third-party code

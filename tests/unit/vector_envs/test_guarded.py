@@ -212,21 +212,24 @@ def test_component_is_named_inside_dicts_and_tuples() -> None:
     space = spaces.Dict(
         {
             "image": spaces.Box(0, 255, (2, 2), np.uint8),
+            "name": spaces.Text(8),
             "joints": spaces.Tuple([spaces.Box(-1, 1, (2, 3), np.float64), spaces.Discrete(4)]),
         }
     )
-    batch = ObservationBatches(space, num_envs=2).zeros()
-    good = {"image": np.ones((2, 2), np.uint8), "joints": (np.ones((2, 3)), 3)}
-    bad = {"image": np.ones((2, 2), np.uint8), "joints": (np.array([[0, 0, 0], [0, -np.inf, np.nan]]), 3)}
+    batches = ObservationBatches(space, num_envs=2)
+    batch = batches.zeros()
+    good = {"image": np.ones((2, 2), np.uint8), "name": "a", "joints": (np.ones((2, 3)), 3)}
+    bad = {**good, "joints": (np.array([[0, 0, 0], [0, -np.inf, np.nan]]), 3)}
     batch.write(0, good)
     assert batch.is_finite(np.zeros(2))
     batch.write(1, bad)
     assert not batch.is_finite(np.zeros(2))
     [found] = batch.not_finite(np.zeros(2))
     assert (found.copy, found.component) == (1, "observations.joints.0[1, 1] is -inf")
-    copied = batch.copied().observations
+    copied = batches.copied(batch).observations
     assert copied["joints"][0][1].tolist() == [[0, 0, 0], [0, 0, 0]]
     assert copied["image"].tolist() == batch.observations["image"].tolist()
+    assert list(copied["name"]) == ["a", "a"]
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

@@ -11,7 +11,8 @@ import pytest
 from tests.unit.vector_envs.envs import MODULE
 from tidegate.core.errors import ConfigError, NotFoundError, TidegateError
 from tidegate.runtime.config import WorkloadConfig
-from tidegate.runtime.environment_settings import FlattenObservation, ReshapeObservation
+from tidegate.runtime.environment_settings import DtypeObservation, FlattenObservation, ReshapeObservation
+from tidegate.vector_envs.guarded import GuardedCopies, GuardedForm
 from tidegate.vector_envs.opening import open_vector_env
 
 
@@ -24,9 +25,19 @@ def own(name: str, **settings: Any) -> WorkloadConfig:
 
 
 def test_an_environment_with_a_vector_form_is_opened_in_it() -> None:
-    envs = open_vector_env(workload("CartPole-v1"), num_envs=3)
+    envs = open_vector_env(workload("CartPole-v1"), num_envs=3, checked=True)
     assert type(envs).__name__ == "CartPoleVectorEnv"
     assert envs.num_envs == 3
+    envs.close()
+
+
+@pytest.mark.parametrize(("env", "guarded"), [("CartPole-v1", GuardedForm), ("FrozenLake-v1", GuardedCopies)])
+def test_environments_are_behind_a_guard_below_their_wrappers(env: str, guarded: type[object]) -> None:
+    envs = open_vector_env(
+        workload(env, wrappers=(DtypeObservation(dtype="float64"),)), num_envs=2, checked=False
+    )
+    assert type(envs) is not guarded
+    assert type(envs.unwrapped) is guarded
     envs.close()
 
 
