@@ -3,9 +3,15 @@
 import numpy as np
 
 from tidegate.core.records import Array
+from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
 
 OBSERVATION_SIZE = 4
 NUM_ACTIONS = 3
+DESCRIPTION = EnvironmentDescription(
+    env_id="Made-v0",
+    observation_space=BoxSpace((OBSERVATION_SIZE,), "float32", (-np.inf,), (np.inf,)),
+    action_space=DiscreteSpace(NUM_ACTIONS),
+)
 
 
 def random_segment(seed: int, *, num_steps: int, num_envs: int) -> dict[str, Array]:

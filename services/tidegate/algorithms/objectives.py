@@ -6,17 +6,20 @@ over minibatches for some epochs, around π_prox. ``segments`` defines the layou
 
     batch = stack_segments([trajectory.tensors for trajectory in trajectories], device=device)
     with torch.no_grad():
-        logits_SNA, values_SN = policy.outputs_and_values(params, batch.observations_SNO, torch)
-    prepared = prepare_update(batch, logits_TNA=logits_SNA[:-1], values_SN=values_SN, settings=settings)
+        outputs_SNP, values_SN = policy.outputs_and_values(params, batch.observations, torch)
+        logprobs_TN = policy.actions.logprobs(outputs_SNP[:-1], batch.actions_TN, torch)
+    prepared = prepare_update(batch, logprobs_TN=logprobs_TN, values_SN=values_SN, settings=settings)
     for index_B in minibatch_indices(len(prepared.steps), settings, generator=generator):
         steps = prepared.steps.rows(index_B)
-        logits_BA, values_B = policy.outputs_and_values(params, steps.observations_BO, torch)
-        loss = actor_critic_loss(logits_BA, values_B, steps, settings)
+        outputs_BP, values_B = policy.outputs_and_values(params, steps.observations, torch)
+        logprobs_B, entropy_B = policy.actions.logprobs_and_entropy(outputs_BP, steps.actions_B, torch)
+        loss = actor_critic_loss(logprobs_B, entropy_B, values_B, steps, settings)
         # zero_grad, loss.total.backward(), clip to settings.max_grad_norm, step
 
 ``values`` are the value network's output, in units of ``settings.value_scale``.
 
-Shapes: T steps, N environments, S = T + 1 observations, A actions, B steps without their order (valid ones only).
+Shapes: T steps, N environments, S = T + 1 observations, P outputs of the policy, B steps without their order (valid
+ones only).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +41,7 @@ from tidegate.algorithms.importance import (
 from tidegate.algorithms.loss import Loss
 from tidegate.algorithms.ppo import clipped_surrogate
 from tidegate.algorithms.schedules import warmup_then_linear
-from tidegate.algorithms.segments import SegmentBatch
+from tidegate.algorithms.segment_batch import SegmentBatch
 from tidegate.algorithms.shapes import check_shapes
 from tidegate.algorithms.vtrace import vtrace
 
@@ -59,9 +62,12 @@ class StepTargets:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Valid steps without their order, ready for the loss; all constant."""
+    """Valid steps without their order, ready for the loss; all constant.
 
-    observations_BO: Tensor
+    ``observations``: (B, ...) by the names of the recorded tensors; ``actions_B``: (B, ...).
+    """
+
+    observations: dict[str, Tensor]
     actions_B: Tensor
     advantages_B: Tensor
     value_targets_B: Tensor
@@ -75,7 +81,7 @@ class Steps:
     def rows(self, index_B: Tensor) -> "Steps":
         """Some of the steps."""
         return Steps(
-            observations_BO=self.observations_BO[index_B],
+            observations={name: tensor[index_B] for name, tensor in self.observations.items()},
             actions_B=self.actions_B[index_B],
             advantages_B=self.advantages_B[index_B],
             value_targets_B=self.value_targets_B[index_B],
@@ -165,14 +171,15 @@ OBJECTIVES: dict[ObjectiveName, Objective] = {
 def prepare_update(
     batch: SegmentBatch,
     *,
-    logits_TNA: Tensor,
+    logprobs_TN: Tensor,
     values_SN: Tensor,
     settings: ActorCriticSettings,
     segment_weights: Sequence[float] = (),
 ) -> PreparedUpdate:
     """Advantages, value targets and weights of every valid step, under the policy at the start of the step.
 
-    ``segment_weights``: weight of each segment in the policy gradient; empty for equal weights.
+    ``logprobs_TN``, ``values_SN``: of that policy (π_prox). ``segment_weights``: weight of each segment in the policy
+    gradient; empty for equal weights.
 
     Metrics, of π_prox/μ over valid steps: ``ess`` in (0, 1], ``truncated_fraction`` (share above ``clip_rho``; about
     half for any stale data),
@@ -182,12 +189,12 @@ def prepare_update(
         ValueError: a shape is wrong.
     """
     num_steps, num_envs = batch.rewards_TN.shape
-    check_shapes((num_steps, num_envs), logits_TN=logits_TNA[..., 0])
+    check_shapes((num_steps, num_envs), logprobs_TN=logprobs_TN)
     check_shapes((num_steps + 1, num_envs), values_SN=values_SN)
     valid_TN = batch.valid_TN
     ended_TN = batch.terminated_TN | batch.truncated_TN
     unroll = Unroll(
-        proximal_logprobs_TN=_action_logprobs(F.log_softmax(logits_TNA, dim=-1), batch.actions_TN),
+        proximal_logprobs_TN=logprobs_TN,
         behavior_logprobs_TN=batch.behavior_logprobs_TN,
         rewards_TN=batch.rewards_TN,
         discounts_TN=settings.discount * (~batch.terminated_TN).to(batch.rewards_TN.dtype),
@@ -201,7 +208,7 @@ def prepare_update(
         weights_TN = weights_TN * weights_N
     advantages_B = targets.advantages_TN[valid_TN]
     steps = Steps(
-        observations_BO=batch.observations_SNO[:-1][valid_TN],
+        observations={name: tensor[:-1][valid_TN] for name, tensor in batch.observations.items()},
         actions_B=batch.actions_TN[valid_TN],
         advantages_B=normalised(advantages_B) if settings.normalise_advantages else advantages_B,
         value_targets_B=targets.value_targets_TN[valid_TN] / settings.value_scale,
@@ -232,11 +239,11 @@ def minibatch_indices(
 
 
 def actor_critic_loss(
-    logits_BA: Tensor, values_B: Tensor, steps: Steps, settings: ActorCriticSettings
+    logprobs_B: Tensor, entropy_B: Tensor, values_B: Tensor, steps: Steps, settings: ActorCriticSettings
 ) -> Loss:
     """The loss: −ρ · clipped surrogate + value_weight · Huber − entropy_weight · entropy, means over steps.
 
-    ``logits_BA``, ``values_B``: of the policy being trained, with their graph.
+    ``logprobs_B`` (of the taken actions), ``entropy_B``, ``values_B``: of the policy being trained, with their graph.
     Metrics: ``policy_loss``, ``value_loss``, ``entropy`` (nats), ``clipped_fraction`` (steps whose gradient the
     clip stopped).
 
@@ -245,15 +252,14 @@ def actor_critic_loss(
     Source: Espeholt 2018, section 4.2; the clip as in decoupled PPO (Hilton 2022, eq. 2), with π_prox the policy at
         the start of the learner step.
     """
-    check_shapes((len(steps),), values_B=values_B, logits_B=logits_BA[..., 0])
-    logprobs_BA = F.log_softmax(logits_BA, dim=-1)
-    ratios_B = probability_ratios(_action_logprobs(logprobs_BA, steps.actions_B), steps.anchor_logprobs_B)
+    check_shapes((len(steps),), values_B=values_B, logprobs_B=logprobs_B, entropy_B=entropy_B)
+    ratios_B = probability_ratios(logprobs_B, steps.anchor_logprobs_B)
     surrogate = clipped_surrogate(
         ratios_B, steps.advantages_B, clip_low=settings.clip, clip_high=settings.clip
     )
     policy_loss = -(steps.weights_B * surrogate.values).mean()
     value_loss = F.smooth_l1_loss(values_B, steps.value_targets_B)
-    entropy = -(logprobs_BA.exp() * logprobs_BA).sum(dim=-1).mean()
+    entropy = entropy_B.mean()
     total = policy_loss + settings.value_weight * value_loss - settings.entropy_weight * entropy
     metrics = {
         "policy_loss": float(policy_loss.detach()),
@@ -262,11 +268,6 @@ def actor_critic_loss(
         "clipped_fraction": float(surrogate.clipped.float().mean()),
     }
     return Loss(total=total, metrics=metrics)
-
-
-def _action_logprobs(logprobs: Tensor, actions: Tensor) -> Tensor:
-    """Logprobs of the taken actions: (..., A) and (...) to (...)."""
-    return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
 def learning_rate_at(settings: ActorCriticSettings, *, update: int) -> float:

@@ -1,17 +1,20 @@
 """Segments: fixed-length pieces of vectorised environments, as actors record them and objectives train on them.
 
-A segment is one trajectory: ``unroll_length`` steps (T) of ``num_envs`` environments (N), whose observations have O
-components. Its tensors, C-contiguous:
+A segment is one trajectory: ``unroll_length`` steps (T) of ``num_envs`` environments (N). Its tensors, C-contiguous:
 
 | name | shape | dtype | meaning |
 |---|---|---|---|
-| observations | (T+1, N, O) | float32 | before each step, unscaled; the last row is what followed the last step |
-| actions | (T, N) | int32 | the action at t |
-| behavior_logprobs | (T, N) | float32 | log μ(action at t), by the version that acted at t; at most 0 |
-| rewards | (T, N) | float32 | of step t |
+| observations[.part] | (T+1, N, *shape) | float32, int32, uint8 | before each step; the last row followed the last |
+| actions | (T, N, *shape) | int32, float32 | the action at t: indices from 0, or a Gaussian's sample before clipping |
+| behavior_logprobs | (T, N) | float32 | log μ(action at t), by the version that acted at t; at most 0 if discrete |
+| rewards | (T, N) | float32 | of step t, as the environment gave it |
 | terminated | (T, N) | bool or uint8 | the episode terminated at t: no bootstrap |
 | truncated | (T, N) | bool or uint8 | the episode was truncated at t by a time limit: bootstrap |
 | valid | (T, N) | bool or uint8 | 0 on rows that are no steps |
+
+``segment_tensors`` makes this table for an environment: Dict and Tuple observations have one tensor a part; a shape is
+the part's own, () of an index (Discrete); indices are int32, images and flags uint8, all other numbers float32. Actions
+of MultiDiscrete and MultiBinary are flat, one index a component.
 
 Where an episode ends at t, row t + 1 is no step: its observation is the last one of the episode, its action is
 ignored, and the observation after it is the first of the next episode. This is Gymnasium's NEXT_STEP autoreset, and it
@@ -21,115 +24,127 @@ environment ended at the step before" from one segment into the next. All other 
 ignored. When both flags are set, the episode terminated. Counts of steps are of valid ones.
 
 Engines that reset within the step (SAME_STEP) write the final observation and an invalid row to get this layout.
-
-Shapes below: T steps, N environments of all segments in a batch, S = T + 1 observations.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from tidegate.core.errors import RecordError
+from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array
+from tidegate.core.spaces import (
+    BoxSpace,
+    DiscreteSpace,
+    EnvironmentDescription,
+    Leaf,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Space,
+    observation_leaves,
+    recorded_dtype,
+    recorded_shape,
+)
 
-# Every tensor of a segment: the letters of its shape, and the dtypes it may have.
-SEGMENT_TENSORS: dict[str, tuple[str, tuple[type[np.generic], ...]]] = {
-    "observations": ("SNO", (np.float32,)),
-    "actions": ("TN", (np.int32,)),
-    "behavior_logprobs": ("TN", (np.float32,)),
-    "rewards": ("TN", (np.float32,)),
-    "terminated": ("TN", (np.bool_, np.uint8)),
-    "truncated": ("TN", (np.bool_, np.uint8)),
-    "valid": ("TN", (np.bool_, np.uint8)),
-}
+FLAGS = ("bool", "uint8")
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentBatch:
-    """Segments stacked along N, as tensors on the learner's device; actions are int64, flags bool.
+class SegmentTensor:
+    """One tensor of a segment.
 
-    ``segment_of_N``: the segment of each environment's column.
+    ``letters``: of its first two sizes, S = T + 1 or T, and N. ``shape``: of the rest. ``dtypes``: it may have.
+    ``nums_values``: of an index, how many values each component has; empty for numbers.
     """
 
-    observations_SNO: Tensor
-    actions_TN: Tensor
-    behavior_logprobs_TN: Tensor
-    rewards_TN: Tensor
-    terminated_TN: Tensor
-    truncated_TN: Tensor
-    valid_TN: Tensor
-    segment_of_N: Tensor
+    letters: str
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    nums_values: tuple[int, ...] = ()
 
-    def num_steps(self) -> int:
-        """The number of valid steps."""
-        return int(self.valid_TN.sum())
+
+def segment_tensors(description: EnvironmentDescription) -> dict[str, SegmentTensor]:
+    """Every tensor of a segment of this environment, by name; observations first.
+
+    Raises:
+        ConfigError: its actions have several parts.
+    """
+    leaves = observation_leaves(description.observation_space)
+    return {
+        **{name: _observation_tensor(leaf) for name, leaf in leaves.items()},
+        "actions": _action_tensor(description.action_space),
+        "behavior_logprobs": SegmentTensor("TN", (), ("float32",)),
+        "rewards": SegmentTensor("TN", (), ("float32",)),
+        "terminated": SegmentTensor("TN", (), FLAGS),
+        "truncated": SegmentTensor("TN", (), FLAGS),
+        "valid": SegmentTensor("TN", (), FLAGS),
+    }
+
+
+def _observation_tensor(leaf: Leaf) -> SegmentTensor:
+    return SegmentTensor("SN", recorded_shape(leaf), (recorded_dtype(leaf),), _nums_values(leaf))
+
+
+def _nums_values(leaf: Leaf) -> tuple[int, ...]:
+    if isinstance(leaf, DiscreteSpace):
+        return (leaf.num_values,)
+    return leaf.nums_values if isinstance(leaf, MultiDiscreteSpace) else ()
+
+
+def _action_tensor(space: Space) -> SegmentTensor:
+    match space:
+        case DiscreteSpace():
+            return SegmentTensor("TN", (), ("int32",), (space.num_values,))
+        case MultiDiscreteSpace():
+            return SegmentTensor("TN", (len(space.nums_values),), ("int32",), space.nums_values)
+        case MultiBinarySpace():
+            num_flags = math.prod(space.shape)
+            return SegmentTensor("TN", (num_flags,), ("int32",), (2,) * num_flags)
+        case BoxSpace():
+            return SegmentTensor("TN", space.shape, ("float32",))
+        case _:
+            raise ConfigError(
+                "Segments record no actions of several parts",
+                why=f"the environment's are {space}",
+                fix="wrap the environment so that its actions are Discrete, MultiDiscrete, MultiBinary or a Box",
+            )
 
 
 def check_segment(
-    tensors: Mapping[str, Array], *, name: str, observation_size: int, num_actions: int
+    tensors: Mapping[str, Array], expected: Mapping[str, SegmentTensor], *, name: str
 ) -> tuple[int, int]:
-    """Check that a policy of this size can train on a segment; returns its steps and environments (T, N).
+    """Check that a segment has the ``expected`` tensors; returns its steps and environments (T, N).
 
     ``name``: of the segment in errors.
 
     Raises:
-        RecordError: a tensor is missing, has another shape or dtype, or contains an action that the policy does not
-        have.
+        RecordError: a tensor is missing, has another shape or dtype, or contains an index that its space does not have.
     """
     logprobs = tensors.get("behavior_logprobs")
     if logprobs is None or logprobs.ndim != 2:
         raise RecordError(f"{name} has no behavior_logprobs of shape (T, N)")
     num_steps, num_envs = (int(size) for size in logprobs.shape)
-    sizes = {"S": num_steps + 1, "T": num_steps, "N": num_envs, "O": observation_size}
-    for tensor_name, (letters, dtypes) in SEGMENT_TENSORS.items():
+    sizes = {"S": num_steps + 1, "T": num_steps, "N": num_envs}
+    for tensor_name, wanted in expected.items():
         tensor = tensors.get(tensor_name)
-        expected = tuple(sizes[letter] for letter in letters)
+        shape = (*(sizes[letter] for letter in wanted.letters), *wanted.shape)
         if tensor is None:
             raise RecordError(f"{name} has no {tensor_name}", fix="see algorithms/segments.py for the layout")
-        if tuple(tensor.shape) != expected:
-            raise RecordError(f"{name} has {tensor_name} of shape {tuple(tensor.shape)}, expected {expected}")
-        if tensor.dtype.type not in dtypes:
-            raise RecordError(
-                f"{name} has {tensor_name} of type {tensor.dtype}, expected {dtypes[0].__name__}"
-            )
-    actions = tensors["actions"]
-    if actions.size and not 0 <= int(actions.min()) <= int(actions.max()) < num_actions:
-        raise RecordError(
-            f"{name} has actions from {int(actions.min())} to {int(actions.max())}",
-            why=f"the policy has {num_actions} actions",
-        )
+        if tuple(tensor.shape) != shape:
+            raise RecordError(f"{name} has {tensor_name} of shape {tuple(tensor.shape)}, expected {shape}")
+        if tensor.dtype.name not in wanted.dtypes:
+            raise RecordError(f"{name} has {tensor_name} of type {tensor.dtype}, expected {wanted.dtypes[0]}")
+        if wanted.nums_values:
+            _check_indices(tensor, wanted, name=f"{name} has {tensor_name}")
     return num_steps, num_envs
 
 
-def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.device) -> SegmentBatch:
-    """Stack checked segments of the same length.
-
-    Raises:
-        RecordError: there are none, or their lengths differ.
-    """
-    lengths = {len(tensors["rewards"]) for tensors in segments}
-    if len(lengths) != 1:
+def _check_indices(tensor: Array, wanted: SegmentTensor, *, name: str) -> None:
+    # One bound for all is one pass; bounds of their own are compared component by component.
+    limits = np.array(wanted.nums_values).reshape(wanted.shape) if wanted.shape else wanted.nums_values[0]
+    if tensor.size and not (int(tensor.min()) >= 0 and bool((tensor < limits).all())):
         raise RecordError(
-            f"A batch needs segments of one length, not of {sorted(lengths)} steps",
-            fix="workload.unroll_length is the same for a whole run: start in a new run folder to change it",
+            f"{name} from {int(tensor.min())} to {int(tensor.max())}",
+            why=f"the environment's space has {wanted.nums_values} values, counted from 0",
         )
-
-    def beside(name: str, dtype: torch.dtype) -> Tensor:
-        joined = np.concatenate([tensors[name] for tensors in segments], axis=1)
-        return torch.as_tensor(joined).to(device=device, dtype=dtype)
-
-    return SegmentBatch(
-        observations_SNO=beside("observations", torch.float32),
-        actions_TN=beside("actions", torch.int64),
-        behavior_logprobs_TN=beside("behavior_logprobs", torch.float32),
-        rewards_TN=beside("rewards", torch.float32),
-        terminated_TN=beside("terminated", torch.bool),
-        truncated_TN=beside("truncated", torch.bool),
-        valid_TN=beside("valid", torch.bool),
-        segment_of_N=torch.arange(len(segments), device=device).repeat_interleave(
-            torch.tensor([tensors["rewards"].shape[1] for tensors in segments], device=device)
-        ),
-    )

@@ -106,6 +106,11 @@ def _leaves(name: str, space: Space) -> list[tuple[str, Leaf]]:
     return [leaf for part_name, part in parts for leaf in _leaves(f"{name}.{part_name}", part)]
 
 
+def is_observation(name: str) -> bool:
+    """Whether a recorded tensor of this name is an observation or a part of one."""
+    return name == OBSERVATIONS or name.startswith(f"{OBSERVATIONS}.")
+
+
 def recorded_shape(space: Leaf) -> tuple[int, ...]:
     """The shape of one recorded observation or action: () for Discrete."""
     return () if isinstance(space, DiscreteSpace) else space.shape

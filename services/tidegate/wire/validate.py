@@ -7,6 +7,7 @@ version. Such a record is refused here with its reason, counted, and kept in QUA
 import math
 from functools import lru_cache
 from itertools import cycle
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import RunId
 from tidegate.core.records import Array, Trajectory
+from tidegate.core.spaces import is_observation
 from tidegate.wire.columns import RecordColumns, SpanRow
 from tidegate.wire.frame import Frame
 from tidegate.wire.layout import ALIGNMENT_BYTES, LAYOUTS_MAX, Layout, Place, spread
@@ -22,8 +24,8 @@ from tidegate.wire.layout import ALIGNMENT_BYTES, LAYOUTS_MAX, Layout, Place, sp
 LOGPROB_TOLERANCE = 1e-3
 # Tensors with one entry a step and environment, or one a token, like the logprobs; they may have further dimensions.
 PER_POSITION = ("actions", "rewards", "terminated", "truncated", "valid", "tokens", "values", "chosen")
-# Tensors that must be finite, besides the logprobs.
-FINITE = ("rewards", "observations")
+# Tensors that must be finite where they hold floats, besides the logprobs and observations.
+FINITE = ("rewards", "actions")
 
 
 def validate_frame(frame: Frame, *, run_id: str) -> None:
@@ -77,12 +79,14 @@ def _num_covered(spans: tuple[SpanRow, ...]) -> int:
 class _Expected(msgspec.Struct, frozen=True, eq=False):
     """The requirements that a layout implies for its frames.
 
-    ``rows``: positions of each record, one number when all have as many. ``finite``: places that must be finite,
+    ``rows``: positions of each record, one number when all have as many. ``are_densities``: logprobs are of continuous
+    actions, whose densities may be above 1. ``finite``: places that must be finite,
     adjacent ones joined.
     """
 
     rows: list[int]
     logprobs: Place
+    are_densities: bool
     chosen: Place | None
     finite: list[Place]
 
@@ -103,18 +107,28 @@ def _expected(layout: Layout) -> _Expected | None:
             return None
         if name in PER_POSITION:
             expected = rows
-        elif name == "observations":
+        elif is_observation(name):
             expected = [count + 1 for count in rows]
         else:
             continue
         if place.rows != expected or place.shape[1 : 1 + len(leading)] != leading:
             return None
     finite = [
-        place
-        for name, place in places.items()
-        if name in (*FINITE, logprobs.name) and place.dtype.kind == "f"
+        place for name, place in places.items() if name == logprobs.name or _is_checked(name, place.dtype)
     ]
-    return _Expected(rows=rows, logprobs=logprobs, chosen=places.get("chosen"), finite=_joined(finite))
+    actions = places.get("actions")
+    return _Expected(
+        rows=rows,
+        logprobs=logprobs,
+        are_densities=actions is not None and actions.dtype.kind == "f",
+        chosen=places.get("chosen"),
+        finite=_joined(finite),
+    )
+
+
+def _is_checked(name: str, dtype: np.dtype[Any]) -> bool:
+    """Whether a tensor must be finite: integers always are."""
+    return dtype.kind == "f" and (name in FINITE or is_observation(name))
 
 
 def _joined(places: list[Place]) -> list[Place]:
@@ -159,7 +173,9 @@ def _are_tensors_sound(frame: Frame, num_covered: list[int]) -> bool:
     ):
         return False
     return all(_is_finite(place.values(payload)) for place in expected.finite) and (
-        not logprobs.size or bool(np.maximum.reduce(logprobs, axis=None) <= LOGPROB_TOLERANCE)
+        expected.are_densities
+        or not logprobs.size
+        or bool(np.maximum.reduce(logprobs, axis=None) <= LOGPROB_TOLERANCE)
     )
 
 
@@ -204,7 +220,10 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
         )
     _validate_spans(trajectory, logprobs, name)
     _validate_shapes(trajectory, logprobs, name)
-    if not np.isfinite(logprobs).all() or (logprobs.size and float(logprobs.max()) > LOGPROB_TOLERANCE):
+    actions = trajectory.tensors.get("actions")
+    are_densities = actions is not None and actions.dtype.kind == "f"
+    is_too_likely = logprobs.size and not are_densities and float(logprobs.max()) > LOGPROB_TOLERANCE
+    if not np.isfinite(logprobs).all() or is_too_likely:
         raise RecordError(
             f"{name} has behavior_logprobs that no policy can produce",
             why="they are not finite, or above zero",
@@ -216,9 +235,8 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
             f"{name} does not mark which of its tokens the policy chose",
             why=f"chosen must be a bool a token, {trajectory.num_steps} of them true, the others without logprob",
         )
-    for tensor_name in FINITE:
-        tensor = trajectory.tensors.get(tensor_name)
-        if tensor is not None and tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+    for tensor_name, tensor in trajectory.tensors.items():
+        if _is_checked(tensor_name, tensor.dtype) and not np.isfinite(tensor).all():
             raise RecordError(f"{name} has values in {tensor_name} that are not finite")
     scalars = [episode.episode_return for episode in trajectory.episodes]
     if trajectory.reward is not None:
@@ -254,11 +272,11 @@ def _validate_shapes(trajectory: Trajectory, logprobs: Array, name: str) -> None
         tensor = tensors.get(tensor_name)
         if tensor is not None and tensor.shape[: len(leading)] != leading:
             raise _shape_error(name, tensor_name, tensor, leading)
-    observations = tensors.get("observations")
     # One observation more than steps: the last one bootstraps.
     leading = (leading[0] + 1, *leading[1:])
-    if observations is not None and observations.shape[: len(leading)] != leading:
-        raise _shape_error(name, "observations", observations, leading)
+    for tensor_name, tensor in tensors.items():
+        if is_observation(tensor_name) and tensor.shape[: len(leading)] != leading:
+            raise _shape_error(name, tensor_name, tensor, leading)
 
 
 def _shape_error(name: str, tensor_name: str, tensor: Array, leading: tuple[int, ...]) -> RecordError:

@@ -15,7 +15,8 @@ from tidegate.algorithms.objectives import (
     minibatch_indices,
     prepare_update,
 )
-from tidegate.algorithms.segments import SegmentBatch, check_segment, stack_segments
+from tidegate.algorithms.segment_batch import SegmentBatch, stack_segments
+from tidegate.algorithms.segments import check_segment, segment_tensors
 from tidegate.core.records import Array
 from tidegate.models.policies import build_policy
 from tidegate.models.registry import describe
@@ -84,18 +85,16 @@ class Learner:
 
     def update(self, batch: SegmentBatch, *, number: int) -> None:
         with torch.no_grad():
-            logits_SNA, values_SN = POLICY.outputs_and_values(
-                self.params, {"observations": batch.observations_SNO}, torch
-            )
-        prepared = prepare_update(batch, logits_TNA=logits_SNA[:-1], values_SN=values_SN, settings=SETTINGS)
+            outputs_SNP, values_SN = POLICY.outputs_and_values(self.params, batch.observations, torch)
+            logprobs_TN = POLICY.actions.logprobs(outputs_SNP[:-1], batch.actions_TN, torch)
+        prepared = prepare_update(batch, logprobs_TN=logprobs_TN, values_SN=values_SN, settings=SETTINGS)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(SETTINGS, update=number)
         for index_B in minibatch_indices(len(prepared.steps), SETTINGS, generator=self.generator):
             steps = prepared.steps.rows(index_B)
-            logits_BA, values_B = POLICY.outputs_and_values(
-                self.params, {"observations": steps.observations_BO}, torch
-            )
-            loss = actor_critic_loss(logits_BA, values_B, steps, SETTINGS)
+            outputs_BP, values_B = POLICY.outputs_and_values(self.params, steps.observations, torch)
+            logprobs_B, entropy_B = POLICY.actions.logprobs_and_entropy(outputs_BP, steps.actions_B, torch)
+            loss = actor_critic_loss(logprobs_B, entropy_B, values_B, steps, SETTINGS)
             self.optimizer.zero_grad()
             loss.total.backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
             torch.nn.utils.clip_grad_norm_(self.trained, SETTINGS.max_grad_norm)
@@ -109,7 +108,7 @@ def steps_to_target(*, seed: int, lag: int) -> int | None:
     num_steps = num_updates = 0
     while num_steps < STEPS_MAX:
         segment = actor.segment(policies[0])
-        check_segment(segment, name="segment", observation_size=4, num_actions=2)
+        check_segment(segment, segment_tensors(POLICY.description), name="segment")
         batch = stack_segments([segment], device=torch.device("cpu"))
         num_steps += batch.num_steps()
         if len(actor.returns) == 100 and float(np.mean(actor.returns)) >= TARGET_RETURN:

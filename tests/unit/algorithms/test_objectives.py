@@ -22,12 +22,14 @@ from tidegate.algorithms.objectives import (
     minibatch_indices,
     prepare_update,
 )
-from tidegate.algorithms.segments import SegmentBatch, stack_segments
+from tidegate.algorithms.segment_batch import SegmentBatch, stack_segments
 from tidegate.core.records import Array
+from tidegate.models.categorical import Categorical
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "actor_critic_losses.json"
 NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 NUM_STEPS, NUM_ENVS = 12, 3
+ACTIONS = Categorical(NUM_ACTIONS)
 PLAIN = ActorCriticSettings(normalise_advantages=False, epochs=1, minibatches=1)
 
 
@@ -55,7 +57,9 @@ def on_policy(segment: dict[str, Array], logits_TNA: Tensor) -> dict[str, Array]
 def prepare(
     segment: dict[str, Array], logits_TNA: Tensor, values_SN: Tensor, settings: ActorCriticSettings
 ) -> PreparedUpdate:
-    return prepare_update(batch_of(segment), logits_TNA=logits_TNA, values_SN=values_SN, settings=settings)
+    batch = batch_of(segment)
+    logprobs_TN = ACTIONS.logprobs(logits_TNA, batch.actions_TN, torch)
+    return prepare_update(batch, logprobs_TN=logprobs_TN, values_SN=values_SN, settings=settings)
 
 
 def loss_of(
@@ -68,7 +72,12 @@ def loss_of(
     prepared = prepare(segment, *proximal, settings)
     valid_TN = torch.as_tensor(segment["valid"])
     logits_TNA, values_SN = current
-    return actor_critic_loss(logits_TNA[valid_TN], values_SN[:-1][valid_TN], prepared.steps, settings).total
+    return actor_critic_loss(
+        *ACTIONS.logprobs_and_entropy(logits_TNA[valid_TN], prepared.steps.actions_B, torch),
+        values_SN[:-1][valid_TN],
+        prepared.steps,
+        settings,
+    ).total
 
 
 @given(st.sampled_from(NAMES), st.integers(0, 2**31))
@@ -249,17 +258,18 @@ def test_settings_name_lambda_without_the_underscore() -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ["values of one step less", "logits of one step less", "logits of one environment"]
+    "broken", ["values of one step less", "logprobs of one step less", "logprobs of one environment"]
 )
 def test_outputs_that_do_not_fit_the_batch_are_refused(broken: str) -> None:
-    segment = random_segment(0, num_steps=NUM_STEPS, num_envs=NUM_ENVS)
+    batch = batch_of(random_segment(0, num_steps=NUM_STEPS, num_envs=NUM_ENVS))
     logits_TNA, values_SN = outputs(0)
+    logprobs_TN = ACTIONS.logprobs(logits_TNA, batch.actions_TN, torch)
     match broken:
         case "values of one step less":
             values_SN = values_SN[:-1]
-        case "logits of one step less":
-            logits_TNA = logits_TNA[:-1]
+        case "logprobs of one step less":
+            logprobs_TN = logprobs_TN[:-1]
         case _:
-            logits_TNA = logits_TNA[:, :1]  # would broadcast
+            logprobs_TN = logprobs_TN[:, :1]  # would broadcast
     with pytest.raises(ValueError, match="expected"):
-        prepare(segment, logits_TNA, values_SN, PLAIN)
+        prepare_update(batch, logprobs_TN=logprobs_TN, values_SN=values_SN, settings=PLAIN)

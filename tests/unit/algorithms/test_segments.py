@@ -2,18 +2,41 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.segments import NUM_ACTIONS, OBSERVATION_SIZE, random_segment
-from tidegate.algorithms.segments import SEGMENT_TENSORS, check_segment, stack_segments
-from tidegate.core.errors import RecordError
+from tests.support.segments import DESCRIPTION, NUM_ACTIONS, OBSERVATION_SIZE, random_segment
+from tests.unit.models import test_inputs
+from tidegate.algorithms.segment_batch import stack_segments
+from tidegate.algorithms.segments import check_segment, segment_tensors
+from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array
+from tidegate.core.spaces import (
+    BoxSpace,
+    DictSpace,
+    DiscreteSpace,
+    EnvironmentDescription,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Space,
+)
+from tidegate.models.distributions import action_distribution
 
 CPU = torch.device("cpu")
+TENSORS = segment_tensors(DESCRIPTION)
+CHOICES = MultiDiscreteSpace((2,), (3, 2), (0, 1))
+# Every kind of observation, with actions of two choices.
+MIXED = EnvironmentDescription("Mixed-v0", test_inputs.SPACE, CHOICES)
 
 
 def check(tensors: dict[str, Array]) -> tuple[int, int]:
-    return check_segment(
-        tensors, name="Trajectory 't.0'", observation_size=OBSERVATION_SIZE, num_actions=NUM_ACTIONS
-    )
+    return check_segment(tensors, TENSORS, name="Trajectory 't.0'")
+
+
+def mixed_segment(*, num_steps: int = 4, num_envs: int = 2) -> dict[str, Array]:
+    segment = random_segment(0, num_steps=num_steps, num_envs=num_envs)
+    del segment["observations"]
+    for name, array in test_inputs.SEEN.items():
+        segment[name] = np.resize(array, (num_steps + 1, num_envs, *array.shape[1:]))
+    segment["actions"] = np.ones((num_steps, num_envs, 2), np.int32)
+    return segment
 
 
 def test_a_recorded_segment_passes_with_its_steps_and_environments() -> None:
@@ -28,7 +51,7 @@ def test_flags_may_travel_as_bytes() -> None:
     assert stack_segments([segment], device=CPU).valid_TN.dtype == torch.bool
 
 
-@pytest.mark.parametrize("name", sorted(SEGMENT_TENSORS))
+@pytest.mark.parametrize("name", sorted(TENSORS))
 def test_a_segment_without_a_tensor_is_refused_by_its_name(name: str) -> None:
     segment = random_segment(0, num_steps=5, num_envs=3)
     del segment[name]
@@ -36,7 +59,7 @@ def test_a_segment_without_a_tensor_is_refused_by_its_name(name: str) -> None:
         check(segment)
 
 
-@pytest.mark.parametrize("name", sorted(SEGMENT_TENSORS))
+@pytest.mark.parametrize("name", sorted(TENSORS))
 def test_a_truncated_tensor_is_refused_by_its_name(name: str) -> None:
     segment = random_segment(0, num_steps=5, num_envs=3)
     segment[name] = segment[name][:, :-1]
@@ -45,7 +68,7 @@ def test_a_truncated_tensor_is_refused_by_its_name(name: str) -> None:
         check(segment)
 
 
-@pytest.mark.parametrize("name", sorted(SEGMENT_TENSORS))
+@pytest.mark.parametrize("name", sorted(TENSORS))
 def test_a_tensor_of_another_type_is_refused_by_its_name(name: str) -> None:
     segment = random_segment(0, num_steps=5, num_envs=3)
     segment[name] = segment[name].astype(np.float64)
@@ -64,7 +87,7 @@ def test_an_action_that_the_policy_does_not_have_is_refused(action: int) -> None
 def test_stacking_puts_segments_side_by_side() -> None:
     segments = [random_segment(seed, num_steps=4, num_envs=envs) for seed, envs in ((0, 2), (1, 3))]
     batch = stack_segments(segments, device=CPU)
-    assert batch.observations_SNO.shape == (5, 5, OBSERVATION_SIZE)
+    assert batch.observations["observations"].shape == (5, 5, OBSERVATION_SIZE)
     np.testing.assert_array_equal(batch.rewards_TN[:, 2:].numpy(), segments[1]["rewards"])
     assert batch.num_steps() == sum(int(segment["valid"].sum()) for segment in segments)
 
@@ -75,3 +98,62 @@ def test_segments_of_different_lengths_make_no_batch() -> None:
         stack_segments(segments, device=CPU)
     with pytest.raises(RecordError, match="one length"):
         stack_segments([], device=CPU)
+
+
+def test_every_part_of_an_observation_is_checked_and_stacked_by_its_name() -> None:
+    expected = segment_tensors(MIXED)
+    assert list(expected)[: len(test_inputs.SEEN)] == list(test_inputs.SEEN)
+    segment = mixed_segment()
+    assert check_segment(segment, expected, name="t") == (4, 2)
+    batch = stack_segments([segment, segment], device=CPU)
+    assert batch.observations.keys() == test_inputs.SEEN.keys()
+    for name, tensor in batch.observations.items():
+        assert tensor.shape == (5, 4, *test_inputs.SEEN[name].shape[1:])
+        assert str(tensor.dtype) == f"torch.{test_inputs.SEEN[name].dtype}"
+    assert batch.actions_TN.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("observations.room", 3),
+        ("observations.room", -1),
+        ("observations.pair.0", 2),  # the second component has a third value, the first has none
+        ("actions", 2),
+        ("actions", -1),
+    ],
+)
+def test_an_index_that_its_space_does_not_have_is_refused(name: str, wrong: int) -> None:
+    segment = mixed_segment()
+    flat = segment[name] = segment[name].copy()
+    flat[1, 1] = np.array([wrong, 0]) if flat.ndim == 3 and name != "actions" else wrong
+    with pytest.raises(RecordError, match=name):
+        check_segment(segment, segment_tensors(MIXED), name="t")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        DiscreteSpace(5, start=2),
+        CHOICES,
+        MultiBinarySpace((2, 3)),
+        BoxSpace((2, 2), "float64", (-1.0,), (1.0,)),
+        BoxSpace((), "float32", (-1.0,), (1.0,)),
+    ],
+)
+def test_actions_are_recorded_as_their_distribution_samples_them(space: Space) -> None:
+    found = segment_tensors(EnvironmentDescription("Made-v0", DiscreteSpace(2), space))["actions"]
+    distribution = action_distribution(space)
+    assert found.shape == distribution.action_shape
+    assert found.dtypes == (distribution.action_dtype,)
+
+
+def test_continuous_actions_stay_floats() -> None:
+    segment = random_segment(0, num_steps=3, num_envs=2)
+    segment["actions"] = np.full((3, 2, 1), 0.5, np.float32)
+    assert stack_segments([segment], device=CPU).actions_TN.dtype == torch.float32
+
+
+def test_actions_of_several_parts_are_refused() -> None:
+    with pytest.raises(ConfigError, match="several parts"):
+        segment_tensors(EnvironmentDescription("Made-v0", DiscreteSpace(2), DictSpace({"a": CHOICES})))

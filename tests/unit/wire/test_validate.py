@@ -64,7 +64,8 @@ def check(trajectory: Trajectory, **changes: object) -> None:
 
 def sibling(trajectory: Trajectory) -> Trajectory:
     """Another, valid sample of the same task."""
-    good = segment() if "observations" in trajectory.tensors else completion()
+    tensors = trajectory.tensors
+    good = mixed() if "observations.room" in tensors else segment() if "actions" in tensors else completion()
     return msgspec.structs.replace(good, trajectory_id=TrajectoryId("t-1.7"))
 
 
@@ -224,6 +225,42 @@ def test_choices_that_do_not_fit_their_logprobs_are_refused(wrong: Trajectory) -
 def test_choices_of_another_length_are_refused() -> None:
     with pytest.raises(RecordError, match="chosen of shape"):
         check(episode(CHOSEN[:3]))
+
+
+def mixed() -> Trajectory:
+    """Observations of three parts, with continuous actions whose density is above 1."""
+    record = segment(
+        actions=np.zeros((T, N, 2), np.float32), behavior_logprobs=np.full((T, N), 3.0, np.float32)
+    )
+    del record.tensors["observations"]
+    record.tensors["observations.angle"] = np.zeros((T + 1, N, 3), np.float32)
+    record.tensors["observations.room"] = np.zeros((T + 1, N), np.int32)
+    record.tensors["observations.picture"] = np.full((T + 1, N, 4, 4), 255, np.uint8)
+    return record
+
+
+def test_parts_of_observations_and_continuous_actions_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(mixed())
+    monkeypatch.setattr(validate, "validate_trajectory", None)
+    validate_frame(open_frame(encode_frame([mixed(), mixed()])), run_id="run-1")
+
+
+@pytest.mark.parametrize("name", ["observations.angle", "observations.room", "observations.picture"])
+def test_a_part_of_another_length_is_refused(name: str) -> None:
+    record = mixed()
+    record.tensors[name] = record.tensors[name][:-1]
+    with pytest.raises(RecordError, match=f"{name} of shape"):
+        check(record)
+
+
+@pytest.mark.parametrize("name", ["observations.angle", "actions", "behavior_logprobs"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_one_value_of_a_part_that_is_not_finite_is_enough(name: str, value: float) -> None:
+    record = mixed()
+    record.tensors[name] = record.tensors[name].copy()
+    record.tensors[name].reshape(-1)[3] = value
+    with pytest.raises(RecordError, match=name):
+        check(record)
 
 
 @pytest.mark.parametrize("name", ["observations", "rewards"])

@@ -1,9 +1,8 @@
 """Segments to updates of a policy; the maths is ``algorithms.objectives``."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -18,11 +17,12 @@ from tidegate.algorithms.objectives import (
     minibatch_indices,
     prepare_update,
 )
-from tidegate.algorithms.segments import SegmentBatch, check_segment, stack_segments
+from tidegate.algorithms.segment_batch import SegmentBatch, stack_segments
+from tidegate.algorithms.segments import check_segment, segment_tensors
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
-from tidegate.core.spaces import OBSERVATIONS, num_inputs
+from tidegate.core.spaces import is_observation
 from tidegate.learner.optim.adam import AdamW
 from tidegate.learner.optim.gradients import mean_of, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
@@ -36,10 +36,8 @@ from tidegate.learner.optim.optimizer_state import (
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import rows_of, share_of_rows
-from tidegate.models.array_functions import ArrayModule
+from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policy_port import SegmentPolicy
-
-Network: TypeAlias = Callable[[Mapping[str, Tensor], Mapping[str, Tensor], ArrayModule], Tensor]
 
 
 class ActorCriticTrainer:
@@ -57,6 +55,7 @@ class ActorCriticTrainer:
         """Fresh parameters from ``seed``; ``ranks`` make each update together."""
         self._ranks = ranks
         self._policy = policy
+        self._tensors = segment_tensors(policy.description)
         self._settings = settings
         self._device = device
         self._params = {
@@ -76,12 +75,7 @@ class ActorCriticTrainer:
             RecordError: a segment does not fit the policy, or their lengths differ.
         """
         for trajectory in trajectories:
-            check_segment(
-                trajectory.tensors,
-                name=f"Trajectory {trajectory.trajectory_id}",
-                observation_size=sum(num_inputs(leaf) for leaf in self._policy.observations.values()),
-                num_actions=self._policy.actions.num_outputs,
-            )
+            check_segment(trajectory.tensors, self._tensors, name=f"Trajectory {trajectory.trajectory_id}")
         return stack_segments([trajectory.tensors for trajectory in trajectories], device=self._device)
 
     def update(self, batch: SegmentBatch, *, number: int, response: Response = FRESH) -> dict[str, float]:
@@ -89,10 +83,11 @@ class ActorCriticTrainer:
         settings = self._settings.under(response)
         learning_rate = learning_rate_at(settings, update=number)
         self._optimizer.learning_rate = learning_rate
+        outputs_SNP, values_SN = self._outputs_and_values(batch)
         prepared = prepare_update(
             batch,
-            logits_TNA=self._outputs(self._policy.action_outputs, batch.observations_SNO[:-1]),
-            values_SN=self._outputs(self._policy.values, batch.observations_SNO),
+            logprobs_TN=self._policy.actions.logprobs(outputs_SNP[:-1], batch.actions_TN, torch),
+            values_SN=values_SN,
             settings=settings,
             segment_weights=response.weights,
         )
@@ -100,13 +95,13 @@ class ActorCriticTrainer:
         for index_B in minibatch_indices(len(prepared.steps), settings, generator=self._generator):
             steps = prepared.steps.rows(index_B.to(self._device))
             mine = self._share_of(len(steps))
-            logits_BA, values_B = self._policy.outputs_and_values(
-                self._params, {OBSERVATIONS: steps.observations_BO[mine]}, torch
+            outputs_BP, values_B = self._policy.outputs_and_values(
+                self._params, {name: tensor[mine] for name, tensor in steps.observations.items()}, torch
             )
             measured.append(
                 shared_gradient_step(
-                    torch.cat([logits_BA, values_B[:, None]], dim=1),
-                    partial(_loss_of, steps=steps, settings=settings),
+                    torch.cat([outputs_BP, values_B[:, None]], dim=1),
+                    partial(_loss_of, actions=self._policy.actions, steps=steps, settings=settings),
                     self._optimizer,
                     rows_B=rows_of(mine, device=self._device),
                     num_rows=len(steps),
@@ -122,13 +117,17 @@ class ActorCriticTrainer:
 
     def pack(self, batch: SegmentBatch) -> Packed:
         """See ``ranks.port.SharedTrainer``."""
-        return Packed(
-            tensors={field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}, values={}
-        )
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        observations = fields.pop("observations")
+        return Packed(tensors={**observations, **fields}, values={})
 
     def unpack(self, packed: Packed) -> SegmentBatch:
         """See ``ranks.port.SharedTrainer``."""
-        return SegmentBatch(**packed.tensors)
+        tensors = packed.tensors
+        return SegmentBatch(
+            observations={name: tensor for name, tensor in tensors.items() if is_observation(name)},
+            **{name: tensor for name, tensor in tensors.items() if not is_observation(name)},
+        )
 
     def live(self) -> dict[str, Tensor]:
         """See ``ranks.port.SharedTrainer``: parameters, moments and random state."""
@@ -164,18 +163,25 @@ class ActorCriticTrainer:
         load_generator_array(self._generator, state.tensors)
 
     @torch.no_grad()
-    def _outputs(self, network: Network, observations: Tensor) -> Tensor:
-        """Outputs of ``network`` for observations (..., O); every rank computes its share of them."""
-        flat_BO = observations.flatten(0, -2)
-        mine = self._share_of(len(flat_BO))
-        part = network(self._params, {OBSERVATIONS: flat_BO[mine]}, torch)
-        whole = self._ranks.gather(part, rows_of(mine, device=self._device), num_rows=len(flat_BO))
-        return whole.view(*observations.shape[:-1], *whole.shape[1:])
+    def _outputs_and_values(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:
+        """Outputs (S, N, P) and values (S, N) of a batch's observations; every rank computes its share of them."""
+        num_steps, num_envs = batch.rewards_TN.shape
+        num_rows = (num_steps + 1) * num_envs
+        mine = self._share_of(num_rows)
+        flat = {name: tensor.flatten(0, 1)[mine] for name, tensor in batch.observations.items()}
+        outputs, values = self._policy.outputs_and_values(self._params, flat, torch)
+        part = torch.cat([outputs, values[:, None]], dim=1)
+        whole = self._ranks.gather(part, rows_of(mine, device=self._device), num_rows=num_rows)
+        whole = whole.view(num_steps + 1, num_envs, -1)
+        return whole[..., :-1], whole[..., -1]
 
     def _share_of(self, num_rows: int) -> slice:
         return share_of_rows(num_rows, rank=self._ranks.rank, count=self._ranks.count)
 
 
-def _loss_of(outputs: Tensor, *, steps: Steps, settings: ActorCriticSettings) -> Loss:
-    """Of logits and, in the last column, values."""
-    return actor_critic_loss(outputs[:, :-1], outputs[:, -1], steps, settings)
+def _loss_of(
+    outputs: Tensor, *, actions: ActionDistribution, steps: Steps, settings: ActorCriticSettings
+) -> Loss:
+    """Of the distribution's outputs and, in the last column, values."""
+    logprobs_B, entropy_B = actions.logprobs_and_entropy(outputs[:, :-1], steps.actions_B, torch)
+    return actor_critic_loss(logprobs_B, entropy_B, outputs[:, -1], steps, settings)

@@ -1,0 +1,70 @@
+"""Segments side by side, as tensors of one learner step.
+
+Shapes: T steps, N environments of all segments in a batch, S = T + 1 observations.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tidegate.core.errors import RecordError
+from tidegate.core.records import Array
+from tidegate.core.spaces import is_observation
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBatch:
+    """Segments stacked along N, as tensors on the learner's device.
+
+    ``observations``: (S, N, ...) by the names of the recorded tensors, of the recorded types. ``actions_TN``:
+    (T, N, ...), int64 or float32. Flags are bool. ``segment_of_N``: the segment of each environment's column.
+    """
+
+    observations: dict[str, Tensor]
+    actions_TN: Tensor
+    behavior_logprobs_TN: Tensor
+    rewards_TN: Tensor
+    terminated_TN: Tensor
+    truncated_TN: Tensor
+    valid_TN: Tensor
+    segment_of_N: Tensor
+
+    def num_steps(self) -> int:
+        """The number of valid steps."""
+        return int(self.valid_TN.sum())
+
+
+def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.device) -> SegmentBatch:
+    """Stack checked segments of the same environment and length.
+
+    Raises:
+        RecordError: there are none, or their lengths differ.
+    """
+    lengths = {len(tensors["rewards"]) for tensors in segments}
+    if len(lengths) != 1:
+        raise RecordError(
+            f"A batch needs segments of one length, not of {sorted(lengths)} steps",
+            fix="workload.unroll_length is the same for a whole run: start in a new run folder to change it",
+        )
+
+    def beside(name: str, dtype: torch.dtype | None = None) -> Tensor:
+        joined = np.concatenate([tensors[name] for tensors in segments], axis=1)
+        return torch.as_tensor(joined).to(device=device, dtype=dtype)
+
+    actions = beside("actions")
+    return SegmentBatch(
+        observations={name: beside(name) for name in segments[0] if is_observation(name)},
+        # torch selects by int64.
+        actions_TN=actions if actions.is_floating_point() else actions.to(torch.int64),
+        behavior_logprobs_TN=beside("behavior_logprobs"),
+        rewards_TN=beside("rewards"),
+        terminated_TN=beside("terminated", torch.bool),
+        truncated_TN=beside("truncated", torch.bool),
+        valid_TN=beside("valid", torch.bool),
+        segment_of_N=torch.arange(len(segments), device=device).repeat_interleave(
+            torch.tensor([tensors["rewards"].shape[1] for tensors in segments], device=device)
+        ),
+    )
