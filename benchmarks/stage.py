@@ -13,10 +13,11 @@ from benchmarks.training_run import THREADS
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch import broker as nats
+from tidegate.launch.programs import ProcessSpec
 from tidegate.launch.run_file import RunPlan, read_run_file
 from tidegate.launch.run_folder import new_record, write_record
 from tidegate.launch.run_record import RunRecord
-from tidegate.launch.supervisor import ProcessSpec, Supervisor
+from tidegate.launch.supervisor import Supervisor
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.rpc import open_channel

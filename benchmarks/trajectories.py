@@ -32,7 +32,7 @@ from tidegate.core.errors import DeadlineError, TidegateError
 from tidegate.core.ids import RunId
 from tidegate.core.records import Trajectory
 from tidegate.core.staleness import Lineage
-from tidegate.launch.supervisor import ProcessSpec
+from tidegate.launch.programs import ProcessSpec
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 from tidegate.wire.frame import encode_frame
 from tidegate.wire.subjects import HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS

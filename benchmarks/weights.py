@@ -27,7 +27,7 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree
-from tidegate.launch.supervisor import ProcessSpec
+from tidegate.launch.programs import ProcessSpec
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.ports import LOOPBACK, pick_ports
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient

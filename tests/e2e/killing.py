@@ -3,11 +3,13 @@
 from typing import Any
 
 from tests.e2e.conftest import Run
-from tidegate.launch.live_run import BROKER
+from tidegate.launch.live_run import BROKER, FORK_SERVER
 from tidegate.launch.services import SERVICES, instances
 
-# Every process of a run of one actor and one environment worker, in the order in which tests kill them.
+# Every process of a run of one actor and one environment worker, in the order in which tests kill them. The fork server
+# comes first, so that what is killed afterwards is started by the one that replaced it.
 VICTIMS = (
+    FORK_SERVER,
     *(
         instance
         for service in sorted(SERVICES, key=lambda service: SERVICES[service].stop_order)

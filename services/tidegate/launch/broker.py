@@ -12,7 +12,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.launch.live_run import BROKER
-from tidegate.launch.supervisor import ProcessSpec
+from tidegate.launch.programs import ProcessSpec
 from tidegate.runtime.ports import LOOPBACK
 from tidegate.wire.subjects import BROKER_PAYLOAD_BYTES_MAX
 

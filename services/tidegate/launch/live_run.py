@@ -12,6 +12,7 @@ from tidegate.launch.targets import RunTarget
 
 SUPERVISOR = "supervisor"
 BROKER = "nats-server"
+FORK_SERVER = "fork-server"
 TRAINING = "training"
 
 

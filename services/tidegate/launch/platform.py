@@ -14,16 +14,21 @@ from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.launch import broker as nats
 from tidegate.launch import usage
 from tidegate.launch.board import Board
-from tidegate.launch.live_run import BROKER, SUPERVISOR
+from tidegate.launch.fork_server.client import ServiceStarter
+from tidegate.launch.fork_server.preloading import SLOWEST_SERVICE, THREAD_VARIABLES, is_supported
+from tidegate.launch.live_run import BROKER, FORK_SERVER, SUPERVISOR
+from tidegate.launch.programs import ProcessSpec
 from tidegate.launch.run_folder import ProcessesRecord, ProcessRecord, write_processes, write_record
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.services import SERVICES, instances
-from tidegate.launch.supervisor import ProcessFailedError, ProcessSpec, Supervisor
+from tidegate.launch.supervisor import ProcessFailedError, Supervisor
 from tidegate.wire.stats import ServiceStats
 
-# Many processes with little work each: a second thread in one only takes the core of another.
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Processes that run no service of their own; they are ready without reporting it.
+HELPERS = (BROKER, FORK_SERVER)
+# Loaded in the fork server for actors of classic environments.
+SEGMENT_MODULES = ["gymnasium", "tidegate.actor.engines.vector_env"]
 # Between asking a service to drain and killing it: its own timeout and what follows it in its lifecycle.
 STOP_GRACE_S = 5.0
 BROKER_GRACE_S = 10.0
@@ -43,7 +48,11 @@ class Platform:
         self.plan = plan
         self.memory_peak_mb: dict[str, float] = {}
         self._started_at_s = time.time()
-        self._supervisor = Supervisor(on_change=self._write_processes)
+        self._starter = ServiceStarter(
+            title=f"--run-dir {folder.resolve()}",
+            modules=SEGMENT_MODULES if plan.file.workload.kind == "segments" else [],
+        )
+        self._supervisor = Supervisor(on_change=self._write_processes, start=self._starter.start)
         self._ended = False
         self._cpu_seen: dict[str, tuple[float, float, int]] = {}
         self._memory_mb: dict[str, float] = {}
@@ -60,7 +69,7 @@ class Platform:
         return str(self.failure) if self.failure is not None else self._supervisor.unstable()
 
     async def start(self) -> None:
-        """Start the broker and, once it answers, every service.
+        """Start the broker, the fork server and the learner and, once the broker answers, the other services.
 
         Raises:
             ConfigError: there is no nats-server.
@@ -75,24 +84,39 @@ class Platform:
             server_name=self.record.run_id,
             store=self.folder.resolve() / "nats",
         )
+        if is_supported():
+            self._supervisor.start(self._fork_server())
+        self._start_service(SLOWEST_SERVICE)
         self._supervisor.start(broker)
         await nats.wait_ready(self.record.broker)
         for service in SERVICES:
-            for index, instance in enumerate(instances(service, replicas=self.plan.replicas[service])):
-                self._supervisor.start(self._service(service, index, instance))
+            if service != SLOWEST_SERVICE:
+                self._start_service(service)
+
+    def _start_service(self, service: str) -> None:
+        for index, instance in enumerate(instances(service, replicas=self.plan.replicas[service])):
+            self._supervisor.start(self._service(service, index, instance))
+
+    def _fork_server(self) -> ProcessSpec:
+        return ProcessSpec(
+            name=FORK_SERVER,
+            command=[sys.executable, "-m", "tidegate.launch.fork_server"],
+            log=self._log(FORK_SERVER),
+            environment=_thread_variables(),
+            essential=False,
+        )
 
     def _service(self, service: str, index: int, instance: str) -> ProcessSpec:
-        threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
-        serve = ["-m", "tidegate.cli.main", "serve", service]
+        arguments = [service, "--run-dir", str(self.folder.resolve()), "--index", str(index)]
+        serve = ["-m", "tidegate.cli.main", "serve", *arguments]
         num_ranks = self.plan.services[service].ranks if service == "learner" else 1
+        alone = num_ranks == 1
         return ProcessSpec(
             name=instance,
-            command=[
-                *(self._ranks_command(num_ranks) if num_ranks > 1 else [sys.executable]),
-                *(*serve, "--run-dir", str(self.folder.resolve()), "--index", str(index)),
-            ],
+            command=[*([sys.executable] if alone else self._ranks_command(num_ranks)), *serve],
             log=self._log(instance),
-            environment=threads,
+            environment=_thread_variables(),
+            serve=arguments if alone else [],
         )
 
     def _ranks_command(self, num_ranks: int) -> list[str]:
@@ -114,13 +138,15 @@ class Platform:
         """Mark the instances that reported ready lately; ``connected``: the broker answers."""
         if connected:
             self._supervisor.mark_ready(BROKER)
+        if self._starter.is_ready:
+            self._supervisor.mark_ready(FORK_SERVER)
         for instance, stats in board.latest().items():
             if stats.state == "ready" and now_s - stats.at_s < 1.0:
                 self._supervisor.mark_ready(instance)
 
     def readiness(self) -> tuple[int, int]:
         """(services that reported ready, all services)."""
-        states = [view.state for view in self._supervisor.view() if view.name != BROKER]
+        states = [view.state for view in self._supervisor.view() if view.name not in HELPERS]
         return states.count("running"), len(states)
 
     def restarts(self) -> dict[str, int]:
@@ -178,9 +204,11 @@ class Platform:
                 self._memory_mb[name] = memory_mb
                 self.memory_peak_mb[name] = max(memory_mb, self.memory_peak_mb.get(name, 0.0))
 
-    def trim_logs(self) -> None:
-        """Truncate logs that exceed their bound."""
+    def tidy(self) -> None:
+        """Truncate logs that exceed their bound, and reap processes that lost their parent."""
         self._supervisor.trim_logs()
+        if is_supported():
+            self._supervisor.reap_orphans()
 
     async def stop_services(self) -> None:
         """Drain every service, in order."""
@@ -194,9 +222,9 @@ class Platform:
             ]
             await self._supervisor.stop(names, grace_s=self.plan.file.drain_timeout_s + STOP_GRACE_S)
 
-    async def stop_broker(self) -> None:
-        """Stop the broker, after all services."""
-        await self._supervisor.stop([BROKER], grace_s=BROKER_GRACE_S)
+    async def stop_helpers(self) -> None:
+        """Stop the broker and the fork server, after all services."""
+        await self._supervisor.stop(list(HELPERS), grace_s=BROKER_GRACE_S)
         self._ended = True
         self._write_processes()
 
@@ -221,3 +249,7 @@ class Platform:
                 target=self._target,
             ),
         )
+
+
+def _thread_variables() -> dict[str, str]:
+    return {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}

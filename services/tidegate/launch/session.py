@@ -92,7 +92,7 @@ async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
             last = run.read()
             platform.read_memory()
             notes = await run.end(ended_by)
-        await platform.stop_broker()
+        await platform.stop_helpers()
     finally:
         platform.kill_all()
         screen.close()
@@ -199,7 +199,7 @@ class _RunLoop:
                 await watch.publish(statistics)
             if now_s - tidied_s >= HOUSEKEEPING_PERIOD_S:
                 tidied_s = now_s
-                self._platform.trim_logs()
+                self._platform.tidy()
             values = self._board.values()
             steps = values.get(learner_stats.TRAINED_STEPS)
             if steps_before is None:

@@ -10,16 +10,15 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from tidegate.core.errors import TidegateError
-from tidegate.launch.guarded import SUPERVISOR_VARIABLE
 from tidegate.launch.log_tail import final_message
+from tidegate.launch.programs import ProcessSpec, RunningProcess, start_program
 from tidegate.launch.restarts import PermanentFailure, after_exit
 
 # A log is cut when it reaches this; the part before stays beside it as <name>.log.1 until the next cut.
@@ -27,15 +26,6 @@ LOG_BYTES_MAX = 32 << 20
 KILL_WAIT_S = 5.0
 
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "failed"]
-
-
-class ProcessSpec(msgspec.Struct, frozen=True):
-    """One supervised process: its name, command, log file and environment."""
-
-    name: str
-    command: list[str]
-    log: Path
-    environment: dict[str, str] = {}
 
 
 class ProcessView(msgspec.Struct, frozen=True):
@@ -55,7 +45,7 @@ class ProcessFailedError(TidegateError):
 class _Child:
     spec: ProcessSpec
     state: State = "starting"
-    process: asyncio.subprocess.Process | None = None
+    process: RunningProcess | None = None
     started_s: float = 0.0
     ever_ready: bool = False
     restarts: int = 0
@@ -68,9 +58,15 @@ class _Child:
 class Supervisor:
     """The children of one platform. ``failure`` is set once, when a process failed for good."""
 
-    def __init__(self, *, on_change: Callable[[], None] | None = None) -> None:
-        """``on_change`` is called after every start and exit."""
+    def __init__(
+        self,
+        *,
+        on_change: Callable[[], None] | None = None,
+        start: Callable[[ProcessSpec], Awaitable[RunningProcess]] = start_program,
+    ) -> None:
+        """``on_change`` is called after every start and exit; ``start`` starts one process."""
         self._children: dict[str, _Child] = {}
+        self._start = start
         self._on_change = on_change or (lambda: None)
         self.failure: ProcessFailedError | None = None
         self.failed = asyncio.Event()
@@ -154,9 +150,21 @@ class Supervisor:
             except FileNotFoundError:
                 continue
 
+    def reap_orphans(self) -> None:
+        """Reap ended processes that only became children of this one when their parent died."""
+        processes = [child.process for child in self._children.values() if child.process is not None]
+        ours = {process.pid for process in processes if process.returncode is None}
+        try:
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid in ours:
+                    return  # who waits for it reaps it; the others follow at the next call
+                os.waitpid(ended.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            return  # there is no child at all
+
     async def _monitor(self, child: _Child) -> None:
         while not child.stopping:
-            child.process = await _spawn(child.spec)
+            child.process = await self._start(child.spec)
             child.started_s, child.state = time.monotonic(), "starting"
             self._on_change()
             exit_code = await child.process.wait()
@@ -178,6 +186,9 @@ class Supervisor:
 
     def _fail(self, child: _Child, verdict: PermanentFailure) -> None:
         child.state = "failed"
+        if not child.spec.essential:
+            self._on_change()
+            return
         if self.failure is None:
             self.failure = ProcessFailedError(
                 f"{child.spec.name} failed for good: {verdict.reason}",
@@ -196,27 +207,6 @@ def _cause(child: _Child) -> str:
     if code is None or code >= 0:
         return last
     return f"signal {-code} ({signal.strsignal(-code)}) ended it; {last}"
-
-
-async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
-    environment = {**os.environ, **spec.environment, SUPERVISOR_VARIABLE: str(os.getpid())}
-    log = _open_log(spec.log)
-    try:
-        return await asyncio.create_subprocess_exec(
-            *spec.command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,
-        )
-    finally:
-        os.close(log)
-
-
-def _open_log(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
 
 def _kill(child: _Child) -> None:

@@ -9,6 +9,11 @@ import psutil
 MB = 1e6
 
 
+def started_at_s() -> float:
+    """When this process was started, in seconds since the epoch: before its first import."""
+    return psutil.Process().create_time()
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process so far, user and system; 0 when it is gone."""
     try:

@@ -1,4 +1,4 @@
-"""The parent-death guard: the kernel signals a process when the process that started it dies, however that died.
+"""The parent-death guard: the kernel signals a process when its parent dies, however that died.
 
 Linux only; elsewhere a parent that is killed outright leaves its children behind. Standard library only, because
 programs that live as long as a server use it.
@@ -9,6 +9,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def guard(parent_pid: int, number: signal.Signals) -> bool:
@@ -18,3 +19,12 @@ def guard(parent_pid: int, number: signal.Signals) -> bool:
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     return os.getppid() == parent_pid
+
+
+def adopt_orphans() -> bool:
+    """Make this process the next parent of each descendant whose own parent ends; False where that is impossible."""
+    if not sys.platform.startswith("linux"):
+        return False
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0

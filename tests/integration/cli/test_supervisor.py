@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidegate.launch.log_tail import final_message
-from tidegate.launch.supervisor import LOG_BYTES_MAX, ProcessSpec, ProcessView, Supervisor
+from tidegate.launch.programs import ProcessSpec
+from tidegate.launch.supervisor import LOG_BYTES_MAX, ProcessView, Supervisor
 
 pytestmark = pytest.mark.integration
 
@@ -136,7 +137,8 @@ def test_processes_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     source = f"""
 import asyncio, pathlib
 from tidegate.launch.log_tail import final_message
-from tidegate.launch.supervisor import ProcessSpec, Supervisor
+from tidegate.launch.programs import ProcessSpec
+from tidegate.launch.supervisor import Supervisor
 
 async def main():
     supervisor = Supervisor()

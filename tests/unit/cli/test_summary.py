@@ -54,6 +54,7 @@ def test_rates_are_taken_from_the_first_gradient_to_the_end_of_training(tmp_path
     assert summary.steps_per_s == pytest.approx(2_000)
     assert summary.steps_per_cpu_s == pytest.approx(10_000)
     assert summary.first_gradient_s == 10.0
+    assert summary.first_gradient_cpu_s == 8.0
     assert summary.elapsed_s == 40.0
 
 
@@ -102,6 +103,8 @@ def test_terminal_shows_target_books_restarts_and_notes(tmp_path: Path) -> None:
         "actor-0 1",
         "no answer in time",
         "480",
+        "first gradient after 10.0 s and 8.0 CPU-s",
+        "445 MB: learner 400, actor-0 45",
     ):
         assert part in capture.get()
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from tidegate.cli.up.summary import Summary, render_summary, summarise, write_su
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import StaleFolderError
 from tidegate.launch import run_folder as folders
+from tidegate.launch import usage
 from tidegate.launch.cross_checks import check_target
 from tidegate.launch.live_run import Screen
 from tidegate.launch.preparation import prepare_model, write_datasets
@@ -50,7 +50,7 @@ def up(
 
     Exits 0 only if the target was reached (without a target: at the end of --for) and the audit is balanced.
     """
-    started_at_s = time.time()
+    started_at_s = usage.started_at_s()
     plan = read_run_file(run, set_ or [])
     target = parse_target(plan.file.until if until is None else until)
     if problem := check_target(target, plan.file, plan.services):

@@ -40,7 +40,8 @@ class Summary(msgspec.Struct, frozen=True):
     """The result of a run. Times in seconds since ``up`` began; rates from the first gradient to the end of training.
 
     ``env_steps`` are trained ones, ``generated_steps`` those that actors generated since ``up`` began;
-    ``cpu_s`` is of the whole process tree. ``values`` are all statistics at the end.
+    ``cpu_s`` is of the whole process tree, ``first_gradient_cpu_s`` its part until the first gradient.
+    ``values`` are all statistics at the end.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class Summary(msgspec.Struct, frozen=True):
     problem: str
     elapsed_s: float
     first_gradient_s: float | None
+    first_gradient_cpu_s: float | None
     version: str
     versions: int
     env_steps: int
@@ -105,6 +107,7 @@ def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summ
         problem=outcome.problem,
         elapsed_s=outcome.ended_at_s - session.started_at_s,
         first_gradient_s=first.at_s - session.started_at_s if first is not None else None,
+        first_gradient_cpu_s=first.cpu_s if first is not None else None,
         version=outcome.version,
         versions=int(values.get(learner_stats.VERSION_STEP, 0.0)),
         env_steps=int(values.get(learner_stats.TRAINED_STEPS, 0.0)),
@@ -175,7 +178,7 @@ def render_summary(summary: Summary) -> Panel:
 def _rows(summary: Summary) -> list[tuple[str, str]]:
     target = f"{summary.target} – " if summary.target else "none – "
     first = (
-        f", first gradient after {summary.first_gradient_s:.1f} s"
+        f", first gradient after {summary.first_gradient_s:.1f} s and {summary.first_gradient_cpu_s:.1f} CPU-s"
         if summary.first_gradient_s is not None
         else ""
     )
@@ -197,7 +200,9 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
     rows.append(("audit", summary.audit_line))
     restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items())
     rows.append(("restarts", restarts or "none"))
-    rows.append(("memory", f"peak {summary.memory_mb:.0f} MB, {len(summary.memory_peak_mb)} processes"))
+    largest = sorted(summary.memory_peak_mb.items(), key=lambda item: -item[1])
+    each = ", ".join(f"{name} {memory_mb:.0f}" for name, memory_mb in largest)
+    rows.append(("memory", f"peak {summary.memory_mb:.0f} MB: {each}"))
     rows += [("note", note) for note in summary.notes]
     rows.append(("report", summary.report))
     return rows

@@ -1,0 +1,72 @@
+"""A process as the supervisor starts it: its command, its log, its environment."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from tidegate.launch.guarded import SUPERVISOR_VARIABLE
+
+
+class ProcessSpec(msgspec.Struct, frozen=True):
+    """One supervised process: its name, command, log file and environment.
+
+    ``serve``: arguments of ``tidegate serve`` that do the same as ``command`` in a process that has loaded Tidegate
+    already; empty for other programs. ``essential``: whether the platform ends when this process fails for good.
+    """
+
+    name: str
+    command: list[str]
+    log: Path
+    environment: dict[str, str] = {}
+    serve: list[str] = []
+    essential: bool = True
+
+
+class RunningProcess(Protocol):
+    """A child of this process. ``returncode`` is None until it ended; negative when a signal ended it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for its end and return its exit code."""
+        ...
+
+
+def environment_of(spec: ProcessSpec) -> dict[str, str]:
+    """The whole environment of a process: this one's, its own additions, and whom it is guarded by."""
+    return {**os.environ, **spec.environment, SUPERVISOR_VARIABLE: str(os.getpid())}
+
+
+def open_log(path: Path) -> int:
+    """A descriptor that appends to a log file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+async def start_program(spec: ProcessSpec, *, descriptors: Sequence[int] = ()) -> RunningProcess:
+    """Start the command in a session of its own; it inherits ``descriptors`` under the same numbers."""
+    log = open_log(spec.log)
+    try:
+        return await asyncio.create_subprocess_exec(
+            *spec.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment_of(spec),
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
+    finally:
+        os.close(log)

@@ -1,0 +1,211 @@
+"""The fork server with its client, as the supervisor uses both; services wait for a broker that is not there."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tidegate.launch.fork_server.client import ForkedProcess, ServiceStarter
+from tidegate.launch.fork_server.preloading import is_supported
+from tidegate.launch.live_run import FORK_SERVER
+from tidegate.launch.programs import ProcessSpec, RunningProcess
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_folder import new_record, write_record
+from tidegate.launch.supervisor import ProcessView, Supervisor
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not is_supported(), reason="the fork server needs Linux"),
+]
+
+ROOT = Path(__file__).parents[3]
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.fixture(autouse=True)
+def no_orphans_adopted_afterwards() -> Iterator[None]:
+    """The starter makes this process adopt orphans; other tests expect the system to reap theirs."""
+    yield
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_record(tmp_path, new_record(read_run_file(ROOT / "runs" / "cartpole.yaml", [])))
+    return tmp_path
+
+
+@pytest.fixture
+async def supervisor(folder: Path) -> AsyncIterator[Supervisor]:
+    starter = ServiceStarter(title=f"--run-dir {folder}", modules=["no.such.module"])
+    supervisor = Supervisor(start=starter.start)
+    yield supervisor
+    supervisor.kill_all()
+    await until(lambda: not any(is_alive(pid) for pid in pids_of(supervisor)))
+
+
+def fork_server(folder: Path) -> ProcessSpec:
+    command = [sys.executable, "-m", "tidegate.launch.fork_server"]
+    return ProcessSpec(FORK_SERVER, command, folder / "fork-server.log", essential=False)
+
+
+def service(name: str, *, run_dir: Path, log: Path) -> ProcessSpec:
+    arguments = [name, "--run-dir", str(run_dir), "--index", "0"]
+    command = [sys.executable, "-m", "tidegate.cli.main", "serve", *arguments]
+    return ProcessSpec(name, command, log, serve=arguments)
+
+
+def view_of(supervisor: Supervisor, name: str) -> ProcessView:
+    return next(view for view in supervisor.view() if view.name == name)
+
+
+def pids_of(supervisor: Supervisor) -> list[int]:
+    return [view.pid for view in supervisor.view() if view.pid is not None]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def title_of(pid: int) -> str:
+    return " ".join(psutil.Process(pid).cmdline())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def started(supervisor: Supervisor, spec: ProcessSpec) -> int:
+    supervisor.start(spec)
+    await until(lambda: view_of(supervisor, spec.name).pid is not None)
+    pid = view_of(supervisor, spec.name).pid
+    assert pid is not None
+    return pid
+
+
+async def test_forked_service_is_a_child_of_the_supervisor_with_a_session_title_and_log(
+    supervisor: Supervisor, folder: Path
+) -> None:
+    server = await started(supervisor, fork_server(folder))
+    log = folder / "logs" / "environment.log"
+    pid = await started(supervisor, service("environment", run_dir=folder, log=log))
+    assert psutil.Process(pid).ppid() == os.getpid()
+    assert psutil.Process(server).children() == []
+    assert os.getpgid(pid) == os.getsid(pid) == pid
+    assert title_of(pid) == f"tidegate serve environment --run-dir {folder} --index 0"
+    await until(lambda: title_of(server) == f"tidegate fork-server --run-dir {folder}")
+    assert os.readlink(f"/proc/{pid}/fd/1") == os.readlink(f"/proc/{pid}/fd/2") == str(log)
+    assert os.readlink(f"/proc/{pid}/fd/0") == os.devnull
+
+
+async def test_exit_code_of_a_forked_service_reaches_the_supervisor(
+    supervisor: Supervisor, folder: Path
+) -> None:
+    await started(supervisor, fork_server(folder))
+    log = folder / "elsewhere.log"
+    supervisor.start(service("task_queue", run_dir=folder / "no-run-folder", log=log))
+    await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
+    assert "it rejects its settings or its folder" in str(supervisor.failure)
+    assert "is no run folder" in log.read_text(encoding="utf-8")
+
+
+async def test_killed_service_is_forked_again_with_its_restart_counted(
+    supervisor: Supervisor, folder: Path
+) -> None:
+    await started(supervisor, fork_server(folder))
+    pid = await started(supervisor, service("environment", run_dir=folder, log=folder / "e.log"))
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: view_of(supervisor, "environment").pid not in (None, pid))
+    again = view_of(supervisor, "environment")
+    assert again.pid is not None
+    assert title_of(again.pid).startswith("tidegate serve")
+    assert again.restarts == 1
+
+
+async def test_killed_fork_server_takes_no_service_with_it_and_comes_back(
+    supervisor: Supervisor, folder: Path
+) -> None:
+    server = await started(supervisor, fork_server(folder))
+    pid = await started(supervisor, service("environment", run_dir=folder, log=folder / "e.log"))
+    os.kill(server, signal.SIGKILL)
+    await until(lambda: view_of(supervisor, FORK_SERVER).pid not in (None, server))
+    assert is_alive(pid)
+    assert view_of(supervisor, "environment").restarts == 0
+    other = await started(supervisor, service("task_queue", run_dir=folder, log=folder / "t.log"))
+    assert title_of(other).startswith("tidegate serve task_queue"), "it is forked by the new server"
+
+
+async def test_service_starts_as_a_program_while_there_is_no_fork_server(
+    supervisor: Supervisor, folder: Path
+) -> None:
+    pid = await started(supervisor, service("environment", run_dir=folder, log=folder / "e.log"))
+    assert "tidegate.cli.main serve environment" in title_of(pid)
+
+
+async def test_service_starts_as_a_program_when_the_fork_server_dies_under_its_request(folder: Path) -> None:
+    starter = ServiceStarter(title="", modules=[])
+    server = await starter.start(fork_server(folder))
+    os.kill(server.pid, signal.SIGSTOP)
+    request = asyncio.create_task(starter.start(service("environment", run_dir=folder, log=folder / "e.log")))
+    await asyncio.sleep(0)
+    os.kill(server.pid, signal.SIGKILL)
+    process: RunningProcess = await request
+    assert not isinstance(process, ForkedProcess)
+    assert "tidegate.cli.main serve environment" in title_of(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    assert await process.wait() == -signal.SIGKILL
+    assert await server.wait() == -signal.SIGKILL
+
+
+def test_forked_service_dies_with_a_supervisor_that_is_killed(folder: Path) -> None:
+    source = f"""
+import asyncio, pathlib, sys
+from tests.integration.launch.test_fork_server import fork_server, service, started
+from tidegate.launch.fork_server.client import ServiceStarter
+from tidegate.launch.supervisor import Supervisor
+
+async def main():
+    folder = pathlib.Path({str(folder)!r})
+    supervisor = Supervisor(start=ServiceStarter(title="", modules=[]).start)
+    server = await started(supervisor, fork_server(folder))
+    print(server, await started(supervisor, service("environment", run_dir=folder, log=folder / "e.log")), flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        alive = [is_alive(pid) for pid in pids]
+        process.kill()
+    assert alive == [True, True]
+    asyncio.run(until(lambda: not any(is_alive(pid) for pid in pids)))
+
+
+async def test_orphan_of_a_dead_service_is_reaped(supervisor: Supervisor, folder: Path) -> None:
+    await started(supervisor, fork_server(folder))
+    source = "import subprocess, sys; print(subprocess.Popen(['sleep', '0']).pid, flush=True)"
+    ends = ProcessSpec("ends", [sys.executable, "-c", source], folder / "ends.log")
+    supervisor.start(ends)
+    await until(lambda: bool(ends.log.exists() and ends.log.read_text(encoding="utf-8").strip()))
+    orphan = int(ends.log.read_text(encoding="utf-8").split()[0])
+
+    def is_reaped() -> bool:
+        supervisor.reap_orphans()
+        return not psutil.pid_exists(orphan)
+
+    await until(is_reaped)
