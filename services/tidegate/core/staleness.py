@@ -13,6 +13,9 @@ from tidegate.core.errors import UnknownVersionError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import VersionSpan
 
+# Beyond any step that a run reaches.
+_FAR_STEP = 2**62
+
 
 class Lineage(msgspec.Struct, frozen=True):
     """A line of updates. A restored learner opens a new one that names its parent and the step it forked at."""
@@ -150,6 +153,19 @@ Verdict: TypeAlias = Fresh | Stale | Expired
 def lag_of(spans: Iterable[VersionSpan], head: PolicyVersion, tree: LineageTree) -> int:
     """``stale_by_versions``: the distance from ``head`` to the farthest version inside the trajectory."""
     return max((tree.distance(head, span.version) for span in spans), default=0)
+
+
+def lag_offset(spans: Iterable[VersionSpan], lineage: LineageName, tree: LineageTree) -> int:
+    """What is added to a head's step for ``lag_of``, while the head moves along ``lineage``: the same for every step.
+
+    Holds for heads that are not behind a version of their own lineage. For many trajectories whose lag is compared
+    again and again; ``judge`` still has the last word.
+
+    Raises:
+        UnknownVersionError: a lineage is not in the tree.
+    """
+    far = PolicyVersion(lineage=lineage, step=_FAR_STEP)
+    return lag_of(spans, far, tree) - _FAR_STEP
 
 
 def span_of(spans: Iterable[VersionSpan], tree: LineageTree) -> int:
