@@ -31,7 +31,7 @@ admission: {values: admission, name: admission, scalable: false, called: true, p
 {{- if ne ($pod.image | default "auto") "auto" -}}{{ $pod.image }}
 {{- else if eq $service "learner" -}}{{ ternary "learnerGpu" "cpu" (gt (int $pod.gpu) 0) }}
 {{- else if gt (int $pod.gpu) 0 -}}actorGpu
-{{- else if and (eq $service "actor") (ne $root.Values.run.policy.kind "mlp") -}}cpu
+{{- else if and (eq $service "actor") (not (has $root.Values.run.policy.kind (list "mlp" "cnn"))) -}}cpu
 {{- else -}}light
 {{- end -}}
 {{- end -}}

@@ -32,14 +32,14 @@ STACK_FRAMES_MAX = 16
 
 
 def stack_size(leaf: Leaf) -> int:
-    """F: the leading dimension of (F, H, W) images with F well below H and W, else 1; 0 for what is no image.
+    """F: the leading dimension of (F, H, W) and (F, H, W, C) images with F below H and W, else 1; 0 for no image.
 
     Channels in front of an image look like a stack and are recorded exactly as well, without saving anything.
     """
     if not is_image(leaf):
         return 0
     shape = recorded_shape(leaf)
-    is_stack = len(shape) == 3 and shape[0] <= STACK_FRAMES_MAX and shape[0] < min(shape[1:])
+    is_stack = len(shape) > 2 and shape[0] <= STACK_FRAMES_MAX and shape[0] < min(shape[1:3])
     return shape[0] if is_stack else 1
 
 

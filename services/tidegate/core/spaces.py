@@ -126,8 +126,8 @@ def recorded_dtype(space: Leaf) -> str:
 
 
 def is_image(space: Leaf) -> bool:
-    """Whether the space holds uint8 images: three dimensions (frames or channels, height, width), or two."""
-    return isinstance(space, BoxSpace) and space.dtype == "uint8" and len(space.shape) in (2, 3)
+    """Whether the space holds uint8 images: height and width, with channels or stacked frames, or with both."""
+    return isinstance(space, BoxSpace) and space.dtype == "uint8" and len(space.shape) in (2, 3, 4)
 
 
 def num_inputs(space: Leaf) -> int:

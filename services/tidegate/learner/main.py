@@ -91,7 +91,7 @@ def _notice_ranks(context: ServiceContext, config: LearnerConfig, *, num_ranks: 
         )
     num_groups = settings.batch_size // settings.workload.num_samples
     num_groups = max(1, num_groups // config.language_model.minibatches)
-    if settings.policy.kind != "mlp" and num_groups < num_ranks:
+    if settings.workload.kind != "segments" and num_groups < num_ranks:
         context.log.warning(
             "ranks_idle",
             why=f"a minibatch has {num_groups} whole groups for {num_ranks} ranks: some wait for the others",

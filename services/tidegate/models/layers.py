@@ -1,18 +1,22 @@
-"""Initial weights of dense layers, and the check of a policy's tensors; for every policy of segments."""
+"""What every policy of segments has: initial weights, outputs that all observations share, a check of its tensors."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
+from tidegate.models.array_functions import ArrayModule
 
 # Orthogonal layers keep the scale of activations through tanh and relu; a nearly uniform initial policy explores, and a
 # confident one takes thousands of steps to unlearn (Andrychowicz 2021, section 3.2).
 HIDDEN_GAIN: float = 2.0**0.5
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
+# Outputs of the action distribution that do not depend on the observation: a parameter of their own.
+SHARED_OUTPUTS = "policy.shared_outputs"
 
 
 def orthogonal(shape: tuple[int, int], rng: np.random.Generator, *, gain: float) -> NDArray[np.float32]:
@@ -25,6 +29,15 @@ def orthogonal(shape: tuple[int, int], rng: np.random.Generator, *, gain: float)
     basis, triangle = np.linalg.qr(normal)
     basis = basis * np.sign(np.diag(triangle))  # otherwise QR is biased towards some rotations
     return (gain * (basis if num_inputs >= num_units else basis.T)).astype(np.float32)
+
+
+def with_shared_outputs(outputs: Any, params: Mapping[str, Any], xp: ArrayModule) -> Any:
+    """Outputs (..., P) of a distribution from those that a network gives, with the shared ones behind, if any."""
+    shared = params.get(SHARED_OUTPUTS)
+    if shared is None:
+        return outputs
+    shared = xp.broadcast_to(shared, (*outputs.shape[:-1], shared.shape[0]))
+    return xp.concatenate([outputs, shared], axis=-1)
 
 
 def check_tensors(shapes: Mapping[str, tuple[int, ...]], params: Mapping[str, Array], *, policy: str) -> None:

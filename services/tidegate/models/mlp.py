@@ -20,11 +20,19 @@ from tidegate.models import normaliser
 from tidegate.models.array_functions import ArrayModule
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.inputs import FlatInputs
-from tidegate.models.layers import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, check_tensors, orthogonal
+from tidegate.models.layers import (
+    HIDDEN_GAIN,
+    POLICY_GAIN,
+    SHARED_OUTPUTS,
+    VALUE_GAIN,
+    check_tensors,
+    orthogonal,
+    with_shared_outputs,
+)
+from tidegate.models.policy_port import PolicyRunner
 
 Activation = Literal["tanh", "relu"]
 INPUT_SCALE = "input_scale"
-SHARED_OUTPUTS = "policy.shared_outputs"
 TensorT = TypeVar("TensorT")
 
 
@@ -139,6 +147,10 @@ class MlpPolicy:
         inputs = self._scaled_inputs(params, observations, xp)
         return self._action_outputs(params, inputs, xp), self._network("value", params, inputs, xp)[..., 0]
 
+    def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
+        """See ``SegmentPolicy``."""
+        return lambda observations: self.action_outputs(params, observations, np)
+
     def updated_statistics(
         self, params: Mapping[str, Array], observations: Mapping[str, Array]
     ) -> dict[str, Array]:
@@ -157,12 +169,7 @@ class MlpPolicy:
         return inputs * params[INPUT_SCALE]
 
     def _action_outputs(self, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
-        outputs = self._network("policy", params, inputs, xp)
-        if not self.actions.num_shared_outputs:
-            return outputs
-        shared = params[SHARED_OUTPUTS]
-        shared = xp.broadcast_to(shared, (*outputs.shape[:-1], shared.shape[0]))
-        return xp.concatenate([outputs, shared], axis=-1)
+        return with_shared_outputs(self._network("policy", params, inputs, xp), params, xp)
 
     def _network(self, name: str, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
         hidden = inputs

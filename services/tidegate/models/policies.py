@@ -5,6 +5,8 @@ from typing import Protocol
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import EnvironmentDescription
+from tidegate.models.cnn import CnnPolicy
+from tidegate.models.convolutions import NetworkName
 from tidegate.models.distributions import action_distribution
 from tidegate.models.mlp import Activation, MlpPolicy
 from tidegate.models.policy_port import SegmentPolicy
@@ -39,6 +41,16 @@ class SegmentPolicySettings(Protocol):
         ...
 
     @property
+    def network(self) -> NetworkName:
+        """Convolutions of images."""
+        ...
+
+    @property
+    def features(self) -> int:
+        """Units of the layer after the convolutions; 0 for the published size."""
+        ...
+
+    @property
     def squash_actions(self) -> bool:
         """Whether continuous actions are bounded by tanh."""
         ...
@@ -60,7 +72,31 @@ def mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) ->
     )
 
 
-POLICIES: dict[str, Callable[[EnvironmentDescription, SegmentPolicySettings], SegmentPolicy]] = {"mlp": mlp}
+def cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
+    """Convolutions over images, and one dense layer.
+
+    Raises:
+        ConfigError: the settings do not fit the environment, or are those of another kind.
+    """
+    if settings.input_scale:
+        raise ConfigError(
+            "policy.input_scale is set with policy.kind cnn",
+            why="pixels are always scaled to 0 to 1",
+            fix="remove it; policy.normalise_observations is for the parts of observations that are no images",
+        )
+    return CnnPolicy(
+        description,
+        action_distribution(description.action_space, squash=settings.squash_actions),
+        network=settings.network,
+        features=settings.features,
+        normalise_observations=settings.normalise_observations,
+    )
+
+
+POLICIES: dict[str, Callable[[EnvironmentDescription, SegmentPolicySettings], SegmentPolicy]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+}
 
 
 def build_policy(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:

@@ -4,10 +4,11 @@ An actor and the learner build the same policy from the environment's descriptio
 flat dict of float32 arrays by name, as published; the methods that compute are written once for numpy and torch.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription, Leaf
@@ -15,6 +16,8 @@ from tidegate.models.array_functions import ArrayModule
 from tidegate.models.distributions import ActionDistribution
 
 TensorT = TypeVar("TensorT")
+# Observations of B environments by name, (B, *leaf shape), to outputs (B, P): one step of an actor.
+PolicyRunner: TypeAlias = Callable[[Mapping[str, Array]], NDArray[np.float32]]
 
 
 class SegmentPolicy(Protocol):
@@ -73,6 +76,14 @@ class SegmentPolicy(Protocol):
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> tuple[Any, Any]:
         """Both, with what they share computed once."""
+        ...
+
+    def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
+        """``action_outputs`` of one version for an actor, prepared; its arrays must not change while it is used.
+
+        May take milliseconds, so that a call is fast: make it beside the steps, once a version. ``threads``: of one
+        operation, where it uses them.
+        """
         ...
 
     def updated_statistics(

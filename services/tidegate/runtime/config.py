@@ -249,13 +249,16 @@ class LoraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The network.
 
-    ``hidden`` (units of each layer), ``activation`` (between layers), ``input_scale``, ``normalise_observations`` and
-    ``squash_actions`` belong to policies of segments (``mlp``).
+    ``hidden`` (units of each layer), ``activation`` (between layers) and ``input_scale`` belong to ``mlp``, ``network``
+    and ``features`` to ``cnn``, ``normalise_observations`` and ``squash_actions`` to both.
     ``input_scale``: factor of each network input, that is of each component of the observation (an index has one input
     for each of its values), to bring it near ±1; much smaller inputs are learnt late. Empty scales none.
     ``normalise_observations``: inputs get mean 0 and variance 1 by running statistics, which the learner updates and
     publishes with each version. ``squash_actions``: bound continuous actions by tanh, with a deviation that depends on
     the observation, instead of clipping a Gaussian with one deviation; needs bounds.
+    ``network``: of uint8 images: ``nature``, three convolutions (Mnih 2015), or ``impala``, a residual network of 15
+    convolutions (Espeholt 2018), which needs several times the computation. ``features``: units of the layer after
+    them; 0: 512 and 256, as published. Images between 0 and 1; other parts of the observation join after them.
     ``d_model``, ``num_layers`` and ``num_heads`` belong to ``char_lm``, which is initialised at random.
     ``path``, ``lora`` and ``dtype`` belong to ``transformers``:
     a folder with a pretrained causal model (config, tokenizer, safetensors) that every actor and the learner can read,
@@ -265,12 +268,14 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``value_head``: a critic on the last hidden state, which the objective ``ppo`` needs.
     """
 
-    kind: Literal["mlp", "char_lm", "transformers"]
+    kind: Literal["mlp", "cnn", "char_lm", "transformers"]
     hidden: tuple[Positive, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     input_scale: tuple[float, ...] = ()
     normalise_observations: bool = False
     squash_actions: bool = False
+    network: Literal["nature", "impala"] = "nature"
+    features: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0
     d_model: Positive = 64
     num_layers: Positive = 2
     num_heads: Positive = 4

@@ -73,7 +73,7 @@ def test_stacked_frames_come_back_exactly(
 
 
 @given(seed=st.integers(0, 2**31), num_rows=st.integers(1, 8), values=st.sampled_from([1, 2, 256]))
-@pytest.mark.parametrize("shape", [(4, 8, 8), (8, 8), (8, 8, 3), (3, 9, 9), (20, 20, 20)])
+@pytest.mark.parametrize("shape", [(4, 8, 8), (8, 8), (8, 8, 3), (2, 8, 8, 3), (3, 9, 9), (20, 20, 20)])
 def test_any_images_come_back_exactly(shape: tuple[int, ...], seed: int, num_rows: int, values: int) -> None:
     rng = np.random.default_rng(seed)
     observations = rng.integers(0, values, (num_rows, 2, *shape)).astype(np.uint8)
@@ -131,6 +131,7 @@ def test_torch_and_numpy_stack_alike() -> None:
     ("leaf", "size"),
     [
         (images(4, 84, 84), 4),
+        (images(4, 84, 84, 3), 4),
         (images(84, 84), 1),
         (images(84, 84, 3), 1),
         (images(17, 84, 84), 1),

@@ -38,7 +38,7 @@ class EngineSetting(msgspec.Struct, frozen=True):
     data_dir: str = ""
 
 
-PolicyKind: TypeAlias = Literal["mlp", "char_lm", "transformers"]
+PolicyKind: TypeAlias = Literal["mlp", "cnn", "char_lm", "transformers"]
 EngineName: TypeAlias = Literal["vector_env", "text_generation", "torch", "vllm", "sglang"]
 
 
@@ -61,7 +61,9 @@ class EngineEntry(msgspec.Struct, frozen=True):
 
 # `auto` takes the first that can run policy and workload.
 ENGINES: dict[EngineName, EngineEntry] = {
-    "vector_env": EngineEntry("tidegate.actor.engines.vector_env:open_engine", "batch", "segments", ("mlp",)),
+    "vector_env": EngineEntry(
+        "tidegate.actor.engines.vector_env:open_engine", "batch", "segments", ("mlp", "cnn")
+    ),
     "text_generation": EngineEntry(
         "tidegate.actor.engines.text_generation:open_engine", "batch", "text", ("char_lm",)
     ),

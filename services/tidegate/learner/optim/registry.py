@@ -60,6 +60,7 @@ TRAINERS: dict[
     str, Callable[[Settings, LearnerConfig, torch.device, Ranks], ActorCriticTrainer | LanguageModelTrainer]
 ] = {
     "mlp": actor_critic,
+    "cnn": actor_critic,
     "char_lm": language_model,
     "transformers": language_model,
 }
