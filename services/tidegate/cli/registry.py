@@ -22,6 +22,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "fork": CommandEntry(
         "tidegate.cli.fork:fork", "Start a new run from a checkpoint of another, with other settings."
     ),
+    "compare": CommandEntry(
+        "tidegate.cli.compare.command:compare",
+        "Train run files with several seeds each and compare their learning curves.",
+    ),
     "serve": CommandEntry(
         "tidegate.launch.serve:serve", "Run one service of a run folder in the foreground."
     ),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import matplotlib as mpl
+import msgspec
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -58,6 +59,16 @@ Points = Sequence[tuple[float, float]]
 Limit = tuple[float, str]
 
 
+class Band(msgspec.Struct, frozen=True):
+    """A line with the interval around it, and a further line on the second axis, over the same ``xs``."""
+
+    xs: Sequence[float]
+    middle: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    second: Sequence[float]
+
+
 def line_chart(
     key: str,
     series: Mapping[str, Points],
@@ -103,6 +114,27 @@ def line_chart(
             axes.yaxis.set_major_formatter(FuncFormatter(percents))
         if len(series) > 1:
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.17), ncols=len(series), handlelength=1.2)
+
+    return _svg(key, draw)
+
+
+def band_chart(key: str, bands: Mapping[str, Band], *, x_label: str, second_label: str) -> str:
+    """Lines with intervals; dotted lines belong to the second axis, on the right."""
+
+    def draw(axes: Any) -> None:
+        second: Any = axes.twinx()
+        for index, (name, band) in enumerate(bands.items()):
+            color = SERIES[index % len(SERIES)]
+            axes.plot(band.xs, band.middle, color=color, label=name)
+            axes.fill_between(band.xs, band.low, band.high, color=color, alpha=0.15, linewidth=0)
+            second.plot(band.xs, band.second, color=color, linewidth=1.0, linestyle=(0, (1, 2)))
+        axes.set_xlabel(x_label)
+        axes.margins(x=0.01)
+        _from_zero(axes)
+        second.set_ylabel(second_label, color=FOREGROUND)
+        second.grid(visible=False)
+        _from_zero(second)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.17), ncols=len(bands), handlelength=1.2)
 
     return _svg(key, draw)
 

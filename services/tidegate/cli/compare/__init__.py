@@ -1,0 +1,1 @@
+"""``tidegate compare``: several run files, several seeds each, on one page."""
