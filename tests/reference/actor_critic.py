@@ -46,9 +46,9 @@ def loss(
         behavior = [float(segment["behavior_logprobs"][t, n]) for t in range(num_steps)]
         anchors = [log_softmax(proximal.logits[t][n])[actions[t]] for t in range(num_steps)]
         ratios = [math.exp(new - old) for new, old in zip(anchors, behavior, strict=True)]
-        if objective in {"none", "ppo"}:
+        if objective in {"none", "ppo", "a2c"}:
             ratios = [1.0] * num_steps
-        if objective == "ppo":
+        if objective in {"ppo", "a2c"}:
             anchors = behavior
         terminated = [bool(segment["terminated"][t, n]) for t in range(num_steps)]
         truncated = [bool(segment["truncated"][t, n]) for t in range(num_steps)]
@@ -58,8 +58,8 @@ def loss(
             discounts=[0.0 if ended else discount for ended in terminated],
             continues=[not (terminated[t] or truncated[t]) for t in range(num_steps)],
             values=[value_scale * proximal.values[t][n] for t in range(num_steps + 1)],
-            clip_rho=math.inf if objective == "ppo" else clip_rho,
-            clip_c=math.inf if objective == "ppo" else clip_c,
+            clip_rho=math.inf if objective in {"ppo", "a2c"} else clip_rho,
+            clip_c=math.inf if objective in {"ppo", "a2c"} else clip_c,
             lambda_=lambda_,
         )
         for t in range(num_steps):
@@ -69,6 +69,8 @@ def loss(
             ratio = math.exp(logprobs[actions[t]] - anchors[t])
             inside = min(max(ratio, 1.0 - clip), 1.0 + clip)
             gain = weights[t] * min(ratio * advantages[t], inside * advantages[t])
+            if objective == "a2c":
+                gain = logprobs[actions[t]] * advantages[t]
             error = abs(current.values[t][n] - targets[t] / value_scale)
             huber = 0.5 * error**2 if error < 1.0 else error - 0.5
             entropy = -sum(math.exp(logprob) * logprob for logprob in logprobs)

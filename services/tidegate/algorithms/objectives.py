@@ -9,12 +9,13 @@ over minibatches for some epochs, around π_prox. ``segments`` defines the layou
         outputs_SNP, values_SN = policy.outputs_and_values(params, batch.observations, torch)
         logprobs_TN = policy.actions.logprobs(outputs_SNP[:-1], batch.actions_TN, torch)
     prepared = prepare_update(batch, logprobs_TN=logprobs_TN, values_SN=values_SN, settings=settings)
-    for index_B in minibatch_indices(len(prepared.steps), settings, generator=generator):
-        steps = prepared.steps.rows(index_B)
-        outputs_BP, values_B = policy.outputs_and_values(params, steps.observations, torch)
-        logprobs_B, entropy_B = policy.actions.logprobs_and_entropy(outputs_BP, steps.actions_B, torch)
-        loss = actor_critic_loss(logprobs_B, entropy_B, values_B, steps, settings)
-        # zero_grad, loss.total.backward(), clip to settings.max_grad_norm, step
+    for _ in range(settings.epochs):
+        for index_B in minibatch_indices(len(prepared.steps), settings, generator=generator):
+            steps = prepared.steps.rows(index_B)
+            outputs_BP, values_B = policy.outputs_and_values(params, steps.observations, torch)
+            logprobs_B, entropy_B = policy.actions.logprobs_and_entropy(outputs_BP, steps.actions_B, torch)
+            loss = actor_critic_loss(logprobs_B, entropy_B, values_B, steps, settings)
+            # zero_grad, loss.total.backward(), clip to settings.max_grad_norm, step
 
 ``values`` are the value network's output, in units of ``settings.value_scale``.
 
@@ -40,7 +41,7 @@ from tidegate.algorithms.importance import (
 )
 from tidegate.algorithms.loss import Loss
 from tidegate.algorithms.ppo import clipped_surrogate
-from tidegate.algorithms.schedules import warmup_then_linear
+from tidegate.algorithms.schedules import linear, warmup_then_linear
 from tidegate.algorithms.segment_batch import SegmentBatch
 from tidegate.algorithms.shapes import check_shapes
 from tidegate.algorithms.vtrace import vtrace
@@ -124,8 +125,11 @@ def uncorrected_targets(unroll: Unroll, settings: ActorCriticSettings) -> StepTa
     return _corrected(unroll, torch.ones_like(unroll.behavior_logprobs_TN), settings)
 
 
-def ppo_targets(unroll: Unroll, settings: ActorCriticSettings) -> StepTargets:
-    """GAE, clipped around the behaviour policy (Schulman 2017, eq. 7): stale steps beyond it have no gradient."""
+def gae_targets(unroll: Unroll, settings: ActorCriticSettings) -> StepTargets:
+    """GAE, clipped around the behaviour policy (Schulman 2017, eq. 7): stale steps beyond it have no gradient.
+
+    A2C has the same targets without the clip: at its only gradient step every ratio is 1 on fresh data.
+    """
     advantages_TN = generalized_advantages(
         rewards_TN=unroll.rewards_TN,
         discounts_TN=unroll.discounts_TN,
@@ -162,7 +166,8 @@ def _corrected(unroll: Unroll, ratios_TN: Tensor, settings: ActorCriticSettings)
 
 OBJECTIVES: dict[ObjectiveName, Objective] = {
     "vtrace": vtrace_targets,
-    "ppo": ppo_targets,
+    "ppo": gae_targets,
+    "a2c": gae_targets,
     "none": uncorrected_targets,
 }
 
@@ -232,10 +237,9 @@ def _staleness_metrics(unroll: Unroll, valid_TN: Tensor, settings: ActorCriticSe
 def minibatch_indices(
     num_steps: int, settings: ActorCriticSettings, *, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Positions of the steps of each gradient step: each epoch has all of them in a random order."""
-    for _ in range(settings.epochs):
-        shuffled = torch.randperm(num_steps, generator=generator)
-        yield from (part for part in shuffled.tensor_split(settings.minibatches) if len(part))
+    """Positions of the steps of each gradient step of one epoch, which has all of them in a random order."""
+    shuffled = torch.randperm(num_steps, generator=generator)
+    yield from (part for part in shuffled.tensor_split(settings.minibatches) if len(part))
 
 
 def actor_critic_loss(
@@ -243,9 +247,12 @@ def actor_critic_loss(
 ) -> Loss:
     """The loss: −ρ · clipped surrogate + value_weight · Huber − entropy_weight · entropy, means over steps.
 
+    The objective ``a2c`` has log π · A instead of the clipped surrogate.
+
     ``logprobs_B`` (of the taken actions), ``entropy_B``, ``values_B``: of the policy being trained, with their graph.
     Metrics: ``policy_loss``, ``value_loss``, ``entropy`` (nats), ``clipped_fraction`` (steps whose gradient the
-    clip stopped).
+    clip stopped), and with a ``target_kl`` ``kl`` (nats, k3 estimate of the divergence of π from the policy that it is
+    clipped around).
 
     Raises:
         ValueError: a shape is wrong.
@@ -253,11 +260,8 @@ def actor_critic_loss(
         the start of the learner step.
     """
     check_shapes((len(steps),), values_B=values_B, logprobs_B=logprobs_B, entropy_B=entropy_B)
-    ratios_B = probability_ratios(logprobs_B, steps.anchor_logprobs_B)
-    surrogate = clipped_surrogate(
-        ratios_B, steps.advantages_B, clip_low=settings.clip, clip_high=settings.clip
-    )
-    policy_loss = -(steps.weights_B * surrogate.values).mean()
+    gains_B, clipped_fraction = _policy_gains(logprobs_B, steps, settings)
+    policy_loss = -(steps.weights_B * gains_B).mean()
     value_loss = F.smooth_l1_loss(values_B, steps.value_targets_B)
     entropy = entropy_B.mean()
     total = policy_loss + settings.value_weight * value_loss - settings.entropy_weight * entropy
@@ -265,9 +269,24 @@ def actor_critic_loss(
         "policy_loss": float(policy_loss.detach()),
         "value_loss": float(value_loss.detach()),
         "entropy": float(entropy.detach()),
-        "clipped_fraction": float(surrogate.clipped.float().mean()),
+        "clipped_fraction": clipped_fraction,
     }
+    if settings.target_kl:
+        metrics["kl"] = float(k3_divergence(logprobs_B.detach() - steps.anchor_logprobs_B).mean())
     return Loss(total=total, metrics=metrics)
+
+
+def _policy_gains(logprobs_B: Tensor, steps: Steps, settings: ActorCriticSettings) -> tuple[Tensor, float]:
+    """What the policy gradient maximises at each step, and the share of steps whose gradient the clip stopped."""
+    if settings.objective == "a2c":
+        return logprobs_B * steps.advantages_B, 0.0
+    surrogate = clipped_surrogate(
+        probability_ratios(logprobs_B, steps.anchor_logprobs_B),
+        steps.advantages_B,
+        clip_low=settings.clip,
+        clip_high=settings.clip,
+    )
+    return surrogate.values, float(surrogate.clipped.float().mean())
 
 
 def learning_rate_at(settings: ActorCriticSettings, *, update: int) -> float:
@@ -278,4 +297,14 @@ def learning_rate_at(settings: ActorCriticSettings, *, update: int) -> float:
         warmup_updates=0,
         anneal_updates=settings.anneal_updates,
         final_share=settings.learning_rate_final_share,
+    )
+
+
+def entropy_weight_at(settings: ActorCriticSettings, *, update: int) -> float:
+    """The weight of the entropy in the update that produces version ``update`` (counted from 1)."""
+    return linear(
+        settings.entropy_weight,
+        settings.entropy_weight_final,
+        update=update,
+        updates=settings.entropy_anneal_updates,
     )

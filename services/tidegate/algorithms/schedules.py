@@ -1,4 +1,4 @@
-"""Learning-rate schedules."""
+"""Schedules of learning rates and weights."""
 
 
 def warmup_then_linear(
@@ -20,3 +20,14 @@ def warmup_then_linear(
         return peak
     progress = min(1.0, (update - warmup_updates) / (anneal_updates - warmup_updates))
     return peak * (1.0 - (1.0 - final_share) * progress)
+
+
+def linear(start: float, end: float, *, update: int, updates: int) -> float:
+    """From ``start`` to ``end``, which update number ``updates`` and all later ones have; ``start`` for 0 updates.
+
+    Raises:
+        ValueError: ``update`` is below 1.
+    """
+    if update < 1:
+        raise ValueError(f"Updates are counted from 1, not {update}")
+    return start if updates == 0 else start + (end - start) * min(1.0, update / updates)

@@ -223,6 +223,15 @@ TRUNCATED_FRACTION = Gauge(
     "truncated_fraction", "1", "Share of the importance ratios that were truncated.", exported=False
 )
 RATIO_MEAN = Gauge("ratio_mean", "1", "Mean importance ratio of the newest batch.", exported=False)
+GRADIENT_STEPS = Gauge(
+    "gradient_steps",
+    "{step}",
+    "Gradient steps of the newest update; a target KL ends them early.",
+    exported=False,
+)
+STEP_KL = Gauge(
+    "kl", "", "Divergence of the policy from the one that its clip is around, in nats.", exported=False
+)
 REWARD_MEAN = Gauge("reward_mean", "", "Mean reward that the update used.", exported=False)
 LAST_SEND_S = Gauge(
     "send_s", "s", "Time of the newest update spent sending to the other ranks.", exported=False
@@ -236,7 +245,7 @@ _DIAGNOSTICS = {
     for gauge in (
         *(LOSS, ESS, CLIPPED_FRACTION, GRAD_NORM, LEARNING_RATE, ENTROPY, MISMATCH_KL, REFERENCE_KL),
         *(EXPLAINED_VARIANCE, ZERO_SIGNAL_FRACTION, POLICY_LOSS, VALUE_LOSS, VALUE_MEAN),
-        *(VALUE_CLIPPED_FRACTION, TRUNCATED_FRACTION, RATIO_MEAN, REWARD_MEAN),
+        *(VALUE_CLIPPED_FRACTION, TRUNCATED_FRACTION, RATIO_MEAN, REWARD_MEAN, GRADIENT_STEPS, STEP_KL),
         *(LAST_SEND_S, LAST_REDUCE_S, LAST_COMPUTE_S),
     )
 }

@@ -154,7 +154,7 @@ def join_ranks(
     group = RankGroup(member, device=device, timeout_s=config.rank_timeout_s)
     check_same_settings(
         group,
-        msgspec.json.encode((settings.run, settings.seed, policy, settings.workload.env)),
+        msgspec.json.encode((settings.run, settings.seed, policy, settings.workload)),
         msgspec.json.encode(config),
         str(torch.__version__).encode(),
         # Otherwise adapters would silently be trained on different models.

@@ -63,7 +63,7 @@ class MlpPolicy:
         self._hidden = hidden
         self._activation = activation
         self._input_scale = input_scale
-        self._normalises = normalise_observations
+        self.has_statistics = normalise_observations
         self._layers = {
             network: [
                 (f"{network}.{layer}.weight", f"{network}.{layer}.bias") for layer in range(len(hidden) + 1)
@@ -89,7 +89,7 @@ class MlpPolicy:
         """See ``SegmentPolicy``; weights are (inputs, outputs)."""
         num_inputs = self._inputs.num_inputs
         shapes: dict[str, tuple[int, ...]] = {INPUT_SCALE: (num_inputs,)}
-        if self._normalises:
+        if self.has_statistics:
             shapes = normaliser.statistics_shapes(num_inputs)
         num_shared = self.actions.num_shared_outputs
         for network, num_outputs in (("policy", self.actions.num_outputs - num_shared), ("value", 1)):
@@ -113,7 +113,7 @@ class MlpPolicy:
             else:
                 params[name] = np.zeros(shape, dtype=np.float32)
         num_inputs = self._inputs.num_inputs
-        if self._normalises:
+        if self.has_statistics:
             return params | normaliser.init_statistics(num_inputs)
         return params | {INPUT_SCALE: np.array(self._input_scale or (1.0,) * num_inputs, np.float32)}
 
@@ -155,7 +155,7 @@ class MlpPolicy:
         self, params: Mapping[str, Array], observations: Mapping[str, Array]
     ) -> dict[str, Array]:
         """See ``SegmentPolicy``."""
-        if not self._normalises:
+        if not self.has_statistics:
             return {}
         inputs_BI = self._inputs(observations, np)
         return normaliser.updated(params, inputs_BI, is_normalised_I=self._inputs.is_continuous_I)
@@ -164,7 +164,7 @@ class MlpPolicy:
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> Any:
         inputs = self._inputs(observations, xp)
-        if self._normalises:
+        if self.has_statistics:
             return normaliser.normalised(params, inputs, xp)
         return inputs * params[INPUT_SCALE]
 

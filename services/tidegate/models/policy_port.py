@@ -42,6 +42,11 @@ class SegmentPolicy(Protocol):
         """What the outputs mean."""
         ...
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether parameters contain running statistics of observations."""
+        ...
+
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter's shape by name, in the order of computation."""
         ...

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tidegate.algorithms.objectives import (
     ActorCriticSettings,
+    Steps,
     actor_critic_loss,
     learning_rate_at,
     minibatch_indices,
@@ -90,8 +91,12 @@ class Learner:
         prepared = prepare_update(batch, logprobs_TN=logprobs_TN, values_SN=values_SN, settings=SETTINGS)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(SETTINGS, update=number)
-        for index_B in minibatch_indices(len(prepared.steps), SETTINGS, generator=self.generator):
-            steps = prepared.steps.rows(index_B)
+        for _ in range(SETTINGS.epochs):
+            self.epoch(prepared.steps)
+
+    def epoch(self, all_steps: Steps) -> None:
+        for index_B in minibatch_indices(len(all_steps), SETTINGS, generator=self.generator):
+            steps = all_steps.rows(index_B)
             outputs_BP, values_B = POLICY.outputs_and_values(self.params, steps.observations, torch)
             logprobs_B, entropy_B = POLICY.actions.logprobs_and_entropy(outputs_BP, steps.actions_B, torch)
             loss = actor_critic_loss(logprobs_B, entropy_B, values_B, steps, SETTINGS)

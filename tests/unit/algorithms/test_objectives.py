@@ -18,6 +18,7 @@ from tidegate.algorithms.objectives import (
     ObjectiveName,
     PreparedUpdate,
     actor_critic_loss,
+    entropy_weight_at,
     learning_rate_at,
     minibatch_indices,
     prepare_update,
@@ -31,6 +32,12 @@ NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 NUM_STEPS, NUM_ENVS = 12, 3
 ACTIONS = Categorical(NUM_ACTIONS)
 PLAIN = ActorCriticSettings(normalise_advantages=False, epochs=1, minibatches=1)
+
+
+def recipe(name: ObjectiveName) -> ActorCriticSettings:
+    """The defaults, with as few gradient steps as the objective allows."""
+    steps = {"epochs": 1, "minibatches": 1} if name == "a2c" else {}
+    return msgspec.convert({"objective": name, **steps}, ActorCriticSettings)
 
 
 def outputs(seed: int, *, drift: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -106,7 +113,7 @@ def test_loss_equals_the_slow_one(name: ObjectiveName, seed: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_loss_is_what_it_always_was(name: ObjectiveName) -> None:
     golden = json.loads(GOLDEN.read_text())
-    settings = ActorCriticSettings(objective=name)
+    settings = recipe(name)
     segment = random_segment(7, num_steps=NUM_STEPS, num_envs=NUM_ENVS)
     found = loss_of(segment, settings, proximal=outputs(7), current=outputs(7, drift=0.2))
     assert float(found) == pytest.approx(golden[name], abs=1e-4)
@@ -156,7 +163,7 @@ def test_the_first_gradient_step_of_vtrace_is_impalas() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_that_are_no_steps_reach_neither_loss_nor_metrics(name: ObjectiveName) -> None:
-    settings = ActorCriticSettings(objective=name)
+    settings = recipe(name)
     segment = random_segment(11, num_steps=NUM_STEPS, num_envs=NUM_ENVS)
     skipped = ~segment["valid"]
     assert skipped.any()
@@ -216,19 +223,55 @@ def test_metrics_measure_how_far_the_data_is_from_the_policy() -> None:
     assert metrics["mismatch_kl"] > 0.01
 
 
-@given(st.integers(1, 100), st.integers(1, 5), st.integers(1, 8), st.integers(0, 2**31))
-def test_each_epoch_passes_every_step_once(num_steps: int, epochs: int, minibatches: int, seed: int) -> None:
-    settings = ActorCriticSettings(epochs=epochs, minibatches=minibatches)
+@given(st.integers(1, 100), st.integers(1, 8), st.integers(0, 2**31))
+def test_an_epoch_passes_every_step_once(num_steps: int, minibatches: int, seed: int) -> None:
+    settings = ActorCriticSettings(minibatches=minibatches)
     generator = torch.Generator().manual_seed(seed)
     parts = list(minibatch_indices(num_steps, settings, generator=generator))
-    assert len(parts) == epochs * min(minibatches, num_steps)
-    assert sorted(torch.cat(parts).numpy().tolist()) == sorted(list(range(num_steps)) * epochs)
+    assert len(parts) == min(minibatches, num_steps)
+    assert sorted(torch.cat(parts).numpy().tolist()) == list(range(num_steps))
 
 
 def test_learning_rate_falls_to_its_final_share() -> None:
     settings = ActorCriticSettings(learning_rate=1.0, anneal_updates=100, learning_rate_final_share=0.05)
     rates = [learning_rate_at(settings, update=update) for update in (1, 50, 100, 5_000)]
     assert rates == pytest.approx([0.9905, 0.525, 0.05, 0.05])
+
+
+def test_the_weight_of_the_entropy_moves_to_its_final_value() -> None:
+    settings = ActorCriticSettings(entropy_weight=0.1, entropy_weight_final=0.02, entropy_anneal_updates=8)
+    weights = [entropy_weight_at(settings, update=update) for update in (1, 4, 8, 9)]
+    assert weights == pytest.approx([0.09, 0.06, 0.02, 0.02])
+    assert entropy_weight_at(ActorCriticSettings(entropy_weight=0.1), update=50) == 0.1
+
+
+def test_the_divergence_of_a_loss_is_measured_where_it_has_a_target() -> None:
+    segment = random_segment(3, num_steps=NUM_STEPS, num_envs=NUM_ENVS)
+    batch, (logits_TNA, values_SN), (drifted_TNA, _) = batch_of(segment), outputs(3), outputs(3, drift=0.5)
+    prepared = prepare(segment, logits_TNA, values_SN, PLAIN)
+
+    def metrics(logits_TNA: Tensor, **changes: Any) -> dict[str, float]:
+        settings = msgspec.structs.replace(PLAIN, **changes)
+        found = ACTIONS.logprobs_and_entropy(logits_TNA[batch.valid_TN], prepared.steps.actions_B, torch)
+        values_B = values_SN[:-1][batch.valid_TN]
+        return actor_critic_loss(*found, values_B, prepared.steps, settings).metrics
+
+    assert "kl" not in metrics(logits_TNA)
+    assert metrics(logits_TNA, target_kl=0.1)["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics(drifted_TNA, target_kl=0.1)["kl"] > 0.01
+
+
+def test_a2c_has_no_clip_and_ppos_first_gradient() -> None:
+    logits_TNA, values_SN = outputs(3)
+    segment = on_policy(random_segment(3, num_steps=NUM_STEPS, num_envs=NUM_ENVS), logits_TNA)
+    torch.testing.assert_close(
+        gradients("a2c", segment, logits_TNA, values_SN), gradients("ppo", segment, logits_TNA, values_SN)
+    )
+    far = msgspec.structs.replace(PLAIN, objective="a2c")
+    drifted = [tensor.requires_grad_() for tensor in outputs(3, drift=2.0)]
+    total = loss_of(segment, far, proximal=(logits_TNA, values_SN), current=(drifted[0], drifted[1]))
+    (gradient,) = torch.autograd.grad(total, drifted[0])
+    assert bool((gradient.abs().sum(dim=-1)[torch.as_tensor(segment["valid"])] > 0).all())
 
 
 def test_every_named_objective_has_a_row_in_the_table() -> None:
@@ -245,6 +288,8 @@ def test_every_named_objective_has_a_row_in_the_table() -> None:
         {"learning_rate": 0.0},
         {"epochs": 0},
         {"objective": "vtracee"},
+        {"objective": "a2c", "epochs": 2, "minibatches": 1},
+        {"target_kl": -0.1},
         {"learing_rate": 1e-3},
     ],
 )

@@ -2,7 +2,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from tidegate.algorithms.schedules import warmup_then_linear
+from tidegate.algorithms.schedules import linear, warmup_then_linear
 
 
 def at(update: int, *, warmup_updates: int = 10, anneal_updates: int = 110) -> float:
@@ -29,3 +29,14 @@ def test_it_stays_between_nothing_and_the_peak(update: int, warmup: int, anneal:
 def test_updates_are_counted_from_1() -> None:
     with pytest.raises(ValueError, match="from 1"):
         at(0)
+
+
+def test_a_line_reaches_its_end_and_stays_there() -> None:
+    found = [linear(0.5, 0.1, update=update, updates=4) for update in (1, 2, 4, 5, 100)]
+    assert found == pytest.approx([0.4, 0.3, 0.1, 0.1, 0.1])
+
+
+def test_a_line_of_no_updates_keeps_its_start() -> None:
+    assert linear(0.5, 0.1, update=7, updates=0) == 0.5
+    with pytest.raises(ValueError, match="from 1"):
+        linear(0.5, 0.1, update=0, updates=3)

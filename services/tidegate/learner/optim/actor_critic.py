@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,10 +14,12 @@ from tidegate.algorithms.objectives import (
     ActorCriticSettings,
     Steps,
     actor_critic_loss,
+    entropy_weight_at,
     learning_rate_at,
     minibatch_indices,
     prepare_update,
 )
+from tidegate.algorithms.rewards import ReturnStatistics, RewardSettings, transformed_rewards
 from tidegate.algorithms.segment_batch import SegmentBatch, stack_segments
 from tidegate.algorithms.segments import check_segment, segment_tensors
 from tidegate.core.errors import RecordError, StaleFolderError
@@ -39,6 +42,9 @@ from tidegate.learner.ranks.share import rows_of, share_of_rows
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policy_port import SegmentPolicy
 
+# Parameters of the value alone, in every policy; ``value_learning_rate`` is theirs.
+VALUE_NETWORK = "value."
+
 
 class ActorCriticTrainer:
     """V-trace and related objectives with Adam. The same seed and batches give the same parameters."""
@@ -50,10 +56,13 @@ class ActorCriticTrainer:
         *,
         seed: int,
         device: torch.device,
+        reward: RewardSettings | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Fresh parameters from ``seed``; ``ranks`` make each update together."""
+        """Fresh parameters from ``seed``; ``reward``: what updates make of rewards; ``ranks`` make each together."""
         self._ranks = ranks
+        self._reward = reward
+        self._returns = ReturnStatistics(device=device)
         self._policy = policy
         self._tensors = segment_tensors(policy.description)
         self._settings = settings
@@ -66,7 +75,13 @@ class ActorCriticTrainer:
         for parameter in trained.values():
             parameter.requires_grad_()
         self._generator = torch.Generator().manual_seed(seed)
-        self._optimizer = AdamW(trained, learning_rate=settings.learning_rate, epsilon=settings.adam_epsilon)
+        value_factor = (settings.value_learning_rate or settings.learning_rate) / settings.learning_rate
+        self._optimizer = AdamW(
+            trained,
+            learning_rate=settings.learning_rate,
+            epsilon=settings.adam_epsilon,
+            rate_factors={name: value_factor for name in trained if name.startswith(VALUE_NETWORK)},
+        )
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> SegmentBatch:
         """Stack the segments.
@@ -81,8 +96,12 @@ class ActorCriticTrainer:
     def update(self, batch: SegmentBatch, *, number: int, response: Response = FRESH) -> dict[str, float]:
         """``epochs`` times ``minibatches`` gradient steps from the current policy."""
         settings = self._settings.under(response)
+        settings = msgspec.structs.replace(
+            settings, entropy_weight=entropy_weight_at(settings, update=number)
+        )
         learning_rate = learning_rate_at(settings, update=number)
         self._optimizer.learning_rate = learning_rate
+        batch = self._with_transformed_rewards(batch, discount=settings.discount)
         outputs_SNP, values_SN = self._outputs_and_values(batch)
         prepared = prepare_update(
             batch,
@@ -92,8 +111,25 @@ class ActorCriticTrainer:
             segment_weights=response.weights,
         )
         measured: list[dict[str, float]] = []
-        for index_B in minibatch_indices(len(prepared.steps), settings, generator=self._generator):
-            steps = prepared.steps.rows(index_B.to(self._device))
+        for _ in range(settings.epochs):
+            epoch = self._epoch(prepared.steps, settings)
+            measured += epoch
+            if settings.target_kl and mean_of(epoch).get("kl", 0.0) > settings.target_kl:
+                break
+        self._update_statistics(batch)
+        return {
+            **prepared.metrics,
+            **mean_of(measured),
+            "gradient_steps": float(len(measured)),
+            "learning_rate": learning_rate,
+            "reward_mean": float(batch.rewards_TN[batch.valid_TN].mean()),
+        }
+
+    def _epoch(self, all_steps: Steps, settings: ActorCriticSettings) -> list[dict[str, float]]:
+        """One pass over the steps; the metrics of each gradient step."""
+        measured: list[dict[str, float]] = []
+        for index_B in minibatch_indices(len(all_steps), settings, generator=self._generator):
+            steps = all_steps.rows(index_B.to(self._device))
             mine = self._share_of(len(steps))
             outputs_BP, values_B = self._policy.outputs_and_values(
                 self._params, {name: tensor[mine] for name, tensor in steps.observations.items()}, torch
@@ -109,7 +145,28 @@ class ActorCriticTrainer:
                     max_grad_norm=settings.max_grad_norm,
                 )
             )
-        return {**prepared.metrics, **mean_of(measured), "learning_rate": learning_rate}
+        return measured
+
+    @torch.no_grad()
+    def _with_transformed_rewards(self, batch: SegmentBatch, *, discount: float) -> SegmentBatch:
+        if self._reward is None:
+            return batch
+        if self._reward.normalise:
+            self._returns.add(batch, discount=discount)
+        rewards_TN = transformed_rewards(batch.rewards_TN, self._reward, deviation=self._returns.deviation())
+        return dataclasses.replace(batch, rewards_TN=rewards_TN)
+
+    def _update_statistics(self, batch: SegmentBatch) -> None:
+        """Only now: the policy that the update started from had the statistics that actors acted with."""
+        if not self._policy.has_statistics:
+            return
+        fixed = self._params.keys() - self._policy.trainable(self._params).keys()
+        statistics = self._policy.updated_statistics(
+            {name: self._params[name].cpu().numpy() for name in fixed},
+            {name: tensor[:-1][batch.valid_TN].cpu().numpy() for name, tensor in batch.observations.items()},
+        )
+        for name, array in statistics.items():
+            self._params[name].copy_(torch.tensor(array))
 
     def policy(self) -> dict[str, Array]:
         """A copy of all parameters."""
@@ -134,12 +191,14 @@ class ActorCriticTrainer:
         return {
             **self._params,
             **optimizer_tensors(self._optimizer),
+            **self._returns.tensors(),
             GENERATOR: self._generator.get_state(),
         }
 
     def state(self) -> TrainerState:
-        """A copy of Adam's moments and of the random state."""
-        tensors = optimizer_arrays(self._optimizer) | generator_array(self._generator)
+        """A copy of Adam's moments, of the random state and of the returns' statistics."""
+        returns = {name: tensor.cpu().numpy().copy() for name, tensor in self._returns.tensors().items()}
+        tensors = optimizer_arrays(self._optimizer) | generator_array(self._generator) | returns
         return TrainerState(tensors=tensors, values={})
 
     def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
@@ -161,6 +220,12 @@ class ActorCriticTrainer:
                 tensor.copy_(torch.tensor(policy[name]))
         load_optimizer_arrays(self._optimizer, state.tensors)
         load_generator_array(self._generator, state.tensors)
+        for name, tensor in self._returns.tensors().items():
+            # Checkpoints of earlier versions have none: statistics begin then.
+            if name in state.tensors:
+                tensor.copy_(torch.tensor(state.tensors[name]))
+            else:
+                tensor.zero_()
 
     @torch.no_grad()
     def _outputs_and_values(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:

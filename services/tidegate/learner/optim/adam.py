@@ -5,7 +5,7 @@ The functional form and not the class ``torch.optim.AdamW``: constructing the cl
 than all the rest of it. Both run the same fused kernel and give the same bits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,8 +40,11 @@ class AdamW:
         beta2: float = 0.999,
         epsilon: float = 1e-8,
         weight_decay: float = 0.0,
+        rate_factors: Mapping[str, float] | None = None,
     ) -> None:
         """``parameters`` are trained in place; ``learning_rate`` may be set between steps.
+
+        ``rate_factors``: of the learning rate, by parameter; 1 for those that are not named.
 
         Raises:
             ValueError: a parameter is not contiguous, or not on the device and of the dtype of the others.
@@ -60,6 +63,12 @@ class AdamW:
         self._beta2 = beta2
         self._epsilon = epsilon
         self._weight_decay = weight_decay
+        factors = {name: (rate_factors or {}).get(name, 1.0) for name in parameters}
+        # One fused call for all parameters of the same rate.
+        self._groups = {
+            factor: [name for name in parameters if factors[name] == factor]
+            for factor in set(factors.values())
+        }
 
     def clear_gradients(self) -> None:
         """Drop the gradients, so that the next backward pass does not add to them."""
@@ -69,11 +78,15 @@ class AdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Take one step along the gradients. A parameter without a gradient keeps its value and its moments."""
-        gradients = {
-            name: parameter.grad.contiguous()
-            for name, parameter in self.parameters.items()
-            if parameter.grad is not None
-        }
+        for factor, names in self._groups.items():
+            self._step_of(names, learning_rate=factor * self.learning_rate)
+
+    def _step_of(self, names: Sequence[str], *, learning_rate: float) -> None:
+        gradients: dict[str, Tensor] = {}
+        for name in names:
+            gradient = self.parameters[name].grad
+            if gradient is not None:
+                gradients[name] = gradient.contiguous()
         if not gradients:
             return
         moments = [self.moments[name] for name in gradients]
@@ -88,7 +101,7 @@ class AdamW:
             amsgrad=False,
             beta1=self._beta1,
             beta2=self._beta2,
-            lr=self.learning_rate,
+            lr=learning_rate,
             weight_decay=self._weight_decay,
             eps=self._epsilon,
             maximize=False,

@@ -29,7 +29,14 @@ def actor_critic(
         ConfigError: the policy does not fit the environment.
     """
     policy = build_policy(describe(settings.workload.env), settings.policy)
-    return ActorCriticTrainer(policy, config.actor_critic, seed=settings.seed, device=device, ranks=ranks)
+    return ActorCriticTrainer(
+        policy,
+        config.actor_critic,
+        seed=settings.seed,
+        device=device,
+        reward=settings.workload.reward,
+        ranks=ranks,
+    )
 
 
 def language_model(

@@ -1,3 +1,6 @@
+from typing import Any
+
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,7 @@ from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.models.registry import describe
 from tidegate.runtime.config import PolicyConfig
+from tidegate.runtime.environment_settings import RewardConfig
 
 CPU = torch.device("cpu")
 SETTINGS = ActorCriticSettings(epochs=2, minibatches=2)
@@ -136,3 +140,112 @@ def test_a_segment_that_does_not_count_steers_the_policy_nowhere() -> None:
     assert policy_loss(first, second, weights=(0.0, 2.0)) != pytest.approx(
         policy_loss(first, other, weights=(0.0, 2.0)), rel=1e-4
     )
+
+
+def made_with(
+    *, policy: PolicyConfig | None = None, reward: RewardConfig | None = None, **changes: Any
+) -> ActorCriticTrainer:
+    settings = msgspec.structs.replace(SETTINGS, **changes)
+    chosen = policy or PolicyConfig(kind="mlp", hidden=(8, 8))
+    return ActorCriticTrainer(
+        build_policy(describe("CartPole-v1"), chosen), settings, seed=0, device=CPU, reward=reward
+    )
+
+
+def test_epochs_end_once_the_policy_is_far_enough() -> None:
+    (free,) = train(made_with(epochs=6, learning_rate=0.05), range(1, 2))
+    (held,) = train(made_with(epochs=6, learning_rate=0.05, target_kl=1e-4), range(1, 2))
+    (loose,) = train(made_with(epochs=6, learning_rate=0.05, target_kl=100.0), range(1, 2))
+    assert free["gradient_steps"] == loose["gradient_steps"] == 12
+    assert held["gradient_steps"] == 2
+    assert held["kl"] > 1e-4
+
+
+def test_the_value_has_a_rate_of_its_own() -> None:
+    start = made_with().policy()
+    plain, slow = made_with(), made_with(value_learning_rate=SETTINGS.learning_rate / 100)
+    # One gradient step: later ones differ in their gradients as well.
+    for made in (plain, slow):
+        made.update(made.prepare(batch(1)), number=1)
+
+    def moved(made: ActorCriticTrainer, network: str) -> float:
+        policy = made.policy()
+        return max(
+            float(np.abs(policy[name] - start[name]).max()) for name in start if name.startswith(network)
+        )
+
+    assert moved(slow, "value.") < 0.05 * moved(plain, "value.")
+    assert moved(slow, "policy.") == pytest.approx(moved(plain, "policy."), rel=1e-3)
+
+
+def test_the_entropys_weight_follows_its_schedule() -> None:
+    settings: dict[str, Any] = {
+        "entropy_weight": 1.0,
+        "entropy_weight_final": 0.0,
+        "entropy_anneal_updates": 10,
+    }
+    late, without = made_with(**settings), made_with(entropy_weight=0.0)
+    train(late, range(10, 11))
+    train(without, range(10, 11))
+    np.testing.assert_array_equal(late.policy()["policy.0.weight"], without.policy()["policy.0.weight"])
+    early = made_with(**settings)
+    train(early, range(1, 2))
+    assert not np.array_equal(early.policy()["policy.0.weight"], without.policy()["policy.0.weight"])
+
+
+def test_rewards_are_transformed_in_the_update_and_not_in_the_record() -> None:
+    records = batch(1)
+    kept = [record.tensors["rewards"].copy() for record in records]
+    scaled = made_with(reward=RewardConfig(scale=3.0))
+    metrics = scaled.update(scaled.prepare(records), number=1)
+    assert metrics["reward_mean"] == pytest.approx(3.0)
+    for record, rewards in zip(records, kept, strict=True):
+        np.testing.assert_array_equal(record.tensors["rewards"], rewards)
+
+
+NORMALISED = PolicyConfig(kind="mlp", hidden=(8, 8), normalise_observations=True)
+
+
+def test_statistics_change_only_at_the_end_of_an_update() -> None:
+    """At lag 0 the policy that updates start from is the one that acted: mismatch 0."""
+    made = made_with(policy=NORMALISED)
+    network = build_policy(describe("CartPole-v1"), NORMALISED)
+    for number in range(1, 4):
+        acting = made.policy()
+        records: list[Trajectory] = []
+        for record in batch(number):
+            seen = {"observations": record.tensors["observations"][:-1] * 30.0}
+            outputs = network.action_outputs(acting, seen, np)
+            logprobs = network.actions.logprobs(outputs, record.tensors["actions"], np)
+            tensors = {**record.tensors, "behavior_logprobs": logprobs}
+            tensors["observations"] = record.tensors["observations"] * np.float32(30.0)
+            records.append(msgspec.structs.replace(record, tensors=tensors))
+        metrics = made.update(made.prepare(records), number=number)
+        assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
+    deviations = np.sqrt(made.policy()["normaliser.variance"])
+    np.testing.assert_allclose(deviations, 30.0, rtol=0.2)
+
+
+def test_a_restored_trainer_continues_its_statistics_exactly() -> None:
+    def fresh() -> ActorCriticTrainer:
+        return made_with(policy=NORMALISED, reward=RewardConfig(normalise=True))
+
+    whole = fresh()
+    train(whole, range(1, 4))
+    policy, state = whole.policy(), whole.state()
+    expected = train(whole, range(4, 7))
+    restored = fresh()
+    train(restored, range(1, 2))
+    restored.restore(policy, state)
+    assert train(restored, range(4, 7)) == expected
+    for name, array in whole.policy().items():
+        np.testing.assert_array_equal(array, restored.policy()[name])
+
+
+def test_a_checkpoint_without_statistics_of_returns_begins_them() -> None:
+    made = made_with(reward=RewardConfig(normalise=True))
+    policy, state = made.policy(), made.state()
+    expected = train(made, range(1, 2))
+    without = {name: array for name, array in state.tensors.items() if not name.startswith("returns/")}
+    made.restore(policy, msgspec.structs.replace(state, tensors=without))
+    assert train(made, range(1, 2)) == expected

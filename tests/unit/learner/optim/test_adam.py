@@ -195,3 +195,17 @@ def test_learner_trains_and_restores_without_loading_torchs_compiler(pytestconfi
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_a_parameter_may_have_a_rate_of_its_own() -> None:
+    plain, scaled = fresh(0), fresh(0)
+    for parameters in (plain, scaled):
+        give_gradients(parameters, seed=1)
+    before = {name: tensor.detach().clone() for name, tensor in plain.items()}
+    AdamW(plain, learning_rate=0.01).step()
+    optimizer = AdamW(scaled, learning_rate=0.1, rate_factors={"weight": 0.1, "scale": 0.0})
+    optimizer.step()
+    assert torch.equal(scaled["weight"], plain["weight"])
+    assert torch.equal(scaled["scale"], before["scale"])
+    moved, of_plain = scaled["bias"] - before["bias"], plain["bias"] - before["bias"]
+    torch.testing.assert_close(moved, 10.0 * of_plain, rtol=1e-4, atol=1e-6)

@@ -22,6 +22,7 @@ from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.policies import build_policy
 from tidegate.models.registry import describe
 from tidegate.runtime.config import PolicyConfig
+from tidegate.runtime.environment_settings import RewardConfig
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-6
@@ -29,9 +30,12 @@ COUNTS = st.integers(2, 4)
 
 
 def actor_critic(ranks: Ranks, **changes: Any) -> ActorCriticTrainer:
-    chosen = ActorCriticSettings(epochs=2, minibatches=3, **changes)
-    policy = build_policy(describe("CartPole-v1"), PolicyConfig(kind="mlp", hidden=(8, 8)))
-    return ActorCriticTrainer(policy, chosen, seed=3, device=CPU, ranks=ranks)
+    """With running statistics of observations and of returns, and a separate rate of the value."""
+    chosen = ActorCriticSettings(epochs=2, minibatches=3, value_learning_rate=5e-3, target_kl=0.05, **changes)
+    config = PolicyConfig(kind="mlp", hidden=(8, 8), normalise_observations=True)
+    policy = build_policy(describe("CartPole-v1"), config)
+    reward = RewardConfig(normalise=True)
+    return ActorCriticTrainer(policy, chosen, seed=3, device=CPU, reward=reward, ranks=ranks)
 
 
 def language_model(ranks: Ranks, **changes: Any) -> LanguageModelTrainer:
