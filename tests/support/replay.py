@@ -98,12 +98,18 @@ class Stream:
 
 
 def segment_of(
-    seq: int, tensors: dict[str, Array], *, continues: str = "", step: int = 0, started_at_s: float = 0.0
+    seq: int,
+    tensors: dict[str, Array],
+    *,
+    stream: str = "",
+    position: int = 0,
+    step: int = 0,
+    started_at_s: float = 0.0,
 ) -> Segment:
     """A segment to insert, named after its ``seq``, of version ``step``."""
     span = VersionSpan(PolicyVersion(LINEAGE, step), 0, len(tensors["valid"]))
     resident = Resident(seq, TrajectoryId(f"t-{seq}.0"), (span,), started_at_s)
-    return Segment(resident, continues, tensors)
+    return Segment(resident, stream, position, tensors)
 
 
 def units_of(num_steps: int, num_envs: int) -> Iterator[tuple[int, int, int]]:

@@ -90,6 +90,8 @@ def records_of(
             finished_at_s=rollouts.finished_at_s,
             stages=stages,
             trace_parent=trace_parent,
+            stream_id=sample.stream_id,
+            stream_position=sample.stream_position,
         )
         for index, (sample, trace_parent) in enumerate(zip(rollouts.samples, trace_parents, strict=True))
     ]

@@ -104,7 +104,9 @@ class Trajectory(msgspec.Struct, frozen=True, eq=False):
     ``tensors`` maps names to C-contiguous arrays: for segments ``observations (T+1,N,O)``, ``actions (T,N)``,
     ``behavior_logprobs (T,N)``, ``rewards``, ``terminated``, ``truncated``, ``valid``; for completions
     ``prompt_tokens (P,)``, ``tokens (T,)``, ``behavior_logprobs (T,)``. ``num_steps`` is what throughput counts:
-    environment steps or generated tokens.
+    environment steps or generated tokens. ``stream_id``: the vectorised environments that made a segment, an id that no
+    others have, and ``stream_position`` its number among theirs: the next number begins with the observations that this
+    one ended with. Empty where that is unknown.
     """
 
     trajectory_id: TrajectoryId
@@ -136,6 +138,8 @@ class Trajectory(msgspec.Struct, frozen=True, eq=False):
     finished_at_s: float = 0.0
     stages: tuple[StageTiming, ...] = ()
     trace_parent: str = ""
+    stream_id: str = ""
+    stream_position: int = 0
 
     def with_stage(self, stage: StageTiming) -> "Trajectory":
         """The same trajectory, one hop older."""

@@ -284,6 +284,8 @@ class TrajectoryEnvelope(_message.Message):
     FINISHED_AT_S_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    STREAM_ID_FIELD_NUMBER: _builtins.int
+    STREAM_POSITION_FIELD_NUMBER: _builtins.int
     trajectory_id: _builtins.str
     run_id: _builtins.str
     task_id: _builtins.str
@@ -305,6 +307,9 @@ class TrajectoryEnvelope(_message.Message):
     started_at_s: _builtins.float
     finished_at_s: _builtins.float
     trace_parent: _builtins.str
+    stream_id: _builtins.str
+    """The vectorised environments that made a segment, and its number among theirs."""
+    stream_position: _builtins.int
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_policy_pb2.VersionSpan]: ...
     @_builtins.property
@@ -350,10 +355,12 @@ class TrajectoryEnvelope(_message.Message):
         finished_at_s: _builtins.float = ...,
         stages: _abc.Iterable[Global___StageTiming] | None = ...,
         trace_parent: _builtins.str = ...,
+        stream_id: _builtins.str = ...,
+        stream_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reference_version", b"reference_version", "reward", b"reward", "sampler", b"sampler"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "actor_id", b"actor_id", "answer", b"answer", "attempt", b"attempt", "completion", b"completion", "curriculum_bin", b"curriculum_bin", "env_id", b"env_id", "episodes", b"episodes", "finish_reason", b"finish_reason", "finished_at_s", b"finished_at_s", "group_id", b"group_id", "group_size", b"group_size", "length_tokens", b"length_tokens", "num_steps", b"num_steps", "prompt", b"prompt", "prompt_id", b"prompt_id", "reference_version", b"reference_version", "reward", b"reward", "reward_components", b"reward_components", "run_id", b"run_id", "sampler", b"sampler", "spans", b"spans", "stages", b"stages", "started_at_s", b"started_at_s", "task_id", b"task_id", "tool_calls", b"tool_calls", "trace_parent", b"trace_parent", "trajectory_id", b"trajectory_id", "verifier_log", b"verifier_log"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "actor_id", b"actor_id", "answer", b"answer", "attempt", b"attempt", "completion", b"completion", "curriculum_bin", b"curriculum_bin", "env_id", b"env_id", "episodes", b"episodes", "finish_reason", b"finish_reason", "finished_at_s", b"finished_at_s", "group_id", b"group_id", "group_size", b"group_size", "length_tokens", b"length_tokens", "num_steps", b"num_steps", "prompt", b"prompt", "prompt_id", b"prompt_id", "reference_version", b"reference_version", "reward", b"reward", "reward_components", b"reward_components", "run_id", b"run_id", "sampler", b"sampler", "spans", b"spans", "stages", b"stages", "started_at_s", b"started_at_s", "stream_id", b"stream_id", "stream_position", b"stream_position", "task_id", b"task_id", "tool_calls", b"tool_calls", "trace_parent", b"trace_parent", "trajectory_id", b"trajectory_id", "verifier_log", b"verifier_log"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015

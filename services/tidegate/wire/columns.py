@@ -76,6 +76,8 @@ class RecordColumns(msgspec.Struct, frozen=True, array_like=True, eq=False):
     finished_at_s: list[float]
     stages: list[tuple[StageRow, ...]]
     trace_parent: list[str]
+    stream_id: list[str] = msgspec.field(default_factory=lambda: [""])
+    stream_position: list[Int64] = msgspec.field(default_factory=lambda: [0])
 
     def __len__(self) -> int:
         return len(self.trajectory_id)

@@ -191,6 +191,8 @@ def envelope_to_proto(trajectory: Trajectory) -> trajectory_pb2.TrajectoryEnvelo
         started_at_s=trajectory.started_at_s,
         finished_at_s=trajectory.finished_at_s,
         trace_parent=trajectory.trace_parent,
+        stream_id=trajectory.stream_id,
+        stream_position=trajectory.stream_position,
     )
     for span in trajectory.spans:
         envelope.spans.add(version=version_to_proto(span.version), start=span.start, stop=span.stop)
@@ -262,4 +264,6 @@ def envelope_from_proto(message: trajectory_pb2.TrajectoryEnvelope, tensors: dic
         finished_at_s=message.finished_at_s,
         stages=tuple([stage_from_proto(stage) for stage in message.stages]),
         trace_parent=message.trace_parent,
+        stream_id=message.stream_id,
+        stream_position=message.stream_position,
     )

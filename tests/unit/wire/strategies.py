@@ -87,6 +87,8 @@ TRAJECTORIES = st.builds(
     finished_at_s=FLOATS,
     stages=st.lists(STAGES, max_size=3).map(tuple),
     trace_parent=TEXT,
+    stream_id=TEXT,
+    stream_position=INT64,
 )
 
 

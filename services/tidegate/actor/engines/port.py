@@ -20,6 +20,7 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
 
     ``num_steps`` is what throughput counts: environment steps or generated tokens. ``reward``, ``components``, ``log``
     and ``tool_calls``: set when an environment played the episode; a sample without a reward is scored later.
+    ``stream_id`` and ``stream_position``: of segments (``core.records.Trajectory``).
     """
 
     tensors: dict[str, Array]
@@ -32,6 +33,8 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
     components: dict[str, float] = {}
     log: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    stream_id: str = ""
+    stream_position: int = 0
 
 
 class Rollouts(msgspec.Struct, frozen=True, eq=False):

@@ -37,7 +37,7 @@ from tidegate.trajectory_store.replay.snapshot import (
     PageHeader,
     PageHeaders,
     StoredLayout,
-    identity_of,
+    hash_of,
     read_layout,
     write_layout,
 )
@@ -80,10 +80,11 @@ class Resident(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True, eq=False):
-    """A segment to insert; ``continues``: the id of the one before it in the same environments, or empty."""
+    """A segment to insert; ``stream`` and ``position`` as in ``core.records.Trajectory``."""
 
     resident: Resident
-    continues: str
+    stream: str
+    position: int
     tensors: Mapping[str, Array]
 
 
@@ -143,7 +144,7 @@ class ReplayBuffer:
             self._columns,
             self._blocks,
             num_images=len(stored.layout.images),
-            known={seq: identity_of(item.trajectory_id) for seq, item in residents.items()},
+            known={seq: hash_of(item.trajectory_id) for seq, item in residents.items()},
         )
         self.pages.take_slots(page.slot for page in found)
         for page in found:
@@ -264,8 +265,9 @@ class ReplayBuffer:
         self._columns.write(slot, tensors)
         header = PageHeader(
             seq=item.seq,
-            identity=identity_of(item.trajectory_id),
-            continues=identity_of(segment.continues),
+            identity=hash_of(item.trajectory_id),
+            stream=hash_of(segment.stream),
+            position=segment.position,
             arrival=arrival,
             blocks=place,
         )

@@ -43,9 +43,8 @@ class Pages:
         self._order: deque[int] = deque()
         self._free = deque(range(num_slots))
         self._slot_of_seq: dict[int, int] = {}
-        self._slot_of_identity: dict[int, int] = {}
-        # By the segment before it, pages whose predecessor is not resident (yet).
-        self._continuing: dict[int, int] = {}
+        # By stream and position, pages whose environments are known.
+        self._slot_at: dict[tuple[int, int], int] = {}
         self._lineage: LineageName | None = None
         self._tree = LineageTree()
         self._offset_of: dict[tuple[VersionSpan, ...], int] = {}
@@ -98,19 +97,13 @@ class Pages:
         self._pages[slot] = page
         self._order.append(slot)
         self._slot_of_seq[header.seq] = slot
-        self._slot_of_identity[header.identity] = slot
         self.arrivals_P[slot] = header.arrival
         self._started_at_s_P[slot] = page.started_at_s
         self._lag_offsets_P[slot] = self._offset(page.spans)
-        if header.continues:
-            before = self._slot_of_identity.get(header.continues, NOWHERE)
-            if before == NOWHERE:
-                self._continuing[header.continues] = slot
-            else:
-                self._link(before, slot)
-        after = self._continuing.pop(header.identity, NOWHERE)
-        if after != NOWHERE:
-            self._link(slot, after)
+        if header.stream:
+            self._slot_at[header.stream, header.position] = slot
+            self._link(self._slot_at.get((header.stream, header.position - 1), NOWHERE), slot)
+            self._link(slot, self._slot_at.get((header.stream, header.position + 1), NOWHERE))
 
     def remove(self, slot: int) -> Page:
         """A page is evicted; its slot is free."""
@@ -122,18 +115,18 @@ class Pages:
         if after != NOWHERE:
             self.previous_P[after] = NOWHERE
         self.next_P[slot] = self.previous_P[slot] = NOWHERE
-        if self._continuing.get(header.continues) == slot:
-            del self._continuing[header.continues]
+        if self._slot_at.get((header.stream, header.position)) == slot:
+            del self._slot_at[header.stream, header.position]
         self._pages[slot] = None
         self._order.remove(slot)
         del self._slot_of_seq[header.seq]
-        del self._slot_of_identity[header.identity]
         self._free.append(slot)
         return page
 
     def _link(self, before: int, after: int) -> None:
-        self.next_P[before] = after
-        self.previous_P[after] = before
+        if before != NOWHERE and after != NOWHERE:
+            self.next_P[before] = after
+            self.previous_P[after] = before
 
     # -- staleness -------------------------------------------------------------------------------------------------
 

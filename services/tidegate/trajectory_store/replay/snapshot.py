@@ -33,7 +33,8 @@ _HEADER = np.dtype(
     [
         ("seq", "<i8"),
         ("identity", "<u8"),
-        ("continues", "<u8"),
+        ("stream", "<u8"),
+        ("position", "<i8"),
         ("arrival", "<i8"),
         ("block_file", "<i8"),
         ("block_offset", "<i8"),
@@ -48,13 +49,15 @@ _CHECKED_BYTES = _HEADER.itemsize - 8
 class PageHeader(msgspec.Struct, frozen=True):
     """What a page's header says beside its digests.
 
-    ``seq``: the trajectory's place in the ledger. ``identity`` and ``continues``: hashes of its id, and of the id of
-    the segment before it in the same environments. ``arrival``: steps that had been inserted when it came.
+    ``seq``: the trajectory's place in the ledger, ``identity`` a hash of its id. ``stream``: a hash of the environments
+    that made it (0 for unknown ones), and ``position`` its number among their segments (``core.records``). ``arrival``:
+    steps that had been inserted when it came.
     """
 
     seq: int
     identity: int
-    continues: int
+    stream: int
+    position: int
     arrival: int
     blocks: BlockPlace | None
 
@@ -75,9 +78,9 @@ class FoundPage(msgspec.Struct, frozen=True, eq=False):
     images: tuple[FrameBlocks, ...]
 
 
-def identity_of(trajectory_id: str) -> int:
-    """The hash of a trajectory's id in headers; 0 for none."""
-    return xxh3_64_intdigest(trajectory_id.encode()) if trajectory_id else 0
+def hash_of(name: str) -> int:
+    """The hash of an id in headers; 0 for none."""
+    return xxh3_64_intdigest(name.encode()) if name else 0
 
 
 def read_layout(folder: Path) -> StoredLayout | None:
@@ -121,8 +124,8 @@ class PageHeaders:
         """A page is whole in ``columns`` and its blocks: say so."""
         place = header.blocks or BlockPlace(0, 0, 0)
         row = np.zeros((), _HEADER)
-        row["seq"], row["identity"], row["continues"] = header.seq, header.identity, header.continues
-        row["arrival"] = header.arrival
+        row["seq"], row["identity"], row["arrival"] = header.seq, header.identity, header.arrival
+        row["stream"], row["position"] = header.stream, header.position
         row["block_file"], row["block_offset"], row["block_size"] = place.file, place.offset, place.size
         row["digest"] = _digest(columns, slot, blocks)
         row["check"] = xxh3_64_intdigest(row.tobytes()[:_CHECKED_BYTES])
@@ -180,7 +183,8 @@ def _intact(
     header = PageHeader(
         seq=int(row["seq"]),
         identity=int(row["identity"]),
-        continues=int(row["continues"]),
+        stream=int(row["stream"]),
+        position=int(row["position"]),
         arrival=int(row["arrival"]),
         blocks=place if place.size else None,
     )

@@ -72,7 +72,7 @@ def insert(buffer: ReplayBuffer, stream: Stream, index: int, *, with_images: boo
     seq = index + 1
     buffer.evict(buffer.must_evict(1))
     return buffer.insert(
-        segment_of(seq, tensors, continues=f"t-{seq - 1}.0", step=index), arrival=index * T * N
+        segment_of(seq, tensors, stream="a", position=index, step=index), arrival=index * T * N
     )
 
 
