@@ -23,6 +23,13 @@ its own. ``valid`` is 0 exactly on those rows, also when one is the first row of
 environment ended at the step before" from one segment into the next. All other values of such a row are finite and
 ignored. When both flags are set, the episode terminated. Counts of steps are of valid ones.
 
+A step that failed (the environment raised, or returned NaN) is no step: nothing of its transition is known. Where
+step t failed the episode is truncated at t - 1 and bootstraps from the observation at t, the last one that is known;
+row t has ``truncated`` set as if it ended an episode too, so that row t + 1 is the reset. Where t is the first row of a
+segment the one before it has no flag and needs none, as its last step bootstraps from that observation anyway; a reader
+that joins segments takes an invalid first row without an end before it for a truncation. A failed step is never
+``terminated``: a value of 0 there would teach the policy to seek or to shun what breaks the environment.
+
 Engines that reset within the step (SAME_STEP) write the final observation and an invalid row to get this layout.
 """
 

@@ -79,6 +79,28 @@ WORK_INVESTED_S = Gauge(
     "work_invested_s", "s", "Time spent on the tasks in progress; ranks pods for deletion.", exported=False
 )
 
+# -- environments of segments ------------------------------------------------------------------------------------------
+
+ENVIRONMENT_FAULTS = Family(
+    Counter,
+    "environment_faults.*_total",
+    "{fault}",
+    "Calls into environments that failed, by kind: raised, not_finite, hung.",
+    label=ATTR_KIND,
+    exported="tidegate.actor.environment_faults",
+)
+ENVIRONMENT_CALL_S = Gauge(
+    "environment_call_s",
+    "s",
+    "Time for which the environments have not returned from a call; 0 while they do.",
+    exported="tidegate.actor.environment_call.time",
+)
+ENVIRONMENT_FAULT = Text(
+    "environment_fault",
+    "The newest fault of an environment: which one, in which copy and call.",
+    exported=False,
+)
+
 # -- groups that end without a trajectory ------------------------------------------------------------------------------
 
 CUT = Counter(

@@ -48,6 +48,7 @@ class ObservationBatches:
         self._space = space
         self._num_envs = num_envs
         self._leaves = tuple(_leaves(space, ()))
+        self._numeric = [leaf for leaf in self._leaves if leaf.shape is not None]
 
     def zeros(self) -> "ObservationBatch":
         """A batch of zeros."""
@@ -60,6 +61,19 @@ class ObservationBatches:
     def adopt(self, observations: Any) -> "ObservationBatch":
         """The batch that a vector form returned."""
         return ObservationBatch(observations, self._leaves)
+
+    def are_finite(self, observations: Any, rewards_N: NDArray[Any]) -> bool:
+        """Whether a batch and its rewards contain neither NaN nor infinities; may doubt it of huge numbers.
+
+        A microsecond: the sum of squares of numbers is finite only if each of them is.
+        """
+        total = rewards_N.dot(rewards_N)
+        for leaf in self._numeric:
+            array = leaf.of(observations) if leaf.path else observations
+            if array.dtype.kind == "f":
+                flat = array.ravel("K")  # any order, without a copy
+                total = total + flat.dot(flat)
+        return math.isfinite(total)
 
     def copied(self, batch: "ObservationBatch") -> "ObservationBatch":
         """A copy with zeros for numbers that are not finite; a vector form may write into its batch again."""
@@ -102,18 +116,6 @@ class ObservationBatch:
         """Set the row of one copy to that of the batch before."""
         for (_, array), (_, array_before) in zip(self.parts, before.parts, strict=True):
             array[copy] = array_before[copy]
-
-    def is_finite(self, rewards_N: NDArray[Any]) -> bool:
-        """Whether observations and rewards contain neither NaN nor infinities; may doubt it of huge numbers.
-
-        A microsecond: the sum of squares of numbers is finite only if each of them is.
-        """
-        total = rewards_N.dot(rewards_N)
-        for leaf, array in self.parts:
-            if leaf.shape is not None and array.dtype.kind == "f":
-                flat = array.ravel("K")  # any order, without a copy
-                total = total + flat.dot(flat)
-        return math.isfinite(total)
 
     def not_finite(self, rewards_N: NDArray[Any]) -> list[NotFinite]:
         """For each copy with a number that is not finite, the first one; the reward counts as a component."""

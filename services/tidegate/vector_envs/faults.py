@@ -6,7 +6,7 @@ copy keeps failing is given up: its actor could make no data.
 """
 
 import traceback
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 from typing import Literal
 
@@ -69,6 +69,13 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{where} {verb[self.kind]} {self.call}: {self.detail}"
 
 
+class FaultReport(msgspec.Struct, frozen=True):
+    """The faults since the report before: how many of each kind, and the newest ones, at most ``RECENT_MAX``."""
+
+    counts: dict[FaultKind, int]
+    newest: list[Fault]
+
+
 class FaultLog:
     """The faults of ``num_units`` copies, or of one vector form, and the pauses they cause.
 
@@ -77,7 +84,7 @@ class FaultLog:
 
     def __init__(self, env_id: str, *, num_units: int) -> None:
         self.env_id = env_id
-        self.totals: dict[FaultKind, int] = dict.fromkeys(FAULT_KINDS, 0)
+        self._counts: Counter[FaultKind] = Counter()
         self._recent: deque[Fault] = deque(maxlen=RECENT_MAX)
         self._in_a_row = [0] * num_units
         self._healthy_from = [0] * num_units
@@ -111,8 +118,7 @@ class FaultLog:
         doubled = (1 << min(self._in_a_row[unit] - 1, 16)) - 1
         pause = min(doubled, PAUSE_STEPS_MAX) if len(self._in_a_row) > 1 else 0
         self._healthy_from[unit] = step + pause
-        self.totals[fault.kind] += 1
-        self._recent.append(fault)
+        self.count(fault)
         if all(self._keeps_failing(each, step=step) for each in range(len(self._in_a_row))):
             raise EnvironmentFailedError(
                 f"Environment {self.env_id!r} keeps failing: {FAULTS_IN_A_ROW_MAX} times in a row in every copy",
@@ -121,12 +127,19 @@ class FaultLog:
             )
         return pause
 
-    def take(self) -> list[Fault]:
-        """The newest faults since the last call, at most ``RECENT_MAX``, in order. May be called by another thread."""
-        taken: list[Fault] = []
-        while self._recent:
-            taken.append(self._recent.popleft())
-        return taken
+    def count(self, fault: Fault) -> None:
+        """Record a fault that belongs to no unit."""
+        self._counts[fault.kind] += 1
+        self._recent.append(fault)
+
+    def take(self) -> FaultReport | None:
+        """The faults since the last call; None without any."""
+        if not self._recent:
+            return None
+        report = FaultReport(dict(self._counts), list(self._recent))
+        self._counts.clear()
+        self._recent.clear()
+        return report
 
     def _keeps_failing(self, unit: int, *, step: int) -> bool:
         unhealthy = step - self._healthy_from[unit] < HEALTHY_STEPS

@@ -7,15 +7,14 @@ Both classes are Gymnasium vector environments with NEXT_STEP autoreset, so that
 At a step that fails nothing is known of the transition. The step therefore returns the observation before it, reward
 0 and ``truncated``, and marks the copy in ``faulted_N``; the next step resets the new copy. The caller records the
 failed step as no step and truncates the episode at the step before (``algorithms.segments``), which bootstraps from
-the last true observation: no value of a failed step reaches a target. It is never ``terminated``: a fault says nothing
-about the state being an end, and a value of 0 there would teach to seek or to shun the environment's bugs.
+the last true observation: no value of a failed step reaches a target.
 
 Shapes: N copies.
 """
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
@@ -25,27 +24,9 @@ from numpy.typing import NDArray
 from tidegate.core.errors import ConfigError
 from tidegate.vector_envs.batches import ObservationBatches
 from tidegate.vector_envs.faults import WHOLE_FORM, Call, Fault, FaultLog
+from tidegate.vector_envs.guarded_port import SEED_MAX
 
 Step: TypeAlias = tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]
-SEED_MAX = 1 << 31
-
-
-class Guarded(Protocol):
-    """What an actor reads beside Gymnasium's interface, from ``envs.unwrapped``, below all wrappers.
-
-    ``faulted_N``: the copies whose last ``step`` or ``reset`` failed, or that were left out of it; ``any_faulted``:
-    whether there are any. ``call`` and ``copy``: what runs now, for a watch in another thread.
-    """
-
-    faulted_N: NDArray[np.bool_]
-    any_faulted: bool
-    faults: FaultLog
-    call: Call
-    copy: int
-
-    def seed_resets(self, seed: int) -> None:
-        """Draw the resets from now on from ``seed``."""
-        ...
 
 
 def guard(env_id: str, make: Callable[[], Any]) -> "GuardedCopies | GuardedForm":
@@ -59,7 +40,7 @@ def guard(env_id: str, make: Callable[[], Any]) -> "GuardedCopies | GuardedForm"
 class GuardedCopies(VectorEnv[Any, Any, Any]):
     """Copies of an environment, stepped one after the other.
 
-    Unlike Gymnasium's ``SyncVectorEnv`` it draws resets from ``seed_resets``, and returns no infos.
+    Unlike Gymnasium's ``SyncVectorEnv`` it draws its resets from a generator that is given, and returns no infos.
     """
 
     def __init__(self, env_id: str, make_copies: Sequence[Callable[[], Any]], copies: Sequence[Any]) -> None:
@@ -90,12 +71,12 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
         self._rng = np.random.default_rng()
         self._to_seed = [True] * self.num_envs
 
-    def seed_resets(self, seed: int) -> None:
-        """Seed the next reset of each copy from ``seed``; its later resets continue its own generator.
+    def draw_resets(self, rng: np.random.Generator) -> None:
+        """Seed the next reset of each copy from ``rng``; its later resets continue its own generator.
 
         Seeding takes 30 µs, as much as several steps of a small environment whose episodes are short.
         """
-        self._rng = np.random.default_rng(seed)
+        self._rng = rng
         self._to_seed = [True] * self.num_envs
 
     def reset(
@@ -108,7 +89,7 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
         """
         del options
         if seed is not None:
-            self.seed_resets(seed)
+            self.draw_resets(np.random.default_rng(seed))
         self._resets_next = [True] * self.num_envs
         self._pauses = [0] * self.num_envs
         observations, *_ = self.step([None] * self.num_envs)
@@ -148,7 +129,8 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
                 faults.append(self.faults.raised(index, self.call, error))
                 rewards_N[index] = 0.0
                 batch.repeat(self._last, index)
-        for found in () if batch.is_finite(rewards_N) else batch.not_finite(rewards_N):
+        finite = self._batches.are_finite(batch.observations, rewards_N)
+        for found in () if finite else batch.not_finite(rewards_N):
             call: Call = "reset" if resets[found.copy] else "step"
             faults.append(self.faults.not_finite(found.copy, call, found.component))
             rewards_N[found.copy] = 0.0
@@ -213,16 +195,16 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
         self.call: Call = "make"
         self.copy = WHOLE_FORM
         self._batches = ObservationBatches(form.single_observation_space, num_envs=self.num_envs)
-        self._last = self._batches.zeros()
+        self._last: Any = self._batches.zeros().observations
         self._resets_next = False
         self._num_calls = 0
         self._rng = np.random.default_rng()
 
-    def seed_resets(self, seed: int) -> None:
-        """Give the form a new random generator; one that draws its resets elsewhere keeps its own."""
-        self._rng = np.random.default_rng(seed)
+    def draw_resets(self, rng: np.random.Generator) -> None:
+        """Let the form draw from ``rng``; one with a generator of its own keeps it."""
+        self._rng = rng
         if self._form is not None:
-            self._form.unwrapped.np_random = self._rng
+            self._form.unwrapped.np_random = rng
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -234,7 +216,7 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
         """
         del options
         if seed is not None:
-            self.seed_resets(seed)
+            self.draw_resets(np.random.default_rng(seed))
         self._resets_next = True
         observations, *_ = self.step(None)
         if self.faulted_N.all():
@@ -248,32 +230,26 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
             EnvironmentFailedError: it keeps failing.
         """
         self._num_calls += 1
-        resets = self._resets_next
         try:
-            observations, rewards_N, terminated_N, truncated_N = self._advance(actions)
-            batch = self._batches.adopt(observations)
-            found = () if batch.is_finite(rewards_N) else batch.not_finite(rewards_N)
+            result = self._reset() if self._resets_next else self._form.step(actions)
+            finite = self._batches.are_finite(result[0], result[1])
         except (Exception, SystemExit) as error:  # third-party code raises anything
             return self._failed(self.faults.raised(WHOLE_FORM, self.call, error))
-        if found:
-            call: Call = "reset" if resets else "step"
-            return self._failed(self.faults.not_finite(found[0].copy, call, found[0].component))
-        self._last = batch
+        if not finite and (found := self._batches.adopt(result[0]).not_finite(result[1])):
+            return self._failed(self.faults.not_finite(found[0].copy, self.call, found[0].component))
+        self.call = "step"
+        self._last = result[0]
         self.faulted_N, self.any_faulted = self._none_N, False
-        return observations, rewards_N, terminated_N, truncated_N, {}
+        return result
 
-    def _advance(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]:
-        if not self._resets_next:
-            self.call = "step"
-            observations, rewards_N, terminated_N, truncated_N, _ = self._form.step(actions)
-            return observations, np.asarray(rewards_N), terminated_N, truncated_N
+    def _reset(self) -> Step:
         if self._form is None:
             self.call = "make"
             self._form = self._make()
         self.call = "reset"
-        observations, _ = self._form.reset(seed=int(self._rng.integers(SEED_MAX)))
+        observations, infos = self._form.reset(seed=int(self._rng.integers(SEED_MAX)))
         self._resets_next = False
-        return observations, np.zeros(self.num_envs), self._none_N, self._none_N
+        return observations, np.zeros(self.num_envs), self._none_N, self._none_N, infos
 
     def _failed(self, fault: Fault) -> Step:
         form, self._form = self._form, None
@@ -281,9 +257,8 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
         self.faults.add(fault, unit=0, step=self._num_calls)
         _close(form)
         self.faulted_N, self.any_faulted = ~self._none_N, True
-        self._last = self._batches.copied(self._last)
-        zeros_N = np.zeros(self.num_envs)
-        return self._last.observations, zeros_N, self._none_N, self.faulted_N, {}
+        self._last = self._batches.copied(self._batches.adopt(self._last)).observations
+        return self._last, np.zeros(self.num_envs), self._none_N, self.faulted_N, {}
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the form."""
@@ -291,9 +266,11 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
 
 
 def _cannot_reset(faults: FaultLog) -> ConfigError:
-    newest = faults.take()[-1]
+    report = faults.take()
     return ConfigError(
-        f"Environment {newest.env_id!r} cannot be used", why=str(newest), fix="correct the environment"
+        f"Environment {faults.env_id!r} cannot be used",
+        why=str(report.newest[-1]) if report is not None else "",
+        fix="correct the environment",
     )
 
 

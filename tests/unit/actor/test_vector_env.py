@@ -13,7 +13,7 @@ import pytest
 from tests.unit.actor import toy_env
 from tests.unit.actor.support import group_task, segment_engine, segment_task, snapshot, version
 from tidegate.actor.engines.port import Engine, EngineControl, Sample
-from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
+from tidegate.core.errors import ConfigError, NotFoundError, RecordError
 from tidegate.core.records import Array, Sampler, VersionSpan
 from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
 from tidegate.models.policies import build_policy
@@ -225,20 +225,25 @@ def test_environment_with_other_spaces_than_its_policy_is_refused(monkeypatch: p
         engine.check_task(segment_task(env_id="Acrobot-v1"))
 
 
-@pytest.mark.usefixtures("toy")
-def test_environment_that_fails_is_recreated_for_the_next_task() -> None:
-    control = EngineControl()
-    engine = segment_engine(control, env_id=toy_env.ENV_ID)
-    control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+def test_segments_are_drawn_from_the_seeds_of_their_tasks() -> None:
+    def segments(*seeds: int) -> list[Array]:
+        control = EngineControl()
+        engine = segment_engine(control)
+        control.newest = snapshot(0, params(0, gain=1.0))
+        made: list[Array] = []
+        for seed in seeds:
+            task = msgspec.structs.replace(segment_task(unroll_length=50), seed=seed)
+            engine.check_task(task)
+            [rollouts] = engine.generate([task])
+            made.append(rollouts.samples[0].tensors["observations"])
+        return made
 
-    def fail() -> None:
-        raise ValueError("its own bug")
-
-    toy_env.before_step.append(fail)
-    with pytest.raises(TidegateError, match="its own bug"):
-        unroll(engine, env_id=toy_env.ENV_ID)
-    toy_env.before_step.clear()
-    assert unroll(engine, env_id=toy_env.ENV_ID).tensors["observations"][0].tolist() == [[1, 0]] * 4
+    first, second = segments(1, 2)
+    again, other = segments(1, 3)
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(second[0], other[0])  # episodes continue from segment to segment
+    assert not np.array_equal(second[1:], other[1:])
+    assert not np.array_equal(first[0], segments(4)[0][0])
 
 
 def test_stop_leaves_the_remaining_tasks_to_others() -> None:

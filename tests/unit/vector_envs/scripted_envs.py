@@ -1,5 +1,6 @@
 """An environment that fails exactly where its script says, and counts what is done to it."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+ENV_ID = "tests.unit.vector_envs.scripted_envs:Scripted-v0"
 EPISODE_STEPS = 3
 
 Event = Literal["raise", "exit", "nan", "inf reward", "shape"]
@@ -131,3 +133,15 @@ class ScriptedForm(VectorEnv[Any, Any, Any]):
         if event == "nan":
             self.buffer[1, 1] = np.nan
         return self.buffer
+
+
+# What environments made by their id do, in the order in which they are made; later ones are healthy.
+scripts: deque[Script] = deque()
+
+
+def _scripted() -> ScriptedEnv:
+    return ScriptedEnv(scripts.popleft() if scripts else Script())
+
+
+_registry: Any = gymnasium
+_registry.register("Scripted-v0", entry_point=_scripted)

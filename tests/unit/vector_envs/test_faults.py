@@ -48,7 +48,9 @@ def test_one_healthy_copy_keeps_the_environment() -> None:
         log.add(fault(1), unit=1, step=step)
     for step in range(10_000, 10_000 + 5 * FAULTS_IN_A_ROW_MAX):
         log.add(fault(0), unit=0, step=step)  # the other one failed long ago, and has been healthy since
-    assert log.totals["raised"] == 6 * FAULTS_IN_A_ROW_MAX
+    report = log.take()
+    assert report is not None
+    assert report.counts == {"raised": 6 * FAULTS_IN_A_ROW_MAX}
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 300)), max_size=300))
@@ -72,8 +74,11 @@ def test_reports_are_bounded_and_counts_are_not() -> None:
     log = FaultLog("My-v0", num_units=2)
     for copy in range(1_000):
         log.add(fault(copy), unit=0, step=copy * HEALTHY_STEPS)
-    assert [each.copy for each in log.take()] == list(range(1_000 - RECENT_MAX, 1_000))
-    assert log.totals["raised"] == 1_000
+    report = log.take()
+    assert report is not None
+    assert [each.copy for each in report.newest] == list(range(1_000 - RECENT_MAX, 1_000))
+    assert report.counts == {"raised": 1_000}
+    assert log.take() is None
 
 
 def test_traceback_is_kept_once_for_each_line_that_raises() -> None:

@@ -13,7 +13,8 @@ from tests.unit.vector_envs.scripted_envs import Event, Script, ScriptedEnv, Scr
 from tidegate.core.errors import ConfigError
 from tidegate.vector_envs.batches import ObservationBatches
 from tidegate.vector_envs.faults import EnvironmentFailedError
-from tidegate.vector_envs.guarded import SEED_MAX, GuardedCopies, GuardedForm, guard
+from tidegate.vector_envs.guarded import GuardedCopies, GuardedForm, guard
+from tidegate.vector_envs.guarded_port import SEED_MAX
 
 ENV_ID = "scripted:Env-v0"
 OK = (False, False, False)
@@ -75,7 +76,9 @@ def test_fault_names_environment_copy_call_and_cause() -> None:
     envs = copies_of(Script(), Script(steps={0: "raise", 1: "nan", 2: "inf reward"}, resets={2: "raise"}))
     envs.reset(seed=1)
     steps_of(envs, 12)
-    first, *others = envs.faults.take()
+    report = envs.faults.take()
+    assert report is not None
+    first, *others = report.newest
     assert str(first).startswith(
         "Copy 1 of 'scripted:Env-v0' raised in step: ValueError('the simulator diverged') at scripted_envs.py:"
     )
@@ -85,8 +88,8 @@ def test_fault_names_environment_copy_call_and_cause() -> None:
         "Copy 1 of 'scripted:Env-v0' raised in reset: ValueError('the simulator diverged')",
         "Copy 1 of 'scripted:Env-v0' returned a number that is not finite from step: reward is inf",
     ]
-    assert envs.faults.totals == {"raised": 2, "not_finite": 2, "hung": 0}
-    assert envs.faults.take() == []
+    assert report.counts == {"raised": 2, "not_finite": 2}
+    assert envs.faults.take() is None
 
 
 def test_reset_and_make_that_fail_are_tried_again_after_a_pause() -> None:
@@ -158,7 +161,9 @@ def test_vector_form_that_fails_ends_all_of_its_episodes(event: Event) -> None:
             ([2, 2], 1.0, OK),
         ]
     assert (script.num_made, script.num_closed) == (2, 1)
-    assert envs.faults.take()[0].copy == (1 if event == "nan" or event == "inf reward" else -1)
+    report = envs.faults.take()
+    assert report is not None
+    assert report.newest[0].copy == (1 if event == "nan" or event == "inf reward" else -1)
 
 
 def test_resets_are_drawn_from_their_seed_once_a_segment() -> None:
@@ -168,7 +173,7 @@ def test_resets_are_drawn_from_their_seed_once_a_segment() -> None:
         envs = copies_of(script)
         envs.reset(seed=5)
         steps_of(envs, 8)
-        envs.seed_resets(6)
+        envs.draw_resets(np.random.default_rng(6))
         steps_of(envs, 8)
         seeds.append(script.seeds)
     assert seeds[0] == seeds[1]
@@ -182,7 +187,7 @@ def test_vector_form_draws_its_resets_from_the_seed() -> None:
         envs = guard("CartPole-v1", lambda: gymnasium.make_vec("CartPole-v1", num_envs=3))
         assert isinstance(envs, GuardedForm)
         envs.reset(seed=1)
-        envs.seed_resets(seed)
+        envs.draw_resets(np.random.default_rng(seed))
         return [envs.step(np.ones(3, np.int64))[0].tolist() for _ in range(40)]
 
     assert returns(2) == returns(2)
@@ -221,9 +226,9 @@ def test_component_is_named_inside_dicts_and_tuples() -> None:
     good = {"image": np.ones((2, 2), np.uint8), "name": "a", "joints": (np.ones((2, 3)), 3)}
     bad = {**good, "joints": (np.array([[0, 0, 0], [0, -np.inf, np.nan]]), 3)}
     batch.write(0, good)
-    assert batch.is_finite(np.zeros(2))
+    assert batches.are_finite(batch.observations, np.zeros(2))
     batch.write(1, bad)
-    assert not batch.is_finite(np.zeros(2))
+    assert not batches.are_finite(batch.observations, np.zeros(2))
     [found] = batch.not_finite(np.zeros(2))
     assert (found.copy, found.component) == (1, "observations.joints.0[1, 1] is -inf")
     copied = batches.copied(batch).observations
@@ -235,7 +240,8 @@ def test_component_is_named_inside_dicts_and_tuples() -> None:
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_huge_finite_numbers_are_no_fault() -> None:
     space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    batch = ObservationBatches(space, num_envs=1).zeros()
+    batches = ObservationBatches(space, num_envs=1)
+    batch = batches.zeros()
     batch.write(0, np.array([3e38, -3e38], np.float32))
-    assert not batch.is_finite(np.zeros(1))  # only doubted
+    assert not batches.are_finite(batch.observations, np.zeros(1))  # only doubted
     assert batch.not_finite(np.zeros(1)) == []

@@ -5,6 +5,7 @@ thread and control it through ``EngineControl``. The engine reads its attributes
 atomic, so neither side waits for the other.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -13,6 +14,7 @@ import msgspec
 from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Task, ToolCall, VersionSpan
+from tidegate.vector_envs.faults import RECENT_MAX, Fault
 
 
 class Sample(msgspec.Struct, frozen=True, eq=False):
@@ -66,6 +68,18 @@ class RunningBatch(msgspec.Struct, frozen=True):
     started_at_s: float
 
 
+class Watched(Protocol):
+    """Calls into third-party code that may never return, as a watch in another thread sees them."""
+
+    def progress(self) -> object | None:
+        """A value that changes with every call that returns; None while none runs."""
+        ...
+
+    def hung(self, *, seconds: float) -> Fault:
+        """The fault of the running call, which has not returned for so long."""
+        ...
+
+
 class EngineControl:
     """Shared state of the loops and a running engine: the loops' commands and the engine's status.
 
@@ -76,11 +90,14 @@ class EngineControl:
     generation paused for it. ``running`` and ``position``: the running batch, and how many steps or tokens of it are
     generated. ``figures``: statistics of this engine only, by their names on the actor's board; bounded by its code.
     ``away``: the engine's server starts or is lost; a task that the actor took now would only age.
+    ``faults``: the newest faults of environments, for the log, which takes them out. ``watched``: set by an engine
+    that calls third-party code.
     """
 
     __slots__ = (
         "away",
         "cut",
+        "faults",
         "figures",
         "newest",
         "num_swaps",
@@ -89,6 +106,7 @@ class EngineControl:
         "serving",
         "stop",
         "swap_s",
+        "watched",
     )
 
     def __init__(self) -> None:
@@ -102,6 +120,8 @@ class EngineControl:
         self.swap_s = 0.0
         self.figures: dict[Counter | Gauge, float] = {}
         self.away = False
+        self.faults: deque[Fault] = deque(maxlen=RECENT_MAX)
+        self.watched: Watched | None = None
 
     def begins(self, tasks: Sequence[Task], version: PolicyVersion, *, now_s: float) -> None:
         """The engine starts these tasks together, under ``version``."""

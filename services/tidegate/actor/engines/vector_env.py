@@ -2,13 +2,14 @@
 
 Environments are Gymnasium's by id and continue from segment to segment. Each vector step checks for a newer policy, one
 attribute read, and records its first step. The layout is Gymnasium's NEXT_STEP autoreset: after a step that ends an
-episode ``observations[t+1]`` is its true last observation, and the step t+1 is a dummy with ``valid`` 0.
+episode ``observations[t+1]`` is its true last observation, and the step t+1 is a dummy with ``valid`` 0. A step that
+failed is no step either (``vector_envs.guarded``, ``running_episodes``).
+
+Actions and resets of a segment are drawn from its task's seed, so that a run with one actor repeats itself.
 
 Shapes: T steps, N environments; K components of an action, where it has any.
 """
 
-import importlib
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,40 +18,106 @@ from numpy.typing import NDArray
 
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.registry import EngineSetting
+from tidegate.actor.engines.running_episodes import RunningEpisodes
 from tidegate.actor.engines.version_marks import VersionMarks
-from tidegate.core.errors import ConfigError, NotFoundError, RecordError, TidegateError
-from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Task
+from tidegate.catalogue import actor as statistics
+from tidegate.core.errors import ConfigError, RecordError
+from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
 from tidegate.core.spaces import DiscreteSpace, EnvironmentDescription
+from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policies import build_policy
 from tidegate.models.registry import describe
 from tidegate.runtime.clock import Clock
+from tidegate.runtime.config import WorkloadConfig
+from tidegate.vector_envs.faults import WHOLE_FORM, Call, EnvironmentFailedError, Fault, FaultLog
+from tidegate.vector_envs.guarded_port import SEED_MAX, Guarded
 from tidegate.vector_envs.observations import recorded_observations
+from tidegate.vector_envs.opening import open_vector_env
 
 UNROLL_LENGTH_MAX = 65_536
+# Segments in a row in which the code around the copies fails (a wrapper, a vector form) before the actor ends.
+FAILED_SEGMENTS_MAX = 3
 
 
 class VectorEnv:
-    """N copies of one environment, their observations, and the returns of their running episodes."""
+    """N copies of one environment, their observations, and their running episodes."""
 
-    def __init__(self, description: EnvironmentDescription, *, num_envs: int, seed: int) -> None:
-        """Make and reset them.
+    def __init__(self, workload: WorkloadConfig, description: EnvironmentDescription) -> None:
+        """Make them.
 
         Raises:
-            NotFoundError: Gymnasium has no such environment, or what it needs is not installed.
-            ConfigError: its spaces are not those of the policy, or it resets in another way.
+            NotFoundError: there is no such environment, or what it needs is not installed.
+            ConfigError: its spaces are not those of the policy, or the run file's settings do not fit it.
         """
         self.space = description.observation_space
-        self.envs: Any = _make(description.env_id, num_envs=num_envs)
+        self.envs: Any = open_vector_env(workload, num_envs=workload.num_envs)
+        self.guarded: Guarded = self.envs.unwrapped
         _check_spaces(description, self.envs)
+
+    def reset(self, *, seed: int) -> None:
+        """Begin the first episodes.
+
+        Raises:
+            ConfigError: every copy failed.
+        """
         observations, _ = self.envs.reset(seed=seed)
         self.observations: dict[str, Array] = recorded_observations(self.space, observations)
-        self.done_N: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
-        self.returns_N: NDArray[np.float64] = np.zeros(num_envs)
-        self.lengths_N: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+        self.episodes = RunningEpisodes(faulted_N=self.guarded.faulted_N)
 
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
+
+
+class _Rows:
+    """The rows of a segment as they are made."""
+
+    def __init__(
+        self, vector: VectorEnv, actions: ActionDistribution, *, num_steps: int, num_envs: int
+    ) -> None:
+        shape = (num_steps, num_envs)
+        self.observations = {
+            name: np.empty((num_steps + 1, *array.shape), array.dtype)
+            for name, array in vector.observations.items()
+        }
+        self.actions_TNK: Array = np.empty((*shape, *actions.action_shape), actions.action_dtype)
+        self.logprobs_TN: NDArray[np.float32] = np.empty(shape, np.float32)
+        self.rewards_TN: NDArray[np.float32] = np.empty(shape, np.float32)
+        self.terminated_TN: NDArray[np.bool_] = np.empty(shape, np.bool_)
+        self.truncated_TN: NDArray[np.bool_] = np.empty(shape, np.bool_)
+        self.faulted_TN: NDArray[np.bool_] | None = None
+
+    def fault(self, step: int, faulted_N: NDArray[np.bool_]) -> None:
+        """Mark environments whose step failed."""
+        if self.faulted_TN is None:
+            self.faulted_TN = np.zeros(self.rewards_TN.shape, np.bool_)
+        self.faulted_TN[step] = faulted_N
+
+    def sample(self, vector: VectorEnv, marks: VersionMarks, *, num_made: int) -> Sample | None:
+        """The segment; None if it was cut after ``num_made`` steps. The next one continues from there."""
+        faulted_TN = self.faulted_TN
+        valid_TN, episodes = vector.episodes.close_segment(
+            rewards_TN=self.rewards_TN[:num_made],
+            terminated_TN=self.terminated_TN[:num_made],
+            truncated_TN=self.truncated_TN[:num_made],
+            faulted_TN=None if faulted_TN is None else faulted_TN[:num_made],
+        )
+        if num_made < len(self.rewards_TN):
+            return None
+        return Sample(
+            tensors={
+                **self.observations,
+                "actions": self.actions_TNK,
+                "behavior_logprobs": self.logprobs_TN,
+                "rewards": self.rewards_TN,
+                "terminated": self.terminated_TN,
+                "truncated": self.truncated_TN,
+                "valid": valid_TN,
+            },
+            spans=marks.spans(num_made),
+            num_steps=int(np.count_nonzero(valid_TN)),
+            episodes=episodes,
+        )
 
 
 class VectorEnvEngine:
@@ -58,15 +125,14 @@ class VectorEnvEngine:
 
     def __init__(self, setting: EngineSetting, control: EngineControl, clock: Clock) -> None:
         """Environments are made at the first task, when Gymnasium is imported."""
-        workload = setting.workload
-        self._env_id = workload.env
-        self._num_envs = workload.num_envs
-        self._policy = build_policy(describe(workload.env), setting.policy)
+        self._workload = setting.workload
+        self._policy = build_policy(describe(setting.workload.env), setting.policy)
         self._control = control
         self._clock = clock
-        # The clock's part prevents a restarted actor from playing the same episodes again.
-        self._rng = np.random.default_rng([setting.seed, setting.actor_index, int(clock.now_s() * 1e3)])
         self._vector: VectorEnv | None = None
+        self._running: Task | None = None
+        self._failed_segments = 0
+        control.watched = self
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         """Check that the tensors are this network's parameters, and finite.
@@ -91,70 +157,144 @@ class VectorEnvEngine:
             NotFoundError: there is no such environment.
             ConfigError: the environment does not fit the policy.
         """
-        if task.kind != "segment" or task.env_id != self._env_id:
+        if task.kind != "segment" or task.env_id != self._workload.env:
             raise RecordError(
                 f"Task {task.task_id} is a {task.kind} of {task.env_id!r}",
-                why=f"this actor steps {self._env_id!r}",
+                why=f"this actor steps {self._workload.env!r}",
             )
         if not 0 < task.unroll_length <= UNROLL_LENGTH_MAX:
             raise RecordError(f"Task {task.task_id} asks for {task.unroll_length} steps")
         if self._vector is None:
-            seed = int(self._rng.integers(2**31))
-            self._vector = VectorEnv(self._policy.description, num_envs=self._num_envs, seed=seed)
+            self._running = task
+            try:
+                self._open(task)
+            finally:
+                self._running = None
 
     def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
         """One segment per task, each continues where the previous one stopped.
 
+        A task whose segment failed as a whole has no rollouts; the next task makes the environments again.
+
         Raises:
-            TidegateError: the environment failed; the next task recreates it.
+            EnvironmentFailedError: the environment keeps failing.
         """
         finished: list[Rollouts] = []
         for task in tasks:
-            if self._control.stop:
-                break
             vector = self._vector
-            assert vector is not None, "check_task has created the environments"
+            if self._control.stop or vector is None:
+                break
             started_at_s = self._clock.now_s()
+            self._running = task
             try:
-                sample = self._unroll(vector, task, now_s=started_at_s)
-            except (
-                Exception
-            ) as error:  # an environment is third-party code: its exceptions cost only its episodes
-                self._vector = None
-                raise TidegateError(
-                    f"Environment {self._env_id!r} failed in a step",
-                    why=repr(error),
-                    fix="it is recreated",
-                ) from error
+                sample = self._segment(vector, task, now_s=started_at_s)
+            except EnvironmentFailedError:
+                raise
+            except Exception as error:  # wrappers are third-party code, and vector forms may break them
+                self._replace(vector, error)
+            else:
+                self._failed_segments = 0
+                if sample is not None:
+                    finished.append(Rollouts(task, (sample,), started_at_s, self._clock.now_s()))
             finally:
+                self._running = None
                 self._control.ends()
-            if sample is not None:
-                finished.append(Rollouts(task, (sample,), started_at_s, self._clock.now_s()))
+                self._report(vector.guarded.faults)
         return finished
 
-    def _unroll(self, vector: VectorEnv, task: Task, *, now_s: float) -> Sample | None:
+    # -- for the watch, from another thread -----------------------------------------------------------------------
+
+    def progress(self) -> object | None:
+        """See ``port.Watched``."""
+        task, vector = self._running, self._vector
+        if task is None:
+            return None
+        if vector is None:
+            return task.task_id
+        return task.task_id, self._control.position, vector.guarded.call, vector.guarded.copy
+
+    def hung(self, *, seconds: float) -> Fault:
+        """See ``port.Watched``."""
+        task, vector = self._running, self._vector
+        call: Call = vector.guarded.call if vector is not None else "make"
+        where = f", in step {self._control.position + 1} of a segment" if call == "step" else ""
+        detail = f"{seconds:.0f} s{where} (task {task.task_id})" if task is not None else f"{seconds:.0f} s"
+        copy = vector.guarded.copy if vector is not None else WHOLE_FORM
+        return Fault("hung", self._workload.env, copy, call, detail)
+
+    # -- making segments -------------------------------------------------------------------------------------------
+
+    def _open(self, task: Task) -> None:
+        vector = VectorEnv(self._workload, self._policy.description)
+        self._vector = vector
+        try:
+            # Another stream than that of the segment's actions.
+            vector.reset(seed=int(np.random.default_rng([task.seed, 1]).integers(SEED_MAX)))
+        except BaseException:
+            self._vector = None
+            vector.close()
+            raise
+
+    def _replace(self, vector: VectorEnv, error: Exception) -> None:
+        """Drop the environments after a failure outside of their guard; the next task makes others.
+
+        Raises:
+            EnvironmentFailedError: this happens in each segment.
+        """
+        faults = vector.guarded.faults
+        fault = faults.raised(WHOLE_FORM, "step", error)
+        faults.count(fault)
+        self._vector = None
+        vector.close()
+        self._failed_segments += 1
+        if self._failed_segments >= FAILED_SEGMENTS_MAX:
+            raise EnvironmentFailedError(
+                f"Environment {self._workload.env!r} failed in {FAILED_SEGMENTS_MAX} segments in a row",
+                why=str(fault),
+                fix="correct the environment, or the wrappers of the run file",
+            ) from error
+
+    def _report(self, faults: FaultLog) -> None:
+        """Count new faults in the actor's statistics, and leave the newest to its log."""
+        report = faults.take()
+        if report is None:
+            return
+        figures = self._control.figures
+        for kind, count in report.counts.items():
+            statistic = statistics.ENVIRONMENT_FAULTS.member(kind)
+            figures[statistic] = figures.get(statistic, 0.0) + count
+        self._control.faults.extend(report.newest)
+
+    def _segment(self, vector: VectorEnv, task: Task, *, now_s: float) -> Sample | None:
+        """A segment with at least one valid step where faults leave any; None when the task was cut."""
+        rng = np.random.default_rng(task.seed)
+        while True:
+            vector.guarded.draw_resets(rng)
+            rows = _Rows(
+                vector, self._policy.actions, num_steps=task.unroll_length, num_envs=self._workload.num_envs
+            )
+            sample = self._unroll(vector, task, rows, rng, now_s=now_s)
+            # A short segment may consist of faults. That ends: the guard gives up an environment that only fails.
+            if sample is None or sample.num_steps or rows.faulted_TN is None:
+                return sample
+
+    def _unroll(
+        self, vector: VectorEnv, task: Task, rows: _Rows, rng: np.random.Generator, *, now_s: float
+    ) -> Sample | None:
         """Step all environments a segment's length. The hot loop of an actor.
 
         None when the task was cut; the environments stay where they stopped, and the next segment continues there.
         """
-        control, rng, envs = self._control, self._rng, vector.envs
+        control, envs, guarded = self._control, vector.envs, vector.guarded
         policy, distribution = self._policy, self._policy.actions
         num_steps = task.unroll_length
-        shape = (num_steps, self._num_envs)
-        rows = {
-            name: np.empty((num_steps + 1, *array.shape), array.dtype)
-            for name, array in vector.observations.items()
-        }
-        actions_TNK = np.empty((*shape, *distribution.action_shape), distribution.action_dtype)
-        logprobs_TN = np.empty(shape, np.float32)
-        rewards_TN = np.empty(shape, np.float32)
-        terminated_TN = np.empty(shape, np.bool_)
-        truncated_TN = np.empty(shape, np.bool_)
         snapshot = self._serve_newest()
         params = snapshot.tensors
         marks = VersionMarks(snapshot.version)
         control.begins([task], snapshot.version, now_s=now_s)
-        observations = vector.observations
+        observations, recorded = vector.observations, rows.observations
+        actions_TNK, logprobs_TN, rewards_TN = rows.actions_TNK, rows.logprobs_TN, rows.rewards_TN
+        terminated_TN, truncated_TN = rows.terminated_TN, rows.truncated_TN
         num_made = num_steps
         for step in range(num_steps):
             if task.task_id in control.cut:
@@ -166,41 +306,22 @@ class VectorEnvEngine:
                 params = snapshot.tensors
                 marks.swap(step, snapshot.version)
             for name, array in observations.items():
-                rows[name][step] = array
+                recorded[name][step] = array
             outputs_NP = policy.action_outputs(params, observations, np)
             actions, logprobs_TN[step] = distribution.sample(outputs_NP, rng)
             actions_TNK[step] = actions
             seen, rewards_TN[step], terminated_TN[step], truncated_TN[step], _ = envs.step(
                 distribution.environment_actions(actions)
             )
+            if guarded.any_faulted:
+                rows.fault(step, guarded.faulted_N)
             observations = recorded_observations(vector.space, seen)
         if num_made == 0:
             return None
         for name, array in observations.items():
-            rows[name][num_made] = array
-        vector.observations = {name: array[num_made].copy() for name, array in rows.items()}
-        done_TN = (terminated_TN | truncated_TN)[:num_made]
-        valid_TN = np.empty_like(done_TN)
-        np.logical_not(vector.done_N, out=valid_TN[0])
-        np.logical_not(done_TN[:-1], out=valid_TN[1:])
-        vector.done_N = done_TN[-1].copy()
-        episodes = end_episodes(vector, rewards_TN[:num_made], done_TN, valid_TN)
-        if num_made < num_steps:
-            return None
-        return Sample(
-            tensors={
-                **rows,
-                "actions": actions_TNK,
-                "behavior_logprobs": logprobs_TN,
-                "rewards": rewards_TN,
-                "terminated": terminated_TN,
-                "truncated": truncated_TN,
-                "valid": valid_TN,
-            },
-            spans=marks.spans(num_steps),
-            num_steps=int(np.count_nonzero(valid_TN)),
-            episodes=episodes,
-        )
+            recorded[name][num_made] = array
+        vector.observations = {name: array[num_made].copy() for name, array in recorded.items()}
+        return rows.sample(vector, marks, num_made=num_made)
 
     def _serve_newest(self) -> PolicySnapshot:
         newest = self._control.newest
@@ -218,61 +339,9 @@ class VectorEnvEngine:
         raise ConfigError("The vector_env engine answers no prompts", fix="evaluate a text workload")
 
     def close(self) -> None:
-        """Release the environments."""
-        if self._vector is not None:
+        """Release the environments, unless a call into them has not returned."""
+        if self._vector is not None and self._running is None:
             self._vector.close()
-
-
-def end_episodes(
-    vector: VectorEnv,
-    rewards_TN: NDArray[np.float32],
-    done_TN: NDArray[np.bool_],
-    valid_TN: NDArray[np.bool_],
-) -> tuple[EpisodeEnd, ...]:
-    """The episodes that ended in this segment, in order; the running ones' returns stay with ``vector``.
-
-    A position counts the segment's steps up to and with the one that ended the episode.
-    """
-    ends: list[EpisodeEnd] = []
-    steps, columns = np.nonzero(done_TN)
-    begins_N: dict[int, int] = {}
-    for step, column in zip(steps.tolist(), columns.tolist(), strict=True):
-        window = slice(begins_N.get(column, 0), step + 1)
-        ends.append(
-            EpisodeEnd(
-                episode_return=float(
-                    vector.returns_N[column] + rewards_TN[window, column].sum(dtype=np.float64)
-                ),
-                length=int(vector.lengths_N[column] + np.count_nonzero(valid_TN[window, column])),
-                position=step + 1,
-            )
-        )
-        begins_N[column] = step + 1
-        vector.returns_N[column] = 0.0
-        vector.lengths_N[column] = 0
-    # Steps after the last end of each column belong to episodes that continue.
-    running_TN = valid_TN.copy()
-    for column, begin in begins_N.items():
-        running_TN[:begin, column] = False
-    vector.returns_N += (rewards_TN * running_TN).sum(axis=0, dtype=np.float64)
-    vector.lengths_N += running_TN.sum(axis=0)
-    return tuple(ends)
-
-
-def _make(env_id: str, *, num_envs: int) -> Any:
-    gymnasium: Any = importlib.import_module("gymnasium")
-    try:
-        with warnings.catch_warnings():
-            # Gymnasium warns of unusual spaces; ``_check_spaces`` checks what this engine requires.
-            warnings.simplefilter("ignore")
-            # Without a mode Gymnasium takes the environment's vectorised form where it has one, else copies in a loop.
-            return gymnasium.make_vec(env_id, num_envs=num_envs)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise NotFoundError(
-            f"Environment {env_id!r} cannot be made",
-            why=str(error),
-            fix="set workload.env to one of Gymnasium's ids, such as CartPole-v1, or to module:EnvId",
-        ) from error
 
 
 def _check_spaces(description: EnvironmentDescription, envs: Any) -> None:
@@ -287,13 +356,6 @@ def _check_spaces(description: EnvironmentDescription, envs: Any) -> None:
             f"Environment {env_id!r} observes {observations} and takes {actions}",
             why=f"it was described as {description.observation_space} and {expected}",
             fix="correct its line in models/registry.py",
-        )
-    mode = str(getattr(envs.metadata.get("autoreset_mode"), "value", "unknown"))
-    if mode != "NextStep":
-        raise ConfigError(
-            f"Environment {env_id!r} resets by {mode}",
-            why="segments are recorded with Gymnasium's NEXT_STEP autoreset: no final observation is lost then",
-            fix="make its vector form with autoreset_mode NEXT_STEP",
         )
 
 
