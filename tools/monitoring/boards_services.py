@@ -122,7 +122,16 @@ ACTORS = Board(
                     "Evaluations: share of problems solved",
                     (Query(f"max by ({RUN}) ({one(actor_stats.EVALUATION_SOLVED_SHARE.metric)})", "solved"),),
                     unit="percentunit",
-                    only_with="evaluations",
+                    only_with="evaluations of text",
+                ),
+                Panel(
+                    "Evaluations: return of greedy episodes",
+                    (
+                        Query(f"max by ({RUN}) ({one(actor_stats.EVALUATION_RETURN.metric)})", "mean"),
+                        Query(f"max by ({RUN}) ({one(actor_stats.EVALUATION_RETURN_MIN.metric)})", "lowest"),
+                        Query(f"max by ({RUN}) ({one(actor_stats.EVALUATION_RETURN_MAX.metric)})", "highest"),
+                    ),
+                    only_with="evaluations of segments",
                 ),
                 Panel(
                     "Tool sessions per second, by outcome",

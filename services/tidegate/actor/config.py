@@ -35,8 +35,12 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overloaded machine.
     ``retry_delay_s``: seconds before a task that this actor could not run is offered again.
     ``threads``: threads of one torch operation; more than the free cores slows everything down.
-    ``evaluation_batch``: held-out problems generated at once. ``evaluation_problems_max``: problems used of the
-    held-out file; bounds how long an evaluation keeps the engine from rollouts.
+    ``evaluation_batch`` (text): held-out problems generated at once. ``evaluation_problems_max`` (text): problems used
+    of the held-out file; bounds how long an evaluation keeps the engine from rollouts.
+    ``evaluation_episodes`` (segments): whole episodes of one evaluation, each from its own seed, in at most
+    ``workload.num_envs`` copies at a time. ``evaluation_steps_max`` (segments): steps after which an episode counts
+    with the return that it has reached; for environments that may never end. ``evaluation_deadline_s`` (segments,
+    seconds): an evaluation that takes longer fails; the actor that plays it makes no segments meanwhile.
     ``pull_attempts``: attempts to pull one version's tensors before the actor checks for a newer one; it serves the
     old policy meanwhile.
     """
@@ -54,4 +58,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     evaluation_batch: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 512
     evaluation_problems_max: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 4096
+    evaluation_episodes: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 16
+    evaluation_steps_max: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 30_000
+    evaluation_deadline_s: Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)] = 120.0
     pull_attempts: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5

@@ -13,17 +13,16 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import Completed, EngineControl
-from tidegate.actor.evaluation import Evaluator
+from tidegate.actor.engines.port import EngineControl
+from tidegate.actor.evaluation.port import Evaluator, publish_result
 from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
-from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.outcomes import RefusedTask, RolloutResult
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.actor.state import split_startable
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue.kinds import Counter
-from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.errors import DeadlineError, RecordError, TidegateError
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
 from tidegate.runtime.service import ServiceContext
@@ -54,14 +53,6 @@ class Runner(Protocol):
 
     def run(self, tasks: Sequence[Task]) -> AsyncGenerator[RolloutResult]:
         """Run tasks together and yield the result of each when it is done; stopped tasks have no result."""
-        ...
-
-    async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
-        """Answer the held-out problems of an evaluation under one policy.
-
-        Raises:
-            TidegateError: the engine cannot, or must stop.
-        """
         ...
 
     def stop(self) -> None:
@@ -260,22 +251,25 @@ class WorkLoops:
             await self._release(leased, delay_s=0.0)
 
     async def _evaluate(self, leased: LeasedTask) -> None:
+        """Measure the served policy; a failed evaluation is released, one that takes too long is not repeated."""
         stats, clock = self._context.stats, self._context.clock
         started_at_s = clock.monotonic_s()
+        repeat = False
         try:
-            problems = self._evaluator.problems()
-            completed = await self._runner.complete(leased.task, problems)
-            await self._evaluator.judge(problems, completed, sampler=leased.task.sampler)
+            result = await self._evaluator.evaluate(leased.task)
+            await publish_result(self._context, result)
         except TidegateError as error:
             stats.add(statistics.EVALUATIONS_FAILED)
+            stats.label(statistics.EVALUATION_PROBLEM, f"{leased.task.required_version}: {error.what}")
             self._context.log.warning("evaluation_failed", task_id=leased.task.task_id, error=str(error))
-            self._in_flight.stop_running(leased)
-            await self._release(leased, delay_s=self._config.retry_delay_s)
-            return
+            repeat = not isinstance(error, DeadlineError)
         stats.add(statistics.EVALUATION_S, clock.monotonic_s() - started_at_s)
         self._in_flight.stop_running(leased)
-        await leased.delivery.ack()
-        self._in_flight.answered(leased)
+        if repeat:
+            await self._release(leased, delay_s=self._config.retry_delay_s)
+        else:
+            await leased.delivery.ack()
+            self._in_flight.answered(leased)
 
     async def _release(self, leased: LeasedTask, *, delay_s: float) -> None:
         self._context.stats.add(statistics.TASKS_RELEASED)

@@ -7,7 +7,8 @@ from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.registry import EngineSetting, find_engine, open_engine, open_token_engine
 from tidegate.actor.engines.token_port import TokenEngine
-from tidegate.actor.evaluation import Evaluator
+from tidegate.actor.evaluation.held_out import AnswersProblems, HeldOutEvaluator
+from tidegate.actor.evaluation.port import Evaluator
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.in_flight import InFlightTasks
 from tidegate.actor.invested_work import report_investment
@@ -25,6 +26,8 @@ from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.actor.servicer import ActorServicer
 from tidegate.core.errors import ConfigError
+from tidegate.models.policies import build_policy
+from tidegate.models.registry import describe
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
@@ -65,13 +68,44 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
             "Agents need an engine that writes tokens", fix="set actor.engine to torch, vllm or sglang"
         )
     engine = open_engine(config.engine, setting, control, context.clock)
-    return assemble(context, config, engine=engine, control=control)
+    evaluator = _episodes_evaluator(context, config, control) if entry.workload == "segments" else None
+    return assemble(context, config, engine=engine, control=control, evaluator=evaluator)
+
+
+def _episodes_evaluator(context: ServiceContext, config: ActorConfig, control: EngineControl) -> Evaluator:
+    # Actors of text need no environments.
+    from tidegate.actor.evaluation.episodes import EpisodesEvaluator
+
+    settings = context.settings
+    policy = build_policy(describe(settings.workload.env), settings.policy)
+    return EpisodesEvaluator(
+        context,
+        control,
+        policy,
+        num_episodes=config.evaluation_episodes,
+        steps_max=config.evaluation_steps_max,
+        deadline_s=config.evaluation_deadline_s,
+    )
+
+
+def _held_out_evaluator(
+    context: ServiceContext, config: ActorConfig, runner: AnswersProblems
+) -> HeldOutEvaluator:
+    return HeldOutEvaluator(context, runner, num_problems_max=config.evaluation_problems_max)
 
 
 def assemble(
-    context: ServiceContext, config: ActorConfig, *, engine: Engine, control: EngineControl
+    context: ServiceContext,
+    config: ActorConfig,
+    *,
+    engine: Engine,
+    control: EngineControl,
+    evaluator: Evaluator | None = None,
 ) -> ServiceParts:
-    """The parts of an actor around an engine of batches that reads ``control``."""
+    """The parts of an actor around an engine of batches that reads ``control``; it evaluates by ``evaluator``.
+
+    Without one the engine answers held-out problems.
+    """
     actor = _ActorParts(context, config, engine, control, num_running=config.slots)
     runner = BatchRunner(
         context,
@@ -85,7 +119,8 @@ def assemble(
     async def close() -> None:
         engine.close()
 
-    return actor.with_runner(runner, loops={}, close=close)
+    evaluator = evaluator or _held_out_evaluator(context, config, runner)
+    return actor.with_runner(runner, evaluator, loops={}, close=close)
 
 
 def assemble_tokens(
@@ -116,7 +151,8 @@ def assemble_tokens(
         "progress": actor.checkpoints.run,
         "account": runner.account,
     }
-    return actor.with_runner(runner, loops=loops, close=engine.close)
+    evaluator = _held_out_evaluator(context, config, runner)
+    return actor.with_runner(runner, evaluator, loops=loops, close=engine.close)
 
 
 def assemble_agents(
@@ -139,7 +175,8 @@ def assemble_agents(
     actor = _ActorParts(context, config, engine, control, num_running=num_running)
     runner = AgentRunner(context, gateway, engine=engine, control=control, served_policy=actor.served_policy)
     loops: dict[str, Loop] = {"engine": engine.run, "gateway": runner.serve, "account": runner.account}
-    return actor.with_runner(runner, loops=loops, close=engine.close)
+    evaluator = _held_out_evaluator(context, config, runner)
+    return actor.with_runner(runner, evaluator, loops=loops, close=engine.close)
 
 
 class _ActorParts:
@@ -170,9 +207,14 @@ class _ActorParts:
         self.deadlines = DeadlineWatch(context, self._watch, control, self.predictions)
 
     def with_runner(
-        self, runner: Runner, *, loops: dict[str, Loop], close: Callable[[], Awaitable[None]]
+        self,
+        runner: Runner,
+        evaluator: Evaluator,
+        *,
+        loops: dict[str, Loop],
+        close: Callable[[], Awaitable[None]],
     ) -> ServiceParts:
-        """The whole actor around ``runner``, with the loops of its engine."""
+        """The whole actor around ``runner`` and its ``evaluator``, with the loops of its engine."""
         context, config, in_flight = self._context, self._config, self._in_flight
         publisher = Publisher(context, in_flight, self.checkpoints, retry_delay_s=config.retry_delay_s)
         work = WorkLoops(
@@ -183,7 +225,7 @@ class _ActorParts:
             control=self._control,
             predictions=self.predictions,
             served_policy=self.served_policy,
-            evaluator=Evaluator(context, num_problems_max=config.evaluation_problems_max),
+            evaluator=evaluator,
         )
         loops = {
             "watch": self._watch.run,

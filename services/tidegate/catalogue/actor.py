@@ -377,13 +377,13 @@ SESSION_BACKPRESSURE = Counter(
 EVALUATIONS = Counter(
     "evaluations_total",
     "{evaluation}",
-    "Evaluations on the held-out problems completed.",
+    "Evaluations completed: of held-out problems, or of whole episodes.",
     exported="tidegate.evaluation.completed",
 )
 EVALUATIONS_FAILED = Counter(
     "evaluations_failed_total",
     "{evaluation}",
-    "Evaluations on the held-out problems that failed.",
+    "Evaluations that failed; a version without one is skipped.",
     exported="tidegate.evaluation.failed",
 )
 EVALUATION_SOLVED_SHARE = Gauge(
@@ -399,3 +399,38 @@ EVALUATION_MEAN_REWARD = Gauge(
     exported="tidegate.evaluation.mean_reward",
 )
 EVALUATION_VERSION = Text("evaluation_version", "Version of this actor's newest evaluation.", exported=False)
+EVALUATION_RETURN = Gauge(
+    "evaluation_return",
+    "",
+    "Mean return of the episodes that this actor's newest evaluation played greedily.",
+    exported="tidegate.evaluation.return",
+)
+EVALUATION_RETURN_STD = Gauge(
+    "evaluation_return_std",
+    "",
+    "Standard deviation of the returns of this actor's newest evaluation.",
+    exported="tidegate.evaluation.return_std",
+)
+EVALUATION_RETURN_MIN = Gauge(
+    "evaluation_return_min",
+    "",
+    "Lowest return of this actor's newest evaluation.",
+    exported="tidegate.evaluation.return_min",
+)
+EVALUATION_RETURN_MAX = Gauge(
+    "evaluation_return_max",
+    "",
+    "Highest return of this actor's newest evaluation.",
+    exported="tidegate.evaluation.return_max",
+)
+EVALUATION_EPISODES = Gauge(
+    "evaluation_episodes",
+    "{episode}",
+    "Episodes counted in this actor's newest evaluation; those in which the environment failed are not.",
+    exported="tidegate.evaluation.episodes",
+)
+EVALUATION_PROBLEM = Text(
+    "evaluation_problem",
+    "Why this actor's newest evaluation failed; empty after one that did not.",
+    exported=False,
+)

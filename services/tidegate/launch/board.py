@@ -16,6 +16,7 @@ HISTORY_MAX = 2_000
 # Short names for statistics in a target.
 ALIASES = {"solved_share": actor_stats.EVALUATION_SOLVED_SHARE}
 EVALUATION = "evaluation_"
+NOT_EVALUATED = (-1, -1)
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class Board:
         self.headline = ALIASES.get(headline, headline)
         self.history: list[tuple[float, float]] = []
         self._instances: dict[str, _Instance] = {}
+        self._evaluated = NOT_EVALUATED
 
     def put(self, stats: ServiceStats) -> None:
         """Add one snapshot."""
@@ -45,10 +47,19 @@ class Board:
             instance.recent.clear()
         instance.recent.append(stats)
         value = stats.values.get(self.headline)
-        if value is not None and (not self.history or self.history[-1][1] != value):
+        if value is not None and self._is_news(stats, value):
             self.history.append((stats.at_s, value))
             if len(self.history) > HISTORY_MAX:
                 self.history = self.history[::2]
+
+    def _is_news(self, stats: ServiceStats, value: float) -> bool:
+        """Whether the history lacks a value of the headline; an actor repeats its evaluation of an old version."""
+        if is_of_evaluation(self.headline):
+            version = evaluated_version(stats)
+            is_newer = version > self._evaluated
+            self._evaluated = max(version, self._evaluated)
+            return is_newer
+        return not self.history or self.history[-1][1] != value
 
     def latest(self) -> dict[str, ServiceStats]:
         """The newest snapshot by instance."""
@@ -91,23 +102,44 @@ class Board:
             name: sum(values) if name.endswith("_total") else sum(values) / len(values)
             for name, values in gathered.items()
         }
-        evaluations = [
-            stats for stats in snapshots if any(name.startswith(EVALUATION) for name in stats.values)
-        ]
+        evaluations = [stats for stats in snapshots if any(map(is_of_evaluation, stats.values))]
         if evaluations:
-            newest = max(evaluations, key=evaluated_step)
-            merged |= {name: value for name, value in newest.values.items() if name.startswith(EVALUATION)}
+            newest = max(evaluations, key=evaluated_version)
+            merged |= {name: value for name, value in newest.values.items() if is_of_evaluation(name)}
         return merged | {alias: merged[name] for alias, name in ALIASES.items() if name in merged}
 
     def version(self) -> str:
         """The learner's version as text."""
         return next((stats.labels.get(learner_stats.VERSION, "") for stats in self.of("learner")), "")
 
+    def evaluated(self) -> str:
+        """The version of the newest evaluation as text; empty before the first."""
+        stats = max(self.of("actor"), key=evaluated_version, default=None)
+        return stats.labels.get(actor_stats.EVALUATION_VERSION, "") if stats is not None else ""
 
-def evaluated_step(stats: ServiceStats) -> float:
-    """The step of the version that an instance evaluated last."""
-    _, _, step = stats.labels.get(actor_stats.EVALUATION_VERSION, "").rpartition("@")
-    return float(step) if step.isdigit() else -1.0
+    def evaluation_problem(self) -> str:
+        """Why an evaluation of a version failed that is newer than the newest evaluated one; empty if none did."""
+        newest = version_order(self.evaluated())
+        problems = [stats.labels.get(actor_stats.EVALUATION_PROBLEM, "") for stats in self.of("actor")]
+        last = max(problems, key=lambda problem: version_order(problem.partition(":")[0]), default="")
+        return last if version_order(last.partition(":")[0]) > newest else ""
+
+
+def is_of_evaluation(name: str) -> bool:
+    """Whether a statistic is a result of the newest evaluation, and not a counter of all of them."""
+    return name.startswith(EVALUATION) and not name.endswith("_total")
+
+
+def evaluated_version(stats: ServiceStats) -> tuple[int, int]:
+    """The version that an instance evaluated last, in the order of ``version_order``."""
+    return version_order(stats.labels.get(actor_stats.EVALUATION_VERSION, ""))
+
+
+def version_order(text: str) -> tuple[int, int]:
+    """A version's number of its lineage and its step, which order versions by time; any other text comes first."""
+    lineage, _, step = text.rpartition("@")
+    number = lineage.partition("-")[0]
+    return (int(number), int(step)) if number.isdigit() and step.isdigit() else NOT_EVALUATED
 
 
 def drops(values: Mapping[str, float]) -> dict[str, int]:

@@ -10,11 +10,21 @@ from tidegate.launch.run_plan import RunFile
 from tidegate.launch.targets import RunTarget
 
 RETURN_STATISTICS = (learner_stats.MEAN_RETURN, learner_stats.EPISODES)
-EVALUATION_STATISTICS = (
-    "solved_share",
-    actor_stats.EVALUATION_SOLVED_SHARE,
-    actor_stats.EVALUATION_MEAN_REWARD,
-)
+# By the kind of workload whose evaluations report them.
+EVALUATION_STATISTICS = {
+    "text": (
+        "solved_share",
+        actor_stats.EVALUATION_SOLVED_SHARE,
+        actor_stats.EVALUATION_MEAN_REWARD,
+    ),
+    "segments": (
+        actor_stats.EVALUATION_RETURN,
+        actor_stats.EVALUATION_RETURN_STD,
+        actor_stats.EVALUATION_RETURN_MIN,
+        actor_stats.EVALUATION_RETURN_MAX,
+        actor_stats.EVALUATION_EPISODES,
+    ),
+}
 
 
 def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
@@ -97,12 +107,6 @@ def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | No
             why="the store would be full before a batch is, and the learner would wait forever",
             fix=f"set trajectory_store.max_resident_trajectories to {2 * file.batch_size} or more",
         )
-    if file.workload.kind == "segments" and services["task_queue"].evaluation_every_versions:
-        return ConfigError(
-            "task_queue.evaluation_every_versions is set with workload.kind segments",
-            why="only prompts have held-out problems to evaluate on; segments report their returns continuously",
-            fix="remove task_queue.evaluation_every_versions",
-        )
     return None
 
 
@@ -116,12 +120,17 @@ def check_target(target: RunTarget, file: RunFile, services: dict[str, Any]) -> 
                 why="completions have rewards and no episodes",
                 fix="use solved_share or mean_reward",
             )
-        if condition.name in EVALUATION_STATISTICS and not evaluates:
+        kinds = [kind for kind, names in EVALUATION_STATISTICS.items() if condition.name in names]
+        if kinds and file.workload.kind not in kinds:
+            return ConfigError(
+                f"Target {condition} can never be reached with workload.kind {file.workload.kind}",
+                why="segments are evaluated on whole episodes and text on held-out problems",
+                fix=f"use {'evaluation_return' if file.workload.kind == 'segments' else 'solved_share'}",
+            )
+        if kinds and not evaluates:
             return ConfigError(
                 f"Target {condition} can never be reached without evaluations",
                 why="task_queue.evaluation_every_versions is 0",
-                fix="use mean_return"
-                if file.workload.kind == "segments"
-                else "set task_queue.evaluation_every_versions to 10, for example",
+                fix="set task_queue.evaluation_every_versions to 10, for example",
             )
     return None

@@ -12,8 +12,9 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``curriculum``: ``uniform`` reads the dataset in shuffled epochs; ``learnable`` prefers bins that neither always
     succeed nor always fail.
-    ``evaluation_every_versions`` (versions, 0 turns it off): how often held-out problems are evaluated; each evaluation
-    occupies one actor, so below about 5 it takes a visible share of the rollouts.
+    ``evaluation_every_versions`` (versions, 0 turns it off): how often a version is evaluated: on held-out problems
+    (text), or on whole episodes played greedily (segments). At most one evaluation is in flight, and it occupies one
+    actor: a version that is due meanwhile is skipped, and below about 5 it takes a visible share of the rollouts.
     ``task_deadline_s`` (seconds): a task that was delivered this long ago and whose trajectories never reached the
     store is dropped as failed. Below the longest rollout plus five redeliveries (150 s) it drops live work; far
     above it, a lost task holds its share of the budget for that long, and at max_lag 0 the whole run with it. Work

@@ -1,8 +1,8 @@
-"""Evaluation: the held-out problems as one control task, once every so many versions.
+"""Evaluation: one control task, once every so many versions.
 
 Consumes: policy announcements, results (EVENTS).
-Produces: a task of kind ``evaluation`` on TASKS; the actor that takes it reads the held-out problems from the run
-folder.
+Produces: a task of kind ``evaluation`` on TASKS; the actor that takes it answers the held-out problems of the run
+folder, or plays whole episodes from seeds that ``seed`` of the task determines, the same for every version.
 Waits for: a version to be due, and the one before to end, so that at most one is in flight. It is not admitted, not
 journaled as work and never trained on; if it is lost, the next one is due all the same.
 Unblocked by: the learner, and the actor that evaluates.

@@ -42,8 +42,8 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     if workload.kind == "group":
         import_dataset(settings.workload.dataset, data)
     prompts = open_dataset(data / TRAIN_FILE) if workload.kind == "group" else None
-    if config.evaluation_every_versions:
-        _check_held_out(data / HELD_OUT_FILE, workload, brought=bool(settings.workload.dataset.path))
+    if config.evaluation_every_versions and workload.kind == "group":
+        _check_held_out(data / HELD_OUT_FILE, brought=bool(settings.workload.dataset.path))
 
     path = context.data_dir / FILE_NAME
     journal = open_journal(path, run_id=settings.run)
@@ -95,14 +95,8 @@ def _workload(settings: Settings) -> Workload:
     )
 
 
-def _check_held_out(path: Path, workload: Workload, *, brought: bool) -> None:
+def _check_held_out(path: Path, *, brought: bool) -> None:
     """Refuse at the start what an actor would only find out when it evaluates. ``brought``: by ``workload.dataset``."""
-    if workload.kind != "group":
-        raise ConfigError(
-            "task_queue.evaluation_every_versions is set for a workload of segments",
-            why="segments report the returns of their own episodes and have no held-out problems",
-            fix="set it to 0",
-        )
     if brought and not path.exists():
         raise ConfigError(
             "task_queue.evaluation_every_versions is set and workload.dataset holds no problems out",

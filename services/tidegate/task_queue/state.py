@@ -335,7 +335,7 @@ def was_starved(*, waited_s: float, elapsed_s: float) -> bool:
 
 
 def evaluation_due(head: PolicyVersion, *, last: PolicyVersion | None, every_versions: int) -> bool:
-    """Whether the held-out problems are to be tried under ``head``: at the first version, then once a multiple."""
+    """Whether ``head`` is to be evaluated: the first version, then once a multiple."""
     if every_versions == 0:
         return False
     return last is None or head.step // every_versions != last.step // every_versions

@@ -357,9 +357,23 @@ async def test_groups_come_from_the_dataset_in_epochs_and_evaluations_once_a_mul
     assert (totals.admitted, totals.epoch, totals.position) == (20, 2, 2)
 
 
+async def test_segments_are_evaluated_once_a_multiple_with_the_seed_of_the_run(stage: Stage) -> None:
+    config = msgspec.structs.replace(CONFIG, evaluation_every_versions=2)
+    evaluations: list[Task] = []
+    async with running(build, config, stage.context()):
+        for step in range(3):
+            await stage.announce(step)
+            tasks = await stage.taker.take(stage.settings.batch_size + (step % 2 == 0))
+            evaluations += [task for task in tasks if task.kind == "evaluation"]
+            await stage.bus.event("evaluation", {"version": step})
+            segments = [task for task in tasks if task.kind == "segment"]
+            stage.add_outcomes(segments, "accepted")
+            stage.add_outcomes(segments, "trained", trained_at=step)
+    assert [task.required_version.step for task in evaluations] == [0, 2]
+    assert {(task.env_id, task.seed) for task in evaluations} == {("CartPole-v1", stage.settings.seed)}
+
+
 async def test_settings_that_cannot_work_are_refused_at_the_start(stage: Stage) -> None:
-    with pytest.raises(ConfigError, match="held-out"):
-        await build(stage.context(), TaskQueueConfig(evaluation_every_versions=5))
     stage.settings = text_settings(stage, [], [])
     with pytest.raises(ConfigError, match="empty"):
         await build(stage.context(), CONFIG)

@@ -2,14 +2,16 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.unit.cli.run_folder import write_accounting, write_run, write_samples
+from tests.unit.cli.run_folder import LINEAGE, NUM_STEPS, START_S, write_accounting, write_run, write_samples
 from tidegate.cli.explain import diagnosis_of_samples
 from tidegate.cli.report.command import write_report
 from tidegate.cli.report.data import read_run
 from tidegate.cli.report.figures import POINTS_MAX, bar_chart, line_chart, stacked_chart, thin
 from tidegate.core.errors import NotFoundError
+from tidegate.launch.run_event_log import RunEventLog
 
 
 class Page(HTMLParser):
@@ -51,6 +53,28 @@ def test_report_shows_the_books_and_every_plot_it_has_data_for(tmp_path: Path) -
     assert "audit balanced" in text
     assert text.count("<svg") >= 8
     assert "retired" in text
+
+
+def test_evaluated_return_is_drawn_beside_the_return_while_exploring(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    assert "evaluation_return" not in write_report(tmp_path).read_text(encoding="utf-8")
+    log = RunEventLog(tmp_path)
+    for step in (1, 2):
+        event = {
+            "kind": "evaluation",
+            "version": f"{LINEAGE}@{step}",
+            "mean_return": 10.0 * step,
+            "at_s": START_S + step,
+        }
+        log.append(msgspec.json.encode(event))
+    run = read_run(tmp_path)
+    assert run.evaluations("mean_return") == [
+        (START_S + step - run.started_at_s, 10.0 * step) for step in (1, 2)
+    ]
+    assert run.evaluations("mean_return", over="env_steps") == [(2 * NUM_STEPS, 10.0), (4 * NUM_STEPS, 20.0)]
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert text.count("evaluation_return") == 2, "over time and over samples"
+    assert text.count(">mean_return<") == 2
 
 
 def test_run_that_never_started_still_has_a_report(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import io
 import json
 import math
 from pathlib import Path
@@ -73,6 +74,23 @@ def test_run_succeeds_by_its_target_or_without_one_by_its_time(
 ) -> None:
     write_accounting(tmp_path)
     assert summary_of(tmp_path, ended_by=ended_by, target=target).succeeded is succeeded
+
+
+def test_evaluation_has_a_row_of_its_own(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    assert summary_of(tmp_path).evaluation_return is None
+    values = {
+        **OUTCOME.values,
+        "evaluation_return": 490.5,
+        "evaluation_return_min": 420.0,
+        "evaluation_return_max": 500.0,
+        "evaluation_episodes": 16.0,
+    }
+    outcome = msgspec.structs.replace(OUTCOME, values=values)
+    summary = summarise(session_of(tmp_path), outcome, report=tmp_path / "report.html")
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(render_summary(summary))
+    assert "mean return 490, 420 to 500, of 16 greedy episodes" in console.export_text()
 
 
 def test_run_without_books_has_a_summary_and_no_success(tmp_path: Path) -> None:

@@ -81,6 +81,33 @@ def test_view_shows_who_stands_where_and_who_holds_it_up() -> None:
         assert part in text, part
 
 
+def test_evaluated_return_is_beside_the_return_while_exploring() -> None:
+    evaluation = snapshot(
+        "actor-0",
+        at_s=NOW_S,
+        labels={"evaluation_version": "0-ab@50"},
+        evaluation_return=500.0,
+        evaluation_return_min=420.0,
+        evaluation_return_max=510.0,
+    )
+    board = busy_board()
+    board.put(evaluation)
+    text = draw(scene_with(board), width=120, height=50, now_s=NOW_S).plain
+    assert "mean return now 472   evaluated 500 (420 to 510), version 0-ab@50" in text
+    board = Board(headline="evaluation_return")
+    board.put(evaluation)
+    board.put(snapshot("learner", at_s=NOW_S, mean_return=472.0))
+    text = draw(scene_with(board, target="evaluation_return>=505"), width=120, height=50, now_s=NOW_S).plain
+    assert "evaluation return now 500 (420 to 510), version 0-ab@50   exploring 472" in text
+
+
+def test_evaluation_that_failed_says_why() -> None:
+    board = busy_board()
+    board.put(snapshot("actor-0", at_s=NOW_S, labels={"evaluation_problem": "0-ab@50: 3 episodes still ran"}))
+    text = draw(scene_with(board), width=120, height=50, now_s=NOW_S).plain
+    assert "evaluation failed: 0-ab@50: 3 episodes still ran" in text
+
+
 def test_instance_that_fell_silent_is_named_so() -> None:
     text = draw(scene_with(busy_board()), width=100, height=50, now_s=NOW_S + 60).plain
     assert "silent" in text

@@ -30,12 +30,50 @@ def test_counters_are_summed_and_gauges_averaged_over_instances() -> None:
     assert board.values()["weight_pull_ms"] == 3
 
 
+def evaluated(instance: str, version: str, **values: float) -> ServiceStats:
+    return snapshot(instance, labels={"evaluation_version": version}, **values)
+
+
 def test_newest_evaluation_counts_and_answers_to_solved_share() -> None:
     board = Board(headline="solved_share")
-    board.put(snapshot("actor-0", evaluation_solved_share=0.9, labels={"evaluation_version": "0-ab@20"}))
-    board.put(snapshot("actor-1", evaluation_solved_share=0.4, labels={"evaluation_version": "0-ab@9"}))
+    board.put(evaluated("actor-0", "0-ab@20", evaluation_solved_share=0.9))
+    board.put(evaluated("actor-1", "0-ab@9", evaluation_solved_share=0.4))
     assert board.values()["solved_share"] == 0.9
-    assert [value for _, value in board.history] == [0.9, 0.4]
+    assert [value for _, value in board.history] == [0.9]
+
+
+def test_history_of_evaluations_holds_each_once_however_often_actors_repeat_theirs() -> None:
+    board = Board(headline="evaluation_return")
+    for _ in range(3):
+        board.put(evaluated("actor-0", "0-ab@20", evaluation_return=90.0))
+        board.put(evaluated("actor-1", "0-ab@10", evaluation_return=40.0))
+    board.put(evaluated("actor-1", "0-ab@30", evaluation_return=90.0))
+    assert [value for _, value in board.history] == [90.0, 90.0]
+
+
+def test_evaluation_of_a_restored_lineage_is_newer_than_one_of_the_branch_that_was_lost() -> None:
+    board = Board()
+    board.put(evaluated("actor-0", "0-ab@40", evaluation_return=90.0))
+    board.put(evaluated("actor-1", "1-cd@20", evaluation_return=40.0))
+    assert board.values()["evaluation_return"] == 40.0
+    assert board.evaluated() == "1-cd@20"
+
+
+def test_time_of_evaluations_is_summed_over_actors() -> None:
+    board = Board()
+    board.put(evaluated("actor-0", "0-ab@20", evaluation_return=90.0, evaluation_s_total=2.0))
+    board.put(evaluated("actor-1", "0-ab@10", evaluation_return=40.0, evaluation_s_total=3.0))
+    assert board.values()["evaluation_s_total"] == 5.0
+
+
+def test_failed_evaluation_is_reported_until_a_newer_version_was_evaluated() -> None:
+    board = Board()
+    assert board.evaluation_problem() == ""
+    board.put(snapshot("actor-0", labels={"evaluation_problem": "0-ab@20: 3 episodes were still running"}))
+    board.put(evaluated("actor-1", "0-ab@10", evaluation_return=40.0))
+    assert board.evaluation_problem() == "0-ab@20: 3 episodes were still running"
+    board.put(evaluated("actor-1", "0-ab@30", evaluation_return=40.0))
+    assert board.evaluation_problem() == ""
 
 
 def test_rate_is_taken_over_the_last_snapshots_only() -> None:

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.errors import ConfigError
+from tidegate.launch.cross_checks import check_target
 from tidegate.launch.overrides import apply_overrides, parse_yaml
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_parsing import parse_plan
+from tidegate.launch.targets import parse_target
 
 RUNS = Path(__file__).parents[3] / "runs"
 CARTPOLE = RUNS / "cartpole.yaml"
@@ -184,7 +186,6 @@ def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
             "actor.engine=text_generation",
             "set actor.engine to auto, and policy.kind to a network of this workload",
         ),
-        ("task_queue.evaluation_every_versions=5", "only prompts have held-out problems"),
         ("long_tail.cap_quantile=0.95", "a segment has a fixed length and no group"),
         ("long_tail.early_stop_after=2", "a segment has a fixed length and no group"),
         ("workload.latency=gauss:1", "workload.latency: 'gauss:1' is no distribution of times"),
@@ -209,6 +210,32 @@ def test_settings_that_cannot_work_together_are_refused_with_the_reason(override
 )
 def test_settings_of_groups_that_would_wait_for_ever_are_refused(override: str, reason: str) -> None:
     assert reason in refusal_of_text(override)
+
+
+@pytest.mark.parametrize(
+    ("run", "overrides", "target", "problem"),
+    [
+        (CARTPOLE, ["task_queue.evaluation_every_versions=5"], "evaluation_return>=475", ""),
+        (CARTPOLE, [], "evaluation_return>=475", "without evaluations"),
+        (CARTPOLE, [], "mean_return>=475", ""),
+        (CARTPOLE, ["task_queue.evaluation_every_versions=5"], "solved_share>=0.5", "use evaluation_return"),
+        (RUNS / "arithmetic.yaml", [], "solved_share>=0.5", ""),
+        (RUNS / "arithmetic.yaml", [], "evaluation_return>=0.5", "use solved_share"),
+        (RUNS / "arithmetic.yaml", [], "mean_return>=1", "no episodes"),
+        (
+            RUNS / "arithmetic.yaml",
+            ["task_queue.evaluation_every_versions=0"],
+            "solved_share>=0.5",
+            "without evaluations",
+        ),
+    ],
+)
+def test_target_is_refused_where_no_service_can_reach_it(
+    run: Path, overrides: list[str], target: str, problem: str
+) -> None:
+    plan = read_run_file(run, overrides)
+    found = check_target(parse_target(target), plan.file, plan.services)
+    assert problem in str(found) if problem else found is None
 
 
 def test_override_is_typed_as_in_the_file() -> None:

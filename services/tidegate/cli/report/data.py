@@ -63,17 +63,15 @@ class RunData(msgspec.Struct, frozen=True):
             if _is_number(step.get(name)) and _is_number(step.get(over))
         ]
 
-    def evaluations(self, *, over: str = "at_s") -> Points:
-        """Share of the held-out problems solved, over time or over the steps trained until its version was made."""
+    def evaluations(self, name: str, *, over: str = "at_s") -> Points:
+        """One number of the evaluations over time, or over the steps trained until their version was made."""
+        events = [each for each in self.evaluated if _is_number(each.get(name))]
         if over == "at_s":
-            return [
-                (float(each["at_s"]) - self.started_at_s, float(each["solved_share"]))
-                for each in self.evaluated
-            ]
+            return [(float(each["at_s"]) - self.started_at_s, float(each[name])) for each in events]
         trained = {f"{step['lineage']}@{step['step']}": float(step[over]) for step in self.steps}
         return [
-            (trained.get(each["version"], 0.0), float(each["solved_share"]))
-            for each in self.evaluated
+            (trained.get(each["version"], 0.0), float(each[name]))
+            for each in events
             if each["version"] in trained or each["version"].endswith("@0")
         ]
 

@@ -109,6 +109,16 @@ def _cards(run: RunData) -> list[tuple[str, str, str]]:
     )
     if summary.get("mean_return") is not None:
         cards.append((number(summary["mean_return"]), "mean return", f"{summary['versions']:,} versions"))
+    if summary.get("evaluation_return") is not None:
+        values = summary["values"]
+        spread = f"{number(values['evaluation_return_min'])} to {number(values['evaluation_return_max'])}"
+        cards.append(
+            (
+                number(summary["evaluation_return"]),
+                "evaluation return",
+                f"{spread}, {values['evaluation_episodes']:.0f} greedy episodes",
+            )
+        )
     if summary.get("solved_share") is not None:
         cards.append(
             (

@@ -12,6 +12,7 @@ SECONDS = "seconds since the first admission"
 VERSION = "policy version"
 HEADLINES = {
     "mean_return": "Mean return of the last 100 episodes",
+    "evaluation_return": "Mean return of greedy episodes",
     "solved_share": "Share of held-out problems solved",
 }
 
@@ -37,11 +38,18 @@ def _headline(run: RunData) -> tuple[str, TargetCondition | None]:
     return name, next((condition for condition in conditions if condition.name == name), None)
 
 
-def _headline_points(run: RunData, name: str, *, over: str) -> Points:
+def _headline_series(run: RunData, name: str, *, over: str) -> dict[str, Points]:
+    """The headline, and of segments the return while exploring beside that of evaluations; only what there is."""
     if name == "solved_share":
-        points = run.evaluations(over=over)
-        return points or run.step_series("mean_reward", over=over)
-    return run.step_series(name, over=over)
+        points = run.evaluations(name, over=over)
+        found = {name: points or run.step_series("mean_reward", over=over)}
+    else:
+        found = {
+            "mean_return": run.step_series("mean_return", over=over),
+            "evaluation_return": run.evaluations("mean_return", over=over),
+        }
+    first = {name: found.get(name, [])}
+    return {each: points for each, points in (first | found).items() if points}
 
 
 def _unit(run: RunData) -> str:
@@ -50,9 +58,9 @@ def _unit(run: RunData) -> str:
 
 def _return_over(run: RunData, *, over: str, label: str, key: str) -> Plot:
     name, target = _headline(run)
-    points = _headline_points(run, name, over=over)
+    series = _headline_series(run, name, over=over)
     limit = (target.threshold, f"target {target.threshold:g}") if target is not None else None
-    svg = line_chart(key, {name: points}, x_label=label, limit=limit, fill=True) if points else ""
+    svg = line_chart(key, series, x_label=label, limit=limit, fill=True) if series else ""
     over_what = "time" if over == "at_s" else "samples"
     return Plot(f"{HEADLINES[name]}, over {over_what}", "The score that staleness must not reduce.", svg)
 

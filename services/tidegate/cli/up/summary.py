@@ -1,6 +1,7 @@
 """The end of a run in numbers: on the terminal, as ``summary.json``, and as the last line for ``--json``."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.cli.accounting import RunAccounting, read_accounting
 from tidegate.cli.audit import one_line
@@ -63,6 +65,7 @@ class Summary(msgspec.Struct, frozen=True):
     steps_per_cpu_s: float | None
     cpu_s: float
     mean_return: float | None
+    evaluation_return: float | None
     solved_share: float | None
     lag: LagSummary | None
     audit: Audit | None
@@ -116,6 +119,7 @@ def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summ
         steps_per_cpu_s=steps / cpu_s if cpu_s > 0 else None,
         cpu_s=outcome.cpu_s,
         mean_return=values.get(learner_stats.MEAN_RETURN),
+        evaluation_return=values.get(actor_stats.EVALUATION_RETURN),
         solved_share=values.get("solved_share"),
         lag=lag_summary(accounting.ledger.trained_by_lag, max_lag=session.plan.file.staleness.max_lag)
         if accounting
@@ -190,9 +194,12 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
         rows.append(("forked from", summary.forked_from))
     if summary.problem:
         rows.append(("problem", summary.problem))
-    for name, value in (("mean return", summary.mean_return), ("solved share", summary.solved_share)):
-        if value is not None:
-            rows.append((name, number(value)))
+    if summary.mean_return is not None:
+        rows.append(("mean return", number(summary.mean_return)))
+    if summary.evaluation_return is not None:
+        rows.append(("evaluation", _evaluation(summary.evaluation_return, summary.values)))
+    if summary.solved_share is not None:
+        rows.append(("solved share", number(summary.solved_share)))
     rows.append(("steps", f"{summary.env_steps:,} trained in {summary.versions:,} versions{_rates(summary)}"))
     if summary.lag is not None:
         lag = summary.lag
@@ -206,6 +213,18 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
     rows += [("note", note) for note in summary.notes]
     rows.append(("report", summary.report))
     return rows
+
+
+def _evaluation(mean: float, values: Mapping[str, float]) -> str:
+    low, high, episodes = (
+        values.get(name, math.nan)
+        for name in (
+            actor_stats.EVALUATION_RETURN_MIN,
+            actor_stats.EVALUATION_RETURN_MAX,
+            actor_stats.EVALUATION_EPISODES,
+        )
+    )
+    return f"mean return {number(mean)}, {number(low)} to {number(high)}, of {episodes:.0f} greedy episodes"
 
 
 def _rates(summary: Summary) -> str:

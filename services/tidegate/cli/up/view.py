@@ -71,7 +71,7 @@ def draw(live: LiveRun, *, width: int, height: int, now_s: float) -> Text:
         *_diagnosis(live.board, width=width),
     ]
     room = height - len(top) - len(below) - 3
-    chart = _chart(live, width=width, height=max(CHART_HEIGHT_MIN, min(CHART_HEIGHT_MAX, room)))
+    chart = _chart(live, values, width=width, height=max(CHART_HEIGHT_MIN, min(CHART_HEIGHT_MAX, room)))
     lines = [*top, *chart, Text(), *below]
     if len(lines) >= height:
         lines = [line for line in lines if line.plain]  # a small terminal drops blank lines first
@@ -116,7 +116,7 @@ def _phase_style(live: LiveRun) -> str:
     return GOOD if live.phase == TRAINING else WARN
 
 
-def _chart(live: LiveRun, *, width: int, height: int) -> list[Text]:
+def _chart(live: LiveRun, values: dict[str, float], *, width: int, height: int) -> list[Text]:
     board = live.board
     name = board.headline.replace("_", " ")
     threshold = next((c.threshold for c in live.target.conditions if c.name.endswith(board.headline)), None)
@@ -135,8 +135,29 @@ def _chart(live: LiveRun, *, width: int, height: int) -> list[Text]:
         )
         for row, text in enumerate(rows)
     ]
-    title = Text.assemble((f" {name} ", BOLD), (f"now {number(columns[-1])}", DIM))
+    title = Text.assemble((f" {name} ", BOLD), (f"now {number(columns[-1])}", DIM), *_beside(board, values))
     return [title, *lines]
+
+
+def _beside(board: Board, values: dict[str, float]) -> list[tuple[str, str]]:
+    """The other one of the return while exploring and the evaluated one, and why the last evaluation failed."""
+    parts: list[tuple[str, str]] = []
+    evaluated = values.get(actor_stats.EVALUATION_RETURN)
+    if evaluated is not None:
+        if board.headline != actor_stats.EVALUATION_RETURN:
+            parts.append((f"   evaluated {number(evaluated)}", f"bold {ACCENT}"))
+        low, high = (
+            values.get(actor_stats.EVALUATION_RETURN_MIN),
+            values.get(actor_stats.EVALUATION_RETURN_MAX),
+        )
+        if low is not None and high is not None:
+            parts.append((f" ({number(low)} to {number(high)}), version {board.evaluated()}", DIM))
+        mean_return = values.get(learner_stats.MEAN_RETURN)
+        if mean_return is not None and board.headline != learner_stats.MEAN_RETURN:
+            parts.append((f"   exploring {number(mean_return)}", DIM))
+    if problem := board.evaluation_problem():
+        parts.append((f"   evaluation failed: {problem}", WARN))
+    return parts
 
 
 def _gradient(row: int, height: int) -> str:

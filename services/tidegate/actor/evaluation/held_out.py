@@ -1,0 +1,85 @@
+"""The evaluation of text: one version answers the held-out problems, and a verifier scores the answers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tidegate.actor.engines.port import Completed
+from tidegate.actor.evaluation.port import EvaluationResult
+from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
+from tidegate.actor.rollouts.scoring import score_all
+from tidegate.catalogue import actor as statistics
+from tidegate.core.records import Task
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.environment import Completion, EnvironmentClient
+
+# A verifier gives 1 for a solved problem and less for anything else.
+SOLVED_REWARD = 1.0
+
+
+class AnswersProblems(Protocol):
+    """A runner of text."""
+
+    async def complete(self, task: Task, problems: Sequence[HeldOutProblem]) -> Completed:
+        """Answer the held-out problems of an evaluation under one policy.
+
+        Raises:
+            TidegateError: the engine cannot, or must stop.
+        """
+        ...
+
+
+class HeldOutEvaluator:
+    """Reads the problems and has the runner's answers scored."""
+
+    def __init__(self, context: ServiceContext, runner: AnswersProblems, *, num_problems_max: int) -> None:
+        """``num_problems_max`` bounds how long an evaluation keeps the engine."""
+        self._context = context
+        self._runner = runner
+        self._num_problems_max = num_problems_max
+        self._environment = EnvironmentClient(context.channel("environment"))
+        self._problems: list[HeldOutProblem] = []
+
+    async def evaluate(self, task: Task) -> EvaluationResult:
+        """The share of the problems that the served policy solves.
+
+        Raises:
+            ConfigError: there are no problems.
+            UnavailableError: no environment worker answers, or the actor drains.
+        """
+        problems = self._read_problems()
+        completed = await self._runner.complete(task, problems)
+        rewards = completed.rewards
+        if rewards is None:
+            completions = [
+                Completion(problem.prompt_id, problem.prompt, problem.answer, text, problem.bin)
+                for problem, text in zip(problems, completed.completions, strict=True)
+            ]
+            scored = await score_all(self._environment, self._context.settings.workload.env, completions)
+            rewards = [item.reward for item in scored]
+        solved_share = sum(reward >= SOLVED_REWARD for reward in rewards) / len(rewards)
+        mean_reward = sum(rewards) / len(rewards)
+        return EvaluationResult(
+            version=completed.version,
+            figures={
+                statistics.EVALUATION_SOLVED_SHARE: solved_share,
+                statistics.EVALUATION_MEAN_REWARD: mean_reward,
+            },
+            event={
+                "solved_share": solved_share,
+                "mean_reward": mean_reward,
+                "num_problems": len(rewards),
+                "temperature": task.sampler.temperature,
+            },
+        )
+
+    def _read_problems(self) -> list[HeldOutProblem]:
+        """The held-out problems, read once.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        if not self._problems:
+            folder = Path(self._context.settings.data_dir)
+            self._problems = read_problems(folder / HELDOUT_FILE, num_max=self._num_problems_max)
+        return self._problems
