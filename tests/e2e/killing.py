@@ -3,13 +3,15 @@
 from typing import Any
 
 from tests.e2e.conftest import Run
-from tidegate.launch.live_run import BROKER, FORK_SERVER
+from tidegate.launch.fork_server.kinds import LIGHT, TORCH
+from tidegate.launch.live_run import BROKER
 from tidegate.launch.services import SERVICES, instances
 
-# Every process of a run of one actor and one environment worker, in the order in which tests kill them. The fork server
-# comes first, so that what is killed afterwards is started by the one that replaced it.
+# Every process of a run of one actor and one environment worker, in the order in which tests kill them. The fork
+# servers come first, so that what is killed afterwards is started by those that replaced them.
 VICTIMS = (
-    FORK_SERVER,
+    LIGHT,
+    TORCH,
     *(
         instance
         for service in sorted(SERVICES, key=lambda service: SERVICES[service].stop_order)

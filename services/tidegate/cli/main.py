@@ -13,9 +13,9 @@ def main() -> None:
         sys.exit(serve(arguments[1:]))
     if arguments[:1] == ["up"] and "--help" not in arguments:
         # Before anything starts a thread or a connection, which must not be forked.
-        from tidegate.launch.fork_server.preloading import fork_server_first
+        from tidegate.launch.fork_server.preloading import fork_servers_first
 
-        fork_server_first()
+        fork_servers_first()
     from tidegate.cli.app import run
 
     sys.exit(run(arguments))

@@ -12,7 +12,6 @@ from tidegate.launch.targets import RunTarget
 
 SUPERVISOR = "supervisor"
 BROKER = "nats-server"
-FORK_SERVER = "fork-server"
 TRAINING = "training"
 
 

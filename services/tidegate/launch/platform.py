@@ -5,9 +5,7 @@ of ledger and journal, and the broker last.
 """
 
 import os
-import sys
 import time
-from math import ceil
 from pathlib import Path
 
 from tidegate.catalogue import supervisor as supervisor_stats
@@ -15,9 +13,16 @@ from tidegate.launch import broker as nats
 from tidegate.launch import usage
 from tidegate.launch.board import Board
 from tidegate.launch.fork_server.client import ServiceStarter
-from tidegate.launch.fork_server.preloading import SLOWEST_SERVICE, THREAD_VARIABLES, is_supported
-from tidegate.launch.live_run import BROKER, FORK_SERVER, SUPERVISOR
-from tidegate.launch.programs import ProcessSpec
+from tidegate.launch.fork_server.kinds import LEARNER, PRELOADED
+from tidegate.launch.fork_server.preloading import end_unused_fork_servers, is_supported
+from tidegate.launch.live_run import BROKER, SUPERVISOR
+from tidegate.launch.processes import (
+    STOP_GRACE_S,
+    fork_server_process,
+    fork_servers,
+    log_of,
+    service_process,
+)
 from tidegate.launch.run_folder import ProcessesRecord, ProcessRecord, write_processes, write_record
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
@@ -26,11 +31,7 @@ from tidegate.launch.supervisor import ProcessFailedError, Supervisor
 from tidegate.wire.stats import ServiceStats
 
 # Processes that run no service of their own; they are ready without reporting it.
-HELPERS = (BROKER, FORK_SERVER)
-# Loaded in the fork server for actors of classic environments.
-SEGMENT_MODULES = ["gymnasium", "tidegate.actor.engines.vector_env"]
-# Between asking a service to drain and killing it: its own timeout and what follows it in its lifecycle.
-STOP_GRACE_S = 5.0
+HELPERS = (BROKER, *PRELOADED)
 BROKER_GRACE_S = 10.0
 # Walking the page tables of a large process takes milliseconds, so memory is sampled less often than CPU time, with
 # growing periods (memory grows early), and once more at the end, because a run may be shorter than the first period.
@@ -48,10 +49,7 @@ class Platform:
         self.plan = plan
         self.memory_peak_mb: dict[str, float] = {}
         self._started_at_s = time.time()
-        self._starter = ServiceStarter(
-            title=f"--run-dir {folder.resolve()}",
-            modules=SEGMENT_MODULES if plan.file.workload.kind == "segments" else [],
-        )
+        self._starter = ServiceStarter(title=f"--run-dir {folder.resolve()}")
         self._supervisor = Supervisor(on_change=self._write_processes, start=self._starter.start)
         self._ended = False
         self._cpu_seen: dict[str, tuple[float, float, int]] = {}
@@ -69,14 +67,14 @@ class Platform:
         return str(self.failure) if self.failure is not None else self._supervisor.unstable()
 
     async def start(self) -> None:
-        """Start the broker, the fork server and the learner and, once the broker answers, the other services.
+        """Start the fork servers, the learner and the broker and, once that answers, the other services.
 
         Raises:
             ConfigError: there is no nats-server.
             UnavailableError: the broker did not become ready.
         """
         config = self.folder / "nats-server.conf"
-        broker = nats.process(config, log=self._log(BROKER))
+        broker = nats.process(config, log=log_of(self.folder, BROKER))
         write_record(self.folder, self.record)
         nats.write_config(
             config,
@@ -84,62 +82,29 @@ class Platform:
             server_name=self.record.run_id,
             store=self.folder.resolve() / "nats",
         )
-        if is_supported():
-            self._supervisor.start(self._fork_server())
-        self._start_service(SLOWEST_SERVICE)
+        for name in fork_servers(self.plan):
+            self._supervisor.start(fork_server_process(self.folder, name))
+        # torch takes seconds to load, and every other service waits for the learner's first version.
+        self._start_service(LEARNER)
         self._supervisor.start(broker)
         await nats.wait_ready(self.record.broker)
         for service in SERVICES:
-            if service != SLOWEST_SERVICE:
+            if service != LEARNER:
                 self._start_service(service)
+        end_unused_fork_servers()
 
     def _start_service(self, service: str) -> None:
         for index, instance in enumerate(instances(service, replicas=self.plan.replicas[service])):
-            self._supervisor.start(self._service(service, index, instance))
-
-    def _fork_server(self) -> ProcessSpec:
-        return ProcessSpec(
-            name=FORK_SERVER,
-            command=[sys.executable, "-m", "tidegate.launch.fork_server"],
-            log=self._log(FORK_SERVER),
-            environment=_thread_variables(),
-            essential=False,
-        )
-
-    def _service(self, service: str, index: int, instance: str) -> ProcessSpec:
-        arguments = [service, "--run-dir", str(self.folder.resolve()), "--index", str(index)]
-        serve = ["-m", "tidegate.cli.main", "serve", *arguments]
-        num_ranks = self.plan.services[service].ranks if service == "learner" else 1
-        alone = num_ranks == 1
-        return ProcessSpec(
-            name=instance,
-            command=[*([sys.executable] if alone else self._ranks_command(num_ranks)), *serve],
-            log=self._log(instance),
-            environment=_thread_variables(),
-            serve=arguments if alone else [],
-        )
-
-    def _ranks_command(self, num_ranks: int) -> list[str]:
-        """How to start a program as so many ranks, which end together.
-
-        No rank is restarted alone: when one exits torchrun ends the others, and the supervisor restarts all.
-        """
-        python, guard = sys.executable, "tidegate.launch.guarded"
-        drain_s = ceil(self.plan.file.drain_timeout_s + STOP_GRACE_S)
-        return [
-            *(python, "-m", guard, python, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"),
-            *(f"--nproc-per-node={num_ranks}", f"--shutdown-timeout={drain_s}"),
-        ]
-
-    def _log(self, instance: str) -> Path:
-        return self.folder / "logs" / f"{instance}.log"
+            process = service_process(self.plan, self.folder, service, index=index, instance=instance)
+            self._supervisor.start(process)
 
     def notice(self, board: Board, *, connected: bool, now_s: float) -> None:
         """Mark the instances that reported ready lately; ``connected``: the broker answers."""
         if connected:
             self._supervisor.mark_ready(BROKER)
-        if self._starter.is_ready:
-            self._supervisor.mark_ready(FORK_SERVER)
+        for name in PRELOADED:
+            if self._starter.is_ready(name):
+                self._supervisor.mark_ready(name)
         for instance, stats in board.latest().items():
             if stats.state == "ready" and now_s - stats.at_s < 1.0:
                 self._supervisor.mark_ready(instance)
@@ -223,7 +188,7 @@ class Platform:
             await self._supervisor.stop(names, grace_s=self.plan.file.drain_timeout_s + STOP_GRACE_S)
 
     async def stop_helpers(self) -> None:
-        """Stop the broker and the fork server, after all services."""
+        """Stop the broker and the fork servers, after all services."""
         await self._supervisor.stop(list(HELPERS), grace_s=BROKER_GRACE_S)
         self._ended = True
         self._write_processes()
@@ -249,7 +214,3 @@ class Platform:
                 target=self._target,
             ),
         )
-
-
-def _thread_variables() -> dict[str, str]:
-    return {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}

@@ -14,15 +14,18 @@ from tidegate.launch.guarded import SUPERVISOR_VARIABLE
 class ProcessSpec(msgspec.Struct, frozen=True):
     """One supervised process: its name, command, log file and environment.
 
-    ``serve``: arguments of ``tidegate serve`` that do the same as ``command`` in a process that has loaded Tidegate
-    already; empty for other programs. ``essential``: whether the platform ends when this process fails for good.
+    ``fork_server``: the fork server that may start it instead, by forking a process which runs ``tidegate serve`` with
+    the arguments ``serve`` once ``modules`` are loaded; empty for other programs. ``essential``: whether the platform
+    ends when this process fails for good.
     """
 
     name: str
     command: list[str]
     log: Path
     environment: dict[str, str] = {}
+    fork_server: str = ""
     serve: list[str] = []
+    modules: list[str] = []
     essential: bool = True
 
 

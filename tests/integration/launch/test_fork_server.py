@@ -9,12 +9,14 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from tidegate.launch.fork_server.client import ForkedProcess, ServiceStarter
+from tidegate.launch.fork_server.kinds import LIGHT
 from tidegate.launch.fork_server.preloading import is_supported
-from tidegate.launch.live_run import FORK_SERVER
+from tidegate.launch.processes import fork_server_process
 from tidegate.launch.programs import ProcessSpec, RunningProcess
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import new_record, write_record
@@ -44,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def supervisor(folder: Path) -> AsyncIterator[Supervisor]:
-    starter = ServiceStarter(title=f"--run-dir {folder}", modules=["no.such.module"])
+    starter = ServiceStarter(title=f"--run-dir {folder}")
     supervisor = Supervisor(start=starter.start)
     yield supervisor
     supervisor.kill_all()
@@ -52,14 +54,13 @@ async def supervisor(folder: Path) -> AsyncIterator[Supervisor]:
 
 
 def fork_server(folder: Path) -> ProcessSpec:
-    command = [sys.executable, "-m", "tidegate.launch.fork_server"]
-    return ProcessSpec(FORK_SERVER, command, folder / "fork-server.log", essential=False)
+    return fork_server_process(folder, LIGHT)
 
 
 def service(name: str, *, run_dir: Path, log: Path) -> ProcessSpec:
     arguments = [name, "--run-dir", str(run_dir), "--index", "0"]
     command = [sys.executable, "-m", "tidegate.cli.main", "serve", *arguments]
-    return ProcessSpec(name, command, log, serve=arguments)
+    return ProcessSpec(name, command, log, fork_server=LIGHT, serve=arguments, modules=["no.such.module"])
 
 
 def view_of(supervisor: Supervisor, name: str) -> ProcessView:
@@ -140,7 +141,7 @@ async def test_killed_fork_server_takes_no_service_with_it_and_comes_back(
     server = await started(supervisor, fork_server(folder))
     pid = await started(supervisor, service("environment", run_dir=folder, log=folder / "e.log"))
     os.kill(server, signal.SIGKILL)
-    await until(lambda: view_of(supervisor, FORK_SERVER).pid not in (None, server))
+    await until(lambda: view_of(supervisor, LIGHT).pid not in (None, server))
     assert is_alive(pid)
     assert view_of(supervisor, "environment").restarts == 0
     other = await started(supervisor, service("task_queue", run_dir=folder, log=folder / "t.log"))
@@ -155,7 +156,7 @@ async def test_service_starts_as_a_program_while_there_is_no_fork_server(
 
 
 async def test_service_starts_as_a_program_when_the_fork_server_dies_under_its_request(folder: Path) -> None:
-    starter = ServiceStarter(title="", modules=[])
+    starter = ServiceStarter(title="")
     server = await starter.start(fork_server(folder))
     os.kill(server.pid, signal.SIGSTOP)
     request = asyncio.create_task(starter.start(service("environment", run_dir=folder, log=folder / "e.log")))
@@ -178,7 +179,7 @@ from tidegate.launch.supervisor import Supervisor
 
 async def main():
     folder = pathlib.Path({str(folder)!r})
-    supervisor = Supervisor(start=ServiceStarter(title="", modules=[]).start)
+    supervisor = Supervisor(start=ServiceStarter(title="").start)
     server = await started(supervisor, fork_server(folder))
     print(server, await started(supervisor, service("environment", run_dir=folder, log=folder / "e.log")), flush=True)
     await asyncio.sleep(600)
@@ -209,3 +210,14 @@ async def test_orphan_of_a_dead_service_is_reaped(supervisor: Supervisor, folder
         return not psutil.pid_exists(orphan)
 
     await until(is_reaped)
+
+
+async def test_fork_server_in_which_a_library_started_a_thread_forks_nothing(
+    supervisor: Supervisor, folder: Path
+) -> None:
+    await started(supervisor, fork_server(folder))
+    spec = service("environment", run_dir=folder, log=folder / "e.log")
+    spec = msgspec.structs.replace(spec, modules=["tests.support.starts_a_thread"])
+    pid = await started(supervisor, spec)
+    assert "tidegate.cli.main serve environment" in title_of(pid), "as a program instead"
+    assert "2 threads" in (folder / "logs" / "fork-server.log").read_text(encoding="utf-8")

@@ -1,11 +1,11 @@
-"""The fork server as a program, in place of one that ended: ``python -m tidegate.launch.fork_server DESCRIPTOR``."""
+"""A fork server as a program, in place of one that ended: ``python -m tidegate.launch.fork_server NAME DESCRIPTOR``."""
 
 import os
 import signal
 import socket
 import sys
 
-from tidegate.launch.fork_server.preloading import SHARED_MODULES, load_shared, serve_forks
+from tidegate.launch.fork_server.preloading import load_shared, serve_forks
 from tidegate.launch.guarded import SUPERVISOR_VARIABLE
 from tidegate.runtime.parent_death import guard
 
@@ -16,7 +16,7 @@ def main() -> None:
     if not guard(supervisor_pid, signal.SIGKILL):
         sys.exit(1)
     load_shared()
-    serve_forks(socket.socket(fileno=int(sys.argv[1])), supervisor_pid=supervisor_pid, modules=SHARED_MODULES)
+    serve_forks(sys.argv[1], socket.socket(fileno=int(sys.argv[2])), supervisor_pid=supervisor_pid)
 
 
 if __name__ == "__main__":

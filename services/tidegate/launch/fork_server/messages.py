@@ -1,4 +1,4 @@
-"""What the supervisor and the fork server send each other, over a socket pair that keeps messages apart."""
+"""What the supervisor and a fork server send each other, over a socket pair that keeps messages apart."""
 
 import msgspec
 
@@ -11,21 +11,21 @@ GO = b"go"
 
 
 class Configure(msgspec.Struct, frozen=True, tag=True):
-    """The run became known: the title of the process, where it logs (as a descriptor), and what else to load."""
+    """The run became known: the title of the process. A descriptor comes with it: where it logs."""
 
     title: str
-    modules: list[str]
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
-    """Fork a process that runs ``tidegate serve`` with ``arguments`` in ``environment``.
+    """Load ``modules``, and fork a process that runs ``tidegate serve`` with ``arguments`` in ``environment``.
 
     Two descriptors come with it: the log of the process, and a socket on which the process reports its pid and then
     waits for ``GO``. When the supervisor closes its end instead, for example because it waited too long and started
-    the service in the plain way, the process exits, so that no service ever runs twice.
+    the service as a program, the process exits, so that no service ever runs twice.
     """
 
     arguments: list[str]
+    modules: list[str]
     environment: dict[str, str]
 
 

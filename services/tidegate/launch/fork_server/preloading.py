@@ -1,4 +1,4 @@
-"""What services share, loaded once in the process of ``tidegate up``, which then forks the fork server off.
+"""What all services share, loaded once in the process of ``tidegate up``, which then forks the fork servers off.
 
 This happens first, while the process has one thread and no connection; the command line and the view load afterwards.
 """
@@ -8,27 +8,21 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from tidegate.launch.services import SERVICES
+from tidegate.launch.fork_server.kinds import PRELOADED
 from tidegate.runtime.lean_imports import load_lean_libraries
 from tidegate.runtime.parent_death import adopt_orphans, guard
+from tidegate.runtime.threads import num_threads
 
 # Many processes with little work each: a second thread in one only takes the core of another.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# Loaded by every service and by the supervisor: before the first service is forked.
-FIRST_MODULES = ("tidegate.runtime.process", "tidegate.launch.serve", "tidegate.launch.fork_server.server")
-# It takes seconds to load torch, which no other service shares, so it is forked first and loads its own modules.
-SLOWEST_SERVICE = "learner"
-# Loaded while no request waits.
-SHARED_MODULES = tuple(
-    f"{entry.package}.main" for service, entry in SERVICES.items() if service != SLOWEST_SERVICE
-)
+# Loaded by every service and by the supervisor.
+SHARED_MODULES = ("tidegate.runtime.process", "tidegate.launch.serve", "tidegate.launch.fork_server.server")
 
-# The fork server that ``fork_server_first`` made: its pid and the supervisor's end of its socket, until they are taken.
-_made: list[tuple[int, socket.socket]] = []
+# The fork servers that ``fork_servers_first`` made, by name: the pid and the supervisor's end of the socket.
+_made: dict[str, tuple[int, socket.socket]] = {}
 
 
 def is_supported() -> bool:
@@ -36,8 +30,8 @@ def is_supported() -> bool:
     return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 
 
-def fork_server_first() -> None:
-    """Load what services share and fork the fork server; the caller becomes the supervisor.
+def fork_servers_first() -> None:
+    """Load what services share and fork the fork servers; the caller becomes the supervisor.
 
     Does nothing where a fork would not be safe: on other systems, or if a library has started a thread. Does not
     return in the forked services, which run and exit.
@@ -45,31 +39,27 @@ def fork_server_first() -> None:
     if not is_supported():
         return
     load_shared()
-    if _num_threads() > 1 or not adopt_orphans():
+    if num_threads() > 1 or not adopt_orphans():
         return
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    supervisor_pid = os.getpid()
-    # The fork server shares what was loaded so far with this process too, as long as neither writes to it.
+    # The fork servers share what was loaded so far with this process too, as long as nobody writes to it.
     gc.collect()
     gc.freeze()
-    pid = os.fork()
-    if pid:
-        theirs.close()
-        _made.append((pid, ours))
-        return
-    ours.close()
-    os.setsid()
-    if not guard(supervisor_pid, signal.SIGKILL):
-        os._exit(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    serve_forks(theirs, supervisor_pid=supervisor_pid, modules=SHARED_MODULES)
+    for name in PRELOADED:
+        _fork_server(name)
 
 
-def take_fork_server() -> tuple[int, socket.socket] | None:
-    """The pid and the socket of the fork server that ``fork_server_first`` made; None without one, or taken."""
-    return _made.pop() if _made else None
+def take_fork_server(name: str) -> tuple[int, socket.socket] | None:
+    """The pid and the socket of a fork server that ``fork_servers_first`` made; None without one, or taken."""
+    return _made.pop(name, None)
+
+
+def end_unused_fork_servers() -> None:
+    """End the fork servers that nobody took."""
+    while _made:
+        _, (pid, control) = _made.popitem()
+        control.close()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def load_shared() -> None:
@@ -79,19 +69,35 @@ def load_shared() -> None:
     # Definitions stay for good, so collecting garbage while they load is wasted.
     gc.disable()
     load_lean_libraries()
-    for module in FIRST_MODULES:
+    for module in SHARED_MODULES:
         import_module(module)
     gc.enable()
 
 
-def serve_forks(control: socket.socket, *, supervisor_pid: int, modules: Sequence[str]) -> NoReturn:
-    """Be the fork server; in each process that it forks, be the service."""
+def serve_forks(name: str, control: socket.socket, *, supervisor_pid: int) -> NoReturn:
+    """Be a fork server; in each process that it forks, be the service."""
     from tidegate.launch.fork_server.server import ForkServer
     from tidegate.launch.serve import main
 
-    arguments = ForkServer(control, supervisor_pid=supervisor_pid, modules=modules).run()
+    arguments = ForkServer(name, control, supervisor_pid=supervisor_pid).run()
     sys.exit(main(arguments))
 
 
-def _num_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+def _fork_server(name: str) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    supervisor_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        _made[name] = (pid, ours)
+        return
+    ours.close()
+    while _made:
+        _made.popitem()[1][1].close()
+    os.setsid()
+    if not guard(supervisor_pid, signal.SIGKILL):
+        os._exit(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    serve_forks(name, theirs, supervisor_pid=supervisor_pid)

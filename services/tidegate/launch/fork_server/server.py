@@ -1,4 +1,4 @@
-"""The fork server: one process without threads that has loaded Tidegate and forks a service for each request.
+"""A fork server: a process of one thread that has loaded Tidegate's modules and forks a service for each request.
 
 Consumes requests of the supervisor; produces service processes; waits for requests, and meanwhile loads more; ends
 with the supervisor. A forked service is a child of the supervisor and not of this process: an intermediate process
@@ -15,30 +15,31 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Sequence
 from importlib import import_module
 
 from setproctitle import setproctitle
 
+from tidegate.launch.fork_server.kinds import PRELOADED, title_of
 from tidegate.launch.fork_server.messages import GO, MESSAGE_BYTES_MAX, READY, Configure, Fork, decode_request
 from tidegate.runtime.parent_death import guard
+from tidegate.runtime.threads import num_threads
 
 NUM_DESCRIPTORS_MAX = 2
-TITLE = "tidegate fork-server"
 
 
 class ForkServer:
     """Answers requests on ``control`` until the supervisor closes it."""
 
-    def __init__(self, control: socket.socket, *, supervisor_pid: int, modules: Sequence[str]) -> None:
-        """``modules`` are loaded while no request waits."""
+    def __init__(self, name: str, control: socket.socket, *, supervisor_pid: int) -> None:
+        """``name`` says what to load while no request waits (``PRELOADED``)."""
+        self._name = name
         self._control = control
         self._supervisor_pid = supervisor_pid
-        self._to_load = deque(modules)
+        self._to_load = deque(PRELOADED[name])
 
     def run(self) -> list[str]:
         """Serve requests. Returns in a forked service: the arguments of ``tidegate serve``; otherwise it exits."""
-        setproctitle(TITLE)
+        setproctitle(title_of(self._name))
         # What is loaded here lives as long as the process; a service collects garbage again.
         gc.disable()
         while True:
@@ -58,19 +59,16 @@ class ForkServer:
     def _configure(self, request: Configure, *, log: int) -> None:
         setproctitle(request.title)
         _redirect_output(log)
-        self._to_load.extend(request.modules)
         self._control.send(READY)
 
     def _fork(self, request: Fork, *, log: int, link: socket.socket) -> bool:
         """Fork a service through an intermediate process; returns whether this process is the service."""
+        for module in request.modules:
+            _load(module)
         # The collector writes into every object that it looks at, which would copy the shared page.
         gc.freeze()
         released, release = os.pipe()
-        try:
-            intermediate = os.fork()
-        except OSError as error:  # no more processes, or no memory: the supervisor starts it in the plain way
-            sys.stderr.write(f"cannot fork: {error}\n")
-            intermediate = None
+        intermediate = _fork_if_safe()
         if intermediate == 0:
             _leave_child_to_supervisor()
             os.close(release)
@@ -99,6 +97,18 @@ class ForkServer:
         if not _is_wanted(link):
             os._exit(0)
         gc.enable()
+
+
+def _fork_if_safe() -> int | None:
+    """``os.fork``; None where it fails or a library has started a thread. The supervisor then starts a program."""
+    if num_threads() > 1:
+        sys.stderr.write(f"cannot fork: {num_threads()} threads\n")
+        return None
+    try:
+        return os.fork()
+    except OSError as error:  # no more processes, or no memory
+        sys.stderr.write(f"cannot fork: {error}\n")
+        return None
 
 
 def _leave_child_to_supervisor() -> None:

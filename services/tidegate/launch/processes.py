@@ -1,0 +1,108 @@
+"""How each process of a run folder is started."""
+
+import os
+import sys
+from math import ceil
+from pathlib import Path
+
+from tidegate.actor.engines.registry import find_engine
+from tidegate.core.errors import ConfigError
+from tidegate.launch.fork_server import kinds
+from tidegate.launch.fork_server.preloading import THREAD_VARIABLES, is_supported
+from tidegate.launch.programs import ProcessSpec
+from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.services import SERVICES
+
+# Between asking a service to drain and killing it: its own timeout and what follows it in its lifecycle.
+STOP_GRACE_S = 5.0
+
+
+def log_of(folder: Path, name: str) -> Path:
+    """The log of a process."""
+    return folder / "logs" / f"{name}.log"
+
+
+def service_process(plan: RunPlan, folder: Path, service: str, *, index: int, instance: str) -> ProcessSpec:
+    """One instance of a service: forked where that is possible, else ``tidegate serve`` as a program."""
+    arguments = [service, "--run-dir", str(folder.resolve()), "--index", str(index)]
+    serve = ["-m", "tidegate.cli.main", "serve", *arguments]
+    num_ranks = _num_ranks(plan, service)
+    program = [sys.executable] if num_ranks == 1 else _ranks_command(plan, num_ranks)
+    return ProcessSpec(
+        name=instance,
+        command=[*program, *serve],
+        log=log_of(folder, instance),
+        environment=_thread_variables(),
+        fork_server=_fork_server_of(plan, service),
+        serve=arguments,
+        modules=[
+            f"{SERVICES[service].package}.main",
+            *_network_modules(plan, service),
+            *_engine_modules(plan, service),
+        ],
+    )
+
+
+def fork_servers(plan: RunPlan) -> list[str]:
+    """The fork servers that start services of this run."""
+    used = {_fork_server_of(plan, service) for service in SERVICES}
+    return [name for name in kinds.PRELOADED if name in used]
+
+
+def fork_server_process(folder: Path, name: str) -> ProcessSpec:
+    """A fork server, as the program that replaces the one which the supervisor forked when it began."""
+    return ProcessSpec(
+        name=name,
+        command=[sys.executable, "-m", "tidegate.launch.fork_server", name],
+        log=log_of(folder, name),
+        environment=_thread_variables(),
+        essential=False,
+    )
+
+
+def _fork_server_of(plan: RunPlan, service: str) -> str:
+    if not is_supported() or _num_ranks(plan, service) > 1:
+        return ""
+    torch = service == kinds.LEARNER or (service == "actor" and plan.file.workload.kind == "text")
+    return kinds.TORCH if torch else kinds.LIGHT
+
+
+def _network_modules(plan: RunPlan, service: str) -> list[str]:
+    """Of a network whose library takes as long to load as torch: 7 CPU-seconds and 120 MB on a busy machine."""
+    if plan.file.policy.kind != "transformers" or _fork_server_of(plan, service) != kinds.TORCH:
+        return []
+    return ["tidegate.models.transformers_lm"]
+
+
+def _engine_modules(plan: RunPlan, service: str) -> list[str]:
+    """What an actor imports when it opens its engine; an engine that does not fit is the actor's to report."""
+    if service != "actor":
+        return []
+    workload = plan.file.workload
+    try:
+        engine = find_engine(plan.services["actor"].engine, workload=workload, policy=plan.file.policy)
+    except ConfigError:
+        return []
+    module = engine.target.partition(":")[0]
+    return [module, "gymnasium"] if workload.kind == "segments" else [module]
+
+
+def _num_ranks(plan: RunPlan, service: str) -> int:
+    return plan.services["learner"].ranks if service == "learner" else 1
+
+
+def _ranks_command(plan: RunPlan, num_ranks: int) -> list[str]:
+    """How to start a program as so many ranks, which end together.
+
+    No rank is restarted alone: when one exits torchrun ends the others, and the supervisor restarts all.
+    """
+    python, guard = sys.executable, "tidegate.launch.guarded"
+    drain_s = ceil(plan.file.drain_timeout_s + STOP_GRACE_S)
+    return [
+        *(python, "-m", guard, python, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"),
+        *(f"--nproc-per-node={num_ranks}", f"--shutdown-timeout={drain_s}"),
+    ]
+
+
+def _thread_variables() -> dict[str, str]:
+    return {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
