@@ -34,7 +34,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     long for a killed actor's task. Heartbeats are three times as frequent; too short a time duplicates work on an
     overloaded machine.
     ``retry_delay_s``: seconds before a task that this actor could not run is offered again.
-    ``threads``: threads of one torch operation; more than the free cores slows everything down.
+    ``threads``: threads of one operation of torch or onnxruntime; more than the free cores slows everything down.
     ``evaluation_batch`` (text): held-out problems generated at once. ``evaluation_problems_max`` (text): problems used
     of the held-out file; bounds how long an evaluation keeps the engine from rollouts.
     ``evaluation_episodes`` (segments): whole episodes of one evaluation, each from its own seed, in at most

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.actor.engines.observation_rows import ObservationRows
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.running_episodes import RunningEpisodes
@@ -23,9 +24,10 @@ from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
-from tidegate.core.spaces import DiscreteSpace, EnvironmentDescription
+from tidegate.core.spaces import DiscreteSpace, EnvironmentDescription, observation_leaves
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import PolicyRunner
 from tidegate.models.registry import describe
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
@@ -50,6 +52,7 @@ class VectorEnv:
             ConfigError: its spaces are not those of the policy, or the run file's settings do not fit it.
         """
         self.space = description.observation_space
+        self.leaves = observation_leaves(self.space)
         self.envs: Any = open_vector_env(workload, num_envs=workload.num_envs)
         self.guarded: Guarded = self.envs.unwrapped
         _check_spaces(description, self.envs)
@@ -76,10 +79,7 @@ class _Rows:
         self, vector: VectorEnv, actions: ActionDistribution, *, num_steps: int, num_envs: int
     ) -> None:
         shape = (num_steps, num_envs)
-        self.observations = {
-            name: np.empty((num_steps + 1, *array.shape), array.dtype)
-            for name, array in vector.observations.items()
-        }
+        self.observations = ObservationRows(vector.leaves, num_steps=num_steps, num_envs=num_envs)
         self.actions_TNK: Array = np.empty((*shape, *actions.action_shape), actions.action_dtype)
         self.logprobs_TN: NDArray[np.float32] = np.empty(shape, np.float32)
         self.rewards_TN: NDArray[np.float32] = np.empty(shape, np.float32)
@@ -106,7 +106,7 @@ class _Rows:
             return None
         return Sample(
             tensors={
-                **self.observations,
+                **self.observations.tensors(),
                 "actions": self.actions_TNK,
                 "behavior_logprobs": self.logprobs_TN,
                 "rewards": self.rewards_TN,
@@ -130,15 +130,18 @@ class VectorEnvEngine:
         self._control = control
         self._clock = clock
         self._vector: VectorEnv | None = None
+        self._threads = setting.threads
+        self._prepared: tuple[PolicySnapshot, PolicyRunner] | None = None
         self._running: Task | None = None
         self._failed_segments = 0
         control.watched = self
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
-        """Check that the tensors are this network's parameters, and finite.
+        """Check that the tensors are this network's parameters, and finite; prepares them beside the steps.
 
         Raises:
             RecordError: a name, shape or dtype does not fit, or a value is not finite.
+            NotFoundError: the policy has images, and onnxruntime is not installed.
         """
         self._policy.check_params(snapshot.tensors)
         for name, tensor in snapshot.tensors.items():
@@ -148,6 +151,7 @@ class VectorEnvEngine:
                     why="its update diverged",
                     fix="lower the learning rate and start from an earlier checkpoint",
                 )
+        self._prepared = snapshot, self._runner(snapshot)
 
     def check_task(self, task: Task) -> None:
         """Check that this is a segment of this actor's environment; creates the environment if there is none yet.
@@ -286,10 +290,9 @@ class VectorEnvEngine:
         None when the task was cut; the environments stay where they stopped, and the next segment continues there.
         """
         control, envs, guarded = self._control, vector.envs, vector.guarded
-        policy, distribution = self._policy, self._policy.actions
+        distribution = self._policy.actions
         num_steps = task.unroll_length
-        snapshot = self._serve_newest()
-        params = snapshot.tensors
+        snapshot, run = self._serve_newest()
         marks = VersionMarks(snapshot.version)
         control.begins([task], snapshot.version, now_s=now_s)
         observations, recorded = vector.observations, rows.observations
@@ -302,13 +305,10 @@ class VectorEnvEngine:
                 break
             control.position = step
             if control.newest is not snapshot:
-                snapshot = self._serve_newest()
-                params = snapshot.tensors
+                snapshot, run = self._serve_newest()
                 marks.swap(step, snapshot.version)
-            for name, array in observations.items():
-                recorded[name][step] = array
-            outputs_NP = policy.action_outputs(params, observations, np)
-            actions, logprobs_TN[step] = distribution.sample(outputs_NP, rng)
+            recorded.append(observations)
+            actions, logprobs_TN[step] = distribution.sample(run(observations), rng)
             actions_TNK[step] = actions
             seen, rewards_TN[step], terminated_TN[step], truncated_TN[step], _ = envs.step(
                 distribution.environment_actions(actions)
@@ -318,17 +318,23 @@ class VectorEnvEngine:
             observations = recorded_observations(vector.space, seen)
         if num_made == 0:
             return None
-        for name, array in observations.items():
-            recorded[name][num_made] = array
-        vector.observations = {name: array[num_made].copy() for name, array in recorded.items()}
+        recorded.append(observations)
+        vector.observations = {name: array.copy() for name, array in observations.items()}
         return rows.sample(vector, marks, num_made=num_made)
 
-    def _serve_newest(self) -> PolicySnapshot:
+    def _serve_newest(self) -> tuple[PolicySnapshot, PolicyRunner]:
         newest = self._control.newest
         assert newest is not None, "tasks start once there is a policy"
+        prepared = self._prepared
+        if prepared is None or prepared[0] is not newest:
+            # Another version was checked since, or this one was not: it has to be prepared between two steps.
+            prepared = newest, self._runner(newest)
         if newest is not self._control.serving:
             self._control.swapped(newest, seconds=0.0)  # the arrays are used without a copy
-        return newest
+        return prepared
+
+    def _runner(self, snapshot: PolicySnapshot) -> PolicyRunner:
+        return self._policy.runner(snapshot.tensors, threads=self._threads)
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
         """Refuse: environments have no prompts.
