@@ -32,6 +32,7 @@ from tidegate.models.distributions import ActionDistribution
 from tidegate.models.inputs import FlatInputs
 from tidegate.models.layers import SHARED_OUTPUTS, check_tensors, with_shared_outputs
 from tidegate.models.policy_port import PolicyRunner
+from tidegate.models.traced_arrays import BATCH, TracedArray
 
 if TYPE_CHECKING:
     from tidegate.models.onnx_graph import OnnxModel, OnnxSession
@@ -125,7 +126,9 @@ class CnnPolicy:
         name, leaf = next(iter(self.observations.items()))
         leading = tuple(observations[name].shape)[: observations[name].ndim - len(recorded_shape(leaf))]
         numbers = self._numbers(params, rows, xp)
-        if xp is np:
+        if isinstance(observations[name], TracedArray):
+            outputs, values = self._traced(params, rows, numbers)
+        elif xp is np:
             outputs, values = self._run(self._session(params, threads=1), rows, numbers)
         else:
             from tidegate.models.torch_images import TorchImages  # torch: actors never load it
@@ -197,12 +200,33 @@ class CnnPolicy:
                 fix="install them: pip install 'tidegate[images]'",
             ) from error
         if self._model is None:
-            ops = onnx_graph.OnnxImages(
-                self._shapes,
+            self._model = onnx_graph.session_model(
+                self.network,
+                parameter_shapes=self._shapes,
                 image_shapes={name: recorded_shape(self.observations[name]) for name in self._layouts},
+                has_numbers=self._inputs is not None,
             )
-            self._model = ops.model(self.network(ops))
         return onnx_graph.OnnxSession(self._model, params, threads=threads)
+
+    def _traced(
+        self, params: Mapping[str, Any], rows: Mapping[str, Any], numbers: Any
+    ) -> tuple[TracedArray, TracedArray]:
+        """The network as a part of the graph that ``rows`` belong to."""
+        from tidegate.models.onnx_graph import OnnxImages  # only in a process that exports the policy
+
+        writer = rows[next(iter(self._layouts))].writer
+        ops = OnnxImages(
+            writer,
+            lambda name: params[name].value,
+            images={name: rows[name].value for name in self._layouts},
+            numbers=None if numbers is None else numbers.value,
+        )
+        outputs, values = self.network(ops)
+        num_outputs = self.actions.num_outputs - self.actions.num_shared_outputs
+        return (
+            TracedArray(writer, outputs, dtype=np.float32, shape=(BATCH, num_outputs)),
+            TracedArray(writer, values, dtype=np.float32, shape=(BATCH, 1)),
+        )
 
     def _run(
         self, session: "OnnxSession", observations: Mapping[str, Array], numbers: Array | None

@@ -8,10 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.core.spaces import DiscreteSpace, Leaf, MultiBinarySpace, MultiDiscreteSpace, num_inputs
+from tidegate.core.spaces import (
+    DiscreteSpace,
+    Leaf,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    num_inputs,
+    recorded_dtype,
+    recorded_shape,
+)
 from tidegate.models.array_functions import ArrayModule, as_float32, constant
 
 UINT8_MAX = 255.0
+
+
+def recorded_leaf(leaf: Leaf, values: Any) -> Any:
+    """Observations (N, ...) of one part, as an environment gives them, to (N, *leaf shape) as segments record them."""
+    if isinstance(leaf, DiscreteSpace):
+        values = values - leaf.start
+    elif isinstance(leaf, MultiDiscreteSpace):
+        values = values - np.array(leaf.starts).reshape(leaf.shape)
+    return values.astype(recorded_dtype(leaf), copy=False).reshape(len(values), *recorded_shape(leaf))
 
 
 class FlatInputs:

@@ -8,25 +8,22 @@ inputs of the graph would halve the rate, because a session lays out constants o
 Only a process that runs image policies imports this module.
 """
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from tidegate.core.records import Array
-from tidegate.models.convolutions import PIXEL_SCALE, ImageLayout
+from tidegate.models.convolutions import PIXEL_SCALE, ImageLayout, ImageOperations
+from tidegate.models.onnx_writer import GraphWriter
 
 NUMBERS = "numbers"
-# The oldest versions that have all operators below, for any later onnxruntime.
-OPSET_VERSION = 17
-IR_VERSION = 8
-BATCH = "B"
+# A network over image operations: outputs (B, P) and values (B, 1).
+Network = Callable[[ImageOperations[str]], tuple[str, str]]
 
 
 class OnnxModel(msgspec.Struct, frozen=True):
@@ -38,42 +35,47 @@ class OnnxModel(msgspec.Struct, frozen=True):
 
 
 class OnnxImages:
-    """``ImageOperations`` that write nodes; values are their names. ``shapes``: of the parameters."""
+    """``ImageOperations`` that write nodes; values are their names in ``writer``'s graph.
+
+    ``parameter``: the value of a parameter, by its name. ``images``: that of each observation of images, as recorded.
+    ``numbers``: that of the inputs of all other parts, if there are any.
+    """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], *, image_shapes: Mapping[str, tuple[int, ...]]
+        self,
+        writer: GraphWriter,
+        parameter: Callable[[str], str],
+        *,
+        images: Mapping[str, str],
+        numbers: str | None,
     ) -> None:
-        """``image_shapes``: of one image of each observation, as recorded."""
-        self._shapes = shapes
-        self._image_shapes = image_shapes
-        self._nodes: list[onnx.NodeProto] = []
-        self._inputs: dict[str, onnx.ValueInfoProto] = {}
-        self._constants: dict[str, onnx.TensorProto] = {}
-        self._numbering = itertools.count()
+        self._writer = writer
+        self._parameter = parameter
+        self._images = images
+        self._numbers = numbers
 
     def pixels(self, observation: str, layout: ImageLayout) -> str:
         """See ``ImageOperations``."""
-        shape = [BATCH, *self._image_shapes[observation]]
-        self._inputs[observation] = helper.make_tensor_value_info(observation, TensorProto.UINT8, shape)
-        images = observation
+        images = self._images[observation]
         if layout.axes != tuple(range(len(layout.axes))):
-            images = self._node("Transpose", [images], perm=layout.axes)
-        if len(shape) != 4:
+            images = self._writer.node("Transpose", [images], perm=layout.axes)
+        if len(layout.axes) != 4:
             size = np.array([-1, layout.channels, layout.height, layout.width], np.int64)
-            images = self._node("Reshape", [images, self._constant(f"{observation}/size", size)])
-        images = self._node("Cast", [images], to=TensorProto.FLOAT)
-        return self._node("Mul", [images, self._constant("pixel_scale", np.array(PIXEL_SCALE, np.float32))])
+            images = self._writer.node("Reshape", [images, self._writer.constant(size)])
+        images = self._writer.node("Cast", [images], to=TensorProto.FLOAT)
+        scale = self._writer.constant(np.array(PIXEL_SCALE, np.float32))
+        return self._writer.node("Mul", [images, scale])
 
     def numbers(self) -> str:
         """See ``ImageOperations``."""
-        self._inputs[NUMBERS] = helper.make_tensor_value_info(NUMBERS, TensorProto.FLOAT, [BATCH, None])
-        return NUMBERS
+        assert self._numbers is not None, "asked for only where the observation has numbers"
+        return self._numbers
 
     def convolution(
         self, images: str, layer: str, *, channels: int, kernel: int, stride: int = 1, padding: int = 0
     ) -> str:
         """See ``ImageOperations``."""
-        return self._node(
+        return self._writer.node(
             "Conv",
             [images, self._parameter(f"{layer}.weight"), self._parameter(f"{layer}.bias")],
             kernel_shape=[kernel, kernel],
@@ -83,27 +85,27 @@ class OnnxImages:
 
     def max_pool(self, images: str) -> str:
         """See ``ImageOperations``."""
-        return self._node("MaxPool", [images], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+        return self._writer.node("MaxPool", [images], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
 
     def relu(self, values: str) -> str:
         """See ``ImageOperations``."""
-        return self._node("Relu", [values])
+        return self._writer.node("Relu", [values])
 
     def add(self, values: str, others: str) -> str:
         """See ``ImageOperations``."""
-        return self._node("Add", [values, others])
+        return self._writer.node("Add", [values, others])
 
     def flatten(self, images: str) -> str:
         """See ``ImageOperations``."""
-        return self._node("Flatten", [images], axis=1)
+        return self._writer.node("Flatten", [images], axis=1)
 
     def side_by_side(self, parts: Sequence[str]) -> str:
         """See ``ImageOperations``."""
-        return self._node("Concat", list(parts), axis=1)
+        return self._writer.node("Concat", list(parts), axis=1)
 
     def dense(self, inputs: str, layer: str, *, units: int) -> str:
         """See ``ImageOperations``."""
-        return self._node(
+        return self._writer.node(
             "Gemm", [inputs, self._parameter(f"{layer}.weight"), self._parameter(f"{layer}.bias")]
         )
 
@@ -111,40 +113,30 @@ class OnnxImages:
         """See ``ImageOperations``."""
         return self.dense(features, layer, units=units)
 
-    def model(self, outputs: Sequence[str]) -> "OnnxModel":
-        """The graph with these outputs (B, U), whose parameters are given to each session."""
-        graph = helper.make_graph(
-            self._nodes,
-            "policy",
-            list(self._inputs.values()),
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [BATCH, None]) for name in outputs],
-            list(self._constants.values()),
-        )
-        opset = helper.make_opsetid("", OPSET_VERSION)
-        model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION)
-        parameters = [name for name in self._constants if name in self._shapes]
-        return OnnxModel(model.SerializeToString(), tuple(outputs), tuple(parameters))
 
-    def _node(self, operator: str, inputs: list[str], **attributes: Any) -> str:
-        output = f"value{next(self._numbering)}"
-        self._nodes.append(helper.make_node(operator, inputs, [output], **attributes))
-        return output
+def session_model(
+    network: Network,
+    *,
+    parameter_shapes: Mapping[str, tuple[int, ...]],
+    image_shapes: Mapping[str, tuple[int, ...]],
+    has_numbers: bool,
+) -> OnnxModel:
+    """The graph of a network whose parameters are given to each session.
 
-    def _constant(self, name: str, value: Array) -> str:
-        self._constants[name] = onnx.numpy_helper.from_array(value, name)
-        return name
-
-    def _parameter(self, name: str) -> str:
-        """A tensor whose data is outside of the graph; the location is never opened."""
-        tensor = onnx.TensorProto(
-            name=name,
-            data_type=TensorProto.FLOAT,
-            dims=self._shapes[name],
-            data_location=TensorProto.EXTERNAL,
-            external_data=[onnx.StringStringEntryProto(key="location", value="given_to_each_session")],
-        )
-        self._constants[name] = tensor
-        return name
+    ``image_shapes``: of one image of each observation, as recorded.
+    """
+    writer = GraphWriter()
+    images = {name: writer.input(name, np.uint8, shape) for name, shape in image_shapes.items()}
+    numbers = writer.input(NUMBERS, np.float32, (None,)) if has_numbers else None
+    ops = OnnxImages(
+        writer,
+        lambda name: writer.parameter_outside(name, parameter_shapes[name]),
+        images=images,
+        numbers=numbers,
+    )
+    outputs = network(ops)
+    graph = writer.model({name: (name, np.float32, (None,)) for name in outputs})
+    return OnnxModel(graph, outputs, writer.parameters_outside)
 
 
 class OnnxSession:

@@ -8,16 +8,8 @@ from typing import Any
 import numpy as np
 
 from tidegate.core.records import Array
-from tidegate.core.spaces import (
-    OBSERVATIONS,
-    DictSpace,
-    DiscreteSpace,
-    MultiDiscreteSpace,
-    Space,
-    TupleSpace,
-    recorded_dtype,
-    recorded_shape,
-)
+from tidegate.core.spaces import OBSERVATIONS, DictSpace, Space, TupleSpace
+from tidegate.models.inputs import recorded_leaf
 
 
 def recorded_observations(space: Space, values: Any) -> dict[str, Array]:
@@ -39,10 +31,4 @@ def _record(name: str, space: Space, values: Any, recorded: dict[str, Array]) ->
             for index, part in enumerate(space.spaces):
                 _record(f"{name}.{index}", part, values[index], recorded)
         case _:
-            array = np.asarray(values)
-            if isinstance(space, DiscreteSpace):
-                array = array - space.start
-            elif isinstance(space, MultiDiscreteSpace):
-                array = array - np.array(space.starts).reshape(space.shape)
-            shape = (len(array), *recorded_shape(space))
-            recorded[name] = array.astype(recorded_dtype(space), copy=False).reshape(shape)
+            recorded[name] = recorded_leaf(space, np.asarray(values))

@@ -258,8 +258,12 @@ def test_graph_is_valid_and_holds_no_weights() -> None:
     policy = network(MIXED, network="impala")
     assert isinstance(policy, CnnPolicy)
     shapes = {name: recorded_shape(leaf) for name, leaf in policy.observations.items()}
-    ops = onnx_graph.OnnxImages(policy.parameter_shapes(), image_shapes=shapes)
-    model = ops.model(policy.network(ops))
+    model = onnx_graph.session_model(
+        policy.network,
+        parameter_shapes=policy.parameter_shapes(),
+        image_shapes={name: shape for name, shape in shapes.items() if is_image(policy.observations[name])},
+        has_numbers=True,
+    )
     assert len(model.graph) < 16_000
     graph = onnx.load_from_string(model.graph)
     for tensor in graph.graph.initializer:
