@@ -35,8 +35,9 @@ from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId
 from tidegate.core.records import Array, PolicySnapshot, Task, Trajectory, VersionSpan
 from tidegate.launch.run_file import RunPlan, read_run_file
 from tidegate.models.policies import build_policy
-from tidegate.models.registry import describe
+from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.clock import SystemClock
+from tidegate.vector_envs.describing import describe
 
 LINEAGE = LineageName("0-peer")
 POLL_S = 0.5
@@ -84,7 +85,7 @@ def _size(shape: Sequence[int]) -> int:
 
 def act(orders: bytes, pipe: connection.Connection, credit: Semaphore, policy: SharedPolicy) -> None:
     """An actor process: a credit, the newest policy, a segment, again; ends with its parent."""
-    setting = msgspec.json.decode(orders, type=EngineSetting)
+    setting = msgspec.msgpack.decode(orders, type=EngineSetting)
     control = EngineControl()
     engine = open_engine("auto", setting, control, SystemClock())
     number, step = 0, -1
@@ -121,7 +122,8 @@ def main(arguments: list[str]) -> int:
     """Run the learner here and the actors below; returns the exit code."""
     run_file, folder, *overrides = arguments
     plan = read_run_file(Path(run_file), overrides)
-    network = build_policy(describe(plan.file.workload.env), plan.file.policy)
+    description = describe(plan.file.workload)
+    network = build_policy(description, plan.file.policy)
     context = multiprocessing.get_context("spawn")
     policy = SharedPolicy(context, network.parameter_shapes())
     credit = context.Semaphore(0)
@@ -130,10 +132,14 @@ def main(arguments: list[str]) -> int:
     for index in range(plan.replicas["actor"]):
         here, there = context.Pipe(duplex=False)
         orders = EngineSetting(
-            workload=plan.file.workload, policy=plan.file.policy, seed=plan.file.seed, actor_index=index
+            workload=plan.file.workload,
+            policy=plan.file.policy,
+            seed=plan.file.seed,
+            actor_index=index,
+            description=description,
         )
         actor = context.Process(
-            target=act, args=(msgspec.json.encode(orders), there, credit, policy), daemon=True
+            target=act, args=(msgspec.msgpack.encode(orders), there, credit, policy), daemon=True
         )
         actor.start()
         there.close()
@@ -141,7 +147,7 @@ def main(arguments: list[str]) -> int:
         actors.append(actor)
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     try:
-        learn(plan, pipes, credit=credit, policy=policy, folder=Path(folder))
+        learn(plan, network, pipes, credit=credit, policy=policy, folder=Path(folder))
     finally:
         for actor in actors:
             actor.kill()
@@ -151,6 +157,7 @@ def main(arguments: list[str]) -> int:
 
 def learn(
     plan: RunPlan,
+    network: SegmentPolicy,
     pipes: list[connection.Connection],
     *,
     credit: Semaphore,
@@ -167,8 +174,6 @@ def learn(
 
     config = plan.services["learner"]
     torch.set_num_threads(config.threads)
-    workload = plan.file.workload
-    network = build_policy(describe(workload.env), plan.file.policy)
     trainer = ActorCriticTrainer(
         network, config.actor_critic, seed=plan.file.seed, device=torch.device("cpu")
     )

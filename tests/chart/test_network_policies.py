@@ -13,10 +13,11 @@ GRPC, BROKER, ROUTES, OTLP = 7700, 4222, 6222, 4317
 ANY = 0
 # Caller, called, port. What is not here is refused.
 BETWEEN_SERVICES = {
-    ("actor", "environment", GRPC),  # evaluations, tools
+    ("actor", "environment", GRPC),  # evaluations, tools, what the environment of segments observes
     ("actor", "trajectory-store", GRPC),  # uploads of what no message holds
     ("actor", "weight-distribution", GRPC),  # tensors
     ("environment", "trajectory-store", GRPC),  # uploads
+    ("learner", "environment", GRPC),  # what the environment of segments observes
     ("learner", "trajectory-store", GRPC),  # batches, commits
     ("learner", "weight-distribution", GRPC),  # versions
     ("learner", "learner", ANY),  # rendezvous and collectives, on ports of torch's choice

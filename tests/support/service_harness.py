@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
+from tests.support.environments import describing
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
@@ -53,7 +54,8 @@ async def running(
     context: ServiceContext,
 ) -> AsyncGenerator[ServiceContext, None]:
     """One life of a service; leaving drains it, and every loop must have returned by itself."""
-    parts = await build(context, config)
+    async with _environment(context):
+        parts = await build(context, config)
     server = RpcServer(parts.servicers)
     await server.start(context.settings.addresses[context.service][context.index])
     loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
@@ -67,6 +69,14 @@ async def running(
             await parts.close()
         await context.channels.close()
         await server.stop(grace_s=0.2)
+
+
+def _environment(context: ServiceContext) -> AbstractAsyncContextManager[None]:
+    """The environment service that an actor or learner of segments asks before it is built."""
+    settings = context.settings
+    if context.service in ("actor", "learner") and settings.workload.kind == "segments":
+        return describing(settings.addresses["environment"][0])
+    return nullcontext()
 
 
 async def until(condition: Callable[[], bool]) -> None:

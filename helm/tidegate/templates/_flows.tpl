@@ -8,7 +8,7 @@ task-queue: ["trajectory-store:grpc"]
 actor: ["environment:grpc", "trajectory-store:grpc", "weight-distribution:grpc"]
 environment: ["trajectory-store:grpc"]
 trajectory-store: []
-learner: ["trajectory-store:grpc", "weight-distribution:grpc", "learner:any"]
+learner: ["environment:grpc", "trajectory-store:grpc", "weight-distribution:grpc", "learner:any"]
 weight-distribution: []
 # Operators run `tidegate status`, `audit` and `explain` in its pod by kubectl exec.
 admission: ["task-queue:grpc", "trajectory-store:grpc", "learner:grpc", "weight-distribution:grpc"]

@@ -26,8 +26,9 @@ from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.actor.servicer import ActorServicer
 from tidegate.core.errors import ConfigError
+from tidegate.core.spaces import EnvironmentDescription
 from tidegate.models.policies import build_policy
-from tidegate.models.registry import describe
+from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
@@ -36,15 +37,21 @@ FREED_BYTES_KEPT = 1 << 30
 
 
 async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
-    """Build the actor's parts without starting them.
+    """Build the actor's parts without starting them, once the environment is described.
 
     Raises:
-        ConfigError: the engine does not fit the workload or the policy.
+        ConfigError: the engine does not fit the workload or the policy, or the policy not the environment.
+        UnavailableError: the environment was not described in time.
     """
     # A new policy reuses the memory of the one before the last.
     keep_freed_memory(FREED_BYTES_KEPT)
     control = EngineControl()
     settings = context.settings
+    description = (
+        await ask_description(context.channel("environment"), context.drain, context.log)
+        if settings.workload.kind == "segments"
+        else None
+    )
     setting = EngineSetting(
         workload=settings.workload,
         policy=settings.policy,
@@ -56,6 +63,7 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         cache_on_swap=config.cache_on_swap,
         server=config.server,
         data_dir=str(context.data_dir),
+        description=description,
     )
     entry = find_engine(config.engine, workload=settings.workload, policy=settings.policy)
     if entry.port == "tokens":
@@ -68,16 +76,22 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
             "Agents need an engine that writes tokens", fix="set actor.engine to torch, vllm or sglang"
         )
     engine = open_engine(config.engine, setting, control, context.clock)
-    evaluator = _episodes_evaluator(context, config, control) if entry.workload == "segments" else None
+    evaluator = (
+        _episodes_evaluator(context, config, control, description) if description is not None else None
+    )
     return assemble(context, config, engine=engine, control=control, evaluator=evaluator)
 
 
-def _episodes_evaluator(context: ServiceContext, config: ActorConfig, control: EngineControl) -> Evaluator:
+def _episodes_evaluator(
+    context: ServiceContext,
+    config: ActorConfig,
+    control: EngineControl,
+    description: EnvironmentDescription,
+) -> Evaluator:
     # Actors of text need no environments.
     from tidegate.actor.evaluation.episodes import EpisodesEvaluator
 
-    settings = context.settings
-    policy = build_policy(describe(settings.workload.env), settings.policy)
+    policy = build_policy(description, context.settings.policy)
     return EpisodesEvaluator(
         context,
         control,

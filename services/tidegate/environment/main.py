@@ -2,10 +2,12 @@
 
 import os
 from functools import partial
+from pathlib import Path
 
 from tidegate.core.errors import TidegateError
 from tidegate.environment.config import EnvironmentConfig, times_of
 from tidegate.environment.conversations.tools import Conditions, Tools
+from tidegate.environment.describing import Describe, EnvironmentAnswer, describe_in
 from tidegate.environment.loops import ScoreLoop, SweepLoop
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sandbox.linux import LinuxSandbox
@@ -22,12 +24,18 @@ from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, Service
 
 
 async def build(context: ServiceContext, config: EnvironmentConfig) -> ServiceParts:
-    """Assemble the service and load the verifiers. Without text work it serves only sessions.
+    """Assemble the service and load the verifiers. Without text work it serves sessions and the description.
 
     Raises:
         ConfigError: a verifier can never score, as it is configured.
         NotFoundError: the run asks for an unknown text task.
     """
+    data = Path(context.settings.data_dir) / "data"
+    return await assemble(context, config, describe=describe_in(data))
+
+
+async def assemble(context: ServiceContext, config: EnvironmentConfig, *, describe: Describe) -> ServiceParts:
+    """The parts of the service around ``describe``, which opens the run's environment."""
     settings = context.settings
     if settings.workload.kind == "text":
         get_task(settings.workload.env)
@@ -53,18 +61,20 @@ async def build(context: ServiceContext, config: EnvironmentConfig) -> ServicePa
         context.clock,
         reward=rewards.of_episode,
     )
+    description = EnvironmentAnswer(settings.workload, describe, context.log)
     loops: dict[str, Loop] = {"sweep": SweepLoop(context, sessions, idle_s=config.session_idle_s).run}
     if settings.workload.kind == "text":
         score = ScoreLoop(context, config, rewards)
         loops |= {"score": score.run, "heartbeat": score.heartbeat}
 
     async def close() -> None:
+        await description.close()
         await sessions.close_all()
         sandbox.close()
         scorer.close()
         await _close(verifiers)
 
-    servicer = EnvironmentServicer(rewards, sessions)
+    servicer = EnvironmentServicer(rewards, sessions, description)
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 
 

@@ -1,10 +1,11 @@
-"""The environment's gRPC service: score now, and sessions of environments."""
+"""The environment's gRPC service: score now, sessions of environments, and what the run's environment observes."""
 
 from typing import Any
 
 from grpc.aio import ServicerContext
 
 from tidegate.core.errors import RecordError
+from tidegate.environment.describing import EnvironmentAnswer
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sessions import SessionTable
 from tidegate.environment.state import AnsweredProblem, resolve_failure
@@ -15,6 +16,7 @@ from tidegate.v1.environment_service_pb2_grpc import (
     EnvironmentServiceServicer,
     add_EnvironmentServiceServicer_to_server,
 )
+from tidegate.wire.descriptions import description_to_proto
 
 # More would keep the event loop from its heartbeats; callers send several calls.
 SCORES_MAX = 8192
@@ -23,11 +25,12 @@ REPLAY_MAX = 1024
 
 
 class EnvironmentServicer(EnvironmentServiceServicer):
-    """Thin over the rewards and the sessions; their errors carry the status of the call."""
+    """Thin over its parts; their errors carry the status of the call."""
 
-    def __init__(self, rewards: Rewards, sessions: SessionTable) -> None:
+    def __init__(self, rewards: Rewards, sessions: SessionTable, description: EnvironmentAnswer) -> None:
         self._rewards = rewards
         self._sessions = sessions
+        self._description = description
 
     async def Score(self, request: pb.ScoreRequest, context: ServicerContext[Any, Any]) -> pb.ScoreResponse:
         """Rewards in the order of the items. A failed verifier gives 0 and a log entry: a call has nothing to drop."""
@@ -85,6 +88,12 @@ class EnvironmentServicer(EnvironmentServiceServicer):
         """End a session; idempotent."""
         await self._sessions.close(request.session_id)
         return pb.CloseResponse()
+
+    async def DescribeEnvironment(
+        self, request: pb.DescribeEnvironmentRequest, context: ServicerContext[Any, Any]
+    ) -> pb.DescribeEnvironmentResponse:
+        """What the environment of the run's segments observes and accepts."""
+        return description_to_proto(await self._description.get())
 
     def registration(self) -> Registration:
         """Add the service to a gRPC server."""

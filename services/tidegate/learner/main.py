@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import structlog
 import torch
 
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import UnavailableError
+from tidegate.core.spaces import EnvironmentDescription
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.first_policy import warm_up
@@ -33,7 +35,9 @@ from tidegate.learner.warmup import WarmupProgress
 from tidegate.models.char_lm import CharLm
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.config import Settings
-from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.described_environment import ask_description
+from tidegate.runtime.drain import Drain
+from tidegate.runtime.service import Channels, ServiceContext, ServiceParts, ServiceSpec
 
 
 async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
@@ -42,10 +46,16 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     torch.set_num_threads(config.threads)
     member = membership(os.environ)
     group: RankGroup | None = None
+    description = (
+        await ask_description(context.channel("environment"), context.drain, context.log)
+        if settings.workload.kind == "segments"
+        else None
+    )
     if member is None:
-        local = TRAINERS[settings.policy.kind](settings, config, choose_device(config.device), ALONE)
+        device = choose_device(config.device)
+        local = TRAINERS[settings.policy.kind](settings, config, device, ALONE, description=description)
     else:
-        local, group = await asyncio.to_thread(join_ranks, member, config, settings)
+        local, group = await asyncio.to_thread(join_ranks, member, config, settings, description)
     leading = None if group is None else LeadingTrainer(local, group, stats=context.stats)
     num_ranks = 1 if group is None else group.count
     _notice_ranks(context, config, num_ranks=num_ranks)
@@ -139,7 +149,10 @@ def _with_ranks(parts: ServiceParts, leading: LeadingTrainer, context: ServiceCo
 
 
 def join_ranks(
-    member: Membership, config: LearnerConfig, settings: Settings
+    member: Membership,
+    config: LearnerConfig,
+    settings: Settings,
+    description: EnvironmentDescription | None,
 ) -> tuple[ActorCriticTrainer | LanguageModelTrainer, RankGroup]:
     """This rank's trainer and group, once all ranks joined and their settings agree.
 
@@ -155,12 +168,34 @@ def join_ranks(
     check_same_settings(
         group,
         msgspec.json.encode((settings.run, settings.seed, policy, settings.workload)),
+        # Not its measured rate, which differs from one answer to the next.
+        msgspec.msgpack.encode(description and (description.observation_space, description.action_space)),
         msgspec.json.encode(config),
         str(torch.__version__).encode(),
         # Otherwise adapters would silently be trained on different models.
         base_digest(policy.kind, path=policy.path, lora_rank=policy.lora.rank).encode(),
     )
-    return TRAINERS[settings.policy.kind](settings, config, device, group), group
+    return TRAINERS[settings.policy.kind](settings, config, device, group, description=description), group
+
+
+def join_as_follower(
+    member: Membership, config: LearnerConfig, settings: Settings
+) -> tuple[ActorCriticTrainer | LanguageModelTrainer, RankGroup]:
+    """``join_ranks`` of a rank that has no context of a service, in a thread without an event loop.
+
+    Raises:
+        TidegateError: as ``join_ranks``; or the environment is not described in time.
+    """
+
+    async def ask() -> EnvironmentDescription:
+        channels, log = Channels(settings.addresses), structlog.get_logger(f"learner-rank-{member.rank}")
+        try:
+            return await ask_description(channels.get("environment"), Drain(), log)
+        finally:
+            await channels.close()
+
+    description = asyncio.run(ask()) if settings.workload.kind == "segments" else None
+    return join_ranks(member, config, settings, description)
 
 
 def follow_instead(config: LearnerConfig, settings: Settings) -> Coroutine[Any, Any, int] | None:
@@ -174,7 +209,7 @@ def follow_instead(config: LearnerConfig, settings: Settings) -> Coroutine[Any, 
         return None
     return Follower(
         member,
-        partial(join_ranks, member, config, settings),
+        partial(join_as_follower, member, config, settings),
         # One rank per pod serves health; on one machine rank 0 has the address.
         listen=settings.listen if member.local_rank == 0 else "",
         drain_timeout_s=settings.drain_timeout_s,

@@ -10,7 +10,6 @@ from tidegate.admission.main import SPEC as ADMISSION
 from tidegate.core.ids import RunId
 from tidegate.core.records import Sampler
 from tidegate.environment.config import EnvironmentConfig
-from tidegate.environment.main import SPEC as ENVIRONMENT
 from tidegate.learner.config import LearnerConfig
 from tidegate.runtime.config import PolicyConfig, Settings, StalenessConfig, TelemetryConfig, WorkloadConfig
 from tidegate.runtime.instances import instance_name
@@ -21,7 +20,7 @@ from tidegate.sim.network import HEALTHY, Network
 from tidegate.sim.oracle import Oracle
 from tidegate.sim.paced_engine import Pace
 from tidegate.sim.scenario import Scenario
-from tidegate.sim.simulated_services import actor_spec, learner_spec
+from tidegate.sim.simulated_services import actor_spec, environment_spec, learner_spec
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.main import SPEC as TASK_QUEUE
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
@@ -110,7 +109,7 @@ class SimulatedCluster:
         ]
         environment_config = EnvironmentConfig(ack_wait_s=ACK_WAIT_S)
         hosts += [
-            Host(world, ENVIRONMENT, environment_config, index=index)
+            Host(world, environment_spec(), environment_config, index=index)
             for index in range(scenario.num_environments)
         ]
         singles = (

@@ -1,4 +1,4 @@
-"""Actor and learner as their packages build them, with a paced engine and a paced trainer."""
+"""Actor, learner and environment as their packages build them, with a paced engine and trainer and no Gymnasium."""
 
 import asyncio
 import random
@@ -7,10 +7,14 @@ from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.main import assemble as assemble_actor
 from tidegate.actor.main import assemble_tokens
+from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
+from tidegate.environment.config import EnvironmentConfig
+from tidegate.environment.main import assemble as assemble_environment
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.main import assemble as assemble_learner
 from tidegate.learner.steps_log import StepsLog
+from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.sim.oracle import Oracle
 from tidegate.sim.paced_engine import Pace, PacedEngine, PacedTrainer
@@ -45,3 +49,16 @@ def learner_spec(pace: Pace, oracle: Oracle) -> ServiceSpec:
         )
 
     return ServiceSpec(name="learner", config_type=LearnerConfig, build=build)
+
+
+def environment_spec() -> ServiceSpec:
+    """An environment service that knows what its environment observes, and opens none."""
+
+    async def describe(workload: WorkloadConfig) -> EnvironmentDescription:
+        box = BoxSpace(shape=(1,), dtype="float32", low=(0.0,), high=(1.0,))
+        return EnvironmentDescription(workload.env, observation_space=box, action_space=DiscreteSpace(2))
+
+    async def build(context: ServiceContext, config: EnvironmentConfig) -> ServiceParts:
+        return await assemble_environment(context, config, describe=describe)
+
+    return ServiceSpec(name="environment", config_type=EnvironmentConfig, build=build)

@@ -55,6 +55,11 @@ class EnvironmentServiceStub:
                 request_serializer=tidegate_dot_v1_dot_environment__service__pb2.CloseRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_environment__service__pb2.CloseResponse.FromString,
                 _registered_method=True)
+        self.DescribeEnvironment = channel.unary_unary(
+                '/tidegate.v1.EnvironmentService/DescribeEnvironment',
+                request_serializer=tidegate_dot_v1_dot_environment__service__pb2.DescribeEnvironmentRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_environment__service__pb2.DescribeEnvironmentResponse.FromString,
+                _registered_method=True)
 
 
 class EnvironmentServiceServicer:
@@ -90,6 +95,14 @@ class EnvironmentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeEnvironment(self, request, context):
+        """Describes the environment of the run's segments. UNAVAILABLE while it is still being opened, INVALID_ARGUMENT or
+        NOT_FOUND when it cannot be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EnvironmentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -112,6 +125,11 @@ def add_EnvironmentServiceServicer_to_server(servicer, server):
                     servicer.Close,
                     request_deserializer=tidegate_dot_v1_dot_environment__service__pb2.CloseRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_environment__service__pb2.CloseResponse.SerializeToString,
+            ),
+            'DescribeEnvironment': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeEnvironment,
+                    request_deserializer=tidegate_dot_v1_dot_environment__service__pb2.DescribeEnvironmentRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_environment__service__pb2.DescribeEnvironmentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -223,6 +241,33 @@ class EnvironmentService:
             '/tidegate.v1.EnvironmentService/Close',
             tidegate_dot_v1_dot_environment__service__pb2.CloseRequest.SerializeToString,
             tidegate_dot_v1_dot_environment__service__pb2.CloseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeEnvironment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.v1.EnvironmentService/DescribeEnvironment',
+            tidegate_dot_v1_dot_environment__service__pb2.DescribeEnvironmentRequest.SerializeToString,
+            tidegate_dot_v1_dot_environment__service__pb2.DescribeEnvironmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

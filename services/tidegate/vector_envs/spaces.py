@@ -12,6 +12,7 @@ from tidegate.core.spaces import (
     BoxSpace,
     DictSpace,
     DiscreteSpace,
+    EnvironmentDescription,
     MultiBinarySpace,
     MultiDiscreteSpace,
     Space,
@@ -101,6 +102,26 @@ def _check_size(size: int, size_max: int, place: str, unit: str) -> None:
 def _told(space: Any) -> str:
     text = str(space)
     return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def check_described(envs: Any, description: EnvironmentDescription) -> None:
+    """Check that opened environments are those that the policy was built for.
+
+    Raises:
+        ConfigError: they observe or accept something else.
+    """
+    found = plain_space(envs.single_observation_space, place="The space of the observations")
+    accepted = plain_space(envs.single_action_space, place="The space of the actions")
+    for name, here, there in (
+        ("observes", found, description.observation_space),
+        ("accepts", accepted, description.action_space),
+    ):
+        if here != there:
+            raise ConfigError(
+                f"Environment {description.env_id!r} {name} {str(here)[:120]} in this process",
+                why=f"the environment service described {str(there)[:120]}",
+                fix="run the same version of the environment's package everywhere, and restart the run",
+            )
 
 
 def check_observation(space: Space, observations: Any, *, place: str) -> None:

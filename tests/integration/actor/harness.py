@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tests.support.broker import Broker
+from tests.support.environments import CARTPOLE
 from tests.support.settings import make_settings
 from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId, TaskId
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, TaskKind, Trajectory
@@ -16,7 +17,6 @@ from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.environment.tasks.arithmetic import Arithmetic
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.policies import build_policy
-from tidegate.models.registry import describe
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import PolicyConfig, Settings, WorkloadConfig
 from tidegate.runtime.consumer import Delivery
@@ -38,7 +38,7 @@ def version(step: int) -> PolicyVersion:
 
 
 def mlp_params(seed: int) -> dict[str, Array]:
-    return build_policy(describe("CartPole-v1"), MLP).init_params(np.random.default_rng(seed))
+    return build_policy(CARTPOLE, MLP).init_params(np.random.default_rng(seed))
 
 
 def char_lm_params(seed: int) -> dict[str, Array]:

@@ -13,6 +13,7 @@ import msgspec
 
 from tests.integration.learner.fake_store import FakeStore
 from tests.integration.weight_distribution.serving import make_context, serving
+from tests.support.environments import describing
 from tests.support.settings import make_settings
 from tests.unit.learner.trajectories import segment
 from tidegate.core.ids import PolicyVersion
@@ -104,7 +105,8 @@ class World:
         )
         if telemetry is not None:
             context = dataclasses.replace(context, telemetry=telemetry)
-        parts = await build(context, config)
+        async with describing(self.settings.addresses["environment"][0]):
+            parts = await build(context, config)
         server = RpcServer(parts.servicers)
         address = self.settings.addresses["learner"][0]
         await server.start(address)

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tests.support.environments import CARTPOLE
 from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.registry import EngineSetting, open_engine
 from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId, TaskId
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
+from tidegate.core.spaces import EnvironmentDescription
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 
@@ -63,13 +65,13 @@ def evaluation_task(task_id: str = "evaluation-1") -> Task:
 def segment_engine(
     control: EngineControl,
     *,
-    env_id: str = "CartPole-v1",
+    description: EnvironmentDescription = CARTPOLE,
     num_envs: int = 4,
     hidden: tuple[int, ...] = (8,),
 ) -> Engine:
-    workload = WorkloadConfig(kind="segments", env=env_id, num_envs=num_envs)
+    workload = WorkloadConfig(kind="segments", env=description.env_id, num_envs=num_envs)
     policy = PolicyConfig(kind="mlp", hidden=hidden)
-    setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0)
+    setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0, description=description)
     return open_engine("auto", setting, control, SystemClock())
 
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 import pytest
 
+from tests.support.environments import CARTPOLE
 from tests.unit.actor.support import CHAR_LM
 from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import (
@@ -34,7 +35,7 @@ FITTING: dict[EngineName, tuple[WorkloadConfig, PolicyConfig]] = {
 def test_every_engine_of_batches_opens_for_its_own_workload() -> None:
     assert FITTING.keys() == {name for name, entry in ENGINES.items() if entry.port == "batch"}
     for name, (workload, policy) in FITTING.items():
-        setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0)
+        setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0, description=CARTPOLE)
         for engine in (
             open_engine(name, setting, EngineControl(), SystemClock()),
             open_engine("auto", setting, EngineControl(), SystemClock()),
@@ -102,8 +103,8 @@ def test_engine_that_does_not_fit_is_a_config_error(
         open_engine(name, setting, EngineControl(), SystemClock())
 
 
-def test_environment_without_a_known_network_is_a_config_error() -> None:
-    unknown = WorkloadConfig(kind="segments", env="Nope-v1")
-    setting = EngineSetting(workload=unknown, policy=MLP, seed=0, actor_index=0)
-    with pytest.raises(ConfigError, match="Nope-v1"):
+def test_policy_that_does_not_fit_the_environment_is_a_config_error() -> None:
+    policy = PolicyConfig(kind="mlp", input_scale=(1.0,))
+    setting = EngineSetting(workload=SEGMENTS, policy=policy, seed=0, actor_index=0, description=CARTPOLE)
+    with pytest.raises(ConfigError, match="has 1 factors for 4 inputs"):
         open_engine("auto", setting, EngineControl(), SystemClock())

@@ -1,6 +1,5 @@
 """The vector engine: the segment layout, which version acted when, episodes across segments, bad input."""
 
-import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,34 +9,28 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.support.environments import CARTPOLE
 from tests.unit.actor import toy_env
 from tests.unit.actor.support import group_task, segment_engine, segment_task, snapshot, version
 from tidegate.actor.engines.port import Engine, EngineControl, Sample
 from tidegate.core.errors import ConfigError, NotFoundError, RecordError
 from tidegate.core.records import Array, Sampler, VersionSpan
-from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
-from tidegate.models.registry import DESCRIPTIONS, describe
 from tidegate.runtime.config import PolicyConfig
 
-TOY = EnvironmentDescription(
-    env_id=toy_env.ENV_ID,
-    observation_space=BoxSpace((2,), "float32", (-math.inf,), (math.inf,)),
-    action_space=DiscreteSpace(3, start=5),
-)
+DESCRIPTIONS = {known.env_id: known for known in (CARTPOLE, toy_env.DESCRIPTION)}
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The counting environment by the name that a run file uses."""
-    monkeypatch.setitem(DESCRIPTIONS, toy_env.ENV_ID, TOY)
+def toy() -> Iterator[None]:
+    """The counting environment, without what a test adds to its steps."""
     yield
     toy_env.before_step.clear()
 
 
 def network(env_id: str = "CartPole-v1") -> SegmentPolicy:
-    return build_policy(describe(env_id), PolicyConfig(kind="mlp", hidden=(8,)))
+    return build_policy(DESCRIPTIONS[env_id], PolicyConfig(kind="mlp", hidden=(8,)))
 
 
 def logits(policy: dict[str, Array], observations: Array) -> Array:
@@ -71,7 +64,7 @@ def log_softmax(values: Array) -> Array:
 @pytest.mark.usefixtures("toy")
 def test_layout_is_next_step_autoreset_with_dummies_marked() -> None:
     control = EngineControl()
-    engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=2)
+    engine = segment_engine(control, description=toy_env.DESCRIPTION, num_envs=2)
     control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
     sample = unroll(engine, env_id=toy_env.ENV_ID, num_steps=9)
     column = {name: tensor[:, 1].tolist() for name, tensor in sample.tensors.items()}
@@ -100,7 +93,7 @@ def test_layout_is_next_step_autoreset_with_dummies_marked() -> None:
 @pytest.mark.usefixtures("toy")
 def test_episodes_and_dummies_continue_across_segments() -> None:
     control = EngineControl()
-    engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=2)
+    engine = segment_engine(control, description=toy_env.DESCRIPTION, num_envs=2)
     control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
     samples = [unroll(engine, env_id=toy_env.ENV_ID, num_steps=num_steps) for num_steps in (2, 1, 1, 6)]
     ends = [[(end.episode_return, end.length, end.position) for end in sample.episodes] for sample in samples]
@@ -118,7 +111,7 @@ def test_episodes_and_dummies_continue_across_segments() -> None:
 @pytest.mark.usefixtures("toy")
 def test_policy_offered_between_two_steps_acts_from_the_next_one_on() -> None:
     control = EngineControl()
-    engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=1)
+    engine = segment_engine(control, description=toy_env.DESCRIPTION, num_envs=1)
     old, new = params(1, env_id=toy_env.ENV_ID), params(2, env_id=toy_env.ENV_ID)
     control.newest = snapshot(0, old)
     num_calls = 0
@@ -211,17 +204,17 @@ def test_task_that_is_no_segment_of_this_environment_is_refused() -> None:
             engine.check_task(task)
 
 
-def test_unknown_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DESCRIPTIONS, "Nope-v1", msgspec.structs.replace(TOY, env_id="Nope-v1"))
-    engine = segment_engine(EngineControl(), env_id="Nope-v1")
+def test_unknown_environment_is_named() -> None:
+    description = msgspec.structs.replace(toy_env.DESCRIPTION, env_id="Nope-v1")
+    engine = segment_engine(EngineControl(), description=description)
     with pytest.raises(NotFoundError, match="Nope-v1"):
         engine.check_task(segment_task(env_id="Nope-v1"))
 
 
-def test_environment_with_other_spaces_than_its_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DESCRIPTIONS, "Acrobot-v1", msgspec.structs.replace(TOY, env_id="Acrobot-v1"))
-    engine = segment_engine(EngineControl(), env_id="Acrobot-v1")
-    with pytest.raises(ConfigError, match="was described as"):
+def test_environment_with_other_spaces_than_its_policy_is_refused() -> None:
+    description = msgspec.structs.replace(toy_env.DESCRIPTION, env_id="Acrobot-v1")
+    engine = segment_engine(EngineControl(), description=description)
+    with pytest.raises(ConfigError, match="the environment service described"):
         engine.check_task(segment_task(env_id="Acrobot-v1"))
 
 
@@ -280,7 +273,7 @@ def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
 @pytest.mark.parametrize("cut_after", [0, 1, 4])
 def test_cut_segment_has_no_rollout_and_the_next_one_continues(cut_after: int) -> None:
     control = EngineControl()
-    engine = segment_engine(control, env_id=toy_env.ENV_ID, num_envs=1)
+    engine = segment_engine(control, description=toy_env.DESCRIPTION, num_envs=1)
     control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
     task = segment_task(env_id=toy_env.ENV_ID, unroll_length=9)
     engine.check_task(task)

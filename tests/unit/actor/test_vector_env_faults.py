@@ -18,7 +18,6 @@ from tidegate.catalogue import actor as statistics
 from tidegate.core.records import Array, EpisodeEnd
 from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
 from tidegate.models.policies import build_policy
-from tidegate.models.registry import DESCRIPTIONS
 from tidegate.runtime.config import PolicyConfig
 from tidegate.vector_envs.faults import EnvironmentFailedError
 
@@ -33,8 +32,7 @@ NOT_FINITE = statistics.ENVIRONMENT_FAULTS.member("not_finite")
 
 
 @pytest.fixture(autouse=True)
-def described(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(DESCRIPTIONS, ENV_ID, SCRIPTED)
+def unscripted() -> Iterator[None]:
     yield
     scripted_envs.scripts.clear()
 
@@ -46,7 +44,7 @@ class Actor:
         scripted_envs.scripts.clear()
         scripted_envs.scripts.extend(scripts)
         self.control = EngineControl()
-        engine = segment_engine(self.control, env_id=ENV_ID, num_envs=len(scripts))
+        engine = segment_engine(self.control, description=SCRIPTED, num_envs=len(scripts))
         assert isinstance(engine, VectorEnvEngine)
         self.engine = engine
         self.control.newest = snapshot(0, POLICY.init_params(np.random.default_rng(0)))

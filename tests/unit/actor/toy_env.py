@@ -3,6 +3,7 @@
 Named ``tests.unit.actor.toy_env:Counting-v0``, which is also how a run names an environment of its own.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
+
 ENV_ID = "tests.unit.actor.toy_env:Counting-v0"
 EPISODE_STEPS = 3
+DESCRIPTION = EnvironmentDescription(
+    env_id=ENV_ID,
+    observation_space=BoxSpace((2,), "float32", (-math.inf,), (math.inf,)),
+    action_space=DiscreteSpace(3, start=5),
+)
 
 # Called before each step of each copy; tests use it to swap policies and to fail.
 before_step: list[Callable[[], None]] = []

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.environments import CARTPOLE
 from tidegate.algorithms.objectives import (
     ActorCriticSettings,
     Steps,
@@ -20,16 +21,13 @@ from tidegate.algorithms.segment_batch import SegmentBatch, stack_segments
 from tidegate.algorithms.segments import check_segment, segment_tensors
 from tidegate.core.records import Array
 from tidegate.models.policies import build_policy
-from tidegate.models.registry import describe
 from tidegate.runtime.config import PolicyConfig
 
 TARGET_RETURN = 475.0
 STEPS_MAX = 100_000
 NUM_ENVS, UNROLL_LENGTH = 16, 64
 SETTINGS = ActorCriticSettings()
-POLICY = build_policy(
-    describe("CartPole-v1"), PolicyConfig(kind="mlp", hidden=(64, 64), input_scale=(1.0, 1.0, 5.0, 1.0))
-)
+POLICY = build_policy(CARTPOLE, PolicyConfig(kind="mlp", hidden=(64, 64), input_scale=(1.0, 1.0, 5.0, 1.0)))
 
 
 class Actor:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from hypothesis import given
 
+from tests.support.environments import CARTPOLE
 from tests.unit.models import test_inputs
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array
 from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription, Space
 from tidegate.models.policies import POLICIES, build_policy
 from tidegate.models.policy_port import SegmentPolicy
-from tidegate.models.registry import DESCRIPTIONS, describe
 from tidegate.runtime.config import PolicyConfig
 
 SCALE = (1.0, 2.0, 5.0, 1.0)
@@ -202,34 +202,17 @@ def test_a_network_that_cannot_be_is_refused(settings: dict[str, Any], match: st
 
 def test_a_policy_of_text_is_refused_with_the_kinds_for_segments() -> None:
     with pytest.raises(ConfigError, match="char_lm cannot run segments"):
-        build_policy(describe("CartPole-v1"), PolicyConfig(kind="char_lm"))
+        build_policy(CARTPOLE, PolicyConfig(kind="char_lm"))
     assert "mlp" in POLICIES
-
-
-def test_the_described_environments_are_gymnasiums() -> None:
-    gymnasium: Any = pytest.importorskip("gymnasium")
-    for env_id, description in DESCRIPTIONS.items():
-        env = gymnasium.make(env_id)
-        space = description.observation_space
-        assert isinstance(space, BoxSpace)
-        np.testing.assert_allclose(np.array(space.low, np.float32), env.observation_space.low, rtol=1e-6)
-        assert math.prod(space.shape) == env.observation_space.shape[0]
-        assert description.action_space == DiscreteSpace(int(env.action_space.n))
-        assert description.max_episode_steps == env.spec.max_episode_steps
-
-
-def test_an_unknown_environment_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(ConfigError, match="CartPole-v1"):
-        describe("CartPole-v9")
 
 
 def test_an_actor_acts_without_loading_torch() -> None:
     program = (
         "import sys, numpy as np\n"
-        "from tidegate.models.registry import describe\n"
+        "from tests.support.environments import CARTPOLE\n"
         "from tidegate.models.policies import build_policy\n"
         "from tidegate.runtime.config import PolicyConfig\n"
-        "policy = build_policy(describe('CartPole-v1'), PolicyConfig(kind='mlp'))\n"
+        "policy = build_policy(CARTPOLE, PolicyConfig(kind='mlp'))\n"
         "rng = np.random.default_rng(0)\n"
         "seen = {'observations': np.zeros((2, 4), np.float32)}\n"
         "policy.actions.sample(policy.action_outputs(policy.init_params(rng), seen, np), rng)\n"

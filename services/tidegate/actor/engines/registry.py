@@ -13,6 +13,7 @@ from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.core.errors import ConfigError
+from tidegate.core.spaces import EnvironmentDescription
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 from tidegate.runtime.loading import load
@@ -23,7 +24,7 @@ class EngineSetting(msgspec.Struct, frozen=True):
 
     ``threads``: of one torch operation. ``evaluation_batch``: prompts at once. ``slots`` and ``cache_on_swap``: of
     engines that write tokens, as the config has them. ``server``: of engines that talk to one. ``data_dir``: the
-    actor's folder, for what they keep on disk.
+    actor's folder, for what they keep on disk. ``description``: of the environment of segments; None for text.
     """
 
     workload: WorkloadConfig
@@ -36,6 +37,7 @@ class EngineSetting(msgspec.Struct, frozen=True):
     cache_on_swap: Literal["recompute", "keep"] = "recompute"
     server: ServerConfig = ServerConfig()
     data_dir: str = ""
+    description: EnvironmentDescription | None = None
 
 
 PolicyKind: TypeAlias = Literal["mlp", "cnn", "char_lm", "transformers"]

@@ -24,13 +24,13 @@ from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
-from tidegate.core.spaces import DiscreteSpace, EnvironmentDescription, observation_leaves
+from tidegate.core.spaces import EnvironmentDescription, observation_leaves
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import PolicyRunner
-from tidegate.models.registry import describe
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
+from tidegate.runtime.loading import load
 from tidegate.vector_envs.faults import WHOLE_FORM, Call, EnvironmentFailedError, Fault, FaultLog
 from tidegate.vector_envs.guarded_port import SEED_MAX, Guarded
 from tidegate.vector_envs.observations import recorded_observations
@@ -55,7 +55,8 @@ class VectorEnv:
         self.leaves = observation_leaves(self.space)
         self.envs: Any = open_vector_env(workload, num_envs=workload.num_envs)
         self.guarded: Guarded = self.envs.unwrapped
-        _check_spaces(description, self.envs)
+        # Only here, because it imports Gymnasium.
+        load("tidegate.vector_envs.spaces:check_described")(self.envs, description)
 
     def reset(self, *, seed: int) -> None:
         """Begin the first episodes.
@@ -126,7 +127,10 @@ class VectorEnvEngine:
     def __init__(self, setting: EngineSetting, control: EngineControl, clock: Clock) -> None:
         """Environments are made at the first task, when Gymnasium is imported."""
         self._workload = setting.workload
-        self._policy = build_policy(describe(setting.workload.env), setting.policy)
+        assert setting.description is not None, (
+            "an actor of segments has asked for its environment's description"
+        )
+        self._policy = build_policy(setting.description, setting.policy)
         self._control = control
         self._clock = clock
         self._vector: VectorEnv | None = None
@@ -348,21 +352,6 @@ class VectorEnvEngine:
         """Release the environments, unless a call into them has not returned."""
         if self._vector is not None and self._running is None:
             self._vector.close()
-
-
-def _check_spaces(description: EnvironmentDescription, envs: Any) -> None:
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    env_id, expected = description.env_id, description.action_space
-    num_actions = int(getattr(actions, "n", 0))
-    shape = getattr(description.observation_space, "shape", ())
-    if observations.shape != shape or (
-        isinstance(expected, DiscreteSpace) and num_actions != expected.num_values
-    ):
-        raise ConfigError(
-            f"Environment {env_id!r} observes {observations} and takes {actions}",
-            why=f"it was described as {description.observation_space} and {expected}",
-            fix="correct its line in models/registry.py",
-        )
 
 
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> VectorEnvEngine:

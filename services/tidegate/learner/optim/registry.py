@@ -5,49 +5,60 @@ A trainer's objectives are literal tables of their own, by name and one function
 a line here and a file beside this one.
 """
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
 from tidegate.core.errors import ConfigError
+from tidegate.core.spaces import EnvironmentDescription
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks
 from tidegate.models.language_models import open_language_model
 from tidegate.models.policies import build_policy
-from tidegate.models.registry import describe
 from tidegate.runtime.config import Settings
 
 
 def actor_critic(
-    settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks = ALONE
+    settings: Settings,
+    config: LearnerConfig,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    *,
+    description: EnvironmentDescription | None = None,
 ) -> ActorCriticTrainer:
     """The trainer of policies of segments.
 
     Raises:
         ConfigError: the policy does not fit the environment.
     """
-    policy = build_policy(describe(settings.workload.env), settings.policy)
+    assert description is not None, "the environment of segments is described before the learner is built"
+    policy = build_policy(description, settings.policy)
     return ActorCriticTrainer(
         policy,
         config.actor_critic,
         seed=settings.seed,
         device=device,
         reward=settings.workload.reward,
-        precision=config.precision,
         ranks=ranks,
     )
 
 
 def language_model(
-    settings: Settings, config: LearnerConfig, device: torch.device, ranks: Ranks = ALONE
+    settings: Settings,
+    config: LearnerConfig,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    *,
+    description: EnvironmentDescription | None = None,
 ) -> LanguageModelTrainer:
     """The trainer of all language models: fresh parameters and adapters come from the run's seed.
 
     Raises:
         ConfigError: the sizes are invalid, or the folder holds no model.
     """
+    del description  # text has no environment that is stepped
     model = open_language_model(
         settings.policy,
         trains=True,
@@ -64,9 +75,23 @@ def language_model(
     )
 
 
-TRAINERS: dict[
-    str, Callable[[Settings, LearnerConfig, torch.device, Ranks], ActorCriticTrainer | LanguageModelTrainer]
-] = {
+class MakeTrainer(Protocol):
+    """Makes a trainer. ``description``: of the environment of segments, None for text."""
+
+    def __call__(
+        self,
+        settings: Settings,
+        config: LearnerConfig,
+        device: torch.device,
+        ranks: Ranks = ALONE,
+        *,
+        description: EnvironmentDescription | None = None,
+    ) -> ActorCriticTrainer | LanguageModelTrainer:
+        """A trainer with fresh parameters."""
+        ...
+
+
+TRAINERS: dict[str, MakeTrainer] = {
     "mlp": actor_critic,
     "cnn": actor_critic,
     "char_lm": language_model,

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 import grpc
 import msgspec
 
+from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import ToolCall
+from tidegate.core.spaces import EnvironmentDescription
 from tidegate.v1 import environment_service_pb2 as pb
 from tidegate.v1.environment_service_pb2_grpc import EnvironmentServiceStub
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
+from tidegate.wire.descriptions import description_from_proto
 
 SERVICE = "environment"
 # Tools and verifiers have deadlines of their own, and a judge with retries takes minutes. The connection detects a lost
@@ -148,3 +151,20 @@ class EnvironmentClient:
         """End a session; ending it twice is fine."""
         with remote_errors(SERVICE):
             await self._stub.Close(pb.CloseRequest(session_id=session_id), timeout=DEADLINE_S)
+
+    async def describe(self, *, deadline_s: float = DEADLINE_S) -> EnvironmentDescription:
+        """What the environment of the run's segments observes and accepts.
+
+        Raises:
+            UnavailableError: it is still being opened, or the service does not answer; ask again.
+            ConfigError: it cannot be described: its space, its arguments or its code.
+            NotFoundError: there is no such environment, or what it needs is not installed.
+        """
+        try:
+            with remote_errors(SERVICE):
+                response = await self._stub.DescribeEnvironment(
+                    pb.DescribeEnvironmentRequest(), timeout=deadline_s
+                )
+        except RecordError as error:
+            raise ConfigError(error.what) from error
+        return description_from_proto(response)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.environments import CARTPOLE
 from tests.unit.learner.trajectories import segment, segment_tensors, version
 from tidegate.algorithms.objectives import ActorCriticSettings
 from tidegate.core.errors import RecordError, StaleFolderError
@@ -13,7 +14,6 @@ from tidegate.core.response import Response
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
-from tidegate.models.registry import describe
 from tidegate.runtime.config import PolicyConfig
 from tidegate.runtime.environment_settings import RewardConfig
 
@@ -22,7 +22,7 @@ SETTINGS = ActorCriticSettings(epochs=2, minibatches=2)
 
 
 def network(hidden: tuple[int, ...]) -> SegmentPolicy:
-    return build_policy(describe("CartPole-v1"), PolicyConfig(kind="mlp", hidden=hidden))
+    return build_policy(CARTPOLE, PolicyConfig(kind="mlp", hidden=hidden))
 
 
 def trainer(*, seed: int = 0, hidden: tuple[int, ...] = (8, 8)) -> ActorCriticTrainer:
@@ -147,9 +147,7 @@ def made_with(
 ) -> ActorCriticTrainer:
     settings = msgspec.structs.replace(SETTINGS, **changes)
     chosen = policy or PolicyConfig(kind="mlp", hidden=(8, 8))
-    return ActorCriticTrainer(
-        build_policy(describe("CartPole-v1"), chosen), settings, seed=0, device=CPU, reward=reward
-    )
+    return ActorCriticTrainer(build_policy(CARTPOLE, chosen), settings, seed=0, device=CPU, reward=reward)
 
 
 def test_epochs_end_once_the_policy_is_far_enough() -> None:
@@ -209,7 +207,7 @@ NORMALISED = PolicyConfig(kind="mlp", hidden=(8, 8), normalise_observations=True
 def test_statistics_change_only_at_the_end_of_an_update() -> None:
     """At lag 0 the policy that updates start from is the one that acted: mismatch 0."""
     made = made_with(policy=NORMALISED)
-    network = build_policy(describe("CartPole-v1"), NORMALISED)
+    network = build_policy(CARTPOLE, NORMALISED)
     for number in range(1, 4):
         acting = made.policy()
         records: list[Trajectory] = []

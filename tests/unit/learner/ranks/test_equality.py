@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.environments import CARTPOLE
 from tests.unit.learner.ranks.threads import together
 from tests.unit.learner.trajectories import group, segment, segment_tensors, version
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
@@ -20,7 +21,6 @@ from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.policies import build_policy
-from tidegate.models.registry import describe
 from tidegate.runtime.config import PolicyConfig
 from tidegate.runtime.environment_settings import RewardConfig
 
@@ -33,7 +33,7 @@ def actor_critic(ranks: Ranks, **changes: Any) -> ActorCriticTrainer:
     """With running statistics of observations and of returns, and a separate rate of the value."""
     chosen = ActorCriticSettings(epochs=2, minibatches=3, value_learning_rate=5e-3, target_kl=0.05, **changes)
     config = PolicyConfig(kind="mlp", hidden=(8, 8), normalise_observations=True)
-    policy = build_policy(describe("CartPole-v1"), config)
+    policy = build_policy(CARTPOLE, config)
     reward = RewardConfig(normalise=True)
     return ActorCriticTrainer(policy, chosen, seed=3, device=CPU, reward=reward, ranks=ranks)
 
