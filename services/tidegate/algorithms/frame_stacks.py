@@ -38,9 +38,9 @@ def stack_size(leaf: Leaf) -> int:
     """
     if not is_image(leaf):
         return 0
-    shape = recorded_shape(leaf)
-    is_stack = len(shape) > 2 and shape[0] <= STACK_FRAMES_MAX and shape[0] < min(shape[1:3])
-    return shape[0] if is_stack else 1
+    num_frames, *sides = recorded_shape(leaf)
+    is_stack = len(sides) > 1 and num_frames <= STACK_FRAMES_MAX and num_frames < min(sides[:2])
+    return num_frames if is_stack else 1
 
 
 def frame_shape(leaf: Leaf) -> tuple[int, ...]:
@@ -109,27 +109,32 @@ class FrameRecorder:
             self._frames_NKW = larger
 
 
-def recorded_frames(
-    tensors: Mapping[str, Array], observation: str, leaf: Leaf, *, name: str
-) -> tuple[Array, Array]:
-    """The frames and starts of one image of a segment; an image that was recorded in full gets starts of its own.
+def with_frames(tensors: Mapping[str, Array], leaves: Mapping[str, Leaf], *, name: str) -> dict[str, Array]:
+    """A segment's tensors, images that it has in full as frames with their starts; the others are checked.
 
-    ``name``: of the segment in errors. Returns views where it can.
+    ``leaves``: of all observations, by name. ``name``: of the segment in errors. Nothing is copied.
 
     Raises:
-        RecordError: the image is missing, or its tensors are not of this layout.
+        RecordError: an image is missing, or its tensors are not of this layout.
     """
-    frames, starts = tensors.get(f"{FRAMES}{observation}"), tensors.get(f"{STARTS}{observation}")
-    full = tensors.get(observation)
-    if frames is None and starts is None and full is not None:
-        return _as_frames(full, leaf, name=f"{name} has {observation}")
-    if frames is None or starts is None or full is not None:
-        raise RecordError(
-            f"{name} has {observation} neither as frames with their starts nor in full",
-            fix="see algorithms/frame_stacks.py for the layout",
-        )
-    _check(frames, starts, leaf, name=f"{name} has {observation}")
-    return frames, starts
+    checked = dict(tensors)
+    for observation, leaf in leaves.items():
+        if not is_image(leaf):
+            continue
+        where = f"{name} has {observation}"
+        full = checked.pop(observation, None)
+        frames, starts = checked.get(f"{FRAMES}{observation}"), checked.get(f"{STARTS}{observation}")
+        if full is not None and frames is None and starts is None:
+            frames, starts = _as_frames(full, leaf, name=where)
+            checked |= {f"{FRAMES}{observation}": frames, f"{STARTS}{observation}": starts}
+        elif full is None and frames is not None and starts is not None:
+            _check(frames, starts, leaf, name=where)
+        else:
+            raise RecordError(
+                f"{where} neither as frames with their starts nor in full",
+                fix="see algorithms/frame_stacks.py for the layout",
+            )
+    return checked
 
 
 def observed(frames: Any, starts: Any, leaf: Leaf, xp: Any) -> Any:

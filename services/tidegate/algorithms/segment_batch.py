@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tidegate.algorithms.frame_stacks import FRAMES, STARTS
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
 from tidegate.core.spaces import is_observation
@@ -19,11 +20,13 @@ from tidegate.core.spaces import is_observation
 class SegmentBatch:
     """Segments stacked along N, as tensors on the learner's device.
 
-    ``observations``: (S, N, ...) by the names of the recorded tensors, of the recorded types. ``actions_TN``:
-    (T, N, ...), int64 or float32. Flags are bool. ``segment_of_N``: the segment of each environment's column.
+    ``observations``: (S, N, ...) by name, of the recorded types. Of images they are positions (S, N), int64, in
+    ``frames``, from which ``frame_stacks.observed`` takes as many as are computed at once. ``actions_TN``: (T, N, ...),
+    int64 or float32. Flags are bool. ``segment_of_N``: the segment of each environment's column.
     """
 
     observations: dict[str, Tensor]
+    frames: dict[str, Tensor]
     actions_TN: Tensor
     behavior_logprobs_TN: Tensor
     rewards_TN: Tensor
@@ -38,7 +41,7 @@ class SegmentBatch:
 
 
 def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.device) -> SegmentBatch:
-    """Stack checked segments of the same environment and length.
+    """Stack checked segments (``frame_stacks.with_frames``) of the same environment and length.
 
     Raises:
         RecordError: there are none, or their lengths differ.
@@ -55,8 +58,13 @@ def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.dev
         return torch.as_tensor(joined).to(device=device, dtype=dtype)
 
     actions = beside("actions")
+    images = [name.removeprefix(FRAMES) for name in segments[0] if name.startswith(FRAMES)]
     return SegmentBatch(
-        observations={name: beside(name) for name in segments[0] if is_observation(name)},
+        observations={
+            **{name: beside(name) for name in segments[0] if is_observation(name)},
+            **{name: _starts(segments, name, device=device) for name in images},
+        },
+        frames={name: _frames(segments, name, device=device) for name in images},
         # torch selects by int64.
         actions_TN=actions if actions.is_floating_point() else actions.to(torch.int64),
         behavior_logprobs_TN=beside("behavior_logprobs"),
@@ -68,3 +76,17 @@ def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.dev
             torch.tensor([tensors["rewards"].shape[1] for tensors in segments], device=device)
         ),
     )
+
+
+def _frames(segments: Sequence[Mapping[str, Array]], image: str, *, device: torch.device) -> Tensor:
+    """The frames of all segments, one segment after the other."""
+    frames = [tensors[f"{FRAMES}{image}"] for tensors in segments]
+    return torch.as_tensor(frames[0].copy() if len(frames) == 1 else np.concatenate(frames)).to(device)
+
+
+def _starts(segments: Sequence[Mapping[str, Array]], image: str, *, device: torch.device) -> Tensor:
+    """Positions (S, N) in ``_frames``."""
+    counts = [len(tensors[f"{FRAMES}{image}"]) for tensors in segments]
+    firsts = np.cumsum([0, *counts[:-1]], dtype=np.int64)
+    parts = [tensors[f"{STARTS}{image}"] + first for tensors, first in zip(segments, firsts, strict=True)]
+    return torch.as_tensor(np.concatenate(parts, axis=1)).to(device)

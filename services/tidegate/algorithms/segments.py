@@ -14,7 +14,8 @@ A segment is one trajectory: ``unroll_length`` steps (T) of ``num_envs`` environ
 
 ``segment_tensors`` makes this table for an environment: Dict and Tuple observations have one tensor a part; a shape is
 the part's own, () of an index (Discrete); indices are int32, images and flags uint8, all other numbers float32. Actions
-of MultiDiscrete and MultiBinary are flat, one index a component.
+of MultiDiscrete and MultiBinary are flat, one index a component. Images have each frame once, in two tensors instead of
+one (``frame_stacks``); ``with_frames`` brings segments that have them in full into this form.
 
 Where an episode ends at t, row t + 1 is no step: its observation is the last one of the episode, its action is
 ignored, and the observation after it is the first of the next episode. This is Gymnasium's NEXT_STEP autoreset, and it
@@ -39,6 +40,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tidegate.algorithms.frame_stacks import STARTS
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array
 from tidegate.core.spaces import (
@@ -49,6 +51,7 @@ from tidegate.core.spaces import (
     MultiBinarySpace,
     MultiDiscreteSpace,
     Space,
+    is_image,
     observation_leaves,
     recorded_dtype,
     recorded_shape,
@@ -79,7 +82,7 @@ def segment_tensors(description: EnvironmentDescription) -> dict[str, SegmentTen
     """
     leaves = observation_leaves(description.observation_space)
     return {
-        **{name: _observation_tensor(leaf) for name, leaf in leaves.items()},
+        **dict(_observation_tensor(name, leaf) for name, leaf in leaves.items()),
         "actions": _action_tensor(description.action_space),
         "behavior_logprobs": SegmentTensor("TN", (), ("float32",)),
         "rewards": SegmentTensor("TN", (), ("float32",)),
@@ -89,8 +92,10 @@ def segment_tensors(description: EnvironmentDescription) -> dict[str, SegmentTen
     }
 
 
-def _observation_tensor(leaf: Leaf) -> SegmentTensor:
-    return SegmentTensor("SN", recorded_shape(leaf), (recorded_dtype(leaf),), _nums_values(leaf))
+def _observation_tensor(name: str, leaf: Leaf) -> tuple[str, SegmentTensor]:
+    if is_image(leaf):
+        return f"{STARTS}{name}", SegmentTensor("SN", (), ("int32",))
+    return name, SegmentTensor("SN", recorded_shape(leaf), (recorded_dtype(leaf),), _nums_values(leaf))
 
 
 def _nums_values(leaf: Leaf) -> tuple[int, ...]:
@@ -121,7 +126,7 @@ def _action_tensor(space: Space) -> SegmentTensor:
 def check_segment(
     tensors: Mapping[str, Array], expected: Mapping[str, SegmentTensor], *, name: str
 ) -> tuple[int, int]:
-    """Check that a segment has the ``expected`` tensors; returns its steps and environments (T, N).
+    """Check that a segment (``with_frames``) has the ``expected`` tensors; returns its steps and environments (T, N).
 
     ``name``: of the segment in errors.
 

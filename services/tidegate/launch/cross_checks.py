@@ -100,6 +100,12 @@ def _check_long_tail(file: RunFile) -> ConfigError | None:
 
 
 def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+    if services["learner"].precision != "float32" and file.policy.kind != "cnn":
+        return ConfigError(
+            f"learner.precision is {services['learner'].precision} with policy.kind {file.policy.kind}",
+            why="only convolutions are computed in it",
+            fix="remove learner.precision; of a pretrained model, policy.dtype is the precision of frozen weights",
+        )
     resident = services["trajectory_store"].max_resident_trajectories
     if resident < file.batch_size:
         return ConfigError(

@@ -39,6 +39,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_dir: str = ".tidegate/cache"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
     ranks: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     rank_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 60.0
     checkpoint_every_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20

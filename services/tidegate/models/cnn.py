@@ -76,7 +76,7 @@ class CnnPolicy:
                 fix="set policy.kind to mlp",
             )
         self._inputs = FlatInputs(others) if others else None
-        self._normalises = normalise_observations and self._inputs is not None
+        self.has_statistics = normalise_observations and self._inputs is not None
         self._shapes = self._all_shapes()
         self._model: OnnxModel | None = None
 
@@ -92,7 +92,7 @@ class CnnPolicy:
                 params[name] = init_weight(name, shape, rng)
             else:
                 params[name] = np.zeros(shape, dtype=np.float32)
-        if self._normalises and self._inputs is not None:
+        if self.has_statistics and self._inputs is not None:
             params |= normaliser.init_statistics(self._inputs.num_inputs)
         return params
 
@@ -155,7 +155,7 @@ class CnnPolicy:
         self, params: Mapping[str, Array], observations: Mapping[str, Array]
     ) -> dict[str, Array]:
         """See ``SegmentPolicy``."""
-        if not self._normalises or self._inputs is None:
+        if not self.has_statistics or self._inputs is None:
             return {}
         inputs_BI = self._inputs(observations, np)
         return normaliser.updated(params, inputs_BI, is_normalised_I=self._inputs.is_continuous_I)
@@ -166,7 +166,7 @@ class CnnPolicy:
         self.network(ops)
         num_shared = self.actions.num_shared_outputs
         shared = {SHARED_OUTPUTS: (num_shared,)} if num_shared else {}
-        statistics = normaliser.statistics_shapes(num_inputs) if self._normalises else {}
+        statistics = normaliser.statistics_shapes(num_inputs) if self.has_statistics else {}
         return statistics | ops.shapes | shared
 
     def network(self, ops: ImageOperations[ValueT]) -> tuple[ValueT, ValueT]:
@@ -188,7 +188,7 @@ class CnnPolicy:
         if self._inputs is None:
             return None
         inputs = self._inputs(observations, xp)
-        return normaliser.normalised(params, inputs, xp) if self._normalises else inputs
+        return normaliser.normalised(params, inputs, xp) if self.has_statistics else inputs
 
     def _session(self, params: Mapping[str, Array], *, threads: int) -> "OnnxSession":
         try:

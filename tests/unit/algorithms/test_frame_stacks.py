@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from numpy.typing import NDArray
 
-from tidegate.algorithms.frame_stacks import FrameRecorder, observed, recorded_frames, stack_size
+from tidegate.algorithms.frame_stacks import FRAMES, STARTS, FrameRecorder, observed, stack_size, with_frames
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
 from tidegate.core.spaces import BoxSpace, DiscreteSpace
@@ -28,8 +28,13 @@ def record(observations_SN: NDArray[np.uint8], leaf: BoxSpace) -> dict[str, Arra
     return recorder.tensors(NAME)
 
 
+def recorded_frames(tensors: dict[str, Array], leaf: BoxSpace) -> tuple[Array, Array]:
+    checked = with_frames(tensors, {NAME: leaf}, name="Trajectory t")
+    return checked[f"{FRAMES}{NAME}"], checked[f"{STARTS}{NAME}"]
+
+
 def restore(tensors: dict[str, Array], leaf: BoxSpace) -> Array:
-    frames, starts = recorded_frames(tensors, NAME, leaf, name="A segment")
+    frames, starts = recorded_frames(tensors, leaf)
     return observed(frames, starts, leaf, np)
 
 
@@ -112,16 +117,32 @@ def test_recorder_does_not_trust_an_environment_that_reuses_its_memory() -> None
 def test_images_recorded_in_full_are_read_as_frames() -> None:
     leaf = images(4, 8, 8)
     observations = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 8, 8), dtype=np.uint8)
-    frames, starts = recorded_frames({NAME: observations}, NAME, leaf, name="A segment")
+    frames, starts = recorded_frames({NAME: observations}, leaf)
     assert np.shares_memory(frames, observations)
     np.testing.assert_array_equal(observed(frames, starts, leaf, np), observations)
+
+
+def test_other_tensors_of_a_segment_stay_as_they_are() -> None:
+    leaves = {"observations.camera": images(8, 8), "observations.gear": DiscreteSpace(3)}
+    tensors: dict[str, Array] = {
+        "observations.camera": np.zeros((3, 2, 8, 8), np.uint8),
+        "observations.gear": np.zeros((3, 2), np.int32),
+        "rewards": np.zeros((2, 2), np.float32),
+    }
+    checked = with_frames(tensors, leaves, name="Trajectory t")
+    assert set(checked) == {
+        "frames.observations.camera",
+        "starts.observations.camera",
+        "observations.gear",
+        "rewards",
+    }
 
 
 def test_torch_and_numpy_stack_alike() -> None:
     leaf = images(4, 8, 8)
     rng = np.random.default_rng(0)
     observations = stacked_play(rng, shape=(9, 3, 8, 8), size=4, resets=0.2, padding="zero")
-    frames, starts = recorded_frames(record(observations, leaf), NAME, leaf, name="A segment")
+    frames, starts = recorded_frames(record(observations, leaf), leaf)
     rows = torch.tensor(starts.reshape(-1)[[20, 3, 3]])
     stacked = observed(torch.tensor(frames), rows, leaf, torch)
     np.testing.assert_array_equal(stacked.numpy(), observations.reshape(-1, 4, 8, 8)[[20, 3, 3]])
@@ -144,7 +165,7 @@ def test_stack_is_a_short_leading_dimension_of_an_image(leaf: Any, size: int) ->
     assert stack_size(leaf) == size
 
 
-STARTS = np.zeros((3, 2), np.int32)
+STARTS_SN = np.zeros((3, 2), np.int32)
 STACK = np.zeros((6, 8, 8), np.uint8)
 
 
@@ -153,26 +174,29 @@ STACK = np.zeros((6, 8, 8), np.uint8)
     [
         ({}, "neither as frames"),
         ({"frames.observations": STACK}, "neither as frames"),
-        ({"starts.observations": STARTS}, "neither as frames"),
+        ({"starts.observations": STARTS_SN}, "neither as frames"),
         (
             {
                 "frames.observations": STACK,
-                "starts.observations": STARTS,
+                "starts.observations": STARTS_SN,
                 NAME: np.zeros((3, 2, 4, 8, 8), np.uint8),
             },
             "neither as frames",
         ),
-        ({"frames.observations": STACK, "starts.observations": STARTS.astype(np.int64)}, "type int64"),
-        ({"frames.observations": STACK, "starts.observations": STARTS[0]}, "starts of shape"),
-        ({"frames.observations": STACK, "starts.observations": STARTS - 1}, "stacks from -1 to -1"),
-        ({"frames.observations": STACK, "starts.observations": STARTS + 3}, "stacks from 3 to 3"),
-        ({"frames.observations": STACK[:3], "starts.observations": STARTS}, "stacks from 0 to 0"),
-        ({"frames.observations": STACK[:, :7], "starts.observations": STARTS}, r"frames of shape \(7, 8\)"),
-        ({"frames.observations": STACK.astype(np.int16), "starts.observations": STARTS}, "type int16"),
+        ({"frames.observations": STACK, "starts.observations": STARTS_SN.astype(np.int64)}, "type int64"),
+        ({"frames.observations": STACK, "starts.observations": STARTS_SN[0]}, "starts of shape"),
+        ({"frames.observations": STACK, "starts.observations": STARTS_SN - 1}, "stacks from -1 to -1"),
+        ({"frames.observations": STACK, "starts.observations": STARTS_SN + 3}, "stacks from 3 to 3"),
+        ({"frames.observations": STACK[:3], "starts.observations": STARTS_SN}, "stacks from 0 to 0"),
+        (
+            {"frames.observations": STACK[:, :7], "starts.observations": STARTS_SN},
+            r"frames of shape \(7, 8\)",
+        ),
+        ({"frames.observations": STACK.astype(np.int16), "starts.observations": STARTS_SN}, "type int16"),
         ({NAME: np.zeros((3, 2, 4, 8, 8), np.float32)}, "type float32"),
         ({NAME: np.zeros((3, 2, 4, 8, 7), np.uint8)}, "of shape"),
     ],
 )
 def test_images_of_another_layout_are_refused(tensors: dict[str, Array], message: str) -> None:
     with pytest.raises(RecordError, match=message):
-        recorded_frames(tensors, NAME, images(4, 8, 8), name="Trajectory t")
+        recorded_frames(tensors, images(4, 8, 8))

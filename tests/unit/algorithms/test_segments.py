@@ -4,6 +4,7 @@ import torch
 
 from tests.support.segments import DESCRIPTION, NUM_ACTIONS, OBSERVATION_SIZE, random_segment
 from tests.unit.models import test_inputs
+from tidegate.algorithms.frame_stacks import FrameRecorder, observed, with_frames
 from tidegate.algorithms.segment_batch import stack_segments
 from tidegate.algorithms.segments import check_segment, segment_tensors
 from tidegate.core.errors import ConfigError, RecordError
@@ -16,9 +17,11 @@ from tidegate.core.spaces import (
     MultiBinarySpace,
     MultiDiscreteSpace,
     Space,
+    observation_leaves,
 )
 from tidegate.models.distributions import action_distribution
 
+PICTURE = "observations.picture"
 CPU = torch.device("cpu")
 TENSORS = segment_tensors(DESCRIPTION)
 CHOICES = MultiDiscreteSpace((2,), (3, 2), (0, 1))
@@ -36,7 +39,7 @@ def mixed_segment(*, num_steps: int = 4, num_envs: int = 2) -> dict[str, Array]:
     for name, array in test_inputs.SEEN.items():
         segment[name] = np.resize(array, (num_steps + 1, num_envs, *array.shape[1:]))
     segment["actions"] = np.ones((num_steps, num_envs, 2), np.int32)
-    return segment
+    return with_frames(segment, observation_leaves(MIXED.observation_space), name="t")
 
 
 def test_a_recorded_segment_passes_with_its_steps_and_environments() -> None:
@@ -102,15 +105,41 @@ def test_segments_of_different_lengths_make_no_batch() -> None:
 
 def test_every_part_of_an_observation_is_checked_and_stacked_by_its_name() -> None:
     expected = segment_tensors(MIXED)
-    assert list(expected)[: len(test_inputs.SEEN)] == list(test_inputs.SEEN)
+    recorded = [name.replace(PICTURE, f"starts.{PICTURE}") for name in test_inputs.SEEN]
+    assert list(expected)[: len(recorded)] == recorded
     segment = mixed_segment()
     assert check_segment(segment, expected, name="t") == (4, 2)
     batch = stack_segments([segment, segment], device=CPU)
     assert batch.observations.keys() == test_inputs.SEEN.keys()
-    for name, tensor in batch.observations.items():
+    for name in test_inputs.SEEN.keys() - {PICTURE}:
+        tensor = batch.observations[name]
         assert tensor.shape == (5, 4, *test_inputs.SEEN[name].shape[1:])
         assert str(tensor.dtype) == f"torch.{test_inputs.SEEN[name].dtype}"
     assert batch.actions_TN.dtype == torch.int64
+
+
+def test_frames_of_stacked_segments_are_found_by_their_positions() -> None:
+    leaf = BoxSpace((3, 8, 8), "uint8", (0.0,), (255.0,))
+    rng = np.random.default_rng(0)
+    segments: list[dict[str, Array]] = []
+    images: list[Array] = []
+    for num_envs in (2, 1):
+        recorder = FrameRecorder(leaf, num_steps=4, num_envs=num_envs)
+        shown = np.zeros((5, num_envs, 3, 8, 8), np.uint8)
+        for step in range(5):
+            shown[step, :, :-1] = shown[step - 1, :, 1:]
+            shown[step, :, -1] = rng.integers(0, 256, (num_envs, 8, 8))
+            recorder.append(shown[step])
+        segment = random_segment(0, num_steps=4, num_envs=num_envs)
+        del segment["observations"]
+        segments.append(segment | recorder.tensors("observations"))
+        images.append(shown)
+    batch = stack_segments(segments, device=CPU)
+    assert batch.frames["observations"].shape == (3 * (5 + 2), 8, 8)
+    positions_SN = batch.observations["observations"]
+    stacked = observed(batch.frames["observations"], positions_SN[:, [2, 0]], leaf, torch)
+    np.testing.assert_array_equal(stacked[:, 0].numpy(), images[1][:, 0])
+    np.testing.assert_array_equal(stacked[:, 1].numpy(), images[0][:, 0])
 
 
 @pytest.mark.parametrize(

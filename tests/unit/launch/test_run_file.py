@@ -82,7 +82,7 @@ def test_typo_is_named_at_every_depth(override: str, hint: str) -> None:
         ("staleness.max_lag=1.5", "staleness.max_lag is 1.5; it must be a whole number"),
         ("policy.hidden=[64,0]", "policy.hidden.1 is 0; it must be a whole number >= 1"),
         ("policy.hidden=64", "policy.hidden is 64; it must be a list, each a whole number >= 1"),
-        ("policy.kind=tree", "policy.kind is 'tree'; it must be one of mlp, char_lm"),
+        ("policy.kind=tree", "policy.kind is 'tree'; it must be one of mlp, cnn, char_lm"),
         ("actor.replicas=0", "actor.replicas is 0; it must be a whole number >= 1 and <= 64"),
         ("run=Cart_Pole", "run is 'Cart_Pole'; it must be a text of 1-40 lower-case letters"),
         ("workload=3", "workload is 3; it must be a section with kind, env"),
@@ -190,6 +190,7 @@ def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
         ("long_tail.early_stop_after=2", "a segment has a fixed length and no group"),
         ("workload.latency=gauss:1", "workload.latency: 'gauss:1' is no distribution of times"),
         ("workload.latency={easy: 'exp:-1'}", "-1 is no time in seconds"),
+        ("learner.precision=bfloat16", "only convolutions are computed in it"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused_with_the_reason(override: str, reason: str) -> None:

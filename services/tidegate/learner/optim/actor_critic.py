@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tidegate.algorithms.frame_stacks import FRAMES, with_frames
 from tidegate.algorithms.loss import Loss
 from tidegate.algorithms.objectives import (
     ActorCriticSettings,
@@ -36,6 +37,7 @@ from tidegate.learner.optim.optimizer_state import (
     optimizer_arrays,
     optimizer_tensors,
 )
+from tidegate.learner.optim.policy_network import PolicyNetwork, Precision
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import rows_of, share_of_rows
@@ -57,9 +59,13 @@ class ActorCriticTrainer:
         seed: int,
         device: torch.device,
         reward: RewardSettings | None = None,
+        precision: Precision = "float32",
         ranks: Ranks = ALONE,
     ) -> None:
-        """Fresh parameters from ``seed``; ``reward``: what updates make of rewards; ``ranks`` make each together."""
+        """Fresh parameters from ``seed``; ``reward``: what updates make of rewards; ``ranks`` make each together.
+
+        ``precision``: of convolutions.
+        """
         self._ranks = ranks
         self._reward = reward
         self._returns = ReturnStatistics(device=device)
@@ -71,6 +77,7 @@ class ActorCriticTrainer:
             name: torch.tensor(np.ascontiguousarray(array), device=device)
             for name, array in policy.init_params(np.random.default_rng(seed)).items()
         }
+        self._network = PolicyNetwork(policy, self._params, precision=precision, device=device)
         trained = policy.trainable(self._params)
         for parameter in trained.values():
             parameter.requires_grad_()
@@ -89,9 +96,12 @@ class ActorCriticTrainer:
         Raises:
             RecordError: a segment does not fit the policy, or their lengths differ.
         """
+        segments: list[dict[str, Array]] = []
         for trajectory in trajectories:
-            check_segment(trajectory.tensors, self._tensors, name=f"Trajectory {trajectory.trajectory_id}")
-        return stack_segments([trajectory.tensors for trajectory in trajectories], device=self._device)
+            name = f"Trajectory {trajectory.trajectory_id}"
+            segments.append(with_frames(trajectory.tensors, self._policy.observations, name=name))
+            check_segment(segments[-1], self._tensors, name=name)
+        return stack_segments(segments, device=self._device)
 
     def update(self, batch: SegmentBatch, *, number: int, response: Response = FRESH) -> dict[str, float]:
         """``epochs`` times ``minibatches`` gradient steps from the current policy."""
@@ -112,7 +122,7 @@ class ActorCriticTrainer:
         )
         measured: list[dict[str, float]] = []
         for _ in range(settings.epochs):
-            epoch = self._epoch(prepared.steps, settings)
+            epoch = self._epoch(prepared.steps, batch.frames, settings)
             measured += epoch
             if settings.target_kl and mean_of(epoch).get("kl", 0.0) > settings.target_kl:
                 break
@@ -125,14 +135,16 @@ class ActorCriticTrainer:
             "reward_mean": float(batch.rewards_TN[batch.valid_TN].mean()),
         }
 
-    def _epoch(self, all_steps: Steps, settings: ActorCriticSettings) -> list[dict[str, float]]:
+    def _epoch(
+        self, all_steps: Steps, frames: Mapping[str, Tensor], settings: ActorCriticSettings
+    ) -> list[dict[str, float]]:
         """One pass over the steps; the metrics of each gradient step."""
         measured: list[dict[str, float]] = []
         for index_B in minibatch_indices(len(all_steps), settings, generator=self._generator):
             steps = all_steps.rows(index_B.to(self._device))
             mine = self._share_of(len(steps))
-            outputs_BP, values_B = self._policy.outputs_and_values(
-                self._params, {name: tensor[mine] for name, tensor in steps.observations.items()}, torch
+            outputs_BP, values_B = self._network.outputs_and_values(
+                {name: tensor[mine] for name, tensor in steps.observations.items()}, frames
             )
             measured.append(
                 shared_gradient_step(
@@ -161,9 +173,11 @@ class ActorCriticTrainer:
         if not self._policy.has_statistics:
             return
         fixed = self._params.keys() - self._policy.trainable(self._params).keys()
+        valid = {name: tensor[:-1][batch.valid_TN] for name, tensor in batch.observations.items()}
+        observations = self._network.observed(valid, batch.frames)
         statistics = self._policy.updated_statistics(
             {name: self._params[name].cpu().numpy() for name in fixed},
-            {name: tensor[:-1][batch.valid_TN].cpu().numpy() for name, tensor in batch.observations.items()},
+            {name: tensor.cpu().numpy() for name, tensor in observations.items()},
         )
         for name, array in statistics.items():
             self._params[name].copy_(torch.tensor(array))
@@ -175,16 +189,23 @@ class ActorCriticTrainer:
     def pack(self, batch: SegmentBatch) -> Packed:
         """See ``ranks.port.SharedTrainer``."""
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-        observations = fields.pop("observations")
-        return Packed(tensors={**observations, **fields}, values={})
+        observations, frames = fields.pop("observations"), fields.pop("frames")
+        frames = {f"{FRAMES}{name}": tensor for name, tensor in frames.items()}
+        return Packed(tensors={**observations, **frames, **fields}, values={})
 
     def unpack(self, packed: Packed) -> SegmentBatch:
         """See ``ranks.port.SharedTrainer``."""
-        tensors = packed.tensors
-        return SegmentBatch(
-            observations={name: tensor for name, tensor in tensors.items() if is_observation(name)},
-            **{name: tensor for name, tensor in tensors.items() if not is_observation(name)},
-        )
+        observations: dict[str, Tensor] = {}
+        frames: dict[str, Tensor] = {}
+        fields: dict[str, Tensor] = {}
+        for name, tensor in packed.tensors.items():
+            if is_observation(name):
+                observations[name] = tensor
+            elif name.startswith(FRAMES):
+                frames[name.removeprefix(FRAMES)] = tensor
+            else:
+                fields[name] = tensor
+        return SegmentBatch(observations=observations, frames=frames, **fields)
 
     def live(self) -> dict[str, Tensor]:
         """See ``ranks.port.SharedTrainer``: parameters, moments and random state."""
@@ -234,8 +255,7 @@ class ActorCriticTrainer:
         num_rows = (num_steps + 1) * num_envs
         mine = self._share_of(num_rows)
         flat = {name: tensor.flatten(0, 1)[mine] for name, tensor in batch.observations.items()}
-        outputs, values = self._policy.outputs_and_values(self._params, flat, torch)
-        part = torch.cat([outputs, values[:, None]], dim=1)
+        part = self._network.measured(flat, batch.frames)
         whole = self._ranks.gather(part, rows_of(mine, device=self._device), num_rows=num_rows)
         whole = whole.view(num_steps + 1, num_envs, -1)
         return whole[..., :-1], whole[..., -1]

@@ -41,6 +41,7 @@ def actor_critic(
         seed=settings.seed,
         device=device,
         reward=settings.workload.reward,
+        precision=config.precision,
         ranks=ranks,
     )
 
