@@ -21,6 +21,7 @@ from setproctitle import setproctitle
 
 from tidegate.launch.fork_server.kinds import PRELOADED, title_of
 from tidegate.launch.fork_server.messages import GO, MESSAGE_BYTES_MAX, READY, Configure, Fork, decode_request
+from tidegate.runtime.memory import release_file_pages
 from tidegate.runtime.parent_death import guard
 from tidegate.runtime.threads import num_threads
 
@@ -46,6 +47,8 @@ class ForkServer:
             if self._to_load and not _has_message(self._control):
                 _load(self._to_load.popleft())
                 continue
+            if not _has_message(self._control):
+                release_file_pages()
             data, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES_MAX, NUM_DESCRIPTORS_MAX)
             if not data:
                 os._exit(0)
