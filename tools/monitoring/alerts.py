@@ -10,6 +10,7 @@ from tidegate.core.slo_catalogue import REMEDIES
 from tools.monitoring.prometheus_names import label, metric
 from tools.monitoring.slo_rules import RUN, SLO_NAMES, Period, alert_expressions, alert_name
 
+HUNG = f'{metric(actor_stats.ENVIRONMENT_FAULTS.metric)}{{{label(names.ATTR_KIND)}="hung"}}'
 PAUSED = f"max by ({RUN}) ({metric(admission_stats.PAUSED.metric)}) > 0"
 
 
@@ -243,6 +244,22 @@ def other_alerts(period: Period) -> list[Alert]:
             steps=(
                 "Check for two image versions in one run, or a foreign publisher on the broker.",
                 "Otherwise keep the message and report a defect.",
+            ),
+        ),
+        Alert(
+            name="TidegateEnvironmentHung",
+            severity="ticket",
+            expr=f"sum by ({RUN}) (increase({HUNG}[{long}])) > 0",
+            summary=f"Run {{{{ $labels.{RUN} }}}}: an environment did not return from a call, which cost its actor",
+            meaning="A step, a reset or the constructor of an environment took longer than `workload.step_timeout_s`."
+            " Its actor released its tasks and ended, and is started again; nothing is lost.",
+            confirm=(
+                "`tidegate explain` names the actor, the environment, the copy and the step.",
+                "The last error in the log of that actor.",
+            ),
+            steps=(
+                "Correct the environment: a lock, a socket without a timeout, a simulation that does not converge.",
+                "Calls that are only slow: raise `workload.step_timeout_s` above the slowest.",
             ),
         ),
         Alert(

@@ -90,6 +90,29 @@ ACTORS = Board(
             ),
         ),
         Row(
+            "Environments of segments",
+            (
+                Panel(
+                    "Faults of environments per second, by kind",
+                    (rate_by(actor_stats.ENVIRONMENT_FAULTS.metric, KIND),),
+                    description="A copy that raised or returned NaN is made again; one that hung costs its actor.",
+                    only_with="environments that fail",
+                ),
+                Panel(
+                    "Longest call into an environment, by actor",
+                    (
+                        Query(
+                            f"max by (instance) ({one(actor_stats.ENVIRONMENT_CALL_S.metric)})",
+                            "{{instance}}",
+                        ),
+                    ),
+                    unit="s",
+                    description="0 while calls return within two seconds; ends at `workload.step_timeout_s`.",
+                    only_with="segments",
+                ),
+            ),
+        ),
+        Row(
             "Partial rollouts and policies",
             (
                 Panel(

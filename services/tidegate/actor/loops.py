@@ -19,7 +19,7 @@ from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
 from tidegate.actor.rollouts.outcomes import RefusedTask, RolloutResult
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.rollouts.served_policy import ServedPolicy
-from tidegate.actor.state import split_startable
+from tidegate.actor.state import redelivered, split_startable
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue.kinds import Counter
 from tidegate.core.errors import DeadlineError, RecordError, TidegateError
@@ -146,6 +146,7 @@ class WorkLoops:
             return
         if delivery.num_delivered > 1:
             context.stats.add(statistics.TASKS_REDELIVERED)
+            task = redelivered(task, num_delivered=delivery.num_delivered)
         if not self._in_flight.take(LeasedTask(task, delivery, context.clock.now_s())):
             context.stats.add(statistics.TASKS_DUPLICATE)
 
@@ -231,24 +232,31 @@ class WorkLoops:
         """Run a batch; each task is published as soon as it is done, stopped ones are released for redelivery."""
         in_flight, stats, clock = self._in_flight, self._context.stats, self._context.clock
         left = {leased.task.task_id: leased for leased in batch}
-        async with contextlib.aclosing(self._runner.run([leased.task for leased in batch])) as results:
-            async for result in results:
-                leased = left.pop(result.task.task_id)
-                in_flight.stop_running(leased)
-                if isinstance(result, RefusedTask):
-                    stats.add(statistics.TASKS_FAILED)
-                    self._context.log.warning(
-                        "task_refused", task_id=leased.task.task_id, error=str(result.error)
-                    )
-                    await self._release(leased, delay_s=self._config.retry_delay_s)
-                    continue
-                made_at_s = clock.monotonic_s()
-                await in_flight.finished.put(Finished(leased, result))
-                waited_s = clock.monotonic_s() - made_at_s
-                stats.add(statistics.WAIT_PUBLISH_S, waited_s / self._runner.flows_max)
+        try:
+            async with contextlib.aclosing(self._runner.run([leased.task for leased in batch])) as results:
+                async for result in results:
+                    leased = left.pop(result.task.task_id)
+                    in_flight.stop_running(leased)
+                    if isinstance(result, RefusedTask):
+                        await self._refuse(leased, result.error)
+                        continue
+                    made_at_s = clock.monotonic_s()
+                    await in_flight.finished.put(Finished(leased, result))
+                    waited_s = clock.monotonic_s() - made_at_s
+                    stats.add(statistics.WAIT_PUBLISH_S, waited_s / self._runner.flows_max)
+        except TidegateError:
+            # An engine that fails ends this actor, so that only others can run the tasks.
+            for leased in left.values():
+                await self._release(leased, delay_s=0.0)
+            raise
         for leased in left.values():
             in_flight.stop_running(leased)
             await self._release(leased, delay_s=0.0)
+
+    async def _refuse(self, leased: LeasedTask, error: TidegateError) -> None:
+        self._context.stats.add(statistics.TASKS_FAILED)
+        self._context.log.warning("task_refused", task_id=leased.task.task_id, error=str(error))
+        await self._release(leased, delay_s=self._config.retry_delay_s)
 
     async def _evaluate(self, leased: LeasedTask) -> None:
         """Measure the served policy; a failed evaluation is released, one that takes too long is not repeated."""

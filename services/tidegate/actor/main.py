@@ -18,6 +18,7 @@ from tidegate.actor.publishing import Publisher
 from tidegate.actor.rollouts.batch_runner import BatchRunner
 from tidegate.actor.rollouts.deadlines import DeadlineWatch
 from tidegate.actor.rollouts.environment_sessions import open_sessions
+from tidegate.actor.rollouts.environment_watch import EnvironmentWatch
 from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.episode_runner import EpisodeRunner
 from tidegate.actor.rollouts.predictions import Predictions
@@ -133,8 +134,13 @@ def assemble(
     async def close() -> None:
         engine.close()
 
-    evaluator = evaluator or _held_out_evaluator(context, config, runner)
-    return actor.with_runner(runner, evaluator, loops={}, close=close)
+    watch = EnvironmentWatch(context, control, abandon=runner.abandon)
+    return actor.with_runner(
+        runner,
+        evaluator or _held_out_evaluator(context, config, runner),
+        loops={"environments": watch.run} if control.watched else {},
+        close=close,
+    )
 
 
 def assemble_tokens(

@@ -1,5 +1,6 @@
 """Decisions and records as pure functions: which tasks may start, and the trajectories of a finished task."""
 
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
@@ -42,6 +43,17 @@ def split_startable(
     if lengths is not None:
         alike.sort(key=lambda position: abs(lengths[position] - lengths[first]))
     return sorted([first, *alike[: batch_max - 1]])
+
+
+def redelivered(task: Task, *, num_delivered: int) -> Task:
+    """A task at a delivery after its first: a segment draws other actions and resets then.
+
+    An environment that hung or crashed its process on the first ones would do so at every delivery.
+    """
+    if task.kind != "segment":
+        return task
+    digest = hashlib.blake2b(f"{task.seed}/delivery/{num_delivered}".encode(), digest_size=8).digest()
+    return msgspec.structs.replace(task, seed=int.from_bytes(digest, "little") >> 1)
 
 
 class Provenance(msgspec.Struct, frozen=True):

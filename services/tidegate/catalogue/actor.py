@@ -95,6 +95,11 @@ ENVIRONMENT_CALL_S = Gauge(
     "Time for which the environments have not returned from a call; 0 while they do.",
     exported="tidegate.actor.environment_call.time",
 )
+ENVIRONMENT_CALL = Text(
+    "environment_call",
+    "The call into the environments that does not return; empty while all do.",
+    exported=False,
+)
 ENVIRONMENT_FAULT = Text(
     "environment_fault",
     "The newest fault of an environment: which one, in which copy and call.",

@@ -18,6 +18,8 @@ _FIELD = r'(?:^|\s){name}=("(?:[^"\\]|\\.)*"|\S+)'
 _FIELDS = [re.compile(_FIELD.format(name=name)) for name in ("error", "exception", "event")]
 _COMMAND = re.compile(r"^tidegate(?: \w+)*: ")
 _BROKER = re.compile(r"\[(?:ERR|FTL)\] ")
+# Of ``faulthandler``: the interpreter was blocked; the frames of each thread follow, innermost first.
+_BLOCKED = re.compile(r"^Timeout \(\d")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -49,6 +51,11 @@ def _error_in(lines: Sequence[str], index: int) -> str:
         return _COMMAND.sub("", line).strip()
     if found := _BROKER.search(line):
         return line[found.end() :].strip()
+    if _BLOCKED.match(line):
+        frame = next(
+            (text.strip() for text in lines[index:] if text.startswith("  File ")), "an unknown line"
+        )
+        return f"the interpreter was blocked, so the process was ended: {frame}"
     return line.strip() if _ends_traceback(lines, index) else ""
 
 

@@ -10,6 +10,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.launch.fork_server import kinds
 from tidegate.launch.fork_server.preloading import THREAD_VARIABLES, is_supported
 from tidegate.launch.programs import ProcessSpec
+from tidegate.launch.restarts import HEALTHY_AFTER_S
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.services import SERVICES
 
@@ -40,6 +41,8 @@ def service_process(plan: RunPlan, folder: Path, service: str, *, index: int, in
             *_network_modules(plan, service),
             *_engine_modules(plan, service),
         ],
+        replica_of=service,
+        healthy_after_s=HEALTHY_AFTER_S + _noticed_late_s(plan, service),
     )
 
 
@@ -65,6 +68,12 @@ def _fork_server_of(plan: RunPlan, service: str) -> str:
         return ""
     torch = service == kinds.LEARNER or (service == "actor" and plan.file.workload.kind == "text")
     return kinds.TORCH if torch else kinds.LIGHT
+
+
+def _noticed_late_s(plan: RunPlan, service: str) -> float:
+    """How long an actor lives after its environment hung; no part of a healthy life."""
+    workload = plan.file.workload
+    return workload.step_timeout_s if service == "actor" and workload.kind == "segments" else 0.0
 
 
 def _network_modules(plan: RunPlan, service: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from tidegate.launch.guarded import SUPERVISOR_VARIABLE
+from tidegate.launch.restarts import HEALTHY_AFTER_S
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):
@@ -17,6 +18,8 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     ``fork_server``: the fork server that may start it instead, by forking a process which runs ``tidegate serve`` with
     the arguments ``serve`` once ``modules`` are loaded; empty for other programs. ``essential``: whether the platform
     ends when this process fails for good.
+    ``replica_of``: processes with the same name here do the same work; the platform ends only when none of them is
+    left. ``healthy_after_s``: a process that lived this long was healthy, and its next crash counts as the first.
     """
 
     name: str
@@ -27,6 +30,8 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     serve: list[str] = []
     modules: list[str] = []
     essential: bool = True
+    replica_of: str = ""
+    healthy_after_s: float = HEALTHY_AFTER_S
 
 
 class RunningProcess(Protocol):

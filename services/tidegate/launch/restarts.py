@@ -28,14 +28,20 @@ class PermanentFailure(msgspec.Struct, frozen=True):
 
 
 def after_exit(
-    *, crashes: int, lived_s: float, ever_ready: bool, exit_code: int
+    *,
+    crashes: int,
+    lived_s: float,
+    ever_ready: bool,
+    exit_code: int,
+    healthy_after_s: float = HEALTHY_AFTER_S,
 ) -> Restart | PermanentFailure:
     """The reaction to an unexpected exit after ``lived_s``, with ``crashes`` in a row before it.
 
     ``ever_ready``: the process was ready once, so its settings and its folder are right. The backoff doubles from
-    ``BACKOFF_START_S`` up to ``BACKOFF_MAX_S`` and is reset after ``HEALTHY_AFTER_S``.
+    ``BACKOFF_START_S`` up to ``BACKOFF_MAX_S`` and is reset after ``healthy_after_s``, which a process whose failure
+    takes a while to be noticed spends beyond that while.
     """
-    in_a_row = 1 if lived_s >= HEALTHY_AFTER_S else crashes + 1
+    in_a_row = 1 if lived_s >= healthy_after_s else crashes + 1
     if exit_code == EXIT_BAD_INPUT and not ever_ready:
         return PermanentFailure("it rejects its settings or its folder")
     if in_a_row >= (CRASHES_MAX if ever_ready else CRASHES_BEFORE_READY_MAX):

@@ -53,10 +53,11 @@ class _Child:
     stopping: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     monitor: asyncio.Task[None] | None = None
+    failure: ProcessFailedError | None = None
 
 
 class Supervisor:
-    """The children of one platform. ``failure`` is set once, when a process failed for good."""
+    """The children of one platform. ``failure`` is set once, when a process failed for good that no other replaces."""
 
     def __init__(
         self,
@@ -100,12 +101,15 @@ class Supervisor:
         ]
 
     def unstable(self) -> str:
-        """The processes that crashed before they were ever ready, with their last error; empty without any."""
-        found = [child for child in self._children.values() if child.restarts and not child.ever_ready]
-        return " ".join(
-            f"{child.spec.name} crashed {child.restarts} times and was never ready: {_cause(child)}"
-            for child in found
-        )
+        """The processes that do not work, with their last errors: given up, or crashing before they were ever ready."""
+        found: list[str] = []
+        for child in self._children.values():
+            if child.failure is not None and child.spec.essential:
+                found.append(str(child.failure))
+            elif child.restarts and not child.ever_ready:
+                crashes = f"{child.spec.name} crashed {child.restarts} times and was never ready"
+                found.append(f"{crashes}: {_cause(child)}")
+        return " ".join(found)
 
     async def stop(self, names: list[str], *, grace_s: float) -> None:
         """SIGTERM to all of ``names`` at once; processes that remain after ``grace_s`` are killed with their groups."""
@@ -173,7 +177,11 @@ class Supervisor:
             _kill(child)
             lived_s = time.monotonic() - child.started_s
             verdict = after_exit(
-                crashes=child.crashes, lived_s=lived_s, ever_ready=child.ever_ready, exit_code=exit_code
+                crashes=child.crashes,
+                lived_s=lived_s,
+                ever_ready=child.ever_ready,
+                exit_code=exit_code,
+                healthy_after_s=child.spec.healthy_after_s,
             )
             if isinstance(verdict, PermanentFailure):
                 self._fail(child, verdict)
@@ -186,17 +194,21 @@ class Supervisor:
 
     def _fail(self, child: _Child, verdict: PermanentFailure) -> None:
         child.state = "failed"
-        if not child.spec.essential:
-            self._on_change()
-            return
-        if self.failure is None:
-            self.failure = ProcessFailedError(
-                f"{child.spec.name} failed for good: {verdict.reason}",
-                why=_cause(child),
-                fix=f"see logs/{child.spec.log.name} in the run folder",
-            )
-        self.failed.set()
+        child.failure = ProcessFailedError(
+            f"{child.spec.name} failed for good: {verdict.reason}",
+            why=_cause(child),
+            fix=f"see logs/{child.spec.log.name} in the run folder",
+        )
+        if child.spec.essential and not self._has_working_replica(child.spec):
+            self.failure = self.failure or child.failure
+            self.failed.set()
         self._on_change()
+
+    def _has_working_replica(self, spec: ProcessSpec) -> bool:
+        return any(
+            child.state == "running" and child.spec.replica_of == spec.replica_of != ""
+            for child in self._children.values()
+        )
 
 
 def _cause(child: _Child) -> str:

@@ -117,8 +117,9 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replaces its registered time limit. ``wrappers`` (segments): applied to the vector of environments, the first one
     first. ``frame_stack`` (segments): the last so many observations are one observation; before an episode's first
     one they are zeros. 1 stacks nothing; environments that stack by themselves (Atari's vector form) need none.
-    ``step_timeout_s`` (segments): seconds after which a step or reset of the environments counts as hung, and the
-    actor replaces them; must exceed the slowest reset.
+    ``step_timeout_s`` (segments): seconds after which one call into an environment (a step, a reset, its constructor)
+    counts as hung. The actor releases its tasks and ends, and is started again. Must exceed the slowest call; 0 waits
+    for ever.
     ``reward`` (segments): what the learner makes of rewards.
 
     ``latency``: the least time of a rollout, to simulate slow environments and tools: ``fixed:S``, ``exp:MEAN_S``
@@ -139,7 +140,7 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env_kwargs: dict[str, Any] = {}
     wrappers: Annotated[tuple[WrapperSettings, ...], msgspec.Meta(max_length=16)] = ()
     frame_stack: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
-    step_timeout_s: Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)] = 30.0
+    step_timeout_s: Annotated[float, msgspec.Meta(ge=0.0, le=3600.0)] = 30.0
     reward: RewardConfig = RewardConfig()
     num_envs: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16
     unroll_length: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32

@@ -67,7 +67,7 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
         self._last = self._batches.zeros()
         self._resets_next = [True] * self.num_envs
         self._pauses = [0] * self.num_envs
-        self._num_calls = 0
+        self.num_calls = 0
         self._rng = np.random.default_rng()
         self._to_seed = [True] * self.num_envs
 
@@ -103,7 +103,7 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
         Raises:
             EnvironmentFailedError: every copy keeps failing.
         """
-        self._num_calls += 1
+        self.num_calls += 1
         batch = self._batches.empty()
         rewards_N = np.zeros(self.num_envs)
         terminated_N, truncated_N, faulted_N = np.zeros((3, self.num_envs), np.bool_)
@@ -164,7 +164,7 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
         index = fault.copy
         env, self._copies[index] = self._copies[index], None
         self._resets_next[index] = True
-        self._pauses[index] = self.faults.add(fault, unit=index, step=self._num_calls)
+        self._pauses[index] = self.faults.add(fault, unit=index, step=self.num_calls)
         _close(env)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -197,7 +197,7 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
         self._batches = ObservationBatches(form.single_observation_space, num_envs=self.num_envs)
         self._last: Any = self._batches.zeros().observations
         self._resets_next = False
-        self._num_calls = 0
+        self.num_calls = 0
         self._rng = np.random.default_rng()
 
     def draw_resets(self, rng: np.random.Generator) -> None:
@@ -229,7 +229,7 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
         Raises:
             EnvironmentFailedError: it keeps failing.
         """
-        self._num_calls += 1
+        self.num_calls += 1
         try:
             result = self._reset() if self._resets_next else self._form.step(actions)
             finite = self._batches.are_finite(result[0], result[1])
@@ -254,7 +254,7 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
     def _failed(self, fault: Fault) -> Step:
         form, self._form = self._form, None
         self._resets_next = True
-        self.faults.add(fault, unit=0, step=self._num_calls)
+        self.faults.add(fault, unit=0, step=self.num_calls)
         _close(form)
         self.faulted_N, self.any_faulted = ~self._none_N, True
         self._last = self._batches.copied(self._batches.adopt(self._last)).observations

@@ -15,12 +15,13 @@ class Guarded(Protocol):
     """A guarded vector environment: ``envs.unwrapped`` of what ``opening`` opens, below all wrappers.
 
     ``faulted_N``: the copies whose last ``step`` or ``reset`` failed, or that were left out of it; ``any_faulted``:
-    whether there are any. ``call`` and ``copy``: what runs now, for a watch in another thread.
+    whether there are any. ``num_calls``, ``call`` and ``copy``: what runs now, for a watch in another thread.
     """
 
     faulted_N: NDArray[np.bool_]
     any_faulted: bool
     faults: FaultLog
+    num_calls: int
     call: Call
     copy: int
 

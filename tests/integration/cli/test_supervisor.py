@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidegate.launch.log_tail import final_message
@@ -174,3 +175,21 @@ async def test_signal_that_ends_a_process_for_good_is_named(supervisor: Supervis
     supervisor.start(program("killed", "import os; os.kill(os.getpid(), 9)", tmp_path))
     await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
     assert "signal 9 (Killed) ended it; its log is empty" in str(supervisor.failure)
+
+
+async def test_replica_that_is_given_up_fails_the_platform_only_when_it_is_the_last(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    works = msgspec.structs.replace(program("works", SLEEPS, tmp_path), replica_of="actor")
+    fails = msgspec.structs.replace(program("fails", FAILS_AND_DRAINS, tmp_path), replica_of="actor")
+    supervisor.start(works)
+    await until(lambda: final_message(works.log) == "up")
+    supervisor.mark_ready("works")
+    supervisor.start(fails)
+    await until(lambda: view_of(supervisor, "fails").state == "failed")
+    assert supervisor.failure is None
+    assert "fails failed for good" in supervisor.unstable()
+    assert "its last error: the cause" in supervisor.unstable()
+    supervisor.start(msgspec.structs.replace(fails, name="another", replica_of="environment"))
+    await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
+    assert "another failed for good" in str(supervisor.failure)

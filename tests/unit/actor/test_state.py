@@ -5,7 +5,14 @@ import numpy as np
 
 from tests.unit.actor.support import evaluation_task, group_task, segment_task, version
 from tidegate.actor.engines.port import Rollouts, Sample
-from tidegate.actor.state import Provenance, may_start, records_of, rewarded, split_startable
+from tidegate.actor.state import (
+    Provenance,
+    may_start,
+    records_of,
+    redelivered,
+    rewarded,
+    split_startable,
+)
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import EpisodeEnd, StageTiming, VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree
@@ -98,3 +105,12 @@ def test_rewarded_record_is_one_hop_older() -> None:
     judged = rewarded(record, reward=0.5, components={"digits": 0.5}, log="half", stage=stage)
     assert (judged.reward, judged.reward_components, judged.verifier_log) == (0.5, {"digits": 0.5}, "half")
     assert judged.stages == (*record.stages, stage)
+
+
+def test_redelivered_segment_draws_other_actions_and_a_prompt_does_not() -> None:
+    task = msgspec.structs.replace(segment_task(), seed=7)
+    seeds = [redelivered(task, num_delivered=number).seed for number in (2, 2, 3)]
+    assert seeds[0] == seeds[1]
+    assert len({7, *seeds}) == 3
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert redelivered(group_task(), num_delivered=2) == group_task()

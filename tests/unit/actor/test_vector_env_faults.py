@@ -185,7 +185,7 @@ def test_environment_that_only_fails_ends_the_engine_with_its_cause() -> None:
     with pytest.raises(EnvironmentFailedError, match=r"keeps failing.*the simulator diverged"):
         actor.unroll(8)
     assert actor.control.figures == {RAISED: 10.0}
-    assert actor.engine.progress() is None
+    assert actor.control.watched[0].progress() is None
 
 
 def test_failure_outside_of_the_copies_costs_the_segment_and_at_last_the_engine(

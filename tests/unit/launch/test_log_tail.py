@@ -37,6 +37,15 @@ TRACEBACK = [
             [READY, "timestamp=t level=info event=retrying error=late", ""],
             "timestamp=t level=info event=retrying error=late",
         ),
+        (
+            [
+                READY,
+                "Timeout (0:00:40)!",
+                "Thread 0x7f (most recent call first):",
+                '  File "/x/sim.py", line 7 in step',
+            ],
+            'the interpreter was blocked, so the process was ended: File "/x/sim.py", line 7 in step',
+        ),
         (["no such table"], "no such table"),
         (["", " "], ""),
         ([], ""),

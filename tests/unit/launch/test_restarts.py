@@ -50,3 +50,21 @@ def test_refused_settings_are_not_tried_again() -> None:
 
 def test_service_that_ever_ready_is_started_again_whatever_its_exit_code() -> None:
     assert isinstance(after_exit(crashes=0, lived_s=5.0, ever_ready=True, exit_code=EXIT_BAD_INPUT), Restart)
+
+
+def test_life_that_ended_in_a_long_hang_is_not_healthy_for_its_hang() -> None:
+    lived_s = HEALTHY_AFTER_S + 2.0
+    verdict = after_exit(
+        crashes=3, lived_s=lived_s, ever_ready=True, exit_code=1, healthy_after_s=HEALTHY_AFTER_S + 30.0
+    )
+    assert isinstance(verdict, Restart)
+    assert verdict.crashes == 4
+    verdict = after_exit(
+        crashes=3,
+        lived_s=lived_s + 30.0,
+        ever_ready=True,
+        exit_code=1,
+        healthy_after_s=HEALTHY_AFTER_S + 30.0,
+    )
+    assert isinstance(verdict, Restart)
+    assert verdict.crashes == 1

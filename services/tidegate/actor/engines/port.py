@@ -11,10 +11,12 @@ from typing import Protocol
 
 import msgspec
 
+from tidegate.catalogue.actor import ENVIRONMENT_FAULTS
 from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import Array, EpisodeEnd, PolicySnapshot, Sampler, Task, ToolCall, VersionSpan
-from tidegate.vector_envs.faults import RECENT_MAX, Fault
+from tidegate.vector_envs.calls import EnvironmentCalls
+from tidegate.vector_envs.faults import RECENT_MAX, Fault, FaultLog
 
 
 class Sample(msgspec.Struct, frozen=True, eq=False):
@@ -68,18 +70,6 @@ class RunningBatch(msgspec.Struct, frozen=True):
     started_at_s: float
 
 
-class Watched(Protocol):
-    """Calls into third-party code that may never return, as a watch in another thread sees them."""
-
-    def progress(self) -> object | None:
-        """A value that changes with every call that returns; None while none runs."""
-        ...
-
-    def hung(self, *, seconds: float) -> Fault:
-        """The fault of the running call, which has not returned for so long."""
-        ...
-
-
 class EngineControl:
     """Shared state of the loops and a running engine: the loops' commands and the engine's status.
 
@@ -90,8 +80,8 @@ class EngineControl:
     generation paused for it. ``running`` and ``position``: the running batch, and how many steps or tokens of it are
     generated. ``figures``: statistics of this engine only, by their names on the actor's board; bounded by its code.
     ``away``: the engine's server starts or is lost; a task that the actor took now would only age.
-    ``faults``: the newest faults of environments, for the log, which takes them out. ``watched``: set by an engine
-    that calls third-party code.
+    ``faults``: the newest faults of environments, for the log, which takes them out. ``watched``: the threads
+    that call environments, which may never return.
     """
 
     __slots__ = (
@@ -121,7 +111,7 @@ class EngineControl:
         self.figures: dict[Counter | Gauge, float] = {}
         self.away = False
         self.faults: deque[Fault] = deque(maxlen=RECENT_MAX)
-        self.watched: Watched | None = None
+        self.watched: list[EnvironmentCalls] = []
 
     def begins(self, tasks: Sequence[Task], version: PolicyVersion, *, now_s: float) -> None:
         """The engine starts these tasks together, under ``version``."""
@@ -137,6 +127,17 @@ class EngineControl:
         self.serving = snapshot
         self.num_swaps += 1
         self.swap_s += seconds
+
+    def record_faults(self, faults: FaultLog) -> list[Fault]:
+        """Count new faults of environments in ``figures``, leave the newest to the log, and return them."""
+        report = faults.take()
+        if report is None:
+            return []
+        for kind, count in report.counts.items():
+            statistic = ENVIRONMENT_FAULTS.member(kind)
+            self.figures[statistic] = self.figures.get(statistic, 0.0) + count
+        self.faults.extend(report.newest)
+        return report.newest
 
 
 class Engine(Protocol):

@@ -11,6 +11,7 @@ Shapes: T steps, N environments; K components of an action, where it has any.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Samp
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.running_episodes import RunningEpisodes
 from tidegate.actor.engines.version_marks import VersionMarks
-from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
 from tidegate.core.spaces import EnvironmentDescription, observation_leaves
@@ -31,7 +31,8 @@ from tidegate.models.policy_port import PolicyRunner
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.loading import load
-from tidegate.vector_envs.faults import WHOLE_FORM, Call, EnvironmentFailedError, Fault, FaultLog
+from tidegate.vector_envs.calls import EnvironmentCalls
+from tidegate.vector_envs.faults import WHOLE_FORM, EnvironmentFailedError
 from tidegate.vector_envs.guarded_port import SEED_MAX, Guarded
 from tidegate.vector_envs.observations import recorded_observations
 from tidegate.vector_envs.opening import open_vector_env
@@ -136,9 +137,9 @@ class VectorEnvEngine:
         self._vector: VectorEnv | None = None
         self._threads = setting.threads
         self._prepared: tuple[PolicySnapshot, PolicyRunner] | None = None
-        self._running: Task | None = None
+        self._calls = EnvironmentCalls(setting.workload.env)
         self._failed_segments = 0
-        control.watched = self
+        control.watched.append(self._calls)
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         """Check that the tensors are this network's parameters, and finite; prepares them beside the steps.
@@ -173,11 +174,11 @@ class VectorEnvEngine:
         if not 0 < task.unroll_length <= UNROLL_LENGTH_MAX:
             raise RecordError(f"Task {task.task_id} asks for {task.unroll_length} steps")
         if self._vector is None:
-            self._running = task
+            self._calls.begin(lambda: f"the first reset (task {task.task_id})")
             try:
                 self._open(task)
             finally:
-                self._running = None
+                self._calls.end()
 
     def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
         """One segment per task, each continues where the previous one stopped.
@@ -193,7 +194,7 @@ class VectorEnvEngine:
             if self._control.stop or vector is None:
                 break
             started_at_s = self._clock.now_s()
-            self._running = task
+            self._calls.begin(partial(self._place, task))
             try:
                 sample = self._segment(vector, task, now_s=started_at_s)
             except EnvironmentFailedError:
@@ -205,43 +206,27 @@ class VectorEnvEngine:
                 if sample is not None:
                     finished.append(Rollouts(task, (sample,), started_at_s, self._clock.now_s()))
             finally:
-                self._running = None
+                self._calls.end()
                 self._control.ends()
-                self._report(vector.guarded.faults)
+                self._control.record_faults(vector.guarded.faults)
         return finished
 
-    # -- for the watch, from another thread -----------------------------------------------------------------------
-
-    def progress(self) -> object | None:
-        """See ``port.Watched``."""
-        task, vector = self._running, self._vector
-        if task is None:
-            return None
-        if vector is None:
-            return task.task_id
-        return task.task_id, self._control.position, vector.guarded.call, vector.guarded.copy
-
-    def hung(self, *, seconds: float) -> Fault:
-        """See ``port.Watched``."""
-        task, vector = self._running, self._vector
-        call: Call = vector.guarded.call if vector is not None else "make"
-        where = f", in step {self._control.position + 1} of a segment" if call == "step" else ""
-        detail = f"{seconds:.0f} s{where} (task {task.task_id})" if task is not None else f"{seconds:.0f} s"
-        copy = vector.guarded.copy if vector is not None else WHOLE_FORM
-        return Fault("hung", self._workload.env, copy, call, detail)
+    def _place(self, task: Task) -> str:
+        return f"step {self._control.position + 1} of the segment of task {task.task_id}"
 
     # -- making segments -------------------------------------------------------------------------------------------
 
     def _open(self, task: Task) -> None:
+        self._calls.use(None)
         vector = VectorEnv(self._workload, self._policy.description)
-        self._vector = vector
+        self._calls.use(vector.guarded)
         try:
             # Another stream than that of the segment's actions.
             vector.reset(seed=int(np.random.default_rng([task.seed, 1]).integers(SEED_MAX)))
         except BaseException:
-            self._vector = None
             vector.close()
             raise
+        self._vector = vector
 
     def _replace(self, vector: VectorEnv, error: Exception) -> None:
         """Drop the environments after a failure outside of their guard; the next task makes others.
@@ -261,17 +246,6 @@ class VectorEnvEngine:
                 why=str(fault),
                 fix="correct the environment, or the wrappers of the run file",
             ) from error
-
-    def _report(self, faults: FaultLog) -> None:
-        """Count new faults in the actor's statistics, and leave the newest to its log."""
-        report = faults.take()
-        if report is None:
-            return
-        figures = self._control.figures
-        for kind, count in report.counts.items():
-            statistic = statistics.ENVIRONMENT_FAULTS.member(kind)
-            figures[statistic] = figures.get(statistic, 0.0) + count
-        self._control.faults.extend(report.newest)
 
     def _segment(self, vector: VectorEnv, task: Task, *, now_s: float) -> Sample | None:
         """A segment with at least one valid step where faults leave any; None when the task was cut."""
@@ -350,7 +324,7 @@ class VectorEnvEngine:
 
     def close(self) -> None:
         """Release the environments, unless a call into them has not returned."""
-        if self._vector is not None and self._running is None:
+        if self._vector is not None and not self._calls.running:
             self._vector.close()
 
 

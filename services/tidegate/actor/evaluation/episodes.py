@@ -4,7 +4,8 @@ Rewards are summed as the environment gives them; ``workload.reward`` applies to
 """
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +18,8 @@ from tidegate.core.errors import DeadlineError, TidegateError, UnavailableError
 from tidegate.core.records import PolicySnapshot, Task
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.threads import DaemonThread
+from tidegate.vector_envs.calls import EnvironmentCalls
 from tidegate.vector_envs.episodes import ReturnSummary, play_episodes, summarise_returns
 from tidegate.vector_envs.opening import open_vector_env
 
@@ -41,7 +44,9 @@ class EpisodesEvaluator:
         self._num_episodes = num_episodes
         self._steps_max = steps_max
         self._deadline_s = deadline_s
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation")
+        self._thread = DaemonThread("evaluation")
+        self._calls = EnvironmentCalls(context.settings.workload.env)
+        control.watched.append(self._calls)
 
     async def evaluate(self, task: Task) -> EvaluationResult:
         """The return of the served policy.
@@ -86,7 +91,28 @@ class EpisodesEvaluator:
                 )
 
         num_envs = min(self._num_episodes, workload.num_envs)
-        envs = open_vector_env(workload, num_envs=num_envs)
+        self._calls.use(None)
+        self._calls.begin(lambda: f"an evaluation of {snapshot.version}")
+        try:
+            envs = open_vector_env(workload, num_envs=num_envs)
+            self._calls.use(envs.unwrapped)
+            return self._play_in(envs, snapshot, seed=seed, check=check)
+        finally:
+            self._calls.end()
+
+    def _play_in(
+        self,
+        envs: Any,
+        snapshot: PolicySnapshot,
+        *,
+        seed: int,
+        check: Callable[[NDArray[np.bool_]], None],
+    ) -> ReturnSummary:
+        """Play in environments that were opened, and close them.
+
+        Raises:
+            TidegateError: every episode failed.
+        """
         try:
             episodes = play_episodes(
                 envs,
@@ -98,12 +124,13 @@ class EpisodesEvaluator:
                 before_step=check,
             )
         finally:
+            newest = self._control.record_faults(envs.unwrapped.faults)
             envs.close()
         returns = summarise_returns(episodes)
         if returns is None:
             raise TidegateError(
                 f"Each of the {len(episodes)} episodes of the evaluation failed",
-                why=str(next(iter(envs.unwrapped.faults.take()), "")),
+                why=str(newest[-1]) if newest else "",
                 fix="correct the environment",
             )
         return returns

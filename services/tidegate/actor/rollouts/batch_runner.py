@@ -8,9 +8,8 @@ group are scored, and the others are generated only where their rewards differ.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,10 +21,11 @@ from tidegate.actor.rollouts.latency import rollout_time_s
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult, cut_short, stopped_early
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.catalogue import actor as statistics
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.threads import DaemonThread
 
 T = TypeVar("T")
 
@@ -77,10 +77,29 @@ class BatchRunner:
         self._deadlines = deadlines
         self._latency = context.settings.workload.latency_by_bin()
         self._early_stop = EarlyStopCheck(context)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        # Environments are third-party code: a call into one may hang, and must not keep the process from ending.
+        self._thread = DaemonThread("engine")
+        self._call: asyncio.Future[Any] | None = None
+        self._abandoned = False
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+    async def _in_thread(self, call: Callable[[], T]) -> T | None:
+        """The result of ``call``; None once the engine was abandoned."""
+        if self._abandoned:
+            return None
+        self._call = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            return await self._call
+        except asyncio.CancelledError:
+            if self._abandoned:
+                return None
+            raise
+
+    def abandon(self) -> None:
+        """Wait no longer for the engine, which does not return; its tasks are released to other actors."""
+        self._abandoned = True
+        self.stop()
+        if self._call is not None:
+            self._call.cancel()
 
     def stop(self) -> None:
         """Stop running rollouts at their next boundary; their tasks are released to other actors."""
@@ -115,7 +134,10 @@ class BatchRunner:
             TidegateError: the engine cannot, or must stop.
         """
         prompts = [problem.prompt for problem in problems]
-        return await self._in_thread(lambda: self._engine.complete(prompts, task.sampler))
+        completed = await self._in_thread(lambda: self._engine.complete(prompts, task.sampler))
+        if completed is None:
+            raise UnavailableError("The engine does not answer", why="a call into it never returned")
+        return completed
 
     # -- one round -------------------------------------------------------------------------------------------------
 
@@ -124,6 +146,8 @@ class BatchRunner:
         clock, stats = self._context.clock, self._context.stats
         started_at_s = clock.monotonic_s()
         outcome = await self._in_thread(lambda: run_batch(self._engine, tasks))
+        if outcome is None:
+            return
         now_s = clock.monotonic_s()
         stats.add(statistics.BUSY_S, now_s - started_at_s)
         stats.set(statistics.SWAPS, self._control.num_swaps)
