@@ -26,6 +26,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.compare.command:compare",
         "Train run files with several seeds each and compare their learning curves.",
     ),
+    "policy": CommandEntry(
+        "tidegate.cli.policy.command:policy",
+        "Write a version of a run's policy to an ONNX or safetensors file.",
+    ),
     "serve": CommandEntry(
         "tidegate.launch.serve:serve", "Run one service of a run folder in the foreground."
     ),

@@ -5,7 +5,7 @@ network from the description, so that the learner needs neither the environment 
 """
 
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -137,3 +137,30 @@ def num_inputs(space: Leaf) -> int:
     if isinstance(space, MultiDiscreteSpace):
         return sum(space.nums_values)
     return math.prod(space.shape)
+
+
+def description_to_json(description: EnvironmentDescription) -> bytes:
+    """A description as JSON, whose numbers are finite: null is the bound of a component that has none."""
+    return msgspec.json.encode(description)
+
+
+def description_from_json(data: bytes | str) -> EnvironmentDescription:
+    """Read back what ``description_to_json`` wrote.
+
+    Raises:
+        msgspec.DecodeError: it is no description.
+    """
+    return msgspec.convert(_with_infinite_bounds(msgspec.json.decode(data)), EnvironmentDescription)
+
+
+def _with_infinite_bounds(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_infinite_bounds(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    entries = cast("dict[str, Any]", value)
+    whole = {name: _with_infinite_bounds(each) for name, each in entries.items()}
+    if entries.get("type") == "box":
+        for name, bound in (("low", -math.inf), ("high", math.inf)):
+            whole[name] = [bound if each is None else each for each in entries[name]]
+    return whole

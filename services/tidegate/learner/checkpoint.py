@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import safetensors
 import safetensors.numpy
 
@@ -298,9 +299,14 @@ def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
     )
     return {
         STATE_FILE: msgspec.json.encode(state),
-        POLICY_FILE: cast("bytes", _safetensors.save(checkpoint.policy)),
-        TRAINER_FILE: cast("bytes", _safetensors.save(checkpoint.trainer.tensors)),
+        POLICY_FILE: _tensor_file(checkpoint.policy),
+        TRAINER_FILE: _tensor_file(checkpoint.trainer.tensors),
     }
+
+
+def _tensor_file(tensors: Mapping[str, Array]) -> bytes:
+    # safetensors writes memory as it lies, and would read a transposed array back with its numbers elsewhere.
+    return _safetensors.save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
 
 
 def _write_files(directory: Path, files: dict[str, bytes]) -> None:

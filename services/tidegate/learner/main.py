@@ -16,6 +16,7 @@ from tidegate.core.errors import UnavailableError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
+from tidegate.learner.environment_file import write_environment
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.loops import Learner
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
@@ -51,6 +52,8 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         if settings.workload.kind == "segments"
         else None
     )
+    if description is not None:
+        await asyncio.to_thread(write_environment, context.data_dir, description)
     if member is None:
         device = choose_device(config.device)
         local = TRAINERS[settings.policy.kind](settings, config, device, ALONE, description=description)

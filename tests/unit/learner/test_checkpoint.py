@@ -52,6 +52,16 @@ def open_folder(directory: Path, *, keep: int = 3) -> CheckpointFolder:
     return CheckpointFolder(directory, keep=keep)
 
 
+def test_tensors_come_back_whatever_the_order_of_their_memory(tmp_path: Path) -> None:
+    transposed = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    written = checkpoint(
+        version(1), policy={"w": transposed}, trainer=TrainerState(tensors={"m": transposed}, values={})
+    )
+    found = read(open_folder(tmp_path).write(written))
+    np.testing.assert_array_equal(found.policy["w"], transposed)
+    np.testing.assert_array_equal(found.trainer.tensors["m"], transposed)
+
+
 def newest_version(folder: CheckpointFolder) -> PolicyVersion:
     found = folder.newest(run=RUN, policy_kind="mlp")
     assert found is not None

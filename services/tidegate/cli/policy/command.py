@@ -1,0 +1,57 @@
+"""``tidegate policy``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tidegate.cli.policy.exporting import check_format, write_policy
+from tidegate.cli.policy.stored import read_stored_policy
+from tidegate.core.errors import ConfigError
+from tidegate.core.ids import PolicyVersion, parse_version
+
+NEWEST = "newest"
+
+
+def policy(
+    run: Annotated[
+        Path | None, typer.Argument(help="Run folder (default: the newest).", metavar="[RUN]")
+    ] = None,
+    version: Annotated[
+        str,
+        typer.Option(help="Version, such as 0-3fa2@40; a checkpoint or weight distribution must hold it."),
+    ] = NEWEST,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="File to write: name.onnx or name.safetensors.")
+    ] = Path("policy.safetensors"),
+) -> None:
+    """Write a version of a run's policy to a file that is used without Tidegate.
+
+    Of segments, .onnx maps observations to greedy actions, and .safetensors holds the tensors; of language models
+    .safetensors holds all weights, or the adapters that were trained, and there is no .onnx. Metadata in the file name
+    run, version, network, preprocessing and spaces.
+    """
+    check_format(output)
+    stored = read_stored_policy(run, version_of(version))
+    num_bytes = write_policy(stored, output)
+    console = Console()
+    console.print(
+        f"{output}: version {stored.version} of {stored.run}, {num_bytes:,} bytes",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def version_of(text: str) -> PolicyVersion | None:
+    """A version as ``--version`` takes it; None is the newest.
+
+    Raises:
+        ConfigError: it is no version.
+    """
+    if text == NEWEST:
+        return None
+    try:
+        return parse_version(text)
+    except ValueError as error:
+        raise ConfigError(f"--version {text} is no version", why=str(error)) from error

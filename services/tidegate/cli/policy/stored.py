@@ -1,0 +1,114 @@
+"""Finds a version of a run's policy on disk: in the learner's checkpoints, or among those weight distribution keeps."""
+
+from pathlib import Path
+
+import msgspec
+
+from tidegate.core.errors import NotFoundError
+from tidegate.core.ids import PolicyVersion, RunId
+from tidegate.core.records import Array
+from tidegate.core.spaces import EnvironmentDescription
+from tidegate.launch.board import version_order
+from tidegate.launch.forking import CHECKPOINTS
+from tidegate.launch.run_folder import find_folder, read_plan
+from tidegate.launch.run_plan import RunFile
+from tidegate.learner.checkpoint import checkpoints_in
+from tidegate.learner.checkpoint import read as read_checkpoint
+from tidegate.learner.environment_file import read_environment
+from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import SegmentPolicy
+from tidegate.runtime.loading import load
+from tidegate.weight_distribution.reading import VersionsOnDisk
+
+VERSIONS = Path("weight_distribution") / "versions"
+LEARNER = Path("learner")
+
+
+class StoredPolicy(msgspec.Struct, frozen=True, eq=False):
+    """One version of a run: its tensors as published, and the run file that they belong to."""
+
+    folder: Path
+    run: RunId
+    version: PolicyVersion
+    tensors: dict[str, Array]
+    file: RunFile
+    base_digest: str
+
+    def description(self) -> EnvironmentDescription:
+        """The environment as the learner wrote it down, or, in a folder from before it did, as it is now.
+
+        Raises:
+            NotFoundError: there is neither.
+            ConfigError: the environment cannot be described.
+        """
+        # Only what needs the environment itself loads Gymnasium.
+        return read_environment(self.folder / LEARNER) or load("tidegate.vector_envs.describing:describe")(
+            self.file.workload
+        )
+
+    def policy(self) -> SegmentPolicy:
+        """The network of segments that the tensors belong to.
+
+        Raises:
+            ConfigError: it does not fit the environment.
+            RecordError: the tensors are of another network.
+        """
+        policy = build_policy(self.description(), self.file.policy)
+        policy.check_params(self.tensors)
+        return policy
+
+
+def read_stored_policy(folder: Path | None, version: PolicyVersion | None) -> StoredPolicy:
+    """A version of a running or stopped run; None is the newest on disk.
+
+    Raises:
+        NotFoundError: no run is there, or it keeps no such version; the message names those it keeps.
+        CorruptionError: a file is damaged.
+    """
+    where = find_folder(folder)
+    record, plan = read_plan(where)
+    kept = VersionsOnDisk(where / VERSIONS)
+    directory = where / CHECKPOINTS
+    checkpoints = {
+        held: path for path, held in (checkpoints_in(directory) if directory.is_dir() else {}).items()
+    }
+    found = sorted({*checkpoints, *kept.versions()}, key=lambda each: version_order(str(each)))
+    if not found:
+        raise NotFoundError(
+            f"{where} holds no policy",
+            why="its learner has published none, or the services' data is elsewhere (a cluster)",
+            fix="wait for the first version, or name a copy of the folder of the learner's volume",
+        )
+    chosen = found[-1] if version is None else version
+    if chosen in checkpoints:
+        checkpoint = read_checkpoint(checkpoints[chosen])
+        tensors, base_digest = checkpoint.policy, checkpoint.base_digest
+    elif chosen in found:
+        snapshot = kept.read(chosen)
+        tensors, base_digest = snapshot.tensors, snapshot.base_digest
+    else:
+        raise NotFoundError(
+            f"{where} does not hold version {chosen}",
+            why=f"it holds {_ranges(found)}",
+            fix="name one of these; learner.keep_checkpoints and weight_distribution.keep_versions keep more",
+        )
+    return StoredPolicy(
+        folder=where,
+        run=RunId(record.run_id),
+        version=chosen,
+        tensors=tensors,
+        file=plan.file,
+        base_digest=base_digest,
+    )
+
+
+def _ranges(versions: list[PolicyVersion]) -> str:
+    """Versions in order, with runs of consecutive steps as one range."""
+    parts: list[list[PolicyVersion]] = []
+    for version in versions:
+        last = parts[-1][-1] if parts else None
+        if last is not None and (last.lineage, last.step + 1) == (version.lineage, version.step):
+            parts[-1].append(version)
+        else:
+            parts.append([version])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)

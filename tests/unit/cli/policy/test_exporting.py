@@ -1,0 +1,126 @@
+"""The files that ``tidegate policy`` writes, used without Tidegate."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import safetensors
+import safetensors.numpy
+
+from tests.support.environments import CARTPOLE
+from tests.unit.cli.policy.folders import balancing_params, version, write_policies
+from tidegate.cli.app import run
+from tidegate.cli.policy.exporting import metadata_of, write_policy
+from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
+from tidegate.core.errors import ConfigError
+from tidegate.core.spaces import description_from_json
+from tidegate.launch.run_file import read_run_file
+
+RUNS = Path(__file__).parents[4] / "runs"
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> StoredPolicy:
+    return read_stored_policy(write_policies(tmp_path / "run"), None)
+
+
+def metadata_in(path: Path) -> dict[str, str]:
+    opened: Any = safetensors.safe_open(path, framework="numpy")
+    with opened as file:
+        return file.metadata()
+
+
+def test_safetensors_hold_the_tensors_as_published_and_where_they_come_from(
+    stored: StoredPolicy, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.safetensors"
+    assert write_policy(stored, path) == path.stat().st_size
+    tensors = cast("Any", safetensors.numpy).load_file(path)
+    for name, tensor in balancing_params(20, stored.folder).items():
+        np.testing.assert_array_equal(tensors[name], tensor)
+    metadata = metadata_in(path)
+    assert metadata["tidegate.version"] == "0-root@20"
+    assert metadata["tidegate.run"] == stored.run
+    assert json.loads(metadata["tidegate.policy"])["hidden"] == [64, 64]
+    assert json.loads(metadata["tidegate.workload"]) == {
+        "env": "CartPole-v1",
+        "env_kwargs": {},
+        "wrappers": [],
+        "frame_stack": 1,
+    }
+    assert description_from_json(metadata["tidegate.environment"]) == CARTPOLE
+
+
+def test_onnx_gives_the_actions_of_the_policy_for_raw_observations(
+    stored: StoredPolicy, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.onnx"
+    write_policy(stored, path)
+    observations = np.random.default_rng(0).normal(0, 1, (200, 4)).astype(np.float32)
+    runtime: Any = onnxruntime
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    actions, outputs = session.run(["action", "outputs"], {"observations": observations})
+    expected = stored.policy().action_outputs(stored.tensors, {"observations": observations}, np)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(actions, expected.argmax(axis=1))
+    assert 0 < actions.sum() < 200, "both actions occur"
+    model = onnx.load_from_string(path.read_bytes())
+    entries = {entry.key: entry.value for entry in model.metadata_props}
+    assert entries == metadata_of(stored)
+
+
+def test_language_model_is_written_as_safetensors_and_not_as_onnx(
+    stored: StoredPolicy, tmp_path: Path
+) -> None:
+    text = StoredPolicy(
+        folder=tmp_path,
+        run=stored.run,
+        version=version(3),
+        tensors={"embedding": np.zeros((2, 2), np.float32)},
+        file=read_run_file(RUNS / "arithmetic.yaml", []).file,
+        base_digest="ab12",
+    )
+    write_policy(text, tmp_path / "policy.safetensors")
+    metadata = metadata_in(tmp_path / "policy.safetensors")
+    assert metadata["tidegate.base_digest"] == "ab12"
+    assert "tidegate.environment" not in metadata
+    with pytest.raises(ConfigError, match="A language model is not exported to ONNX"):
+        write_policy(text, tmp_path / "policy.onnx")
+
+
+def test_command_writes_the_named_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_policies(tmp_path / "run")
+    path = tmp_path / "policy.onnx"
+    assert run(["policy", str(folder), "--version", "0-root@18", "-o", str(path)]) == 0
+    assert "policy.onnx: version 0-root@18 of cartpole-" in capsys.readouterr().out
+    assert path.is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "policy.pt"], "names no format"),
+        (["--version", "eighteen"], "--version eighteen is no version"),
+        (["--version", "0-root@7"], "does not hold version 0-root@7"),
+        (["-o", "missing/policy.onnx"], "cannot be written"),
+    ],
+)
+def test_mistake_is_one_line_and_writes_nothing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    folder = write_policies(tmp_path / "run")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert run(["policy", str(folder), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert list((tmp_path / "here").iterdir()) == []
