@@ -240,6 +240,7 @@ class WorkLoops:
                     if isinstance(result, RefusedTask):
                         await self._refuse(leased, result.error)
                         continue
+                    stats.label(statistics.TASK_REFUSAL, "")
                     made_at_s = clock.monotonic_s()
                     await in_flight.finished.put(Finished(leased, result))
                     waited_s = clock.monotonic_s() - made_at_s
@@ -255,7 +256,9 @@ class WorkLoops:
 
     async def _refuse(self, leased: LeasedTask, error: TidegateError) -> None:
         self._context.stats.add(statistics.TASKS_FAILED)
-        self._context.log.warning("task_refused", task_id=leased.task.task_id, error=str(error))
+        self._context.log.error("task_refused", task_id=leased.task.task_id, error=str(error))
+        if not error.retryable:
+            self._context.stats.label(statistics.TASK_REFUSAL, str(error))
         await self._release(leased, delay_s=self._config.retry_delay_s)
 
     async def _evaluate(self, leased: LeasedTask) -> None:

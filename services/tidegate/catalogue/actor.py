@@ -42,6 +42,9 @@ TASKS_FAILED = Counter(
     exported=METRIC_STAGE_ERRORS.of({ATTR_STAGE: SPAN_GENERATE}),
     from_zero=True,
 )
+TASK_REFUSAL = Text(
+    "task_refusal", "Why the actor refused its newest task for good; empty once it runs one.", exported=False
+)
 TASKS_RELEASED = Counter(
     "tasks_released_total",
     "{task}",

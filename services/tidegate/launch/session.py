@@ -19,6 +19,7 @@ from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
 from tidegate.launch.live_run import LiveRun, Screen, headline_of
 from tidegate.launch.platform import Platform
+from tidegate.launch.refusals import RefusalWatch
 from tidegate.launch.run_drain import drain_run
 from tidegate.launch.run_event_log import RunEventLog
 from tidegate.launch.run_plan import RunPlan
@@ -88,7 +89,7 @@ async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
             session.record.broker, RunId(session.record.run_id), board, events=events
         ) as watch:
             ended_by = await run.watch(watch)
-            problem = platform.problem()
+            problem = run.problem or platform.problem()
             last = run.read()
             platform.read_memory()
             notes = await run.end(ended_by)
@@ -176,6 +177,8 @@ class _RunLoop:
         self._screen = screen
         self._stop = stop
         self._phase = "starting"
+        self._refusals = RefusalWatch()
+        self.problem = ""
         self.first: CounterReading | None = None
         self.values_at_end: dict[str, float] = {}
 
@@ -222,6 +225,9 @@ class _RunLoop:
             return "target"
         if self._platform.failure is not None:
             return "failed"
+        if refused := self._refusals.problem(self._board, now_s=now_s):
+            self.problem = str(refused)
+            return "failed"
         if self._stop.asked.is_set():
             return "interrupted"
         if session.time_limit_s is not None and now_s - session.started_at_s >= session.time_limit_s:
@@ -254,7 +260,7 @@ class _RunLoop:
         self._phase = {"target": "target reached, draining"}.get(ended_by, "draining")
         self._show()
         notes: list[str] = []
-        if ended_by != "failed":
+        if self._platform.failure is None:
             try:
                 notes = await drain_run(self._session.record, self._board, on_step=self._show)
             except TidegateError as error:

@@ -24,7 +24,7 @@ ENDINGS: dict[str, str] = {
     "target": "the target was reached",
     "time": "the time limit was reached",
     "interrupted": "interrupted",
-    "failed": "a process failed repeatedly",
+    "failed": "it could not go on",
 }
 
 
