@@ -12,8 +12,9 @@ from contextlib import suppress
 
 import msgspec
 
+from tidegate.admission.actor_problems import ActorProblems
 from tidegate.admission.config import AdmissionConfig
-from tidegate.admission.observations import Observations
+from tidegate.admission.observations import SILENT_AFTER_S, Observations
 from tidegate.admission.samples import JsonLinesFile, SystemSample
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.slo_watch import SloWatch
@@ -63,6 +64,7 @@ class Admission:
         self.scaling = scaling
         self._pause = pause_file.read()
         self._seen = Observations(window_s=config.window_s)
+        self._problems = ActorProblems()
         # One sample for each tick of the window.
         self._backlogs: deque[StreamBacklog] = deque(maxlen=max(1, round(config.window_s / config.tick_s)))
         self._published: Limits | None = None
@@ -128,7 +130,17 @@ class Admission:
             group_size=self._group_size,
             now_s=self._now_s(),
         )
+        now_s = self._now_s()
+        signals = msgspec.structs.replace(
+            signals,
+            stuck_actors=self._problems.num_stuck(now_s=now_s, silent_after_s=SILENT_AFTER_S),
+            actor_problem=self._problems.newest(now_s=now_s),
+        )
         return diagnose(signals), signals
+
+    def problems(self) -> list[str]:
+        """What went wrong in actors, as sentences."""
+        return self._problems.sentences(self._seen.totals("actor"), now_s=self._now_s())
 
     def reports(self, service: str) -> list[ServiceStats]:
         """The newest report of each live instance of a service."""
@@ -225,10 +237,13 @@ class Admission:
         stats.label(statistics.BOTTLENECK, diagnosis.bottleneck)
         stats.label(statistics.BOTTLENECK_SENTENCE, diagnosis.sentence)
         stats.label(statistics.BOTTLENECK_FIX, diagnosis.fix)
+        stats.label(statistics.ACTOR_PROBLEMS, "; ".join(self.problems()[:2]))
         await self._slos.tick(self._seen, diagnosis, paused=limits.paused, now_s=self._now_s())
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
-        self._samples.append(SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values))
+        self._samples.append(
+            SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values, self.problems())
+        )
 
     def _scale(self, signals: Signals, diagnosis: Diagnosis) -> None:
         """Update the recommended number of actors; the cluster loop, KEDA or an operator acts on it."""
@@ -253,6 +268,7 @@ class Admission:
             return
         now_s = self._now_s()
         self._seen.put(stats, now_s=now_s)
+        self._problems.receive(stats, now_s=now_s)
         self._slos.receive(stats, self._seen, now_s=now_s)
 
     def _now_s(self) -> float:

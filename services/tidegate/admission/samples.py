@@ -2,7 +2,7 @@
 
 A line is flat but for one section: ``at_s`` and ``bottleneck``, every signal of the diagnosis by its
 name (``core.balance.Signals``), and ``values``, which holds ``<service>.<statistic>`` (counters summed over instances
-and lives) and ``stream.<kind>`` (queued messages).
+and lives) and ``stream.<kind>`` (queued messages). ``problems``, where there are any: sentences about actors.
 """
 
 import os
@@ -23,11 +23,14 @@ class SystemSample(msgspec.Struct, frozen=True):
     bottleneck: Bottleneck
     signals: Signals
     values: dict[str, float]
+    problems: list[str] = []
 
     def line(self) -> bytes:
         """One line of the file."""
         signals: dict[str, Any] = msgspec.to_builtins(self.signals)
         fields = {"at_s": self.at_s, "bottleneck": self.bottleneck, **signals, "values": self.values}
+        if self.problems:
+            fields["problems"] = self.problems
         return msgspec.json.encode({**fields, "queue_depth_batches": self.signals.depth_batches()}) + b"\n"
 
 

@@ -57,6 +57,7 @@ class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
             fix=diagnosis.fix,
             signals=signals.numbers(),
             recommendation=self._admission.scaling.sentence(),
+            problems=self._admission.problems(),
         )
 
     async def GetSlos(self, request: pb.GetSlosRequest, context: Call) -> pb.GetSlosResponse:

@@ -99,6 +99,9 @@ BOTTLENECK = Text(
 )
 BOTTLENECK_SENTENCE = Text("bottleneck_sentence", "Explanation of the bottleneck.", exported=False)
 BOTTLENECK_FIX = Text("bottleneck_fix", "Setting that would move the bottleneck.", exported=False)
+ACTOR_PROBLEMS = Text(
+    "actor_problems", "Faults of environments by kind, and the newest of them with its actor.", exported=False
+)
 SLO_EVENTS = Counter(
     "slo_events_total",
     "{event}",

@@ -122,7 +122,8 @@ def diagnosis_of_samples(folder: Path) -> BottleneckReport:
         )
     known = {name: sample[name] for name in Signals.__struct_fields__ if name in sample}
     found = diagnose(msgspec.convert(known, Signals))
-    return BottleneckReport(found.bottleneck, found.sentence, found.fix, numbers(known))
+    problems = [str(each) for each in sample.get("problems", ())]
+    return BottleneckReport(found.bottleneck, found.sentence, found.fix, numbers(known), problems=problems)
 
 
 def signals_of(numbers_by_name: dict[str, float]) -> Signals:
@@ -151,6 +152,8 @@ def render(
         rows.add_row("fix", Text(advice.sentence, style="bold"))
         for fix in advice.others:
             rows.add_row("or", Text(_priced(fix)))
+    for index, problem in enumerate(diagnosis.problems):
+        rows.add_row("" if index else "actors", Text(problem, style="yellow"))
     if diagnosis.recommendation:
         rows.add_row("scale", Text(diagnosis.recommendation))
     for objective in broken:

@@ -43,6 +43,8 @@ class Signals(msgspec.Struct, frozen=True):
     ``*_ratio``: share of wall time, mean over instances. ``unscored`` and ``unstored``: trajectories that wait before
     the environment and before the store. ``available``: in the store, waiting for a batch. ``publish_lag``: versions
     between the learner and the actor farthest behind. ``admission_state``: what the task queue waits for.
+    ``stuck_actors``: actors whose environments do not return from a call; ``actor_problem``: what one of the actors
+    last reported of its environments or of a task that it refused; empty without any.
     """
 
     num_actors: int = 0
@@ -75,6 +77,8 @@ class Signals(msgspec.Struct, frozen=True):
     weight_pull_ms: float = 0.0
     paused: bool = False
     admission_state: str = ""
+    stuck_actors: int = 0
+    actor_problem: str = ""
 
     def depth_batches(self) -> float:
         """Queue depth: whole batches that wait in the store."""
@@ -128,7 +132,8 @@ def _absent(signals: Signals) -> Diagnosis | None:
     if signals.num_actors == 0:
         return Diagnosis(
             "actor",
-            f"No actor reports, so nothing is rolled out; {signals.in_flight:.0f} trajectories wait in flight.",
+            f"No actor reports, so nothing is rolled out; {signals.in_flight:.0f} trajectories wait in flight."
+            + _reported(signals),
             "start an actor: `tidegate serve actor`, or kubectl scale deployment/actor --replicas=1",
         )
     if signals.num_stores == 0:
@@ -137,12 +142,26 @@ def _absent(signals: Signals) -> Diagnosis | None:
             "The trajectory store does not report, so nothing arrives.",
             "see why in logs/trajectory_store.log",
         )
+    if signals.stuck_actors and signals.learner_idle_ratio > IDLE_RATIO_MAX:
+        return Diagnosis(
+            "actor",
+            f"{signals.stuck_actors} of {signals.num_actors} actors wait for an environment."
+            + _reported(signals),
+            "correct the environment; an actor is replaced after workload.step_timeout_s",
+        )
     moving = signals.actor_steps_per_s + signals.learner_samples_per_s + signals.scored_per_s
     if moving == 0 and signals.actor_busy_ratio == 0 and signals.learner_busy_ratio == 0:
         return Diagnosis(
-            "idle", f"Nothing moves; the task queue reports: {signals.admission_state or 'nothing yet'}."
+            "idle",
+            f"Nothing moves; the task queue reports: {signals.admission_state or 'nothing yet'}."
+            + _reported(signals),
         )
     return None
+
+
+def _reported(signals: Signals) -> str:
+    """What an actor last reported, as a further sentence."""
+    return f" {signals.actor_problem}." if signals.actor_problem else ""
 
 
 def _learner_sets_the_pace(signals: Signals) -> Diagnosis:

@@ -171,6 +171,7 @@ class DiagnoseResponse(_message.Message):
     FIX_FIELD_NUMBER: _builtins.int
     SIGNALS_FIELD_NUMBER: _builtins.int
     RECOMMENDATION_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
     bottleneck: _builtins.str
     """actor, learner, environment, weights, store or balanced."""
     sentence: _builtins.str
@@ -179,6 +180,10 @@ class DiagnoseResponse(_message.Message):
     """The recommended number of actors, as a sentence; empty in the scaling mode observe, and before the first measurement."""
     @_builtins.property
     def signals(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What went wrong in actors: faults of environments by kind, then the newest problems, newest first."""
+
     def __init__(
         self,
         *,
@@ -187,10 +192,11 @@ class DiagnoseResponse(_message.Message):
         fix: _builtins.str = ...,
         signals: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         recommendation: _builtins.str = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bottleneck", b"bottleneck", "fix", b"fix", "recommendation", b"recommendation", "sentence", b"sentence", "signals", b"signals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bottleneck", b"bottleneck", "fix", b"fix", "problems", b"problems", "recommendation", b"recommendation", "sentence", b"sentence", "signals", b"signals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,9 +1,11 @@
 import pytest
 
 from tests.unit.cli.run_folder import CARTPOLE
+from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import admission as admission_stats
 from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.cli.up.screen import line
-from tidegate.cli.up.view import WIDTH_MIN, clock, draw, number
+from tidegate.cli.up.view import WIDTH_MIN, clock, draw, number, problems_line
 from tidegate.launch.board import Board
 from tidegate.launch.live_run import SUPERVISOR, LiveRun
 from tidegate.launch.run_file import read_run_file
@@ -144,3 +146,16 @@ def test_clock(seconds: float, text: str) -> None:
 )
 def test_number_keeps_the_digits_that_matter(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_cause_of_a_fault_is_on_the_screen_and_in_the_line() -> None:
+    board = busy_board()
+    assert problems_line(board) == ""
+    hung = "Copy 3 of 'My-v0' does not return from step: 12 s"
+    board.put(snapshot("actor-1", at_s=NOW_S, labels={actor_stats.ENVIRONMENT_CALL: hung}))
+    assert f"actor-1: {hung}" in line(scene_with(board))
+    told = f"faults of environments: 1 hung; actor-1, 9 s ago: {hung}"
+    board.put(snapshot("admission", at_s=NOW_S, labels={admission_stats.ACTOR_PROBLEMS: told}))
+    screen = draw(scene_with(board), width=110, height=60, now_s=NOW_S).plain
+    assert "faults of environments: 1 hung" in screen
+    assert told in line(scene_with(board))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.balance import Bottleneck, Diagnosis, Signals, diagnose
+from tidegate.core.fixes import advise
 
 # Two actors that keep a learner just busy: balanced.
 HEALTHY = Signals(
@@ -204,3 +205,23 @@ def test_every_window_gets_a_diagnosis_and_learner_bound_only_with_a_busy_learne
     if diagnosis.bottleneck in ("actor", "environment") and signals.num_actors:
         assert signals.learner_idle_ratio > 0.1
     assert all(isinstance(value, float) for value in signals.numbers().values())
+
+
+def test_actor_whose_environment_does_not_return_is_named_before_the_idle_loop() -> None:
+    hung = "actor-1: Copy 3 of 'My-v0' does not return from step: 12 s"
+    stuck = msgspec.structs.replace(HEALTHY, learner_idle_ratio=0.6, stuck_actors=1, actor_problem=hung)
+    diagnosis = diagnose(stuck)
+    assert diagnosis.bottleneck == "actor"
+    assert f"1 of {HEALTHY.num_actors} actors wait for an environment. {hung}." in diagnosis.sentence
+    assert "workload.step_timeout_s" in diagnosis.fix
+    assert advise(stuck).sentence.startswith("Correct the environment")
+    # A learner that has enough from the others is diagnosed as ever.
+    assert diagnose(msgspec.structs.replace(HEALTHY, stuck_actors=1)) == diagnose(HEALTHY)
+
+
+def test_loop_without_actors_or_movement_reports_what_they_said_last() -> None:
+    problem = "actor-0: Environment 'X' needs the package box2d"
+    gone = msgspec.structs.replace(HEALTHY, num_actors=0, actor_problem=problem)
+    still = Signals(num_actors=1, num_learners=1, num_stores=1, actor_problem=problem)
+    assert problem in diagnose(gone).sentence
+    assert problem in diagnose(still).sentence

@@ -9,7 +9,7 @@ from rich.live import Live
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
-from tidegate.cli.up.view import clock, draw, number, slos_line
+from tidegate.cli.up.view import clock, draw, number, problems_line, slos_line
 from tidegate.launch.live_run import TRAINING, LiveRun
 from tidegate.launch.targets import unknown_statistic_hint
 
@@ -77,4 +77,6 @@ def line(live: LiveRun) -> str:
         parts.append(f"dropped {number(dropped)}")
     if objectives := slos_line(live.board):
         parts.append(f"SLOs: {objectives}")
+    if problems := problems_line(live.board):
+        parts.append(problems)
     return " · ".join(parts)

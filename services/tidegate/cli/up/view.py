@@ -31,6 +31,7 @@ CHART_HEIGHT_MAX = 7
 CHART_HEIGHT_MIN = 2
 STALE_AFTER_S = 3.0
 ADVICE_LINES_MAX = 2
+PROBLEM_LINES_MAX = 3
 
 DIM, BOLD, ACCENT, GOOD, WARN, BAD = "bright_black", "bold", "cyan", "green", "yellow", "red"
 STATE_STYLE = {
@@ -65,6 +66,7 @@ def draw(live: LiveRun, *, width: int, height: int, now_s: float) -> Text:
         *draw_loop(live, values, width=width),
         Text(),
         *_staleness(live, values),
+        *_problems(live.board, width=width),
         Text(),
         *_services(live, now_s=now_s),
         Text(),
@@ -199,6 +201,31 @@ def slos_line(board: Board) -> str:
     """The headline of the objectives, from admission; empty before its first report."""
     stats = next(iter(board.of("admission")), None)
     return stats.labels.get(admission_stats.SLOS, "") if stats is not None else ""
+
+
+def problems_line(board: Board) -> str:
+    """What went wrong in actors, from admission; before it reports that, or without it, from the actors themselves."""
+    stats = next(iter(board.of("admission")), None)
+    if stats is not None and (problems := stats.labels.get(admission_stats.ACTOR_PROBLEMS)):
+        return problems
+    labels = (actor_stats.ENVIRONMENT_CALL, actor_stats.TASK_REFUSAL, actor_stats.ENVIRONMENT_FAULT)
+    return next(
+        (
+            f"{actor.instance}: {actor.labels[label]}"
+            for label in labels
+            for actor in board.of("actor")
+            if actor.labels.get(label)
+        ),
+        "",
+    )
+
+
+def _problems(board: Board, *, width: int) -> list[Text]:
+    lines = wrap(problems_line(board), width=width - 10)[:PROBLEM_LINES_MAX]
+    return [
+        Text.assemble((f"{' actors' if index == 0 else '':<10}", BOLD), (text, WARN))
+        for index, text in enumerate(lines)
+    ]
 
 
 def _services(live: LiveRun, *, now_s: float) -> list[Text]:

@@ -16,7 +16,8 @@ SERVICE = "admission"
 class BottleneckReport(msgspec.Struct, frozen=True):
     """The bottleneck with an explanation, the recommended fix and the signals behind it.
 
-    ``recommendation``: how many actors to run, and why; empty where admission recommends nothing.
+    ``recommendation``: how many actors to run, and why; empty where admission recommends nothing. ``problems``: what
+    went wrong in actors' environments, newest first.
     """
 
     bottleneck: str
@@ -24,6 +25,7 @@ class BottleneckReport(msgspec.Struct, frozen=True):
     fix: str
     signals: dict[str, float]
     recommendation: str = ""
+    problems: list[str] = []
 
 
 class AdmissionClient:
@@ -61,6 +63,7 @@ class AdmissionClient:
             response.fix,
             dict(response.signals),
             response.recommendation,
+            list(response.problems),
         )
 
     async def slos(self) -> list[Verdict]:
