@@ -6,6 +6,7 @@ import msgspec
 
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
 
 
 class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -13,6 +14,9 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``engine``: ``auto`` chooses by the workload (segments: ``vector_env``; text in one turn by ``char_lm``:
     ``text_generation``; by ``transformers``, or in several turns: ``torch``). ``vllm`` and ``sglang`` are servers.
+    ``gradient_env`` turns each segment into its gradient, as A3C does; it needs ``learner.algorithm``
+    ``applied_gradients`` and loads torch. ``actor_critic``: the objective of that gradient; the optimiser's settings
+    are the learner's.
     ``slots``: of ``vector_env`` and ``text_generation``, tasks generated together; for text it is the number of groups
     in a batch, for segments more than 1 only adds waiting. With ``workload.latency`` the next batch starts after the
     slowest task of this one, so for long latencies use many actors with one slot each. Of the engines
@@ -45,7 +49,10 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     old policy meanwhile.
     """
 
-    engine: Literal["auto", "vector_env", "text_generation", "torch", "vllm", "sglang"] = "auto"
+    engine: Literal["auto", "vector_env", "gradient_env", "text_generation", "torch", "vllm", "sglang"] = (
+        "auto"
+    )
+    actor_critic: ActorCriticSettings = ActorCriticSettings()
     slots: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     prefetch: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 1
     cache_on_swap: Literal["recompute", "keep"] = "recompute"

@@ -65,6 +65,7 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         server=config.server,
         data_dir=str(context.data_dir),
         description=description,
+        actor_critic=config.actor_critic,
     )
     entry = find_engine(config.engine, workload=settings.workload, policy=settings.policy)
     if entry.port == "tokens":

@@ -8,6 +8,7 @@ from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
 from tidegate.launch.run_plan import RunFile
 from tidegate.launch.targets import RunTarget
+from tidegate.learner.algorithm import check_engine, find_algorithm
 
 RETURN_STATISTICS = (learner_stats.MEAN_RETURN, learner_stats.EPISODES)
 # By the kind of workload whose evaluations report them.
@@ -33,8 +34,17 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
     group = workload.num_samples
     try:
         find_engine(services["actor"].engine, workload=workload, policy=policy)
+        algorithm, _ = find_algorithm(services["learner"].algorithm, policy_kind=policy.kind)
     except ConfigError as error:
         return error
+    if problem := check_engine(algorithm, engine=services["actor"].engine):
+        return problem
+    if algorithm == "applied_gradients" and (policy.normalise_observations or workload.reward.normalise):
+        return ConfigError(
+            "learner.algorithm applied_gradients cannot normalise observations or rewards",
+            why="running statistics are updated from segments, and its learner receives gradients alone",
+            fix="remove policy.normalise_observations and workload.reward.normalise; scale by policy.input_scale",
+        )
     if policy.kind == "transformers" and not policy.path:
         return ConfigError(
             "policy.kind is transformers and policy.path names no model",

@@ -6,12 +6,16 @@ import msgspec
 
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
 from tidegate.algorithms.grpo_settings import GrpoSettings
+from tidegate.learner.algorithm import AlgorithmName
 from tidegate.learner.warmup_settings import WarmupSettings
 
 
 class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Training, checkpoints and ranks of the learner.
 
+    ``algorithm``: ``auto`` takes the first that trains the policy: ``actor_critic`` for networks of segments,
+    ``language_model``. ``applied_gradients`` (A3C) applies gradients that actors computed with ``actor.engine``
+    ``gradient_env``.
     ``actor_critic`` belongs to policies of kind ``mlp``, ``language_model`` to language models, ``warmup``
     to ``char_lm``.
     ``pass_tokens`` (language models): tokens, padding included, whose activations are in memory at once; a larger
@@ -32,6 +36,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``steps_file_bytes_max``: size at which ``steps.jsonl`` is rotated; one older file is kept.
     """
 
+    algorithm: AlgorithmName | Literal["auto"] = "auto"
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     language_model: GrpoSettings = GrpoSettings()
     warmup: WarmupSettings = WarmupSettings()

@@ -19,16 +19,15 @@ from tidegate.learner.config import LearnerConfig
 from tidegate.learner.environment_file import write_environment
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.loops import Learner
-from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.port import Trainer
-from tidegate.learner.optim.registry import TRAINERS, choose_device
+from tidegate.learner.optim.registry import choose_device, open_trainer
 from tidegate.learner.ranks.agreement import check_same_settings
 from tidegate.learner.ranks.following import Follower
 from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.leading import LeadingTrainer
 from tidegate.learner.ranks.membership import Membership, membership
-from tidegate.learner.ranks.port import ALONE
+from tidegate.learner.ranks.port import ALONE, SharedTrainer
 from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.steps_log import StepsLog
@@ -56,7 +55,7 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         await asyncio.to_thread(write_environment, context.data_dir, description)
     if member is None:
         device = choose_device(config.device)
-        local = TRAINERS[settings.policy.kind](settings, config, device, ALONE, description=description)
+        local = open_trainer(settings, config, device, ALONE, description=description)
     else:
         local, group = await asyncio.to_thread(join_ranks, member, config, settings, description)
     leading = None if group is None else LeadingTrainer(local, group, stats=context.stats)
@@ -156,7 +155,7 @@ def join_ranks(
     config: LearnerConfig,
     settings: Settings,
     description: EnvironmentDescription | None,
-) -> tuple[ActorCriticTrainer | LanguageModelTrainer, RankGroup]:
+) -> tuple[SharedTrainer, RankGroup]:
     """This rank's trainer and group, once all ranks joined and their settings agree.
 
     Raises:
@@ -178,12 +177,12 @@ def join_ranks(
         # Otherwise adapters would silently be trained on different models.
         base_digest(policy.kind, path=policy.path, lora_rank=policy.lora.rank).encode(),
     )
-    return TRAINERS[settings.policy.kind](settings, config, device, group, description=description), group
+    return open_trainer(settings, config, device, group, description=description), group
 
 
 def join_as_follower(
     member: Membership, config: LearnerConfig, settings: Settings
-) -> tuple[ActorCriticTrainer | LanguageModelTrainer, RankGroup]:
+) -> tuple[SharedTrainer, RankGroup]:
     """``join_ranks`` of a rank that has no context of a service, in a thread without an event loop.
 
     Raises:

@@ -1,6 +1,7 @@
 """Tasks, policies and engines for the actor's tests."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -68,11 +69,12 @@ def segment_engine(
     description: EnvironmentDescription = CARTPOLE,
     num_envs: int = 4,
     hidden: tuple[int, ...] = (8,),
+    engine: Literal["auto", "gradient_env"] = "auto",
 ) -> Engine:
     workload = WorkloadConfig(kind="segments", env=description.env_id, num_envs=num_envs)
     policy = PolicyConfig(kind="mlp", hidden=hidden)
     setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0, description=description)
-    return open_engine("auto", setting, control, SystemClock())
+    return open_engine(engine, setting, control, SystemClock())
 
 
 def text_engine(

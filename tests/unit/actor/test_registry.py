@@ -28,6 +28,7 @@ PRETRAINED = PolicyConfig(kind="transformers", path="smollm2")
 
 FITTING: dict[EngineName, tuple[WorkloadConfig, PolicyConfig]] = {
     "vector_env": (SEGMENTS, MLP),
+    "gradient_env": (SEGMENTS, MLP),
     "text_generation": (TEXT, CHAR_LM),
 }
 
@@ -36,12 +37,9 @@ def test_every_engine_of_batches_opens_for_its_own_workload() -> None:
     assert FITTING.keys() == {name for name, entry in ENGINES.items() if entry.port == "batch"}
     for name, (workload, policy) in FITTING.items():
         setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0, description=CARTPOLE)
-        for engine in (
-            open_engine(name, setting, EngineControl(), SystemClock()),
-            open_engine("auto", setting, EngineControl(), SystemClock()),
-        ):
-            assert type(engine).__module__ == f"tidegate.actor.engines.{name}"
-            engine.close()
+        engine = open_engine(name, setting, EngineControl(), SystemClock())
+        assert type(engine).__module__ == f"tidegate.actor.engines.{name}"
+        engine.close()
 
 
 @pytest.mark.parametrize(

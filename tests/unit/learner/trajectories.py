@@ -39,7 +39,7 @@ def segment(
     trace_parent: str = "",
 ) -> Trajectory:
     given = segment_tensors(seed) if tensors is None else tensors
-    num_steps = len(given["rewards"])
+    num_steps = len(given["behavior_logprobs"])
     return Trajectory(
         trajectory_id=trajectory_id(TaskId(name), sample_index=0),
         run_id=RunId(run),
@@ -48,7 +48,7 @@ def segment(
         group_size=1,
         spans=(VersionSpan(at, 0, num_steps),),
         tensors=given,
-        num_steps=int(given["rewards"].size),
+        num_steps=int(given["behavior_logprobs"].size),
         episodes=tuple(EpisodeEnd(episode_return=value, length=1, position=0) for value in returns),
         started_at_s=started_at_s,
         finished_at_s=started_at_s,

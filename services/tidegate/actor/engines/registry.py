@@ -12,6 +12,7 @@ import msgspec
 from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.token_port import TokenEngine
+from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.runtime.clock import Clock
@@ -25,6 +26,8 @@ class EngineSetting(msgspec.Struct, frozen=True):
     ``threads``: of one torch operation. ``evaluation_batch``: prompts at once. ``slots`` and ``cache_on_swap``: of
     engines that write tokens, as the config has them. ``server``: of engines that talk to one. ``data_dir``: the
     actor's folder, for what they keep on disk. ``description``: of the environment of segments; None for text.
+    ``actor_critic``: the objective of an engine that sends gradients. ``one_version``: a segment keeps the version that
+    it starts with.
     """
 
     workload: WorkloadConfig
@@ -38,10 +41,12 @@ class EngineSetting(msgspec.Struct, frozen=True):
     server: ServerConfig = ServerConfig()
     data_dir: str = ""
     description: EnvironmentDescription | None = None
+    actor_critic: ActorCriticSettings = ActorCriticSettings()
+    one_version: bool = False
 
 
 PolicyKind: TypeAlias = Literal["mlp", "cnn", "char_lm", "transformers"]
-EngineName: TypeAlias = Literal["vector_env", "text_generation", "torch", "vllm", "sglang"]
+EngineName: TypeAlias = Literal["vector_env", "gradient_env", "text_generation", "torch", "vllm", "sglang"]
 
 
 class EngineEntry(msgspec.Struct, frozen=True):
@@ -65,6 +70,9 @@ class EngineEntry(msgspec.Struct, frozen=True):
 ENGINES: dict[EngineName, EngineEntry] = {
     "vector_env": EngineEntry(
         "tidegate.actor.engines.vector_env:open_engine", "batch", "segments", ("mlp", "cnn")
+    ),
+    "gradient_env": EngineEntry(
+        "tidegate.actor.engines.gradient_env:open_engine", "batch", "segments", ("mlp",)
     ),
     "text_generation": EngineEntry(
         "tidegate.actor.engines.text_generation:open_engine", "batch", "text", ("char_lm",)

@@ -27,7 +27,7 @@ from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
 from tidegate.core.spaces import EnvironmentDescription, observation_leaves
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policies import build_policy
-from tidegate.models.policy_port import PolicyRunner
+from tidegate.models.policy_port import PolicyRunner, SegmentPolicy
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.loading import load
@@ -132,6 +132,7 @@ class VectorEnvEngine:
             "an actor of segments has asked for its environment's description"
         )
         self._policy = build_policy(setting.description, setting.policy)
+        self._swaps = not setting.one_version
         self._control = control
         self._clock = clock
         self._vector: VectorEnv | None = None
@@ -140,6 +141,11 @@ class VectorEnvEngine:
         self._calls = EnvironmentCalls(setting.workload.env)
         self._failed_segments = 0
         control.watched.append(self._calls)
+
+    @property
+    def policy(self) -> SegmentPolicy:
+        """The policy that acts."""
+        return self._policy
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         """Check that the tensors are this network's parameters, and finite; prepares them beside the steps.
@@ -267,7 +273,7 @@ class VectorEnvEngine:
 
         None when the task was cut; the environments stay where they stopped, and the next segment continues there.
         """
-        control, envs, guarded = self._control, vector.envs, vector.guarded
+        control, envs, guarded, swaps = self._control, vector.envs, vector.guarded, self._swaps
         distribution = self._policy.actions
         num_steps = task.unroll_length
         snapshot, run = self._serve_newest()
@@ -282,7 +288,7 @@ class VectorEnvEngine:
                 num_made = step
                 break
             control.position = step
-            if control.newest is not snapshot:
+            if control.newest is not snapshot and swaps:
                 snapshot, run = self._serve_newest()
                 marks.swap(step, snapshot.version)
             recorded.append(observations)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,11 +22,9 @@ from tidegate.algorithms.objectives import (
 from tidegate.algorithms.rewards import ReturnStatistics, RewardSettings, transformed_rewards
 from tidegate.algorithms.segment_batch import SegmentBatch, stack_segments
 from tidegate.algorithms.segments import check_segment, segment_tensors
-from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
 from tidegate.core.spaces import is_observation
-from tidegate.learner.optim.adam import AdamW
 from tidegate.learner.optim.gradients import mean_of, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
     GENERATOR,
@@ -38,14 +35,12 @@ from tidegate.learner.optim.optimizer_state import (
     optimizer_tensors,
 )
 from tidegate.learner.optim.policy_network import PolicyNetwork, Precision
+from tidegate.learner.optim.policy_parameters import PolicyParameters, actor_critic_optimizer
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import rows_of, share_of_rows
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policy_port import SegmentPolicy
-
-# Parameters of the value alone, in every policy; ``value_learning_rate`` is theirs.
-VALUE_NETWORK = "value."
 
 
 class ActorCriticTrainer:
@@ -73,22 +68,11 @@ class ActorCriticTrainer:
         self._tensors = segment_tensors(policy.description)
         self._settings = settings
         self._device = device
-        self._params = {
-            name: torch.tensor(np.ascontiguousarray(array), device=device)
-            for name, array in policy.init_params(np.random.default_rng(seed)).items()
-        }
+        self._parameters = PolicyParameters(policy, seed=seed, device=device)
+        self._params = self._parameters.tensors
         self._network = PolicyNetwork(policy, self._params, precision=precision, device=device)
-        trained = policy.trainable(self._params)
-        for parameter in trained.values():
-            parameter.requires_grad_()
         self._generator = torch.Generator().manual_seed(seed)
-        value_factor = (settings.value_learning_rate or settings.learning_rate) / settings.learning_rate
-        self._optimizer = AdamW(
-            trained,
-            learning_rate=settings.learning_rate,
-            epsilon=settings.adam_epsilon,
-            rate_factors={name: value_factor for name in trained if name.startswith(VALUE_NETWORK)},
-        )
+        self._optimizer = actor_critic_optimizer(self._parameters.trained, settings)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> SegmentBatch:
         """Stack the segments.
@@ -184,7 +168,7 @@ class ActorCriticTrainer:
 
     def policy(self) -> dict[str, Array]:
         """A copy of all parameters."""
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._params.items()}
+        return self._parameters.copied()
 
     def pack(self, batch: SegmentBatch) -> Packed:
         """See ``ranks.port.SharedTrainer``."""
@@ -228,17 +212,7 @@ class ActorCriticTrainer:
         Raises:
             StaleFolderError: it holds another network.
         """
-        try:
-            self._policy.check_params(policy)
-        except RecordError as error:
-            raise StaleFolderError(
-                "The checkpoint holds another network",
-                why=error.what,
-                fix="restore the run file's policy section, or start in a new run folder",
-            ) from error
-        with torch.no_grad():
-            for name, tensor in self._params.items():
-                tensor.copy_(torch.tensor(policy[name]))
+        self._parameters.load(policy)
         load_optimizer_arrays(self._optimizer, state.tensors)
         load_generator_array(self._generator, state.tensors)
         for name, tensor in self._returns.tensors().items():

@@ -1,8 +1,8 @@
-"""The trainer of each kind of policy: one literal table.
+"""The trainer of each algorithm: one literal table, beside ``learner.algorithm``, which loads no torch.
 
 A trainer's objectives are literal tables of their own, by name and one function each: ``algorithms.objectives`` for
-``mlp``, ``algorithms.grpo`` for language models. A new objective is a line there; a new kind of policy is
-a line here and a file beside this one.
+networks of segments, ``algorithms.grpo`` for language models. A new objective is a line there; a new algorithm is a
+line here and in ``learner.algorithm``, and a file beside this one.
 """
 
 from typing import Protocol
@@ -11,10 +11,12 @@ import torch
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import EnvironmentDescription
+from tidegate.learner.algorithm import AlgorithmName, find_algorithm
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
+from tidegate.learner.optim.applied_gradients import AppliedGradientsTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
-from tidegate.learner.ranks.port import ALONE, Ranks
+from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.language_models import open_language_model
 from tidegate.models.policies import build_policy
 from tidegate.runtime.config import Settings
@@ -28,7 +30,7 @@ def actor_critic(
     *,
     description: EnvironmentDescription | None = None,
 ) -> ActorCriticTrainer:
-    """The trainer of policies of segments.
+    """The trainer of segments.
 
     Raises:
         ConfigError: the policy does not fit the environment.
@@ -44,6 +46,25 @@ def actor_critic(
         precision=config.precision,
         ranks=ranks,
     )
+
+
+def applied_gradients(
+    settings: Settings,
+    config: LearnerConfig,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    *,
+    description: EnvironmentDescription | None = None,
+) -> AppliedGradientsTrainer:
+    """The trainer of gradients that actors computed; each rank makes the same update.
+
+    Raises:
+        ConfigError: the policy does not fit the environment.
+    """
+    del ranks
+    assert description is not None, "the environment of segments is described before the learner is built"
+    policy = build_policy(description, settings.policy)
+    return AppliedGradientsTrainer(policy, config.actor_critic, seed=settings.seed, device=device)
 
 
 def language_model(
@@ -87,17 +108,33 @@ class MakeTrainer(Protocol):
         ranks: Ranks = ALONE,
         *,
         description: EnvironmentDescription | None = None,
-    ) -> ActorCriticTrainer | LanguageModelTrainer:
+    ) -> SharedTrainer:
         """A trainer with fresh parameters."""
         ...
 
 
-TRAINERS: dict[str, MakeTrainer] = {
-    "mlp": actor_critic,
-    "cnn": actor_critic,
-    "char_lm": language_model,
-    "transformers": language_model,
+TRAINERS: dict[AlgorithmName, MakeTrainer] = {
+    "actor_critic": actor_critic,
+    "applied_gradients": applied_gradients,
+    "language_model": language_model,
 }
+
+
+def open_trainer(
+    settings: Settings,
+    config: LearnerConfig,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    *,
+    description: EnvironmentDescription | None = None,
+) -> SharedTrainer:
+    """The trainer of ``learner.algorithm``, with fresh parameters.
+
+    Raises:
+        ConfigError: it cannot train this policy, or the policy does not fit the environment.
+    """
+    name, _ = find_algorithm(config.algorithm, policy_kind=settings.policy.kind)
+    return TRAINERS[name](settings, config, device, ranks, description=description)
 
 
 def choose_device(wanted: str, *, local_rank: int | None = None) -> torch.device:

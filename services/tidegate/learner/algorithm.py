@@ -1,0 +1,67 @@
+"""The one table of algorithms: what trains which policies, from records of which engines.
+
+A new algorithm is a trainer in ``learner.optim``, a line in its registry, and a line here. Trainers load torch; this
+table does not, so that a run file is checked before anything starts.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+
+AlgorithmName: TypeAlias = Literal["actor_critic", "applied_gradients", "language_model"]
+
+
+class AlgorithmEntry(msgspec.Struct, frozen=True):
+    """``policies``: the kinds that it trains.
+
+    ``engine``: the actor's engine whose records it needs; empty for those that send segments or completions.
+    """
+
+    policies: tuple[str, ...]
+    engine: str = ""
+
+
+# `auto` takes the first that trains the policy.
+ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
+    "actor_critic": AlgorithmEntry(("mlp", "cnn")),
+    "applied_gradients": AlgorithmEntry(("mlp",), engine="gradient_env"),
+    "language_model": AlgorithmEntry(("char_lm", "transformers")),
+}
+
+
+def find_algorithm(
+    name: AlgorithmName | Literal["auto"], *, policy_kind: str
+) -> tuple[AlgorithmName, AlgorithmEntry]:
+    """The named algorithm, or the first one for this kind of policy.
+
+    Raises:
+        ConfigError: it, or none, trains such a policy.
+    """
+    for known, entry in ALGORITHMS.items():
+        if name in ("auto", known) and policy_kind in entry.policies:
+            return known, entry
+    entries = ALGORITHMS if name == "auto" else {name: ALGORITHMS[name]}
+    raise ConfigError(
+        f"learner.algorithm {name} cannot train a policy of the kind {policy_kind}",
+        why="; ".join(f"{known} trains {', '.join(entry.policies)}" for known, entry in entries.items()),
+        fix="set learner.algorithm to auto, or policy.kind to one of these",
+    )
+
+
+def check_engine(algorithm: AlgorithmName, *, engine: str) -> ConfigError | None:
+    """Why the actor's engine sends records that the algorithm cannot train on; None when it can."""
+    needed = ALGORITHMS[algorithm].engine
+    sends_to = {entry.engine: name for name, entry in ALGORITHMS.items() if entry.engine}
+    if needed and engine != needed:
+        return ConfigError(
+            f"learner.algorithm {algorithm} needs actor.engine {needed}, and it is {engine}",
+            fix=f"set actor.engine to {needed}",
+        )
+    if not needed and engine in sends_to:
+        return ConfigError(
+            f"actor.engine {engine} needs learner.algorithm {sends_to[engine]}, and it is {algorithm}",
+            fix=f"set learner.algorithm to {sends_to[engine]}",
+        )
+    return None
