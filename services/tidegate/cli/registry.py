@@ -30,6 +30,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.policy.command:policy",
         "Write a version of a run's policy to an ONNX or safetensors file.",
     ),
+    "play": CommandEntry(
+        "tidegate.cli.policy.play_command:play",
+        "Play a version of a run's policy and print its returns, or film it.",
+    ),
     "serve": CommandEntry(
         "tidegate.launch.serve:serve", "Run one service of a run folder in the foreground."
     ),

@@ -8,7 +8,7 @@ Shapes: N copies.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,6 +20,11 @@ from tidegate.vector_envs.observations import recorded_observations
 
 # Keeps the seeds of episodes that are only watched apart from those of a run's segments.
 SEEDS_OF_EPISODES = 1
+
+
+# Called before each step with the copies whose episode still runs, and the observations by name; what it raises ends
+# the play.
+BeforeStep: TypeAlias = Callable[[NDArray[np.bool_], Mapping[str, Array]], None]
 
 
 class PlayedEpisode(msgspec.Struct, frozen=True):
@@ -43,14 +48,13 @@ def play_episodes(
     num_episodes: int,
     seed: int,
     steps_max: int,
-    before_step: Callable[[NDArray[np.bool_]], None],
+    before_step: BeforeStep,
 ) -> list[PlayedEpisode]:
     """Play ``num_episodes`` by the greedy actions of one version, one in each copy, in as many rounds as that takes.
 
     The resets of a round are drawn from ``seed`` and its number, so that two policies start in the same states.
 
-    ``envs``: from ``open_vector_env``. ``steps_max``: steps after which an episode is cut. ``before_step`` is called
-    before each step with the copies whose episode still runs; what it raises ends the call.
+    ``envs``: from ``open_vector_env``. ``steps_max``: steps after which an episode is cut.
 
     Raises:
         TidegateError: the environment cannot be used, or keeps failing.
@@ -74,7 +78,7 @@ def _play_round(
     *,
     seed: int,
     steps_max: int,
-    before_step: Callable[[NDArray[np.bool_]], None],
+    before_step: BeforeStep,
 ) -> list[PlayedEpisode]:
     """The first episode of each copy after a reset."""
     space, distribution = policy.description.observation_space, policy.actions
@@ -87,8 +91,9 @@ def _play_round(
     for _ in range(steps_max):
         if not running_N.any():
             break
-        before_step(running_N)
-        outputs_NP = run(recorded_observations(space, seen))
+        observations = recorded_observations(space, seen)
+        before_step(running_N, observations)
+        outputs_NP = run(observations)
         actions = distribution.environment_actions(distribution.mode(outputs_NP))
         seen, rewards_N, terminated_N, truncated_N, _ = envs.step(actions)
         failed_N |= running_N & guarded.faulted_N

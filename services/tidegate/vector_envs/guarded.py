@@ -167,6 +167,10 @@ class GuardedCopies(VectorEnv[Any, Any, Any]):
         self._pauses[index] = self.faults.add(fault, unit=index, step=self.num_calls)
         _close(env)
 
+    def render(self) -> tuple[Any, ...] | None:
+        """One picture of each copy."""
+        return tuple(None if env is None else env.render() for env in self._copies)
+
     def close_extras(self, **kwargs: Any) -> None:
         """Close the copies."""
         for env in self._copies:
@@ -259,6 +263,10 @@ class GuardedForm(VectorEnv[Any, Any, Any]):
         self.faulted_N, self.any_faulted = ~self._none_N, True
         self._last = self._batches.copied(self._batches.adopt(self._last)).observations
         return self._last, np.zeros(self.num_envs), self._none_N, self.faulted_N, {}
+
+    def render(self) -> tuple[Any, ...] | None:
+        """One picture of each environment."""
+        return None if self._form is None else self._form.render()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the form."""

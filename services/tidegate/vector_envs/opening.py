@@ -30,6 +30,8 @@ NATIVE_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 # An argument of ``gymnasium.make`` and of vector forms, which a constructor need not name.
 STEP_LIMIT = "max_episode_steps"
+# Pictures as arrays, as Gymnasium names it.
+RENDER_MODE = "rgb_array"
 # Arguments that the platform sets, or that change what it relies on.
 RESERVED = (
     "id",
@@ -43,11 +45,14 @@ RESERVED = (
 )
 
 
-def open_vector_env(workload: WorkloadConfig, *, num_envs: int, checked: bool = False) -> Any:
+def open_vector_env(
+    workload: WorkloadConfig, *, num_envs: int, checked: bool = False, draws: bool = False
+) -> Any:
     """A Gymnasium ``VectorEnv`` of ``num_envs`` environments of segments, not reset yet; the caller closes it.
 
     ``checked``: what copies return is checked, and refused with a sentence. Otherwise each copy is behind a guard
-    (``guarded``, which is ``envs.unwrapped``), so that its faults cost its own episodes.
+    (``guarded``, which is ``envs.unwrapped``), so that its faults cost its own episodes. ``draws``: ``render`` returns
+    pictures, where the environment ``can_draw``.
 
     Raises:
         NotFoundError: there is no such environment, or what it needs is not installed.
@@ -56,7 +61,10 @@ def open_vector_env(workload: WorkloadConfig, *, num_envs: int, checked: bool = 
     env_id = workload.env
     spec = find_spec(env_id)
     with quiet():
-        envs = _open(spec, env_id, workload.env_kwargs, num_envs=num_envs, checked=checked)
+        render_mode = RENDER_MODE if draws and can_draw(spec) else None
+        envs = _open(
+            spec, env_id, workload.env_kwargs, num_envs=num_envs, checked=checked, render_mode=render_mode
+        )
         try:
             _check_resets(env_id, envs)
             # Both import Gymnasium, which is known to be installed only here.
@@ -74,6 +82,13 @@ def has_native_form(spec: "EnvSpec") -> bool:
     return spec.vector_entry_point is not None and not spec.additional_wrappers
 
 
+def can_draw(spec: "EnvSpec") -> bool:
+    """Whether the form that is opened takes a ``render_mode``; Atari's own vector form does not."""
+    entry_point = spec.vector_entry_point if has_native_form(spec) else spec.entry_point
+    parameters = inspect.signature(_entry_point(entry_point)).parameters.values()
+    return any(each.name == "render_mode" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
 @contextmanager
 def quiet() -> Generator[None, None, None]:
     """Without Gymnasium's warnings, such as those of unusual bounds: what matters here is checked and raised."""
@@ -83,17 +98,24 @@ def quiet() -> Generator[None, None, None]:
 
 
 def _open(
-    spec: "EnvSpec", env_id: str, env_kwargs: Mapping[str, Any], *, num_envs: int, checked: bool
+    spec: "EnvSpec",
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    *,
+    num_envs: int,
+    checked: bool,
+    render_mode: str | None,
 ) -> Any:
     gymnasium: Any = importlib.import_module("gymnasium")
     # It imports Gymnasium, which is known to be installed only here.
     guard = load("tidegate.vector_envs.guarded:guard")
     fix = "correct workload.env_kwargs or the environment's code" if env_kwargs else ""
+    drawing = {} if render_mode is None else {"render_mode": render_mode}
     try:
         if has_native_form(spec):
             form = _entry_point(spec.vector_entry_point)
             _check_arguments(env_id, form, env_kwargs, also_allowed=())
-            arguments = {**NATIVE_DEFAULTS.get(str(spec.vector_entry_point), {}), **env_kwargs}
+            arguments = {**NATIVE_DEFAULTS.get(str(spec.vector_entry_point), {}), **env_kwargs, **drawing}
             if "autoreset_mode" in inspect.signature(form).parameters:
                 arguments["autoreset_mode"] = gymnasium.vector.AutoresetMode.NEXT_STEP
             make = partial(
@@ -106,7 +128,7 @@ def _open(
             return make() if checked else guard(env_id, make)
         _check_arguments(env_id, _entry_point(spec.entry_point), env_kwargs, also_allowed=(STEP_LIMIT,))
         # Gymnasium's checker warns, and costs a call a step.
-        arguments = {"disable_env_checker": True, **env_kwargs}
+        arguments = {"disable_env_checker": True, **env_kwargs, **drawing}
         wrappers = [load("tidegate.vector_envs.results:CheckedResults")] if checked else []
         make = partial(
             gymnasium.make_vec,

@@ -69,7 +69,7 @@ def params() -> dict[str, Array]:
     return fresh | {"policy.1.bias": np.array([0.0, 0.5], np.float32)}
 
 
-def ignore(_running_N: NDArray[np.bool_]) -> None:
+def ignore(_running_N: NDArray[np.bool_], _observations: object) -> None:
     """Play on."""
 
 
@@ -187,7 +187,7 @@ def test_environment_that_cannot_be_reset_at_all_is_refused() -> None:
 def test_caller_sees_the_running_copies_before_each_step_and_may_end_the_call() -> None:
     seen: list[list[bool]] = []
 
-    def stop_at_third(running_N: NDArray[np.bool_]) -> None:
+    def stop_at_third(running_N: NDArray[np.bool_], _observations: object) -> None:
         seen.append(running_N.tolist())
         if len(seen) == 3:
             raise UnavailableError("enough")

@@ -4,7 +4,6 @@ Rewards are summed as the environment gives them; ``workload.reward`` applies to
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.threads import DaemonThread
 from tidegate.vector_envs.calls import EnvironmentCalls
-from tidegate.vector_envs.episodes import ReturnSummary, play_episodes, summarise_returns
+from tidegate.vector_envs.episodes import BeforeStep, ReturnSummary, play_episodes, summarise_returns
 from tidegate.vector_envs.opening import open_vector_env
 
 
@@ -79,7 +78,7 @@ class EpisodesEvaluator:
         clock, drain = self._context.clock, self._context.drain
         deadline_s = clock.monotonic_s() + self._deadline_s
 
-        def check(running_N: NDArray[np.bool_]) -> None:
+        def check(running_N: NDArray[np.bool_], _observations: object) -> None:
             if drain.requested:
                 raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
             if clock.monotonic_s() > deadline_s:
@@ -106,7 +105,7 @@ class EpisodesEvaluator:
         snapshot: PolicySnapshot,
         *,
         seed: int,
-        check: Callable[[NDArray[np.bool_]], None],
+        check: BeforeStep,
     ) -> ReturnSummary:
         """Play in environments that were opened, and close them.
 
