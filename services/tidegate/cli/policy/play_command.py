@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tidegate.cli.json_output import write_json
 from tidegate.cli.policy.command import NEWEST, version_of
-from tidegate.cli.policy.playing import play as play_policy
+from tidegate.cli.policy.greedy_play import play as play_policy
 from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.cli.policy.video import check_video, video_at
 from tidegate.cli.up.view import number

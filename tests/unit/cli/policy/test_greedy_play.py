@@ -17,7 +17,7 @@ from PIL import Image
 from tests.support.environments import CARTPOLE
 from tests.unit.cli.policy.folders import write_policies
 from tidegate.cli.app import run
-from tidegate.cli.policy.playing import picture_of, play
+from tidegate.cli.policy.greedy_play import picture_of, play
 from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.cli.policy.video import video_at
 from tidegate.core.errors import ConfigError, NotFoundError
@@ -27,7 +27,7 @@ from tidegate.learner.environment_file import write_environment
 from tidegate.models.policies import build_policy
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 
-MODULE = "tests.unit.cli.policy.test_playing"
+MODULE = "tests.unit.cli.policy.test_greedy_play"
 IMAGES_ID, BLIND_ID = f"{MODULE}:PlayImages-v0", f"{MODULE}:PlayBlind-v0"
 RUNS = Path(__file__).parents[4] / "runs"
 
