@@ -31,6 +31,8 @@ from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
 
 POOL = "default"
 FETCH_WAIT_S = 0.5
+# How soon a draining service notices that the last piece of its work was answered.
+DRAIN_POLL_S = 0.05
 # Period of checks for the first policy, which arrives once per process.
 READY_POLL_S = 0.05
 # Every event that ends a wait sets ``wakeup``; longer waits are counted at this period, below that of statistics.
@@ -303,7 +305,7 @@ class WorkLoops:
         drain = self._context.drain
         while not (drain.requested and not self._generating and not self._in_flight.unanswered()):
             if drain.requested:
-                await asyncio.sleep(min(period_s, FETCH_WAIT_S))
+                await asyncio.sleep(min(period_s, DRAIN_POLL_S))
             elif await drain.sleep(period_s):
                 continue
             for leased in self._in_flight.unanswered():

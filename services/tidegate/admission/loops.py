@@ -78,6 +78,7 @@ class Admission:
         """Receive every service's statistics until draining."""
         await self.context.bus.subscribe(self.context.topology.stats("*"), self._receive)
         await self.context.drain.wait()
+        self._woken.set()
 
     async def tick(self) -> None:
         """Observe, decide and act once a period, and immediately on an operator's request."""

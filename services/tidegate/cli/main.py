@@ -8,9 +8,10 @@ def main() -> None:
     arguments = sys.argv[1:]
     # A service process counts towards the platform's memory: it does not carry the command line's parser.
     if arguments[:1] == ["serve"]:
+        from tidegate.launch.serve import end_process
         from tidegate.launch.serve import main as serve
 
-        sys.exit(serve(arguments[1:]))
+        end_process(serve(arguments[1:]))
     if arguments[:1] == ["up"] and "--help" not in arguments:
         # Before anything starts a thread or a connection, which must not be forked.
         from tidegate.launch.fork_server.preloading import fork_servers_first

@@ -43,6 +43,8 @@ from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
 from tidegate.wire.validate import validate_trajectory
 
 FETCH_WAIT_S = 0.5
+# How soon a draining service notices that the last piece of its work was answered.
+DRAIN_POLL_S = 0.05
 SWEEPS_PER_IDLE_TIME = 4
 SWEEP_WAIT_MAX_S = 5.0
 HEARTBEATS_PER_ACK_WAIT = 3
@@ -98,7 +100,7 @@ class ScoreLoop:
         drain = self._context.drain
         while not drain.requested or self._held:
             if drain.requested:
-                await asyncio.sleep(min(period_s, FETCH_WAIT_S))
+                await asyncio.sleep(min(period_s, DRAIN_POLL_S))
             elif await drain.sleep(period_s):
                 continue
             for delivery in list(self._held.values()):

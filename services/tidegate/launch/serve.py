@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -52,6 +53,16 @@ def main(arguments: list[str]) -> int:
     except TidegateError as error:
         sys.stderr.write(f"tidegate serve {chosen.service}: {error}\n")
         return EXIT_FAILED if error.retryable else EXIT_BAD_INPUT
+
+
+def end_process(exit_code: int) -> NoReturn:
+    """End a service's process without taking the interpreter apart, which takes half a second where torch is loaded.
+
+    The lifecycle has closed everything by then, and a service survives an end without it by design (I4).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def serve(service: str, *, run_dir: Path, index: int) -> int:

@@ -93,6 +93,8 @@ class Bus:
         self.backpressure_total = 0
         self.retries_total = 0
         self._on_reconnect: list[Callable[[], None]] = []
+        # One for each loop that reads a stream; they live as long as the bus.
+        self._consumers: list[Consumer] = []
 
     @classmethod
     async def connect(
@@ -231,7 +233,14 @@ class Bus:
             UnavailableError: JetStream did not answer in time.
         """
         await self._streams.ensure_consumer(spec)
-        return await Consumer.open(self._client, spec, self._clock)
+        consumer = await Consumer.open(self._client, spec, self._clock)
+        self._consumers.append(consumer)
+        return consumer
+
+    def end_waits(self) -> None:
+        """Let no consumer wait for messages any longer: the service is draining."""
+        for consumer in self._consumers:
+            consumer.end_waits()
 
     async def set_max_ack_pending(self, stream: str, durable: str, value: int) -> None:
         """Change how many unacknowledged messages a durable consumer allows.

@@ -96,6 +96,7 @@ class Consumer:
         self._arrived = asyncio.Event()
         self._credits = 0
         self._expires_at_s = 0.0
+        self._waits = True
         self._subscription: Subscription | None = None
         self.request_errors_total = 0
 
@@ -124,7 +125,7 @@ class Consumer:
         deadline_s = self._clock.monotonic_s() + min(wait_s, WAIT_MAX_S)
         while not self._ready:
             now_s = self._clock.monotonic_s()
-            if now_s >= deadline_s:
+            if now_s >= deadline_s or not self._waits:
                 return []
             if now_s >= self._expires_at_s:
                 self._credits = 0
@@ -140,6 +141,11 @@ class Consumer:
                 continue
         taken = [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
         return [Delivery(self._client, message) for message in taken]
+
+    def end_waits(self) -> None:
+        """Return from a fetch that waits, and from every later one, with what is there: the reader is draining."""
+        self._waits = False
+        self._arrived.set()
 
     async def _request(self, batch: int, *, now_s: float) -> None:
         self._last_request = next(self._requests)

@@ -168,6 +168,7 @@ class ServiceLifecycle:
             self._log.info("service_ready", address=address)
             await self._drain.wait()
             context.stats.state = "draining"
+            context.bus.end_waits()
             await server.set_serving(serving=False)
             self._log.info("service_draining")
             await self._end_loops(tasks)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.consumer import Consumer, Delivery
 from tidegate.wire.subjects import ConsumerSpec, Topology
 
@@ -54,6 +55,31 @@ async def test_pending_fetch_wakes_with_the_first_message(bus: Bus, topology: To
     await publish(bus, topology, "a")
     async with asyncio.timeout(60.0):
         assert [delivery.data for delivery in await waiting] == [b"a"]
+
+
+class StoppedClock(SystemClock):
+    """No deadline ever comes."""
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+
+async def test_waiting_fetch_returns_when_its_service_drains_and_loses_nothing(
+    nats: Broker, bus: Bus, topology: Topology
+) -> None:
+    draining = await Bus.connect(nats.url, token="", name="drains", topology=topology, clock=StoppedClock())
+    consumer = await draining.consumer(spec(topology))
+    waiting = asyncio.create_task(consumer.fetch(10, wait_s=1.0))
+    await asyncio.sleep(0)
+    draining.end_waits()
+    async with asyncio.timeout(60.0):
+        assert await waiting == []
+        assert await consumer.fetch(10, wait_s=1.0) == [], "nor does it wait again"
+    await publish(bus, topology, "a")
+    await consumer.close()
+    await draining.close()
+    other = await bus.consumer(spec(topology))
+    assert [delivery.data for delivery in await fetch_all(other, 1)] == [b"a"]
 
 
 async def test_fetch_of_nothing_ends_at_its_deadline_and_the_next_one_still_works(

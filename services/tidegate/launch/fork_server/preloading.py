@@ -77,10 +77,10 @@ def load_shared() -> None:
 def serve_forks(name: str, control: socket.socket, *, supervisor_pid: int) -> NoReturn:
     """Be a fork server; in each process that it forks, be the service."""
     from tidegate.launch.fork_server.server import ForkServer
-    from tidegate.launch.serve import main
+    from tidegate.launch.serve import end_process, main
 
     arguments = ForkServer(name, control, supervisor_pid=supervisor_pid).run()
-    sys.exit(main(arguments))
+    end_process(main(arguments))
 
 
 def _fork_server(name: str) -> None:
