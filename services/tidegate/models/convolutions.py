@@ -22,8 +22,6 @@ from tidegate.models.layers import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, orthogo
 POLICY_HEAD, VALUE_HEAD = "policy", "value"
 NetworkName = Literal["nature", "impala"]
 ValueT = TypeVar("ValueT")
-# An image's last dimension is channels when it is this small: grey, RGB, RGBA.
-CHANNELS_LAST_MAX = 4
 PIXEL_SCALE = 1.0 / 255.0
 # The last layer of a residual block, whose name ends like this, starts at zero: a block first passes its input on, and
 # a deep network begins at the scale of a shallow one. Source: Goyal 2017, section 5.1.
@@ -88,7 +86,7 @@ class ImageLayout(msgspec.Struct, frozen=True):
 def image_layout(leaf: Leaf) -> ImageLayout:
     """The layout of an image leaf.
 
-    (H, W), (C, H, W), (H, W, C) with at most four channels, and (F, H, W, C), F stacked frames of the last.
+    (H, W), (C, H, W), (H, W, C), told apart by which end is shorter, and (F, H, W, C), F stacked frames of the last.
     """
     shape = recorded_shape(leaf)
     if len(shape) == 2:
@@ -97,7 +95,7 @@ def image_layout(leaf: Leaf) -> ImageLayout:
         frames, height, width, channels = shape
         return ImageLayout((0, 1, 4, 2, 3), frames * channels, height, width)
     first, middle, last = shape
-    if last <= CHANNELS_LAST_MAX < first:
+    if last < first:
         return ImageLayout((0, 3, 1, 2), last, first, middle)
     return ImageLayout((0, 1, 2, 3), first, middle, last)
 

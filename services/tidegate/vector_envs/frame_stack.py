@@ -10,16 +10,13 @@ from gymnasium.vector.utils import batch_space
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
 
-# A three-dimensional image whose last axis is no longer than this, and shorter than the first, has its channels last.
-CHANNELS_MAX = 4
-
 
 class FrameStack(VectorWrapper[Any, Any, Any, Any, Any]):
     """Stacks Box observations, the newest one last; observations before an episode's first one are zeros.
 
-    A vector of F numbers becomes (K, F), an image (height, width) becomes (K, height, width); an image with channels
-    keeps three dimensions and has K times the channels. Zeros because Atari's own vector form has them, too: each
-    observation is then a shift of the one before, except for the first one of an episode.
+    A vector of F numbers becomes (K, F), an image (height, width) becomes (K, height, width), one with channels behind
+    (K, height, width, channels); with channels in front it has K times as many. Zeros because Atari's own vector form
+    has them, too: each observation is then a shift of the one before, except for the first one of an episode.
     """
 
     def __init__(self, env: Any, num_frames: int) -> None:
@@ -39,7 +36,7 @@ class FrameStack(VectorWrapper[Any, Any, Any, Any, Any]):
         box = cast("Any", space)
         shape: tuple[int, ...] = box.shape
         dtype = np.dtype(box.dtype)
-        self._frame_axis = _frame_axis(shape)
+        self._lengthens_first_axis = len(shape) == 3 and shape[0] <= shape[2]
         self._frames_NKS: Array = np.zeros((env.num_envs, num_frames, *shape), dtype)
         self._done_N = np.zeros(env.num_envs, np.bool_)
         low: Array
@@ -79,17 +76,7 @@ class FrameStack(VectorWrapper[Any, Any, Any, Any, Any]):
 
     def _stacked(self, frames_NKS: Array) -> Array:
         """Frames (N, K, ...) as observations."""
-        if self._frame_axis is None:
+        if not self._lengthens_first_axis:
             return frames_NKS
-        shape = list(frames_NKS.shape[2:])
-        shape[self._frame_axis] *= frames_NKS.shape[1]
-        # The frames' axis beside that of the channels, then both as one.
-        moved = np.moveaxis(frames_NKS, 1, 1 + self._frame_axis)
-        return moved.reshape(len(frames_NKS), *shape)
-
-
-def _frame_axis(shape: tuple[int, ...]) -> int | None:
-    """The axis of an observation that frames lengthen; None where they get an axis of their own."""
-    if len(shape) < 3:
-        return None
-    return 2 if shape[2] <= CHANNELS_MAX and shape[2] < shape[0] else 0
+        num_envs, num_frames, num_channels, *sides = frames_NKS.shape
+        return frames_NKS.reshape(num_envs, num_frames * num_channels, *sides)

@@ -26,6 +26,7 @@ from tidegate.core.spaces import (
 )
 from tidegate.models import onnx_graph
 from tidegate.models.cnn import CnnPolicy
+from tidegate.models.convolutions import image_layout
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.config import PolicyConfig
@@ -94,7 +95,9 @@ def assert_equal_to_rounding(ours: Array, theirs: Array) -> None:
 
 @pytest.mark.parametrize("name", ["nature", "impala"])
 @pytest.mark.parametrize(
-    "observations", [STACK, images(40, 44, 3), images(40, 44), images(2, 40, 40, 3), MIXED], ids=str
+    "observations",
+    [STACK, images(40, 44, 3), images(40, 44, 9), images(40, 44), images(2, 40, 40, 3), MIXED],
+    ids=str,
 )
 @pytest.mark.parametrize("num_envs", [1, 5])
 def test_graph_of_actors_gives_the_outputs_of_torch(name: str, observations: Space, num_envs: int) -> None:
@@ -273,6 +276,23 @@ def test_graph_is_valid_and_holds_no_weights() -> None:
     checker: Any = onnx.checker
     checker.check_model(graph, full_check=True)
     assert set(model.parameters) == set(policy.parameter_shapes())
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [
+        ((4, 40, 44), 4),
+        ((40, 44, 3), 3),
+        ((40, 44, 12), 12),
+        ((40, 44), 1),
+        ((2, 40, 44, 3), 6),
+        ((40, 40, 40), 40),
+    ],
+)
+def test_channels_are_at_the_shorter_end(shape: tuple[int, ...], channels: int) -> None:
+    layout = image_layout(images(*shape))
+    assert layout.channels == channels
+    assert {layout.height, layout.width} <= {40, 44}
 
 
 def test_parameters_of_another_network_are_refused() -> None:

@@ -23,7 +23,7 @@ def twin(frames: deque[Array], *, axis: int | None) -> Array:
         ("Numbers", None, (3, 2)),
         ("Image", None, (3, 6, 5)),
         ("ChannelsFirst", 0, (9, 6, 5)),
-        ("ChannelsLast", 2, (6, 5, 9)),
+        ("ChannelsLast", None, (3, 6, 5, 3)),
     ],
 )
 def test_frames_are_stacked_within_an_episode_and_zeros_before_it(
