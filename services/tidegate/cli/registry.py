@@ -37,6 +37,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "serve": CommandEntry(
         "tidegate.launch.serve:serve", "Run one service of a run folder in the foreground."
     ),
+    "env": CommandEntry("tidegate.cli.env:env", "Describe an environment, and check that a policy fits it."),
     "status": CommandEntry("tidegate.cli.status:status", "Watch a running platform."),
     "audit": CommandEntry(
         "tidegate.cli.audit:audit", "Reconcile the admission journal with the trajectory ledger."

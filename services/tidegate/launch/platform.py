@@ -16,6 +16,7 @@ from tidegate.launch.fork_server.client import ServiceStarter
 from tidegate.launch.fork_server.kinds import LEARNER, PRELOADED
 from tidegate.launch.fork_server.preloading import end_unused_fork_servers, is_supported
 from tidegate.launch.live_run import BROKER, SUPERVISOR
+from tidegate.launch.preflight import Preflight, PreflightError
 from tidegate.launch.processes import (
     STOP_GRACE_S,
     fork_server_process,
@@ -28,6 +29,7 @@ from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.services import SERVICES, instances
 from tidegate.launch.supervisor import ProcessFailedError, Supervisor
+from tidegate.runtime.described_environment import write_description
 from tidegate.wire.stats import ServiceStats
 
 # Processes that run no service of their own; they are ready without reporting it.
@@ -69,10 +71,27 @@ class Platform:
     async def start(self) -> None:
         """Start the fork servers, the learner and the broker and, once that answers, the other services.
 
+        The environment is tried meanwhile; nothing of a run that cannot work gets further than loading its libraries.
+
         Raises:
             ConfigError: there is no nats-server.
+            PreflightError: the environment, its settings or the policy cannot work.
             UnavailableError: the broker did not become ready.
         """
+        workload = self.plan.file.workload
+        preflight = None
+        if workload.kind == "segments":
+            preflight = await Preflight.start(workload, self.plan.file.policy)
+        try:
+            await self._start(preflight)
+        except PreflightError:
+            await self._supervisor.stop([view.name for view in self._supervisor.view()], grace_s=0.0)
+            raise
+        finally:
+            if preflight is not None:
+                await preflight.close()
+
+    async def _start(self, preflight: Preflight | None) -> None:
         config = self.folder / "nats-server.conf"
         broker = nats.process(config, log=log_of(self.folder, BROKER))
         write_record(self.folder, self.record)
@@ -88,6 +107,9 @@ class Platform:
         self._start_service(LEARNER)
         self._supervisor.start(broker)
         await nats.wait_ready(self.record.broker)
+        if preflight is not None:
+            described = await preflight.result()
+            write_description(self.folder / "data", self.plan.file.workload, described.description)
         for service in SERVICES:
             if service != LEARNER:
                 self._start_service(service)

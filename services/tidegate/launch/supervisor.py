@@ -134,8 +134,11 @@ class Supervisor:
         for child in children:
             _kill(child)  # its orphans in its process group
             child.state = "stopped"
-            if child.monitor is not None:
-                child.monitor.cancel()
+        monitors = [child.monitor for child in children if child.monitor is not None]
+        for monitor in monitors:
+            monitor.cancel()
+        if monitors:  # one of them may be starting a process, and ends it
+            await asyncio.wait(monitors, timeout=KILL_WAIT_S)
         self._on_change()
 
     def kill_all(self) -> None:

@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from tidegate.core.errors import TidegateError
-from tidegate.core.spaces import EnvironmentDescription, Space, observation_leaves
+from tidegate.core.errors import ConfigError, TidegateError
+from tidegate.core.spaces import DictSpace, EnvironmentDescription, Space, TupleSpace, observation_leaves
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.loading import load
 from tidegate.vector_envs.failures import failure_of
@@ -17,7 +17,7 @@ MEASURED_STEPS_MAX = 20_000
 NUM_ACTIONS = 32
 # Copies that open and reset as fast as this are measured several at once, as an actor steps them; of slower ones one
 # alone (16 copies of Pong take 2.5 CPU-seconds).
-QUICK_TO_OPEN_S = 0.02
+QUICK_TO_OPEN_CPU_S = 0.08
 COPIES_MAX = 16
 
 
@@ -32,7 +32,7 @@ def describe(workload: WorkloadConfig) -> EnvironmentDescription:
     """
     env_id = workload.env
     spec = find_spec(env_id)
-    started_s = time.perf_counter()
+    started_cpu_s = time.process_time()
     envs = open_vector_env(workload, num_envs=1, checked=True)
     with quiet():
         try:
@@ -41,9 +41,15 @@ def describe(workload: WorkloadConfig) -> EnvironmentDescription:
             what = f"Environment {env_id!r}: the space of its"
             observations = plain_space(envs.single_observation_space, place=f"{what} observations")
             actions = plain_space(envs.single_action_space, place=f"{what} actions")
+            if isinstance(actions, DictSpace | TupleSpace):
+                raise ConfigError(
+                    f"{what} actions has several parts, for which there is no policy",
+                    why=f"it is {actions}"[:200],
+                    fix="wrap the environment so that its actions are Discrete, MultiDiscrete, MultiBinary or a Box",
+                )
             observation_leaves(observations)
             _try_out(env_id, envs, observations)
-            if time.perf_counter() - started_s < QUICK_TO_OPEN_S:
+            if time.process_time() - started_cpu_s < QUICK_TO_OPEN_CPU_S:
                 envs.close()
                 num_envs = workload.num_envs if has_native_form(spec) else min(workload.num_envs, COPIES_MAX)
                 envs = open_vector_env(workload, num_envs=num_envs)

@@ -69,7 +69,7 @@ def _unknown(
     env_id: str, module: str, name: str, registry: "Mapping[str, EnvSpec]", *, why: str
 ) -> NotFoundError:
     own = [known for known, spec in registry.items() if module and _module_of(spec) == module]
-    close = difflib.get_close_matches(name, own or list(registry), n=3) or own[:3]
+    close = difflib.get_close_matches(name, own or list(registry), n=3, cutoff=0.7) or own[:3]
     if module:
         close = [f"{module}:{known}" for known in close]
     return NotFoundError(

@@ -1,6 +1,7 @@
 """``tidegate up``."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from tidegate.launch import run_folder as folders
 from tidegate.launch import usage
 from tidegate.launch.cross_checks import check_target
 from tidegate.launch.live_run import Screen
+from tidegate.launch.preflight import PreflightError
 from tidegate.launch.preparation import prepare_model, write_datasets
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
@@ -56,9 +58,17 @@ def up(
     if problem := check_target(target, plan.file, plan.services):
         raise problem
     limit_s = parse_duration(for_) if for_ is not None else None
-    where, record = _open_folder(folder, plan)
+    where = folder or folders.default_folder(plan)
+    is_new = not where.exists()
+    record = _open_folder(where, plan)
     session = RunSession(where, record, plan, target, limit_s, started_at_s)
-    raise typer.Exit(0 if train(session, headless=headless, json=json) else 1)
+    try:
+        succeeded = train(session, headless=headless, json=json)
+    except PreflightError:
+        if is_new:
+            shutil.rmtree(where, ignore_errors=True)  # nothing of the run has started
+        raise
+    raise typer.Exit(0 if succeeded else 1)
 
 
 def train(session: RunSession, *, headless: bool, json: bool) -> bool:
@@ -80,10 +90,9 @@ def train(session: RunSession, *, headless: bool, json: bool) -> bool:
     return summary.succeeded
 
 
-def _open_folder(folder: Path | None, plan: RunPlan) -> tuple[Path, folders.RunRecord]:
-    where = folder or folders.default_folder(plan)
+def _open_folder(where: Path, plan: RunPlan) -> folders.RunRecord:
     if folders.is_run_folder(where):
-        return where, folders.resumed_record(where, plan)
+        return folders.resumed_record(where, plan)
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
         raise StaleFolderError(
             f"{where} exists and is no run folder",
@@ -92,7 +101,7 @@ def _open_folder(folder: Path | None, plan: RunPlan) -> tuple[Path, folders.RunR
         )
     record = folders.new_record(plan)
     where.mkdir(parents=True, exist_ok=True)
-    return where, record
+    return record
 
 
 def _screen(*, headless: bool) -> Screen:
