@@ -44,13 +44,14 @@ class Harness:
             clock=SimpleNamespace(monotonic_s=lambda: self.now_s),
             stats=self.stats,
             drain=SimpleNamespace(sleep=self._sleep),
-            log=SimpleNamespace(
-                warning=lambda event, **fields: self.logged.append({"event": event, **fields})
-            ),
+            log=SimpleNamespace(warning=self._warn),
         )
         self.watch = EnvironmentWatch(
             cast("ServiceContext", cast("Any", context)), self.control, abandon=self._abandon
         )
+
+    def _warn(self, event: str, **fields: object) -> None:
+        self.logged.append({"event": event, **fields})
 
     def step(self) -> None:
         """The environments are in a call of a segment."""
