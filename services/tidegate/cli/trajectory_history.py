@@ -25,12 +25,14 @@ REASONS: dict[DropReason, str] = {
     "superseded": "another attempt of its task completed first",
     "settled": "its group was stopped early: its first samples were rewarded alike",
     "retired": "the run ended before an actor took it",
+    "unsampled": "the replay buffer evicted it before any of its units was sampled",
 }
 REMEDIES_BY_REASON: dict[DropReason, str] = {
     "stale": "raise staleness.max_lag, or lower max_running so that fewer rollouts are in flight per version",
     "expired": "raise staleness.max_age_s above the time a rollout and its wait take",
     "invalid": "inspect QUARANTINE and the log of the actor that produced it",
     "failed": "see the log of the actor or environment that leased it",
+    "unsampled": "raise trajectory_store.replay.capacity or samples_per_insert, or run fewer actors",
 }
 
 

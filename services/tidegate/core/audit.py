@@ -6,6 +6,7 @@ the other, so a difference is a finding and not a rounding error.
 
 import msgspec
 
+from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import DropReason
 
 
@@ -18,6 +19,38 @@ class JournalTotals(msgspec.Struct, frozen=True):
     epoch: int = 0
     position: int = 0
     retired: bool = False
+
+
+class ReplayTotals(msgspec.Struct, frozen=True):
+    """The ledger's side of replay, in units of sampling, of the updates that survive.
+
+    ``inserted``: units that became complete. ``sampled``: uses by updates, ``recounted``: by units, and ``sampled_at``:
+    by the updates of the learner's checkpoint (None where that is unknown); the three are counted apart.
+    ``lost_updates``: updates without the units that they used. ``overused``: units used more often than ``uses_max``
+    (0: unlimited). ``torn``: segments whose bytes a crash or a power cut took. ``priorities_refused``: not finite or
+    negative; ``priorities_ignored``: of units that are evicted.
+    """
+
+    inserted: int
+    sampled: int
+    recounted: int
+    sampled_at: int | None
+    lost_updates: int
+    overused: int
+    uses_max: int
+    torn: int = 0
+    priorities_refused: int = 0
+    priorities_ignored: int = 0
+
+
+class LearnerTotals(msgspec.Struct, frozen=True):
+    """The learner's side of replay, from its newest checkpoint: the units it had drawn before it updated ``version``.
+
+    Later updates, whose commits may be on their way, are left out.
+    """
+
+    version: PolicyVersion
+    sampled: int
 
 
 class LedgerTotals(msgspec.Struct, frozen=True):
@@ -37,6 +70,7 @@ class LedgerTotals(msgspec.Struct, frozen=True):
     max_lag_trained: int = 0
     trained_by_lag: dict[int, int] = {}
     revived: int = 0
+    replay: ReplayTotals | None = None
 
     def total_dropped(self) -> int:
         """Trajectories dropped for any reason."""
@@ -71,16 +105,24 @@ class Audit(msgspec.Struct, frozen=True):
     revived: int
     max_lag: int | None = None
     problems: list[str] = []
+    replay: ReplayTotals | None = None
 
 
 def reconcile(
-    journal: JournalTotals, ledger: LedgerTotals, *, unknown: int, awaiting: int, max_lag: int | None = None
+    journal: JournalTotals,
+    ledger: LedgerTotals,
+    *,
+    unknown: int,
+    awaiting: int,
+    max_lag: int | None = None,
+    learner: LearnerTotals | None = None,
 ) -> Audit:
     """Reconcile the journal with the ledger.
 
     ``awaiting`` and ``unknown`` are counted by id, not by subtraction: admitted ids without a ledger row, and ledger
     rows without an admitted id. Accounting balances when every admitted trajectory is found exactly once, nothing was
-    trained twice, and no gradient overshot ``max_lag``.
+    trained twice, and no gradient overshot ``max_lag``. With replay a second entry has to agree: the units that the
+    ledger counted as used with the samples that the ``learner`` counted itself.
     """
     problems: list[str] = []
     accounted = ledger.rows() - unknown + awaiting
@@ -92,6 +134,8 @@ def reconcile(
         problems.append(f"{ledger.trained_twice} trajectories were trained more often than allowed")
     if max_lag is not None and ledger.max_lag_trained > max_lag:
         problems.append(f"a gradient used a lag of {ledger.max_lag_trained}, above max_lag {max_lag}")
+    if ledger.replay is not None:
+        problems += replay_problems(ledger.replay, learner)
     return Audit(
         admitted=journal.admitted,
         trained=ledger.trained,
@@ -109,4 +153,23 @@ def reconcile(
         revived=ledger.revived,
         max_lag=max_lag,
         problems=problems,
+        replay=ledger.replay,
     )
+
+
+def replay_problems(replay: ReplayTotals, learner: LearnerTotals | None) -> list[str]:
+    """Where the uses of units do not agree with each other, or with what the learner drew."""
+    problems: list[str] = []
+    if replay.lost_updates:
+        problems.append(f"{replay.lost_updates} updates are committed without the units that they used")
+    if replay.recounted != replay.sampled:
+        problems.append(
+            f"updates used {replay.sampled} units and {replay.recounted} uses are counted by unit"
+        )
+    if replay.overused:
+        problems.append(f"{replay.overused} units were used more often than uses_max {replay.uses_max}")
+    if learner is not None and replay.sampled_at is not None and replay.sampled_at != learner.sampled:
+        problems.append(
+            f"the learner drew {learner.sampled} units before {learner.version} and the ledger has {replay.sampled_at}"
+        )
+    return problems

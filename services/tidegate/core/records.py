@@ -16,7 +16,7 @@ Array: TypeAlias = NDArray[Any]
 
 TaskKind = Literal["segment", "group", "evaluation"]
 
-DropReason = Literal["stale", "expired", "invalid", "failed", "superseded", "settled", "retired"]
+DropReason = Literal["stale", "expired", "invalid", "failed", "superseded", "settled", "retired", "unsampled"]
 DROP_REASONS: tuple[DropReason, ...] = (
     "stale",
     "expired",
@@ -25,6 +25,7 @@ DROP_REASONS: tuple[DropReason, ...] = (
     "superseded",
     "settled",
     "retired",
+    "unsampled",
 )
 
 

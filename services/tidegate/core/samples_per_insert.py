@@ -79,17 +79,15 @@ def decide_insert(pace: ReplayPace, flow: ReplayFlow, *, count: int) -> PaceDeci
     )
 
 
-def decide_sample(pace: ReplayPace, flow: ReplayFlow) -> PaceDecision:
-    """Whether the next batch may be drawn."""
+def decide_sample(pace: ReplayPace, flow: ReplayFlow, *, count: int) -> PaceDecision:
+    """Whether a batch of ``count`` units may be drawn."""
     if flow.inserted < pace.min_fill:
         return WaitFor(
             "actors", f"{flow.inserted:,} of {pace.min_fill:,} units are there that min_fill asks for"
         )
-    if flow.drawable < pace.batch_size:
-        return WaitFor(
-            "actors", f"{flow.drawable:,.0f} samples can be drawn, a batch has {pace.batch_size:,}"
-        )
-    if pace.samples_per_insert and owed(pace, flow) - pace.batch_size < pace.middle() - pace.slack:
+    if flow.drawable < count:
+        return WaitFor("actors", f"{flow.drawable:,.0f} samples can be drawn, a batch has {count:,}")
+    if pace.samples_per_insert and owed(pace, flow) - count < pace.middle() - pace.slack:
         return WaitFor(
             "actors",
             f"{flow.sampled:,} samples were drawn of {flow.inserted:,} inserted units, already"

@@ -53,6 +53,10 @@ class WholeGroups:
         """All that wait, in the order in which they were added."""
         return [waiting.members for waiting in self._groups.values()]
 
+    def group(self, first: int) -> Group:
+        """The members of a group that waits."""
+        return self._groups[first].members
+
     def add(self, members: Group) -> None:
         """Add a whole group that arrived or was released."""
         versions = [span.version for member in members for span in member.spans]

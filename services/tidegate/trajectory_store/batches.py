@@ -3,11 +3,14 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 
+from tidegate.core.batching import Drop
 from tidegate.core.errors import ConflictError, NotFoundError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.staleness import Fresh
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.outcome_log import append_outcomes
+from tidegate.trajectory_store.replay.uses import num_units
+from tidegate.trajectory_store.rows import DETAIL_CHARACTERS_MAX
 from tidegate.trajectory_store.state import BatchLease
 from tidegate.wire.clients.trajectory_store import Consumption
 
@@ -20,9 +23,18 @@ BACK_TO_AVAILABLE = (
 def write_lease(db: sqlite3.Connection, lease: BatchLease, *, number: int, now_s: float) -> None:
     """Available rows go to a learner."""
     db.execute(
-        "INSERT INTO batches (number, batch_id, state, lineage, step, learner_id, leased_at_s)"
-        " VALUES (?, ?, 'leased', ?, ?, ?, ?)",
-        (number, lease.batch_id, lease.version.lineage, lease.version.step, lease.learner_id, now_s),
+        "INSERT INTO batches (number, batch_id, state, lineage, step, learner_id, leased_at_s, num_samples, units)"
+        " VALUES (?, ?, 'leased', ?, ?, ?, ?, ?, ?)",
+        (
+            number,
+            lease.batch_id,
+            lease.version.lineage,
+            lease.version.step,
+            lease.learner_id,
+            now_s,
+            num_units(lease.units),
+            lease.units or None,
+        ),
     )
     db.executemany(
         "UPDATE trajectories SET state = 'leased', batch_id = ?, leased_at_s = ? WHERE seq = ?",
@@ -62,10 +74,21 @@ def write_trained(
     append_outcomes(db, (seq for seq, _ in measured), "trained", version=version)
 
 
+def write_drops(db: sqlite3.Connection, drops: Sequence[Drop], *, now_s: float) -> None:
+    """Rows end without a gradient."""
+    db.executemany(
+        "UPDATE trajectories SET state = 'dropped', reason = ?, detail = ?, terminal_at_s = ? WHERE seq = ?",
+        ((drop.reason, drop.detail[:DETAIL_CHARACTERS_MAX], now_s, drop.candidate.seq) for drop in drops),
+    )
+    for drop in drops:
+        append_outcomes(db, (drop.candidate.seq,), "dropped", reason=drop.reason)
+
+
 def write_release(db: sqlite3.Connection, lease: BatchLease) -> None:
     """A lease ends: its rows are available again, unless they were found to be trained meanwhile."""
     db.execute(
-        "UPDATE batches SET state = 'released' WHERE batch_id = ? AND state = 'leased'", (lease.batch_id,)
+        "UPDATE batches SET state = 'released', num_samples = 0, units = NULL WHERE batch_id = ? AND state = 'leased'",
+        (lease.batch_id,),
     )
     db.executemany(
         f"{BACK_TO_AVAILABLE} WHERE seq = ? AND state = 'leased'",

@@ -4,8 +4,49 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tidegate.trajectory_store.replay.selectors import Selector
+
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+
+
+class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Replay of segments: the learner draws units of them again and again, instead of each segment once.
+
+    ``unit``: ``off``, ``transition`` (``n_steps`` steps) or ``sequence`` (``sequence_length`` steps). Neither crosses
+    the end of an episode. With a unit, ``batch_size`` counts units.
+    ``capacity``: steps of single environments that are kept, in whole segments; the oldest go first, also when they
+    leave ``staleness``. A segment that goes unused is dropped as unsampled. About 25 bytes each and the observations,
+    of which images are compressed.
+    ``n_steps``: steps of a transition; rewards of all of them, then the observation after the last.
+    ``sequence_length``: steps of a sequence. ``sequence_period``: steps between two starts in a segment; 0 is one start
+    a segment. Where actors record recurrent states (``state.*``), sequences start there instead.
+    ``selector``: ``uniform``; ``prioritised`` by what the learner returned, to the power of ``priority_exponent`` (0 is
+    uniform, 1 proportional); ``recency``: half as likely for every ``recency_half_life`` steps that came since.
+    ``uses_max``: gradient steps that a unit may take part in: 1 is the promise of a run without replay, 0 is unlimited;
+    all are counted.
+    ``samples_per_insert``: units drawn for each one inserted; the faster side waits for the other. 0: neither waits.
+    ``min_fill``: units before the first draw. ``slack``: samples by which either side may be ahead of the ratio; 0
+    computes the smallest that cannot stand still, and less than that is refused.
+    """
+
+    unit: Literal["off", "transition", "sequence"] = "off"
+    capacity: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] = 1_000_000
+    n_steps: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    sequence_length: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 80
+    sequence_period: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    selector: Selector = "uniform"
+    priority_exponent: Annotated[float, msgspec.Meta(ge=0.0, le=4.0)] = 0.6
+    recency_half_life: Annotated[float, msgspec.Meta(ge=1.0, le=1e12)] = 100_000.0
+    uses_max: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
+    samples_per_insert: Annotated[float, msgspec.Meta(ge=0.0, le=100_000.0)] = 0.0
+    min_fill: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 1_000
+    slack: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)] = 0.0
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the store replays."""
+        return self.unit != "off"
 
 
 class TrajectoryStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,7 +63,8 @@ class TrajectoryStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     ``uploads_bytes_max`` and ``upload_ttl_s``: capacity and lifetime of uploads that no message refers to yet; a
     lifetime below the time a message may wait in the stream would lose it. ``outcomes_max``: entries of the outcome
     log; a reader further behind is given every row's present state instead. ``expiry_period_s``: seconds between
-    searches for trajectories that left the budget.
+    searches for trajectories that left the budget. ``replay``: instead of giving each trajectory out once; then
+    ``replay.capacity`` bounds what is resident.
     """
 
     durability: Literal["process", "power_loss"] = "process"
@@ -36,3 +78,4 @@ class TrajectoryStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     upload_ttl_s: Annotated[float, msgspec.Meta(ge=1.0)] = 3600.0
     outcomes_max: Annotated[int, msgspec.Meta(ge=1000)] = 200_000
     expiry_period_s: Annotated[float, msgspec.Meta(ge=0.05, le=60.0)] = 1.0
+    replay: ReplayConfig = ReplayConfig()

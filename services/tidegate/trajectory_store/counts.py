@@ -10,7 +10,16 @@ from tidegate.core.replay import OPEN_END, Use, overused, surviving_steps
 from tidegate.core.staleness import Fresh, LineageTree
 from tidegate.trajectory_store.state import Tally
 
-COUNTERS = ("duplicates", "quarantined", "revived")
+COUNTERS = (
+    "duplicates",
+    "quarantined",
+    "revived",
+    "replay_inserted",
+    "replay_overused",
+    "replay_refused",
+    "replay_ignored",
+    "replay_torn",
+)
 
 
 def count_rows(db: sqlite3.Connection) -> Tally:
@@ -29,7 +38,11 @@ def count_rows(db: sqlite3.Connection) -> Tally:
                 tally.trained_by_lag[lag or 0] += count
             case _:
                 tally.dropped[cast("DropReason", reason)] += count
-    (tally.max_lag_trained,) = db.execute("SELECT coalesce(max(lag), 0) FROM uses").fetchone()
+    # Uses of rows, and of batches that were sampled: later uses have no row of their own.
+    (tally.max_lag_trained,) = db.execute(
+        "SELECT max((SELECT coalesce(max(lag), 0) FROM uses),"
+        " (SELECT coalesce(max(max_lag), 0) FROM batches WHERE state = 'committed'))"
+    ).fetchone()
     counters = dict(db.execute("SELECT key, CAST(value AS INTEGER) FROM meta").fetchall())
     tally.duplicates = counters.get("duplicates", 0)
     tally.quarantined = counters.get("quarantined", 0)
@@ -46,6 +59,12 @@ def add_to_counter(db: sqlite3.Connection, key: str, count: int) -> None:
             " ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + excluded.value AS TEXT)",
             (key, str(count)),
         )
+
+
+def read_counter(db: sqlite3.Connection, key: str) -> int:
+    """One of ``COUNTERS``."""
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return int(row[0]) if row else 0
 
 
 def add_uses(db: sqlite3.Connection, version: PolicyVersion, measured: Iterable[tuple[int, Fresh]]) -> None:

@@ -7,7 +7,7 @@ from tidegate.core.ids import RunId, TrajectoryId
 from tidegate.core.staleness import LineageTree
 from tidegate.trajectory_store.uploads import UploadArea
 from tidegate.wire.columns import RecordColumns
-from tidegate.wire.frame import open_frame
+from tidegate.wire.frame import Frame, open_frame
 from tidegate.wire.reference import reference_from_bytes
 from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
 from tidegate.wire.validate import validate_frame
@@ -35,7 +35,7 @@ class ArrivedMessage(msgspec.Struct, frozen=True, eq=False):
 
 
 class Parcel(msgspec.Struct, frozen=True, eq=False):
-    """A valid message: its frame, and that frame's provenance as bytes and as columns.
+    """A valid message: its frame, that frame's provenance as bytes and as columns, and the frame ``opened``.
 
     ``upload`` is the digest of the upload its frame came from, if any.
     """
@@ -44,6 +44,7 @@ class Parcel(msgspec.Struct, frozen=True, eq=False):
     frame: bytes
     head: bytes
     columns: RecordColumns
+    opened: Frame
     upload: bytes | None
 
 
@@ -71,7 +72,14 @@ def open_message(
         _check_lineages(opened.columns, tree)
     except (RecordError, NotFoundError, CorruptionError) as error:
         return Refusal(message=message, reason=str(error))
-    return Parcel(message=message, frame=frame, head=opened.head, columns=opened.columns, upload=upload)
+    return Parcel(
+        message=message,
+        frame=frame,
+        head=opened.head,
+        columns=opened.columns,
+        opened=opened,
+        upload=upload,
+    )
 
 
 def _check_lineages(columns: RecordColumns, tree: LineageTree) -> None:

@@ -24,7 +24,6 @@ from tidegate.trajectory_store import batches, counts, restore
 from tidegate.trajectory_store.memory import load_memory
 from tidegate.trajectory_store.outcome_log import append_outcomes, prune_outcomes, read_outcomes
 from tidegate.trajectory_store.rows import (
-    DETAIL_CHARACTERS_MAX,
     INSERT_ARRIVED,
     INSERT_FRAME,
     INSERT_ROW,
@@ -92,13 +91,16 @@ class Ledger:
         )
         return {TrajectoryId(trajectory_id) for (trajectory_id,) in rows}
 
-    def accept(self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float) -> Accepted:
+    def accept(
+        self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float, inserted_units: int = 0
+    ) -> Accepted:
         """Trajectories arrived and are available, but for those that have a row: they came again.
 
-        ``duplicates`` is how many more came again, without a frame.
+        ``duplicates`` is how many more came again, without a frame. ``inserted_units``: of replay, which passes none
+        that have a row.
         """
         try:
-            self._insert(arrivals, duplicates=duplicates, now_s=now_s)
+            self._insert(arrivals, duplicates=duplicates, now_s=now_s, inserted_units=inserted_units)
         except sqlite3.IntegrityError:
             # Redeliveries are few: known rows are queried only after the unique key found one.
             fresh = self._without_known(arrivals)
@@ -121,7 +123,9 @@ class Ledger:
                 fresh.append(arrival.only(new))
         return fresh
 
-    def _insert(self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float) -> None:
+    def _insert(
+        self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float, inserted_units: int = 0
+    ) -> None:
         candidates: list[Candidate] = []
         rows: list[Iterable[tuple[Any, ...]]] = []
         for frame_id, arrival in enumerate(arrivals, start=self._next_frame):
@@ -144,6 +148,7 @@ class Ledger:
             self._db.executemany(INSERT_ARRIVED, chain.from_iterable(rows))
             append_outcomes(self._db, range(self._next_seq, self._next_seq + len(candidates)), "accepted")
             counts.add_to_counter(self._db, "duplicates", duplicates)
+            counts.add_to_counter(self._db, "replay_inserted", inserted_units)
         for frame_id, arrival in enumerate(arrivals, start=self._next_frame):
             self.frames.add(frame_id, arrival.location, num_live=len(arrival.columns))
         self._next_seq += len(candidates)
@@ -162,7 +167,7 @@ class Ledger:
             RecordError: a reason is not one of ``DROP_REASONS``.
         """
         wanted = {item.trajectory_id: item for item in dropped}
-        _check_reasons(wanted.values())
+        check_reasons(wanted.values())
         for trajectory_id in self.known(wanted):
             del wanted[trajectory_id]
         rows = [
@@ -217,15 +222,32 @@ class Ledger:
                 fix="stop this learner, or restart it so that it resumes from the newest checkpoint",
             )
 
+    @property
+    def next_seq(self) -> int:
+        """The place of the next trajectory that arrives."""
+        return self._next_seq
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the next batch."""
+        return self._next_batch
+
     def lease(
-        self, candidates: tuple[Candidate, ...], *, version: PolicyVersion, learner_id: str, now_s: float
+        self,
+        candidates: tuple[Candidate, ...],
+        *,
+        version: PolicyVersion,
+        learner_id: str,
+        now_s: float,
+        units: bytes = b"",
     ) -> BatchLease:
-        """Hand available trajectories to a learner that will update ``version`` with them."""
+        """Hand available trajectories to a learner that will update ``version`` with them; ``units``: if sampled."""
         lease = BatchLease(
             batch_id=f"{version}#{self._next_batch}",
             version=version,
             learner_id=learner_id,
             candidates=candidates,
+            units=units,
         )
         with transaction(self._db):
             batches.write_lease(self._db, lease, number=self._next_batch, now_s=now_s)
@@ -286,7 +308,7 @@ class Ledger:
         if lease is None:
             batches.check_released(self._db, batch_id)
             return []
-        _check_reasons(dropped)
+        check_reasons(dropped)
         by_id = {candidate.trajectory_id: candidate for candidate in lease.candidates}
         if not by_id.keys() >= {item.trajectory_id for item in dropped}:
             raise RecordError(f"A release of batch {batch_id} drops trajectories that are not in it")
@@ -299,7 +321,7 @@ class Ledger:
         kept = [candidate for candidate in lease.candidates if candidate.seq not in drops]
         with transaction(self._db):
             batches.write_release(self._db, lease)
-            self._write_drops(list(drops.values()), now_s=now_s)
+            batches.write_drops(self._db, list(drops.values()), now_s=now_s)
         del self.leases[batch_id]
         self.tally.leased -= len(lease.candidates)
         self.tally.available += len(kept)
@@ -310,20 +332,12 @@ class Ledger:
     def drop(self, drops: Sequence[Drop], *, now_s: float) -> list[Location]:
         """Available trajectories end without a gradient; returns the frames that no trajectory needs any more."""
         with transaction(self._db):
-            self._write_drops(drops, now_s=now_s)
+            batches.write_drops(self._db, drops, now_s=now_s)
         gone = [drop.candidate for drop in drops]
         self.pool.remove(gone)
         self.tally.available -= len(gone)
         self.tally.dropped.update(drop.reason for drop in drops)
         return self.frames.finish(gone)
-
-    def _write_drops(self, drops: Sequence[Drop], *, now_s: float) -> None:
-        self._db.executemany(
-            "UPDATE trajectories SET state = 'dropped', reason = ?, detail = ?, terminal_at_s = ? WHERE seq = ?",
-            ((drop.reason, drop.detail[:DETAIL_CHARACTERS_MAX], now_s, drop.candidate.seq) for drop in drops),
-        )
-        for drop in drops:
-            append_outcomes(self._db, (drop.candidate.seq,), "dropped", reason=drop.reason)
 
     # -- lineages --------------------------------------------------------------------------------------------------
 
@@ -418,7 +432,12 @@ class Ledger:
         return self._db
 
 
-def _check_reasons(dropped: Iterable[Dropped]) -> None:
+def check_reasons(dropped: Iterable[Dropped]) -> None:
+    """Check that reasons are known.
+
+    Raises:
+        RecordError: one is not of ``DROP_REASONS``.
+    """
     for item in dropped:
         if item.reason not in DROP_REASONS:
             raise RecordError(

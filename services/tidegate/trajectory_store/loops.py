@@ -73,15 +73,16 @@ class IntakeLoop:
         try:
             while not context.drain.requested:
                 if fetching is None:
-                    if self._store.is_full():
+                    room = self._store.room(self._config.fetch_messages_max)
+                    if room == 0:
                         context.stats.add(statistics.FULL_S, FULL_WAIT_S)
                         await context.drain.sleep(FULL_WAIT_S)
                         continue
-                    fetching = self._fetch(consumer)
+                    fetching = self._fetch(consumer, room)
                 deliveries = await fetching
                 fetching = None
-                if deliveries and not context.drain.requested and not self._store.is_full():
-                    fetching = self._fetch(consumer)
+                if deliveries and not context.drain.requested and (room := self._room_ahead()):
+                    fetching = self._fetch(consumer, room)
                     await asyncio.sleep(0)  # lets the request leave
                 await self._take(deliveries)
             if fetching is not None:
@@ -91,13 +92,17 @@ class IntakeLoop:
                 fetching.cancel()
             await consumer.close()
 
-    def _fetch(self, consumer: Consumer) -> asyncio.Task[list[Delivery]]:
-        """At most one fetch in flight: two portions in memory."""
-        return asyncio.create_task(self._collect(consumer))
+    def _room_ahead(self) -> int:
+        """Messages to request before those at hand are stored: none where what they bring sets the pace."""
+        return 0 if self._store.replay is not None else self._store.room(self._config.fetch_messages_max)
 
-    async def _collect(self, consumer: Consumer) -> list[Delivery]:
-        """One portion; a message that arrives alone is returned at once."""
-        most, clock = self._config.fetch_messages_max, self._context.clock
+    def _fetch(self, consumer: Consumer, most: int) -> asyncio.Task[list[Delivery]]:
+        """At most one fetch in flight: two portions in memory."""
+        return asyncio.create_task(self._collect(consumer, most))
+
+    async def _collect(self, consumer: Consumer, most: int) -> list[Delivery]:
+        """One portion, at most ``most`` messages; one that arrives alone is returned at once."""
+        clock = self._context.clock
         deliveries = await consumer.fetch(most, wait_s=FETCH_WAIT_S)
         if deliveries and clock.monotonic_s() - self._collected_at_s < LINGER_S and len(deliveries) < most:
             await asyncio.sleep(LINGER_S)

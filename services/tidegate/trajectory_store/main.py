@@ -5,6 +5,7 @@ from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.loops import DrainLoop, ExpiryLoop, IntakeLoop, ReportLoop
+from tidegate.trajectory_store.replay.plan import plan_replay
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.store import Store
 
@@ -13,18 +14,33 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
     """Open the ledger and put the parts together; nothing is read yet.
 
     Raises:
-        ConfigError: the residency limit cannot hold one batch, so nothing would ever be trained.
+        ConfigError: the residency limit cannot hold one batch, so nothing would ever be trained; or replay could only
+            stand still.
         StaleFolderError: the folder belongs to another run, or another store has it open.
         CorruptionError: the ledger cannot be read.
     """
-    if config.max_resident_trajectories < context.settings.batch_size:
+    settings = context.settings
+    replay = plan_replay(
+        config,
+        settings.workload,
+        batch_size=settings.batch_size,
+        max_lag=settings.staleness.max_lag,
+        seed=settings.seed,
+    )
+    if replay is None and config.max_resident_trajectories < settings.batch_size:
         raise ConfigError(
             f"`max_resident_trajectories` is {config.max_resident_trajectories}, a batch needs"
-            f" {context.settings.batch_size}",
+            f" {settings.batch_size}",
             why="the store would stop fetching before a batch is full, and wait for ever",
             fix="raise trajectory_store.max_resident_trajectories, or lower batch_size",
         )
-    store = Store(context.data_dir, run_id=context.settings.run, config=config, now_s=context.clock.now_s())
+    store = Store(
+        context.data_dir,
+        run_id=settings.run,
+        config=config,
+        now_s=context.clock.now_s(),
+        replay=replay,
+    )
     servicer = TrajectoryStoreServicer(store, context.clock)
     policy = PolicyWatch(context)
 

@@ -15,6 +15,7 @@ from tidegate.core.ids import GroupId, PolicyVersion, RunId, TrajectoryId, task_
 from tidegate.core.records import StageTiming, Trajectory
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.memory import load_tree
+from tidegate.trajectory_store.replay.accounting import recount
 from tidegate.trajectory_store.rows import spans_from, version_of
 from tidegate.trajectory_store.schema import LEDGER_FILE, reading
 from tidegate.wire.clients.trajectory_store import TrajectoryStatus
@@ -54,8 +55,8 @@ class LedgerRow(msgspec.Struct, frozen=True):
     num_revivals: int
 
 
-def totals(path: Path) -> LedgerTotals:
-    """The right-hand side of the audit, counted from the rows.
+def totals(path: Path, *, at: PolicyVersion | None = None) -> LedgerTotals:
+    """The right-hand side of the audit, counted from the rows; ``at``: see ``moment``.
 
     Raises:
         NotFoundError: there is no such ledger.
@@ -63,24 +64,29 @@ def totals(path: Path) -> LedgerTotals:
         CorruptionError: the file cannot be read.
     """
     with reading(path) as db:
-        return _totals(db)
+        return _totals(db, at)
 
 
-def moment(path: Path) -> Generator[LedgerTotals | list[TrajectoryId]]:
+def moment(path: Path, *, at: PolicyVersion | None = None) -> Generator[LedgerTotals | list[TrajectoryId]]:
     """One consistent moment for an audit: the totals, counted from the rows, then every trajectory id in lists.
+
+    ``at``: the version before which the learner's own total of samples is known, for a run with replay.
 
     Raises:
         NotFoundError, StaleFolderError, CorruptionError: as ``totals``.
     """
     with reading(path) as db:
-        yield _totals(db)
+        yield _totals(db, at)
         found = db.execute("SELECT trajectory_id FROM trajectories")
         while rows_read := found.fetchmany(IDS_AT_ONCE):
             yield [TrajectoryId(trajectory_id) for (trajectory_id,) in rows_read]
 
 
-def _totals(db: sqlite3.Connection) -> LedgerTotals:
-    return counts.count_rows(db).totals(trained_twice=counts.recount_trained_twice(db, load_tree(db)))
+def _totals(db: sqlite3.Connection, at: PolicyVersion | None) -> LedgerTotals:
+    tree = load_tree(db)
+    found = counts.count_rows(db).totals(trained_twice=counts.recount_trained_twice(db, tree))
+    known = at if at is not None and at.lineage in tree.lineages else None
+    return msgspec.structs.replace(found, replay=recount(db, tree, at=known))
 
 
 def ids(path: Path) -> Iterator[TrajectoryId]:

@@ -17,9 +17,10 @@ from tidegate.core.staleness import Fresh, Lineage, LineageTree
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.batches import BACK_TO_AVAILABLE, write_consumed, write_release, write_trained
 from tidegate.trajectory_store.outcome_log import append_outcomes
+from tidegate.trajectory_store.replay.accounting import write_consumed_units
 from tidegate.trajectory_store.rows import INSERT_ROW, never_arrived
 from tidegate.trajectory_store.state import BatchLease
-from tidegate.wire.clients.trajectory_store import ConsumedBatch
+from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
 
 
 def open_lineage(
@@ -38,21 +39,38 @@ def open_lineage(
     ``tree`` holds ``lineage`` already; ``segments`` are those whose payloads are still on disk.
     """
     write_lineages(db, (lineage,), learner_id=learner_id, now_s=now_s)
+    surviving = surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree)
     for batch in consumed:
         _add_forgotten(db, batch, now_s=now_s)
         write_consumed(
             db,
             batch.batch_id,
             version=batch.version,
-            consumptions=batch.consumptions,
+            consumptions=_first_uses(db, batch, surviving) if batch.units else batch.consumptions,
             learner_id=learner_id,
             now_s=now_s,
         )
+        if batch.units:
+            write_consumed_units(db, batch)
     for lease in leases:
         write_release(db, lease)
-    surviving = surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree)
     _reinstate(db, surviving, now_s=now_s)
     return _revive(db, tree, surviving, segments=segments, now_s=now_s)
+
+
+def _first_uses(
+    db: sqlite3.Connection, batch: ConsumedBatch, surviving: Mapping[LineageName, int]
+) -> list[Consumption]:
+    """Of a sampled batch the trajectories that no other surviving update made trained: a row is trained once."""
+    first: list[Consumption] = []
+    for item in batch.consumptions:
+        state, lineage, step = db.execute(
+            "SELECT state, trained_lineage, trained_step FROM trajectories WHERE trajectory_id = ?",
+            (item.trajectory_id,),
+        ).fetchone()
+        if state != "trained" or step >= surviving.get(lineage, 0):
+            first.append(item)
+    return first
 
 
 def write_lineages(
@@ -71,11 +89,15 @@ def _add_forgotten(db: sqlite3.Connection, batch: ConsumedBatch, *, now_s: float
     Only a power cut in ``process`` mode makes it forget.
     """
     (last,) = db.execute("SELECT coalesce(max(seq), 0) FROM trajectories").fetchone()
-    for item in batch.consumptions:
-        if db.execute("SELECT 1 FROM trajectories WHERE trajectory_id = ?", (item.trajectory_id,)).fetchone():
+    measured = [item.trajectory_id for item in batch.consumptions]
+    for trajectory_id in (*measured, *(name for name in batch.units if name not in measured)):
+        if db.execute("SELECT 1 FROM trajectories WHERE trajectory_id = ?", (trajectory_id,)).fetchone():
             continue
         last += 1
-        db.execute(INSERT_ROW, never_arrived(last, item.trajectory_id, state="leased", now_s=now_s))
+        db.execute(INSERT_ROW, never_arrived(last, trajectory_id, state="leased", now_s=now_s))
+        if trajectory_id not in measured:
+            # An earlier update used it first; which one, the ledger forgot as well.
+            write_trained(db, batch.version, [(last, Fresh(lag=0, span=0, age_s=0.0))], now_s=now_s)
 
 
 def _reinstate(db: sqlite3.Connection, surviving: Mapping[LineageName, int], *, now_s: float) -> None:

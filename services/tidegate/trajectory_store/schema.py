@@ -8,7 +8,7 @@ from typing import Literal
 
 from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, UnavailableError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 LEDGER_FILE = "ledger.sqlite"
 # How long a writer waits for another connection's lock, which only a checkpoint takes for long.
 BUSY_TIMEOUT_MS = 5_000
@@ -20,7 +20,8 @@ PAGE_CACHE_KIB = 4_096
 # `uses` holds one row a gradient use, for ever: a restore reads from it what the restored parameters were trained on.
 # `ordinal` counts the same trajectory's earlier ones, so that the few used again are found by index.
 # `outcomes` is pruned, and an entry covers `num_rows` rows from `seq` on.
-# `batches` distinguishes a repeated commit from a late one.
+# `batches` distinguishes a repeated commit from a late one. Of a sampled one it holds the units, `num_samples` of them,
+# until their uses are folded into `folded_uses` (see `replay.accounting`): `folded` says into which part.
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE lineages (
@@ -88,8 +89,22 @@ CREATE TABLE batches (
     lineage TEXT NOT NULL,
     step INTEGER NOT NULL,
     learner_id TEXT NOT NULL,
-    leased_at_s REAL NOT NULL
+    leased_at_s REAL NOT NULL,
+    num_samples INTEGER NOT NULL DEFAULT 0,
+    max_lag INTEGER NOT NULL DEFAULT 0,
+    folded INTEGER NOT NULL DEFAULT 0,
+    units BLOB
 );
+CREATE INDEX batches_with_units ON batches (lineage, step) WHERE units IS NOT NULL;
+CREATE TABLE folded_uses (
+    seq INTEGER NOT NULL,
+    lineage TEXT NOT NULL,
+    part INTEGER NOT NULL,
+    total INTEGER NOT NULL,
+    counts BLOB,
+    PRIMARY KEY (seq, lineage, part)
+);
+CREATE INDEX folded_uses_in_force ON folded_uses (seq) WHERE counts IS NOT NULL;
 CREATE TABLE outcomes (
     cursor INTEGER PRIMARY KEY,
     seq INTEGER NOT NULL,
@@ -167,7 +182,7 @@ def _unreadable(path: Path, error: sqlite3.DatabaseError) -> CorruptionError:
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Generator[None, None, None]:
+def transaction(connection: sqlite3.Connection) -> Generator[sqlite3.Connection, None, None]:
     """All of it or nothing: committed at the end, rolled back when anything is raised.
 
     Raises:
@@ -175,7 +190,7 @@ def transaction(connection: sqlite3.Connection) -> Generator[None, None, None]:
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
-        yield
+        yield connection
         connection.execute("COMMIT")
     except BaseException as error:
         if connection.in_transaction:

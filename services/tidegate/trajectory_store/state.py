@@ -21,12 +21,17 @@ _group_of = attrgetter("group_id")
 
 
 class BatchLease(msgspec.Struct, frozen=True):
-    """A batch that a learner holds. It ends with its commit, its release, or the next lineage."""
+    """A batch that a learner holds. It ends with its commit, its release, or the next lineage.
+
+    ``units``: of a sampled batch the ids of its units in its order, as ``replay.uses`` encodes them; its ``candidates``
+    are those of its trajectories that no gradient had used.
+    """
 
     batch_id: str
     version: PolicyVersion
     learner_id: str
     candidates: tuple[Candidate, ...]
+    units: bytes = b""
 
 
 class Location(msgspec.Struct, frozen=True, gc=False):
@@ -168,6 +173,15 @@ class Pool:
     def groups(self) -> list[Group]:
         """All groups, those that still wait for members included."""
         return [*self._whole.groups(), *self._partial_groups()]
+
+    def waiting(self, seqs: Iterable[int]) -> list[Candidate]:
+        """Which of these trajectories are available."""
+        found: list[Candidate] = []
+        for seq in seqs:
+            first = self._first_of.get(seq)
+            if first is not None:
+                found += [member for member in self._whole.group(first) if member.seq == seq]
+        return found
 
     def siblings(self, candidate: Candidate) -> Group:
         """What waits of a candidate's group id, itself included if it waits."""

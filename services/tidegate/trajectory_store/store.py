@@ -14,13 +14,15 @@ import msgspec
 
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.batching import Candidate, Drop, drop_group, judge_groups
-from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.errors import CorruptionError, RecordError, StaleFolderError
 from tidegate.core.ids import PolicyVersion, RunId, TrajectoryId
 from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import ArrivedMessage, Parcel, Refusal, open_message
 from tidegate.trajectory_store.ledger import Accepted, Ledger
 from tidegate.trajectory_store.reading import status_of
+from tidegate.trajectory_store.replay.plan import ReplayPlan
+from tidegate.trajectory_store.replay.replay import Replay, check_kind
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.segments import Segments
@@ -59,15 +61,26 @@ class Ingested(msgspec.Struct, frozen=True, eq=False):
 class Store:
     """The truth about one run's trajectories, on disk."""
 
-    def __init__(self, folder: Path, *, run_id: RunId, config: TrajectoryStoreConfig, now_s: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        run_id: RunId,
+        config: TrajectoryStoreConfig,
+        now_s: float,
+        replay: ReplayPlan | None = None,
+    ) -> None:
         """Open or create everything below ``folder`` and drop trajectories whose payload a power cut took.
 
         Raises:
-            StaleFolderError: another store has the folder open, or it belongs to another run.
+            StaleFolderError: another store has the folder open, it belongs to another run, or to one with other replay.
             CorruptionError: the ledger cannot be read.
         """
         self._run_id = run_id
         self._config = config
+        self.arrived = Wake()
+        self.outcome_added = Wake()
+        self.recent_drops: deque[Drop] = deque(maxlen=RECENT_DROPS_MAX)
         self.ledger_path = folder / LEDGER_FILE
         with ExitStack() as opened:
             opened.callback(os.close, _lock(folder))
@@ -88,11 +101,16 @@ class Store:
                 durable=config.durability == "power_loss",
                 now_s=now_s,
             )
+            check_kind(self.ledger, replays=replay is not None)
+            self.replay: Replay | None = None
+            if replay is not None:
+                self.replay = Replay(
+                    folder / "replay", replay, self.ledger, dropped=self._dropped, now_s=now_s
+                )
+                opened.callback(self.replay.close)
             self._opened = opened.pop_all()
-        self.arrived = Wake()
-        self.outcome_added = Wake()
-        self.recent_drops: deque[Drop] = deque(maxlen=RECENT_DROPS_MAX)
-        self._drop_lost_payloads(now_s=now_s)
+        if self.replay is None:
+            self._drop_lost_payloads(now_s=now_s)
 
     def close(self) -> None:
         """Close every file; what was committed stays."""
@@ -103,13 +121,16 @@ class Store:
         """The lineages opened so far."""
         return self.ledger.tree
 
-    def is_full(self) -> bool:
-        """Whether fetching must stop until a gradient or a drop frees capacity."""
+    def room(self, most: int) -> int:
+        """How many messages may be fetched now, at most ``most``; 0 until a gradient or a drop frees capacity."""
+        if self.replay is not None:
+            return self.replay.room(most)
         resident = len(self.ledger.pool) + self.ledger.tally.leased
-        return (
+        is_full = (
             resident >= self._config.max_resident_trajectories
             or self.ledger.frames.num_bytes >= self._config.max_resident_bytes
         )
+        return 0 if is_full else most
 
     # -- arriving --------------------------------------------------------------------------------------------------
 
@@ -121,10 +142,7 @@ class Store:
         Raises:
             OSError: the disk is full or broken; nothing was recorded.
         """
-        opened = [
-            open_message(message, run_id=self._run_id, tree=self.tree, uploads=self.uploads)
-            for message in messages
-        ]
+        opened = [self._open(message) for message in messages]
         parcels = [item for item in opened if isinstance(item, Parcel)]
         refused = [item for item in opened if isinstance(item, Refusal)]
         # A reference that came again finds its upload gone, because the first one was accepted.
@@ -143,6 +161,12 @@ class Store:
             num_duplicates=accepted.num_duplicates,
         )
 
+    def _open(self, message: ArrivedMessage) -> Parcel | Refusal:
+        found = open_message(message, run_id=self._run_id, tree=self.tree, uploads=self.uploads)
+        if self.replay is not None and isinstance(found, Parcel):
+            return self.replay.open(found)
+        return found
+
     def _repeated(self, refused: Sequence[Refusal]) -> list[Refusal]:
         """References to uploads all of whose trajectories have a row."""
         references = [refusal for refusal in refused if refusal.message.is_reference]
@@ -160,6 +184,17 @@ class Store:
     def _accept(self, parcels: Sequence[Parcel], *, duplicates: int, now_s: float) -> Accepted:
         if not parcels and not duplicates:
             return Accepted(arrivals=(), num_duplicates=0)
+        accepted = (
+            self._store_frames(parcels, duplicates=duplicates, now_s=now_s)
+            if self.replay is None
+            else self.replay.accept(parcels, duplicates=duplicates, now_s=now_s)
+        )
+        if accepted.arrivals:
+            self.arrived.notify()
+            self.outcome_added.notify()
+        return accepted
+
+    def _store_frames(self, parcels: Sequence[Parcel], *, duplicates: int, now_s: float) -> Accepted:
         # What turns out to be a redelivery leaves bytes that nothing refers to, and that go with their segment.
         locations = self._segments.append([parcel.frame for parcel in parcels])
         arrivals = [
@@ -172,11 +207,7 @@ class Store:
             )
             for location, parcel in zip(locations, parcels, strict=True)
         ]
-        accepted = self.ledger.accept(arrivals, duplicates=duplicates, now_s=now_s)
-        if accepted.arrivals:
-            self.arrived.notify()
-            self.outcome_added.notify()
-        return accepted
+        return self.ledger.accept(arrivals, duplicates=duplicates, now_s=now_s)
 
     def refuse(self, refusal: Refusal, *, now_s: float) -> int:
         """Drop the trajectories of a refused message, once QUARANTINE has it; returns how many were new."""
@@ -218,7 +249,13 @@ class Store:
             UnknownVersionError: no learner opened the version's lineage.
             ConflictError: a newer lineage took over.
             ConfigError: a group is larger than a batch.
+            RecordError: this store replays, and gives out samples.
         """
+        if self.replay is not None:
+            raise RecordError(
+                "A store that replays leases no whole trajectories",
+                fix="sample a batch: learner.algorithm must replay",
+            )
         self.ledger.check_open(version)
         self.ledger.note_head(version)
         held = self.ledger.lease_of(learner_id, version)
@@ -266,13 +303,18 @@ class Store:
         self.outcome_added.notify()
 
     def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> None:
-        """Release a batch (see ``Ledger.release``)."""
-        self._forget(self.ledger.release(batch_id, dropped=dropped, now_s=now_s))
+        """Release a batch (see ``Ledger.release`` and ``Replay.release``)."""
+        if self.replay is not None:
+            self.replay.release(batch_id, dropped=dropped, now_s=now_s)
+        else:
+            self._forget(self.ledger.release(batch_id, dropped=dropped, now_s=now_s))
         self.outcome_added.notify()
         self.arrived.notify()
 
     def expire(self, limits: StalenessLimits, *, now_s: float) -> int:
         """Drop what left the budget of the newest known version; returns how many."""
+        if self.replay is not None:
+            return self.replay.expire(limits, now_s=now_s)
         if self.ledger.head is None:
             return 0
         overdue = self.ledger.pool.overdue(head=self.ledger.head, tree=self.tree, limits=limits, now_s=now_s)
@@ -283,6 +325,10 @@ class Store:
         if not drops:
             return
         self._forget(self.ledger.drop(drops, now_s=now_s))
+        self._dropped(drops)
+
+    def _dropped(self, drops: Sequence[Drop]) -> None:
+        """Available trajectories ended: trace them, and tell who follows."""
         self.recent_drops.extend(drops)
         self.outcome_added.notify()
 
@@ -346,9 +392,13 @@ class Store:
             learner_id=learner_id,
             consumed=consumed,
             ancestors=ancestors,
-            segments=self._segments.sizes.keys(),
+            segments=(
+                self._segments.sizes.keys() if self.replay is None else self.replay.buffer.pages.seqs()
+            ),
             now_s=now_s,
         )
+        if self.replay is not None:
+            self.replay.lineage_opened(now_s=now_s)
         self.arrived.notify()
         self.outcome_added.notify()
         return revived
@@ -360,6 +410,9 @@ class Store:
             UnknownVersionError: no learner opened the version's lineage.
         """
         self.ledger.mark_checkpointed(version)
+        if self.replay is not None:
+            self.replay.checkpointed(version)
+            return
         needed = {*self.ledger.segments_needed(), self._segments.active}
         for segment in self._segments.sizes:
             if segment not in needed:

@@ -36,14 +36,14 @@ def flow(inserted: int, sampled: int, *, drawable: float = 1e9) -> ReplayFlow:
 
 
 def test_first_sample_waits_for_min_fill() -> None:
-    assert isinstance(decide_sample(pace(), flow(9, 0)), WaitFor)
-    assert decide_sample(pace(), flow(10, 0)) == MayProceed()
+    assert isinstance(decide_sample(pace(), flow(9, 0), count=4), WaitFor)
+    assert decide_sample(pace(), flow(10, 0), count=4) == MayProceed()
 
 
 def test_sample_waits_for_actors_once_it_is_ahead_of_the_ratio() -> None:
     limits = pace(slack=8.0)
-    assert decide_sample(limits, flow(10, 4)) == MayProceed()
-    decision = decide_sample(limits, flow(10, 5))
+    assert decide_sample(limits, flow(10, 4), count=4) == MayProceed()
+    decision = decide_sample(limits, flow(10, 5), count=4)
     assert isinstance(decision, WaitFor)
     assert decision.waits_for == "actors"
     assert "already 2 for each" in decision.reason
@@ -64,8 +64,8 @@ def test_insert_never_waits_while_there_is_too_little_to_draw() -> None:
 def test_without_a_ratio_only_the_fill_is_waited_for() -> None:
     limits = pace(samples_per_insert=0.0, slack=0.0)
     assert decide_insert(limits, flow(10**9, 0), count=10**6) == MayProceed()
-    assert decide_sample(limits, flow(10, 10**9)) == MayProceed()
-    assert isinstance(decide_sample(limits, flow(9, 0)), WaitFor)
+    assert decide_sample(limits, flow(10, 10**9), count=4) == MayProceed()
+    assert isinstance(decide_sample(limits, flow(9, 0), count=4), WaitFor)
 
 
 @given(
@@ -82,7 +82,7 @@ def test_both_sides_never_wait_at_once_with_the_needed_slack(
     slack = needed_slack(ratio, batch_size=batch_size, insert_units=insert_units) * (1 + 1e-9) + 1e-6
     limits = pace(samples_per_insert=ratio, min_fill=min_fill, slack=slack, batch_size=batch_size)
     now = flow(inserted, sampled)
-    both = decide_insert(limits, now, count=insert_units), decide_sample(limits, now)
+    both = decide_insert(limits, now, count=insert_units), decide_sample(limits, now, count=batch_size)
     assert not all(isinstance(decision, WaitFor) for decision in both)
 
 
@@ -91,7 +91,7 @@ def test_narrower_slack_than_needed_can_stand_still() -> None:
     limits = pace(samples_per_insert=1.0, min_fill=0, slack=slack, batch_size=8)
     now = flow(100, 100)
     assert isinstance(decide_insert(limits, now, count=8), WaitFor)
-    assert isinstance(decide_sample(limits, now), WaitFor)
+    assert isinstance(decide_sample(limits, now, count=8), WaitFor)
 
 
 class Buffer:
@@ -122,7 +122,7 @@ class Buffer:
         return True
 
     def sample(self, rng: random.Random) -> bool:
-        if decide_sample(self.limits, self.flow()) != MayProceed():
+        if decide_sample(self.limits, self.flow(), count=self.limits.batch_size) != MayProceed():
             return False
         self._left.rotate(rng.randrange(len(self._left)))
         for _ in range(self.limits.batch_size):

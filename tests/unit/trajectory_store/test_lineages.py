@@ -205,19 +205,19 @@ def test_payloads_kept_for_a_restore_are_bounded(tmp_path: Path) -> None:
 def test_store_is_full_at_either_residency_limit(tmp_path: Path) -> None:
     store = started_store(tmp_path / "a", config=TrajectoryStoreConfig(max_resident_trajectories=2))
     accept(store, "t-1")
-    assert not store.is_full()
+    assert store.room(64) == 64
     accept(store, "t-2")
-    assert store.is_full()
+    assert store.room(64) == 0
     batch = leased(store, 0)
-    assert store.is_full()
+    assert store.room(64) == 0
     commit(store, batch, 0)
-    assert not store.is_full()
+    assert store.room(64) == 64
     store.close()
     store = started_store(tmp_path / "b", config=TrajectoryStoreConfig(max_resident_bytes=1))
     accept(store, "t-1")
-    assert store.is_full()
+    assert store.room(64) == 0
     commit(store, leased(store, 0), 0)
-    assert not store.is_full()
+    assert store.room(64) == 64
     store.close()
 
 

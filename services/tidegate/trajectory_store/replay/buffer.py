@@ -9,7 +9,7 @@ again, so that an update may name units that are evicted.
 Shapes: B units, U units of a page.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -119,8 +119,10 @@ class ReplayBuffer:
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
-    def recover(self, known: Iterable[Resident]) -> int:
-        """Find the pages of an earlier process among the trajectories that the ledger ``known``; returns the torn ones.
+    def recover(self, known: Callable[[Sequence[int]], Mapping[int, Resident]]) -> int:
+        """Find the pages of an earlier process; returns how many were torn.
+
+        ``known``: which of these trajectories (by seq) the ledger has and did not drop.
 
         Raises:
             StaleFolderError: the folder holds segments of another workload, or another number of them.
@@ -139,7 +141,7 @@ class ReplayBuffer:
                 " in a new run folder",
             )
         self._open(stored.layout)
-        residents = {item.seq: item for item in known}
+        residents = known(self._headers.seqs())
         found, num_torn = self._headers.recover(
             self._columns,
             self._blocks,
@@ -200,6 +202,12 @@ class ReplayBuffer:
     def num_open(self) -> int:
         """How many units could be drawn now."""
         return self.offers.num_open if self._layout is not None else 0
+
+    @property
+    def newest_arrival(self) -> int:
+        """Steps inserted up to and with the newest page."""
+        pages = [self.pages.page(slot).header.arrival for slot in self.pages.slots]
+        return max(pages) + self._settings.units if pages else 0
 
     @property
     def disk_bytes(self) -> int:
@@ -327,6 +335,23 @@ class ReplayBuffer:
             for slot in np.unique(slots[outdated]).tolist():
                 self.offers.hide_page(slot)
         return None
+
+    def drawn_again(
+        self, ids: NDArray[np.int64], *, step: int, limits: StalenessLimits, now_s: float
+    ) -> Drawn | None:
+        """Units that were drawn before, as they are now; None when one is evicted, incomplete or outdated."""
+        if self._layout is None:
+            return None
+        leaves = self.leaves_of(ids)
+        if (leaves == NOWHERE).any() or not self.offers.are_complete(leaves):
+            return None
+        slots = leaves // self._settings.units
+        outdated = self.pages.outdated(
+            slots, step=step, max_lag=limits.max_lag, max_age_s=limits.max_age_s, now_s=now_s
+        )
+        if outdated.any():
+            return None
+        return Drawn(ids, leaves, slots, self.offers.shares(leaves), self.offers.num_open)
 
     def outdated(self, *, step: int, limits: StalenessLimits, now_s: float) -> list[int]:
         """The pages (by seq) beyond the budget of the head at ``step``, which are not drawn from now on."""

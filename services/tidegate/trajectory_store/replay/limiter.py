@@ -42,9 +42,9 @@ class Limiter:
         fitting = math.floor(room / (self.pace.samples_per_insert * self._insert_units))
         return max(1, min(most, fitting))
 
-    def may_sample(self, *, drawable: float) -> bool:
-        """Whether the next batch may be drawn now."""
-        self._sample = decide_sample(self.pace, self._flow(drawable))
+    def may_sample(self, *, count: int, drawable: float) -> bool:
+        """Whether a batch of ``count`` units may be drawn now."""
+        self._sample = decide_sample(self.pace, self._flow(drawable), count=count)
         return not isinstance(self._sample, WaitFor)
 
     @property

@@ -166,6 +166,17 @@ class Offers:
         self._weigh(np.unique(np.concatenate(touched)))
         return leaves_B, np.concatenate(probabilities)
 
+    def are_complete(self, leaves_B: NDArray[np.int64]) -> bool:
+        """Whether all of these are complete."""
+        return bool(self._complete_L[leaves_B].all())
+
+    def shares(self, leaves_B: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The probability with which each would be drawn if it were open, beside what is open."""
+        weights_B = self._settings.weights(
+            self._priorities_L[leaves_B], self._arrivals_P[leaves_B // self._units], reference=self._reference
+        )
+        return weights_B / max(self._tree.total, float(weights_B.max(initial=0.0)))
+
     def reserve(self, leaves_B: NDArray[np.int64]) -> None:
         """A learner holds these."""
         if self._uses_max:

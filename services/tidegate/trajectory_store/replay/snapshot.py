@@ -139,6 +139,11 @@ class PageHeaders:
         """Make the headers durable against a power cut."""
         self._ring.flush()
 
+    def seqs(self) -> list[int]:
+        """The trajectories that headers name, torn ones too."""
+        headers: NDArray[Any] = self._ring.values
+        return headers["seq"][headers["seq"] > 0].tolist()
+
     def recover(
         self, columns: Columns, blocks: BlockFiles, *, num_images: int, known: Mapping[int, int]
     ) -> tuple[list[FoundPage], int]:

@@ -49,11 +49,17 @@ class Consumption(msgspec.Struct, frozen=True):
 
 
 class ConsumedBatch(msgspec.Struct, frozen=True):
-    """A batch contained in a checkpoint; sent again at a restore, in case its commit never arrived."""
+    """A batch contained in a checkpoint; sent again at a restore, in case its commit never arrived.
+
+    Of a sampled batch, ``consumptions`` are those of trajectories that nothing had used when it was sampled, ``units``
+    the places of its units by trajectory, and ``max_lag`` the largest lag in it.
+    """
 
     batch_id: str
     version: PolicyVersion
     consumptions: list[Consumption]
+    units: dict[TrajectoryId, list[int]] = {}
+    max_lag: int = 0
 
 
 class Dropped(msgspec.Struct, frozen=True):

@@ -28,10 +28,10 @@ def test_without_a_ratio_any_number_of_trajectories_is_asked_for() -> None:
 
 def test_says_who_waits_for_whom() -> None:
     idle = limiter(inserted=10, sampled=0)
-    assert idle.may_sample(drawable=100)
+    assert idle.may_sample(count=8, drawable=100)
     assert (idle.waiting, idle.sentence()) == ("", "")
     empty = limiter(inserted=9, sampled=0)
-    assert not empty.may_sample(drawable=100)
+    assert not empty.may_sample(count=8, drawable=100)
     assert empty.waiting == "learner"
     assert empty.sentence() == "the learner waits for actors: 9 of 10 units are there that min_fill asks for"
     ahead = limiter(inserted=30, sampled=0)
