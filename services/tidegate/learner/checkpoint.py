@@ -306,7 +306,8 @@ def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 def _tensor_file(tensors: Mapping[str, Array]) -> bytes:
     # safetensors writes memory as it lies, and would read a transposed array back with its numbers elsewhere.
-    return _safetensors.save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
+    # (numpy.ascontiguousarray would also order it, but make a vector of a single number.)
+    return _safetensors.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
 
 
 def _write_files(directory: Path, files: dict[str, bytes]) -> None:

@@ -54,10 +54,12 @@ def open_folder(directory: Path, *, keep: int = 3) -> CheckpointFolder:
 
 def test_tensors_come_back_whatever_the_order_of_their_memory(tmp_path: Path) -> None:
     transposed = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    tensors = {"m": transposed, "step": np.array(7.0, np.float32)}
     written = checkpoint(
-        version(1), policy={"w": transposed}, trainer=TrainerState(tensors={"m": transposed}, values={})
+        version(1), policy={"w": transposed}, trainer=TrainerState(tensors=tensors, values={})
     )
     found = read(open_folder(tmp_path).write(written))
+    assert found.trainer.tensors["step"].shape == (), "an optimiser's count of steps is one number"
     np.testing.assert_array_equal(found.policy["w"], transposed)
     np.testing.assert_array_equal(found.trainer.tensors["m"], transposed)
 

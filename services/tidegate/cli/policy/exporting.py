@@ -48,7 +48,7 @@ def metadata_of(stored: StoredPolicy) -> dict[str, str]:
 
 def to_safetensors(stored: StoredPolicy) -> bytes:
     """All tensors of the version by their published names, statistics of a normaliser among them."""
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in stored.tensors.items()}
+    tensors = {name: np.asarray(tensor, order="C") for name, tensor in stored.tensors.items()}
     return _safetensors.save(tensors, metadata_of(stored))
 
 
