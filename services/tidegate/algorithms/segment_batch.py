@@ -13,7 +13,7 @@ from torch import Tensor
 from tidegate.algorithms.frame_stacks import FRAMES, STARTS
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
-from tidegate.core.spaces import is_observation
+from tidegate.core.spaces import MEMORY, is_observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class SegmentBatch:
 
     ``observations``: (S, N, ...) by name, of the recorded types. Of images they are positions (S, N), int64, in
     ``frames``, from which ``frame_stacks.observed`` takes as many as are computed at once. ``actions_TN``: (T, N, ...),
-    int64 or float32. Flags are bool. ``segment_of_N``: the segment of each environment's column.
+    int64 or float32. Flags are bool. ``segment_of_N``: the segment of each environment's column. ``memory_NM``: the
+    recorded state before the first row; (N, 0) of policies without memory.
     """
 
     observations: dict[str, Tensor]
@@ -34,6 +35,7 @@ class SegmentBatch:
     truncated_TN: Tensor
     valid_TN: Tensor
     segment_of_N: Tensor
+    memory_NM: Tensor
 
     def num_steps(self) -> int:
         """The number of valid steps."""
@@ -75,7 +77,15 @@ def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.dev
         segment_of_N=torch.arange(len(segments), device=device).repeat_interleave(
             torch.tensor([tensors["rewards"].shape[1] for tensors in segments], device=device)
         ),
+        memory_NM=_memory(segments, device=device),
     )
+
+
+def _memory(segments: Sequence[Mapping[str, Array]], *, device: torch.device) -> Tensor:
+    parts = [
+        tensors.get(MEMORY, np.zeros((tensors["rewards"].shape[1], 0), np.float32)) for tensors in segments
+    ]
+    return torch.as_tensor(np.concatenate(parts)).to(device)
 
 
 def _frames(segments: Sequence[Mapping[str, Array]], image: str, *, device: torch.device) -> Tensor:

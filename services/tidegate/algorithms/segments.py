@@ -11,6 +11,7 @@ A segment is one trajectory: ``unroll_length`` steps (T) of ``num_envs`` environ
 | terminated | (T, N) | bool or uint8 | the episode terminated at t: no bootstrap |
 | truncated | (T, N) | bool or uint8 | the episode was truncated at t by a time limit: bootstrap |
 | valid | (T, N) | bool or uint8 | 0 on rows that are no steps |
+| memory | (N, M) | float32 | the state before the first row, of a policy with memory only |
 
 ``segment_tensors`` makes this table for an environment: Dict and Tuple observations have one tensor a part; a shape is
 the part's own, () of an index (Discrete); indices are int32, images and flags uint8, all other numbers float32. Actions
@@ -44,6 +45,7 @@ from tidegate.algorithms.frame_stacks import STARTS
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array
 from tidegate.core.spaces import (
+    MEMORY,
     BoxSpace,
     DiscreteSpace,
     EnvironmentDescription,
@@ -64,7 +66,7 @@ FLAGS = ("bool", "uint8")
 class SegmentTensor:
     """One tensor of a segment.
 
-    ``letters``: of its first two sizes, S = T + 1 or T, and N. ``shape``: of the rest. ``dtypes``: it may have.
+    ``letters``: of its first sizes: S = T + 1 or T, and N. ``shape``: of the rest. ``dtypes``: it may have.
     ``nums_values``: of an index, how many values each component has; empty for numbers.
     """
 
@@ -74,8 +76,10 @@ class SegmentTensor:
     nums_values: tuple[int, ...] = ()
 
 
-def segment_tensors(description: EnvironmentDescription) -> dict[str, SegmentTensor]:
+def segment_tensors(description: EnvironmentDescription, *, memory_size: int = 0) -> dict[str, SegmentTensor]:
     """Every tensor of a segment of this environment, by name; observations first.
+
+    ``memory_size``: numbers of state of the policy; 0 for none.
 
     Raises:
         ConfigError: its actions have several parts.
@@ -89,6 +93,7 @@ def segment_tensors(description: EnvironmentDescription) -> dict[str, SegmentTen
         "terminated": SegmentTensor("TN", (), FLAGS),
         "truncated": SegmentTensor("TN", (), FLAGS),
         "valid": SegmentTensor("TN", (), FLAGS),
+        **({MEMORY: SegmentTensor("N", (memory_size,), ("float32",))} if memory_size else {}),
     }
 
 

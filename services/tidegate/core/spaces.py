@@ -13,6 +13,8 @@ from tidegate.core.errors import ConfigError
 
 # The tensor of an observation that is neither Dict nor Tuple; parts of those are ``observations.<name>``.
 OBSERVATIONS = "observations"
+# The tensor of the state before a segment's first row, of a policy with memory.
+MEMORY = "memory"
 
 
 class BoxSpace(msgspec.Struct, frozen=True, tag="box", forbid_unknown_fields=True):

@@ -51,6 +51,8 @@ class CnnPolicy:
         ConfigError: the environment shows no images, or they are too small for the network.
     """
 
+    memory_size = 0
+
     def __init__(
         self,
         description: EnvironmentDescription,

@@ -16,10 +16,8 @@ import numpy as np
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription, observation_leaves
-from tidegate.models import normaliser
 from tidegate.models.array_functions import ArrayModule
 from tidegate.models.distributions import ActionDistribution
-from tidegate.models.inputs import FlatInputs
 from tidegate.models.layers import (
     HIDDEN_GAIN,
     POLICY_GAIN,
@@ -30,9 +28,9 @@ from tidegate.models.layers import (
     with_shared_outputs,
 )
 from tidegate.models.policy_port import PolicyRunner
+from tidegate.models.scaled_inputs import FIXED, ScaledInputs
 
 Activation = Literal["tanh", "relu"]
-INPUT_SCALE = "input_scale"
 TensorT = TypeVar("TensorT")
 
 
@@ -45,6 +43,8 @@ class MlpPolicy:
     Raises:
         ConfigError: a layer has no units, or ``input_scale`` has another length than the inputs.
     """
+
+    memory_size = 0
 
     def __init__(
         self,
@@ -59,38 +59,22 @@ class MlpPolicy:
         self.description = description
         self.observations = observation_leaves(description.observation_space)
         self.actions = actions
-        self._inputs = FlatInputs(self.observations)
+        self._inputs = ScaledInputs(description, input_scale=input_scale, normalise=normalise_observations)
+        self.has_statistics = self._inputs.has_statistics
         self._hidden = hidden
-        self._activation = activation
-        self._input_scale = input_scale
-        self.has_statistics = normalise_observations
+        self._activation: Activation = activation
         self._layers = {
             network: [
                 (f"{network}.{layer}.weight", f"{network}.{layer}.bias") for layer in range(len(hidden) + 1)
             ]
             for network in ("policy", "value")
         }
-        if min(hidden, default=1) < 1:
-            raise ConfigError(f"Each layer of policy.hidden needs units, not {hidden}")
-        if input_scale and normalise_observations:
-            raise ConfigError(
-                "policy.input_scale and policy.normalise_observations are both set",
-                why="a normalised input is near ±1 without a factor",
-                fix="remove one of them",
-            )
-        if input_scale and len(input_scale) != self._inputs.num_inputs:
-            raise ConfigError(
-                f"policy.input_scale has {len(input_scale)} factors for {self._inputs.num_inputs} inputs",
-                why=f"{description.env_id} observes {description.observation_space}",
-                fix="give one factor per input, or none",
-            )
+        check_hidden(hidden)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """See ``SegmentPolicy``; weights are (inputs, outputs)."""
         num_inputs = self._inputs.num_inputs
-        shapes: dict[str, tuple[int, ...]] = {INPUT_SCALE: (num_inputs,)}
-        if self.has_statistics:
-            shapes = normaliser.statistics_shapes(num_inputs)
+        shapes = self._inputs.shapes()
         num_shared = self.actions.num_shared_outputs
         for network, num_outputs in (("policy", self.actions.num_outputs - num_shared), ("value", 1)):
             sizes = (num_inputs, *self._hidden, num_outputs)
@@ -112,10 +96,7 @@ class MlpPolicy:
                 params[name] = orthogonal((num_before, num_after), rng, gain=gains.get(name, HIDDEN_GAIN))
             else:
                 params[name] = np.zeros(shape, dtype=np.float32)
-        num_inputs = self._inputs.num_inputs
-        if self.has_statistics:
-            return params | normaliser.init_statistics(num_inputs)
-        return params | {INPUT_SCALE: np.array(self._input_scale or (1.0,) * num_inputs, np.float32)}
+        return params | self._inputs.init_params()
 
     def check_params(self, params: Mapping[str, Array]) -> None:
         """See ``SegmentPolicy``."""
@@ -127,24 +108,23 @@ class MlpPolicy:
 
     def trainable(self, params: Mapping[str, TensorT]) -> dict[str, TensorT]:
         """See ``SegmentPolicy``."""
-        fixed = (INPUT_SCALE, *normaliser.NAMES)
-        return {name: value for name, value in params.items() if name not in fixed}
+        return {name: value for name, value in params.items() if name not in FIXED}
 
     def action_outputs(
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> Any:
         """See ``SegmentPolicy``."""
-        return self._action_outputs(params, self._scaled_inputs(params, observations, xp), xp)
+        return self._action_outputs(params, self._inputs(params, observations, xp), xp)
 
     def values(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
         """See ``SegmentPolicy``."""
-        return self._network("value", params, self._scaled_inputs(params, observations, xp), xp)[..., 0]
+        return self._network("value", params, self._inputs(params, observations, xp), xp)[..., 0]
 
     def outputs_and_values(
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> tuple[Any, Any]:
         """See ``SegmentPolicy``."""
-        inputs = self._scaled_inputs(params, observations, xp)
+        inputs = self._inputs(params, observations, xp)
         return self._action_outputs(params, inputs, xp), self._network("value", params, inputs, xp)[..., 0]
 
     def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
@@ -155,18 +135,7 @@ class MlpPolicy:
         self, params: Mapping[str, Array], observations: Mapping[str, Array]
     ) -> dict[str, Array]:
         """See ``SegmentPolicy``."""
-        if not self.has_statistics:
-            return {}
-        inputs_BI = self._inputs(observations, np)
-        return normaliser.updated(params, inputs_BI, is_normalised_I=self._inputs.is_continuous_I)
-
-    def _scaled_inputs(
-        self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
-    ) -> Any:
-        inputs = self._inputs(observations, xp)
-        if self.has_statistics:
-            return normaliser.normalised(params, inputs, xp)
-        return inputs * params[INPUT_SCALE]
+        return self._inputs.updated_statistics(params, observations)
 
     def _action_outputs(self, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
         return with_shared_outputs(self._network("policy", params, inputs, xp), params, xp)
@@ -176,5 +145,20 @@ class MlpPolicy:
         *names, (last_weight, last_bias) = self._layers[name]
         for weight, bias in names:
             hidden = hidden @ params[weight] + params[bias]
-            hidden = xp.tanh(hidden) if self._activation == "tanh" else xp.clip(hidden, 0.0, None)
+            hidden = activated(hidden, self._activation, xp)
         return hidden @ params[last_weight] + params[last_bias]
+
+
+def activated(values: Any, activation: Activation, xp: ArrayModule) -> Any:
+    """The values after a layer's activation."""
+    return xp.tanh(values) if activation == "tanh" else xp.clip(values, 0.0, None)
+
+
+def check_hidden(hidden: tuple[int, ...]) -> None:
+    """Check ``policy.hidden``.
+
+    Raises:
+        ConfigError: a layer has no units.
+    """
+    if min(hidden, default=1) < 1:
+        raise ConfigError(f"Each layer of policy.hidden needs units, not {hidden}")

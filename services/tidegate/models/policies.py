@@ -1,7 +1,7 @@
 """The policies of segments by ``policy.kind``: one literal table. A new network is a file and a line here."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import EnvironmentDescription
@@ -10,6 +10,7 @@ from tidegate.models.convolutions import NetworkName
 from tidegate.models.distributions import action_distribution
 from tidegate.models.mlp import Activation, MlpPolicy
 from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.recurrent import RecurrentPolicy
 
 
 class SegmentPolicySettings(Protocol):
@@ -51,20 +52,42 @@ class SegmentPolicySettings(Protocol):
         ...
 
     @property
+    def memory(self) -> Literal["none", "gru", "lstm"]:
+        """A recurrent cell between the layers and the heads."""
+        ...
+
+    @property
+    def memory_units(self) -> int:
+        """Units of the cell."""
+        ...
+
+    @property
     def squash_actions(self) -> bool:
         """Whether continuous actions are bounded by tanh."""
         ...
 
 
 def mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
-    """Dense layers over flat observations.
+    """Dense layers over flat observations, with a recurrent cell if ``policy.memory`` names one.
 
     Raises:
         ConfigError: the settings do not fit the environment.
     """
+    actions = action_distribution(description.action_space, squash=settings.squash_actions)
+    if settings.memory != "none":
+        return RecurrentPolicy(
+            description,
+            actions,
+            cell=settings.memory,
+            num_units=settings.memory_units,
+            hidden=settings.hidden,
+            activation=settings.activation,
+            input_scale=settings.input_scale,
+            normalise_observations=settings.normalise_observations,
+        )
     return MlpPolicy(
         description,
-        action_distribution(description.action_space, squash=settings.squash_actions),
+        actions,
         hidden=settings.hidden,
         activation=settings.activation,
         input_scale=settings.input_scale,
@@ -78,6 +101,12 @@ def cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) ->
     Raises:
         ConfigError: the settings do not fit the environment, or are those of another kind.
     """
+    if settings.memory != "none":
+        raise ConfigError(
+            "policy.memory is set with policy.kind cnn",
+            why="only dense layers are followed by a recurrent cell",
+            fix="set policy.kind to mlp, or stack frames (workload.frame_stack)",
+        )
     if settings.input_scale:
         raise ConfigError(
             "policy.input_scale is set with policy.kind cnn",

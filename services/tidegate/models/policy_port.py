@@ -47,6 +47,11 @@ class SegmentPolicy(Protocol):
         """Whether parameters contain running statistics of observations."""
         ...
 
+    @property
+    def memory_size(self) -> int:
+        """Numbers of state that it carries from step to step; 0 for none, and see ``models.recurrent``."""
+        ...
+
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter's shape by name, in the order of computation."""
         ...

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.records import Array
 from tidegate.models.policy_port import PolicyRunner, SegmentPolicy
+from tidegate.models.recurrent import RecurrentPolicy
 from tidegate.vector_envs.observations import recorded_observations
 
 # Keeps the seeds of episodes that are only watched apart from those of a run's segments.
@@ -59,16 +60,37 @@ def play_episodes(
     Raises:
         TidegateError: the environment cannot be used, or keeps failing.
     """
-    run = policy.runner(params)
+    run = None if isinstance(policy, RecurrentPolicy) else policy.runner(params)
     episodes: list[PlayedEpisode] = []
     for number in itertools.count():
         round_seed = int(np.random.SeedSequence([seed, SEEDS_OF_EPISODES, number]).generate_state(1)[0] >> 1)
         episodes += _play_round(
-            envs, policy, run, seed=round_seed, steps_max=steps_max, before_step=before_step
+            envs,
+            policy,
+            run or _from_empty_memory(policy, params),
+            seed=round_seed,
+            steps_max=steps_max,
+            before_step=before_step,
         )
         if len(episodes) >= num_episodes:
             break
     return episodes[:num_episodes]
+
+
+def _from_empty_memory(policy: SegmentPolicy, params: Mapping[str, Array]) -> PolicyRunner:
+    """A runner for one round: a copy plays one episode in it, so that its state begins empty and is never emptied."""
+    assert isinstance(policy, RecurrentPolicy), "policies without memory have a runner for all rounds"
+    memory_NM: Array | None = None
+
+    def run(observations: Mapping[str, Array]) -> NDArray[np.float32]:
+        nonlocal memory_NM
+        if memory_NM is None:
+            num_envs = len(next(iter(observations.values())))
+            memory_NM = np.zeros((num_envs, policy.memory_size), np.float32)
+        outputs_NP, memory_NM = policy.step(params, observations, memory_NM)
+        return outputs_NP
+
+    return run
 
 
 def _play_round(

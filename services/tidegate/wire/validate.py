@@ -25,7 +25,7 @@ LOGPROB_TOLERANCE = 1e-3
 # Tensors with one entry a step and environment, or one a token, like the logprobs; they may have further dimensions.
 PER_POSITION = ("actions", "rewards", "terminated", "truncated", "valid", "tokens", "values", "chosen")
 # Tensors that must be finite where they hold floats, besides the logprobs and observations.
-FINITE = ("rewards", "actions")
+FINITE = ("rewards", "actions", "memory")
 
 
 def validate_frame(frame: Frame, *, run_id: str) -> None:

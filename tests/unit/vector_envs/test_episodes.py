@@ -19,6 +19,7 @@ from tidegate.core.records import Array
 from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.recurrent import RecurrentPolicy
 from tidegate.runtime.config import PolicyConfig
 from tidegate.vector_envs.episodes import PlayedEpisode, play_episodes, summarise_returns
 from tidegate.vector_envs.guarded import guard
@@ -215,3 +216,29 @@ def test_summary_of_returns() -> None:
     )
     assert (returns.mean_length, returns.num_episodes, returns.num_cut, returns.num_failed) == (6.0, 2, 1, 1)
     assert summarise_returns(episodes[2:]) is None
+
+
+def test_a_policy_with_memory_begins_each_episode_without_one() -> None:
+    config = PolicyConfig(kind="mlp", hidden=(4,), memory="gru", memory_units=4)
+    remembering = build_policy(policy().description, config)
+    assert isinstance(remembering, RecurrentPolicy)
+    made = {name: np.zeros(shape, np.float32) for name, shape in remembering.parameter_shapes().items()}
+    # The state rises slowly to tanh(1), whatever is observed, and action 1 is preferred above 0.4.
+    made["memory.input.bias"][:] = np.repeat([0.0, 2.0, 1.0], 4)
+    made["policy.weight"][0, 1], made["policy.bias"][0] = 10.0, 4.0
+    state = np.zeros((1, 4), np.float32)
+    actions: list[int] = []
+    for _ in range(LENGTH_MAX):
+        outputs, state = remembering.step(made, {"observations": np.zeros((1, 2), np.float32)}, state)
+        actions.append(int(remembering.actions.mode(outputs)[0]))
+    assert 0 < sum(actions) < LENGTH_MAX
+    episodes = play_episodes(
+        copies(*[partial(Planned, (LENGTH_MAX,))] * 2),
+        remembering,
+        made,
+        num_episodes=4,
+        seed=3,
+        steps_max=STEPS_MAX,
+        before_step=ignore,
+    )
+    assert [episode.episode_return for episode in episodes] == [float(sum(actions))] * 4

@@ -236,6 +236,7 @@ def mixed() -> Trajectory:
     record.tensors["observations.angle"] = np.zeros((T + 1, N, 3), np.float32)
     record.tensors["observations.room"] = np.zeros((T + 1, N), np.int32)
     record.tensors["observations.picture"] = np.full((T + 1, N, 4, 4), 255, np.uint8)
+    record.tensors["memory"] = np.zeros((N, 6), np.float32)
     return record
 
 
@@ -253,7 +254,7 @@ def test_a_part_of_another_length_is_refused(name: str) -> None:
         check(record)
 
 
-@pytest.mark.parametrize("name", ["observations.angle", "actions", "behavior_logprobs"])
+@pytest.mark.parametrize("name", ["observations.angle", "actions", "behavior_logprobs", "memory"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_one_value_of_a_part_that_is_not_finite_is_enough(name: str, value: float) -> None:
     record = mixed()

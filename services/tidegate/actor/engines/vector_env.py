@@ -10,13 +10,14 @@ Actions and resets of a segment are drawn from its task's seed, so that a run wi
 Shapes: T steps, N environments; K components of an action, where it has any.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.actor.engines.episode_memory import EpisodeMemory
 from tidegate.actor.engines.observation_rows import ObservationRows
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.registry import EngineSetting
@@ -24,10 +25,11 @@ from tidegate.actor.engines.running_episodes import RunningEpisodes
 from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
-from tidegate.core.spaces import EnvironmentDescription, observation_leaves
+from tidegate.core.spaces import MEMORY, EnvironmentDescription, observation_leaves
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import PolicyRunner, SegmentPolicy
+from tidegate.models.recurrent import RecurrentPolicy
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.loading import load
@@ -59,8 +61,8 @@ class VectorEnv:
         # Only here, because it imports Gymnasium.
         load("tidegate.vector_envs.spaces:check_described")(self.envs, description)
 
-    def reset(self, *, seed: int) -> None:
-        """Begin the first episodes.
+    def reset(self, *, seed: int, memory_size: int) -> None:
+        """Begin the first episodes. ``memory_size``: of the policy's state.
 
         Raises:
             ConfigError: every copy failed.
@@ -68,6 +70,7 @@ class VectorEnv:
         observations, _ = self.envs.reset(seed=seed)
         self.observations: dict[str, Array] = recorded_observations(self.space, observations)
         self.episodes = RunningEpisodes(faulted_N=self.guarded.faulted_N)
+        self.memory = EpisodeMemory(memory_size=memory_size, faulted_N=self.guarded.faulted_N)
 
     def close(self) -> None:
         """Close the environments."""
@@ -88,6 +91,9 @@ class _Rows:
         self.terminated_TN: NDArray[np.bool_] = np.empty(shape, np.bool_)
         self.truncated_TN: NDArray[np.bool_] = np.empty(shape, np.bool_)
         self.faulted_TN: NDArray[np.bool_] | None = None
+        self._memory: dict[str, Array] = (
+            {MEMORY: vector.memory.state_NM} if vector.memory.state_NM.shape[1] else {}
+        )
 
     def fault(self, step: int, faulted_N: NDArray[np.bool_]) -> None:
         """Mark environments whose step failed."""
@@ -115,6 +121,7 @@ class _Rows:
                 "terminated": self.terminated_TN,
                 "truncated": self.truncated_TN,
                 "valid": valid_TN,
+                **self._memory,
             },
             spans=marks.spans(num_made),
             num_steps=int(np.count_nonzero(valid_TN)),
@@ -228,7 +235,10 @@ class VectorEnvEngine:
         self._calls.use(vector.guarded)
         try:
             # Another stream than that of the segment's actions.
-            vector.reset(seed=int(np.random.default_rng([task.seed, 1]).integers(SEED_MAX)))
+            vector.reset(
+                seed=int(np.random.default_rng([task.seed, 1]).integers(SEED_MAX)),
+                memory_size=self._policy.memory_size,
+            )
         except BaseException:
             vector.close()
             raise
@@ -282,6 +292,7 @@ class VectorEnvEngine:
         observations, recorded = vector.observations, rows.observations
         actions_TNK, logprobs_TN, rewards_TN = rows.actions_TNK, rows.logprobs_TN, rows.rewards_TN
         terminated_TN, truncated_TN = rows.terminated_TN, rows.truncated_TN
+        memory = vector.memory if self._policy.memory_size else None
         num_made = num_steps
         for step in range(num_steps):
             if task.task_id in control.cut:
@@ -299,6 +310,11 @@ class VectorEnvEngine:
             )
             if guarded.any_faulted:
                 rows.fault(step, guarded.faulted_N)
+            if memory is not None:
+                memory.advance(
+                    ended_N=terminated_TN[step] | truncated_TN[step],
+                    faulted_N=guarded.faulted_N if guarded.any_faulted else None,
+                )
             observations = recorded_observations(vector.space, seen)
         if num_made == 0:
             return None
@@ -318,7 +334,17 @@ class VectorEnvEngine:
         return prepared
 
     def _runner(self, snapshot: PolicySnapshot) -> PolicyRunner:
-        return self._policy.runner(snapshot.tensors, threads=self._threads)
+        policy = self._policy
+        if isinstance(policy, RecurrentPolicy):
+            return partial(self._outputs_with_memory, policy, snapshot.tensors)
+        return policy.runner(snapshot.tensors, threads=self._threads)
+
+    def _outputs_with_memory(
+        self, policy: RecurrentPolicy, params: Mapping[str, Array], observations: Mapping[str, Array]
+    ) -> NDArray[np.float32]:
+        vector = self._vector
+        assert vector is not None, "check_task has created the environments"
+        return vector.memory.outputs(policy, params, observations)
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
         """Refuse: environments have no prompts.

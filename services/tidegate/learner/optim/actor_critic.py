@@ -1,7 +1,7 @@
 """Segments to updates of a policy; the maths is ``algorithms.objectives``."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -37,10 +37,21 @@ from tidegate.learner.optim.optimizer_state import (
 from tidegate.learner.optim.policy_network import PolicyNetwork, Precision
 from tidegate.learner.optim.policy_parameters import PolicyParameters, actor_critic_optimizer
 from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.optim.sequence_network import SequenceNetwork
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import rows_of, share_of_rows
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.recurrent import RecurrentPolicy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Minibatch:
+    """The steps of a gradient step, and this rank's outputs and values (…, P + 1) of those at ``rows_B``."""
+
+    steps: Steps
+    outputs: Tensor
+    rows_B: Tensor
 
 
 class ActorCriticTrainer:
@@ -65,12 +76,17 @@ class ActorCriticTrainer:
         self._reward = reward
         self._returns = ReturnStatistics(device=device)
         self._policy = policy
-        self._tensors = segment_tensors(policy.description)
+        self._tensors = segment_tensors(policy.description, memory_size=policy.memory_size)
         self._settings = settings
         self._device = device
         self._parameters = PolicyParameters(policy, seed=seed, device=device)
         self._params = self._parameters.tensors
         self._network = PolicyNetwork(policy, self._params, precision=precision, device=device)
+        self._sequences = (
+            SequenceNetwork(policy, self._params, self._network)
+            if isinstance(policy, RecurrentPolicy)
+            else None
+        )
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizer = actor_critic_optimizer(self._parameters.trained, settings)
 
@@ -106,7 +122,12 @@ class ActorCriticTrainer:
         )
         measured: list[dict[str, float]] = []
         for _ in range(settings.epochs):
-            epoch = self._epoch(prepared.steps, batch.frames, settings)
+            minibatches = (
+                self._minibatches(prepared.steps, batch.frames, settings)
+                if self._sequences is None
+                else self._minibatches_of_columns(self._sequences, prepared.steps, batch, settings)
+            )
+            epoch = [self._gradient_step(minibatch, settings) for minibatch in minibatches]
             measured += epoch
             if settings.target_kl and mean_of(epoch).get("kl", 0.0) > settings.target_kl:
                 break
@@ -119,29 +140,48 @@ class ActorCriticTrainer:
             "reward_mean": float(batch.rewards_TN[batch.valid_TN].mean()),
         }
 
-    def _epoch(
+    def _gradient_step(self, minibatch: Minibatch, settings: ActorCriticSettings) -> dict[str, float]:
+        steps = minibatch.steps
+        return shared_gradient_step(
+            minibatch.outputs,
+            partial(_loss_of, actions=self._policy.actions, steps=steps, settings=settings),
+            self._optimizer,
+            rows_B=minibatch.rows_B,
+            num_rows=len(steps),
+            ranks=self._ranks,
+            max_grad_norm=settings.max_grad_norm,
+        )
+
+    def _minibatches(
         self, all_steps: Steps, frames: Mapping[str, Tensor], settings: ActorCriticSettings
-    ) -> list[dict[str, float]]:
-        """One pass over the steps; the metrics of each gradient step."""
-        measured: list[dict[str, float]] = []
+    ) -> Iterator[Minibatch]:
+        """One pass over the steps in a random order; each minibatch is computed with the parameters of its turn."""
         for index_B in minibatch_indices(len(all_steps), settings, generator=self._generator):
             steps = all_steps.rows(index_B.to(self._device))
             mine = self._share_of(len(steps))
             outputs_BP, values_B = self._network.outputs_and_values(
                 {name: tensor[mine] for name, tensor in steps.observations.items()}, frames
             )
-            measured.append(
-                shared_gradient_step(
-                    torch.cat([outputs_BP, values_B[:, None]], dim=1),
-                    partial(_loss_of, actions=self._policy.actions, steps=steps, settings=settings),
-                    self._optimizer,
-                    rows_B=rows_of(mine, device=self._device),
-                    num_rows=len(steps),
-                    ranks=self._ranks,
-                    max_grad_norm=settings.max_grad_norm,
-                )
-            )
-        return measured
+            outputs = torch.cat([outputs_BP, values_B[:, None]], dim=1)
+            yield Minibatch(steps, outputs, rows_of(mine, device=self._device))
+
+    def _minibatches_of_columns(
+        self, network: SequenceNetwork, all_steps: Steps, batch: SegmentBatch, settings: ActorCriticSettings
+    ) -> Iterator[Minibatch]:
+        """One pass over the environments of a batch in a random order, each with all of its steps."""
+        # A step's position among the valid ones, by row and environment.
+        index_TN = batch.valid_TN.flatten().cumsum(0).view_as(batch.valid_TN) - 1
+        for part in minibatch_indices(batch.valid_TN.shape[1], settings, generator=self._generator):
+            columns_C = part.to(self._device)
+            valid_TC = batch.valid_TN[:, columns_C]
+            steps = all_steps.rows(index_TN[:, columns_C][valid_TC])
+            if not len(steps):
+                continue
+            mine = self._share_of(len(columns_C))
+            row_TC = valid_TC.flatten().cumsum(0).view_as(valid_TC) - 1
+            mine_valid = valid_TC[:, mine]
+            outputs = network.outputs(batch, columns_C[mine])[:-1][mine_valid]
+            yield Minibatch(steps, outputs, row_TC[:, mine][mine_valid])
 
     @torch.no_grad()
     def _with_transformed_rewards(self, batch: SegmentBatch, *, discount: float) -> SegmentBatch:
@@ -227,6 +267,13 @@ class ActorCriticTrainer:
         """Outputs (S, N, P) and values (S, N) of a batch's observations; every rank computes its share of them."""
         num_steps, num_envs = batch.rewards_TN.shape
         num_rows = (num_steps + 1) * num_envs
+        if self._sequences is not None:
+            columns_C = rows_of(self._share_of(num_envs), device=self._device)
+            part = self._sequences.outputs(batch, columns_C).flatten(0, 1)
+            firsts_S1 = num_envs * torch.arange(num_steps + 1, device=self._device)[:, None]
+            whole = self._ranks.gather(part, (firsts_S1 + columns_C).flatten(), num_rows=num_rows)
+            whole = whole.view(num_steps + 1, num_envs, -1)
+            return whole[..., :-1], whole[..., -1]
         mine = self._share_of(num_rows)
         flat = {name: tensor.flatten(0, 1)[mine] for name, tensor in batch.observations.items()}
         part = self._network.measured(flat, batch.frames)

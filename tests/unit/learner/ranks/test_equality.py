@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -36,6 +37,25 @@ def actor_critic(ranks: Ranks, **changes: Any) -> ActorCriticTrainer:
     policy = build_policy(CARTPOLE, config)
     reward = RewardConfig(normalise=True)
     return ActorCriticTrainer(policy, chosen, seed=3, device=CPU, reward=reward, ranks=ranks)
+
+
+MEMORY = PolicyConfig(kind="mlp", hidden=(8,), memory="lstm", memory_units=4)
+
+
+def recurrent(ranks: Ranks, **changes: Any) -> ActorCriticTrainer:
+    """With memory: minibatches of whole environments."""
+    chosen = ActorCriticSettings(epochs=2, minibatches=2, **changes)
+    return ActorCriticTrainer(build_policy(CARTPOLE, MEMORY), chosen, seed=3, device=CPU, ranks=ranks)
+
+
+def with_memory(records: list[Trajectory]) -> list[Trajectory]:
+    """The records with a state before their first rows."""
+    made: list[Trajectory] = []
+    for index, record in enumerate(records):
+        num_envs = record.tensors["rewards"].shape[1]
+        state = np.random.default_rng(index).normal(0.0, 0.5, (num_envs, 8)).astype(np.float32)
+        made.append(msgspec.structs.replace(record, tensors={**record.tensors, "memory": state}))
+    return made
 
 
 def language_model(ranks: Ranks, **changes: Any) -> LanguageModelTrainer:
@@ -123,6 +143,19 @@ def test_ranks_update_an_actor_critic_as_one_does(
     )
 
 
+@given(count=COUNTS, num_segments=st.integers(1, 3), seed=st.integers(0, 50))
+@settings(max_examples=8)
+def test_ranks_update_a_policy_with_memory_as_one_does(count: int, num_segments: int, seed: int) -> None:
+    check_equal(
+        *updated(
+            recurrent,
+            [with_memory(segments(seed + number, num_segments=num_segments)) for number in range(2)],
+            count=count,
+            response=Response(),
+        )
+    )
+
+
 @pytest.fixture
 def double_precision() -> Generator[None]:
     """Float64, in which rounding is far below Adam's epsilon.
@@ -170,7 +203,11 @@ def test_more_ranks_than_there_is_work_for_change_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("make", "batch"),
-    [(actor_critic, segments(1, num_segments=2)), (language_model, groups(1, num_groups=2))],
+    [
+        (actor_critic, segments(1, num_segments=2)),
+        (recurrent, with_memory(segments(1, num_segments=2))),
+        (language_model, groups(1, num_groups=2)),
+    ],
 )
 def test_a_packed_batch_trains_like_the_one_it_was_made_of(
     make: Callable[[Ranks], SharedTrainer], batch: list[Trajectory]
