@@ -59,14 +59,14 @@ class Walk(gymnasium.Env[Observation, np.int64]):
 
 
 class Raises(Walk):
-    """Every copy raises at each ``period``-th of its steps."""
+    """Every copy raises at each ``period``-th of its steps; with a period below 3 only in actors."""
 
     def __init__(self, period: int = 5_000) -> None:
         super().__init__()
         self.period = period
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        if (self.steps_of_copy + 1) % self.period == 0:
+        if (self.steps_of_copy + 1) % self.period == 0 and (self.period > 2 or _is_actor()):
             raise ValueError("the simulator diverged")
         return super().step(action)
 
@@ -104,11 +104,26 @@ class Hangs(Walk):
         return super().step(action)
 
 
+class OnlyDescribed(Walk):
+    """Cannot be reset in an actor, as if something were missing on its machine."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        if _is_actor():
+            raise OSError("the renderer needs a display")
+        return super().reset(seed=seed, options=options)
+
+
+def _is_actor() -> bool:
+    """Whether this process is an actor; other services open the environment too, to describe it."""
+    return b"serve actor" in Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ")
+
+
 def _may_hang() -> bool:
     """Whether this process is the actor that hangs: the first that asks, and nobody without the variable."""
     name = os.environ.get(HANG_FILE_VARIABLE)
-    # Other services open the environment too, to describe it.
-    if name is None or b"actor" not in Path("/proc/self/cmdline").read_bytes():
+    if name is None or not _is_actor():
         return False
     try:
         with Path(name).open("x", encoding="ascii") as file:
@@ -123,3 +138,4 @@ _registry.register("Healthy-v0", entry_point=Walk)
 _registry.register("Raises-v0", entry_point=Raises)
 _registry.register("NotFinite-v0", entry_point=NotFinite)
 _registry.register("Hangs-v0", entry_point=Hangs)
+_registry.register("OnlyDescribed-v0", entry_point=OnlyDescribed)

@@ -20,7 +20,7 @@ SHOWN_MAX = 4
 RECENT_S = 60.0
 
 
-class _Problem(msgspec.Struct, frozen=True):
+class _Reported(msgspec.Struct, frozen=True):
     text: str
     at_s: float
 
@@ -29,7 +29,7 @@ class ActorProblems:
     """The newest problem of each actor, the newest last."""
 
     def __init__(self) -> None:
-        self._problems: OrderedDict[str, _Problem] = OrderedDict()
+        self._problems: OrderedDict[str, _Reported] = OrderedDict()
         self._stuck: dict[str, float] = {}
 
     def receive(self, stats: ServiceStats, *, now_s: float) -> None:
@@ -44,7 +44,7 @@ class ActorProblems:
         known = self._problems.get(stats.instance)
         if not text or (known is not None and known.text == text):
             return
-        self._problems[stats.instance] = _Problem(text, now_s)
+        self._problems[stats.instance] = _Reported(text, now_s)
         self._problems.move_to_end(stats.instance)
         if len(self._problems) > ACTORS_MAX:
             self._problems.popitem(last=False)

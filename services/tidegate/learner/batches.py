@@ -64,15 +64,17 @@ class BatchSource:
         leased = await self._take(version)
         if leased is None:
             return None
+        # They are in the order of their arrival, which is the broker's: the same batch is to give the same update.
+        trajectories = sorted(leased.trajectories, key=lambda trajectory: trajectory.task_id)
         verdict = recheck(
-            leased.trajectories,
+            trajectories,
             version=version,
             tree=tree,
             limits=self._limits,
             now_s=self._context.clock.now_s(),
         )
         if isinstance(verdict, TrainableBatch):
-            return ReadyBatch(leased.batch_id, leased.trajectories, verdict.judged)
+            return ReadyBatch(leased.batch_id, trajectories, verdict.judged)
         self.num_outdated += len(verdict.outdated)
         dropped = [
             Dropped(trajectory_id=item.trajectory_id, reason=item.reason, detail=item.detail)
