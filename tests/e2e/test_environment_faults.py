@@ -60,8 +60,8 @@ def test_copy_that_observes_nan_costs_its_column(start: Start) -> None:
     trained(run, versions=40)
     summary, screen = ended(run)
     assert summary["restarts"] == {}
-    # One of sixteen copies is left out for longer and longer.
-    assert 0.9 < summary["env_steps"] / (1_024 * len(run.steps()) * 2) < 0.97
+    # It is left out for longer and longer: each actor makes a few copies again, and not one a step.
+    assert 4 < summary["values"]["environment_faults.not_finite_total"] < 60
     assert "Copy 0 of" in screen
     assert "returned a number that is not finite from step: observations[1] is nan" in screen
 
