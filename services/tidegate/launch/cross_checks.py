@@ -122,6 +122,12 @@ def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | No
             why="only convolutions are computed in it",
             fix="remove learner.precision; of a pretrained model, policy.dtype is the precision of frozen weights",
         )
+    if services["trajectory_store"].replay.enabled:
+        return ConfigError(
+            f"trajectory_store.replay.unit is {services['trajectory_store'].replay.unit}, and no learner samples yet",
+            why="every trainer of this version trains on whole trajectories",
+            fix="remove trajectory_store.replay",
+        )
     resident = services["trajectory_store"].max_resident_trajectories
     if resident < file.batch_size:
         return ConfigError(

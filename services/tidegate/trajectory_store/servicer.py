@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from grpc import aio
 
 from tidegate.core.audit import LedgerTotals
@@ -16,6 +17,8 @@ from tidegate.runtime.clock import Clock
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.threads import iterate_in_thread
 from tidegate.trajectory_store.reading import moment
+from tidegate.trajectory_store.replay.sampled_batches import SampledCommit
+from tidegate.trajectory_store.replay.uses import decode_units
 from tidegate.trajectory_store.store import Store
 from tidegate.trajectory_store.wake import woken
 from tidegate.v1 import trajectory_store_service_pb2 as pb
@@ -26,6 +29,7 @@ from tidegate.v1.trajectory_store_service_pb2_grpc import (
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.clients.trajectory_store import (
     LEASE_CHUNK_FIELD,
+    SAMPLE_CHUNK_FIELD,
     UPLOAD_CHUNK_FIELD,
     ConsumedBatch,
     Consumption,
@@ -73,7 +77,10 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             servicer=self,
             name=NAME,
             raw_requests={"UploadPayload": chunk_deserializer(pb.UploadPayloadRequest, UPLOAD_CHUNK_FIELD)},
-            raw_responses={"LeaseBatch": chunk_serializer(LEASE_CHUNK_FIELD)},
+            raw_responses={
+                "LeaseBatch": chunk_serializer(LEASE_CHUNK_FIELD),
+                "SampleBatch": chunk_serializer(SAMPLE_CHUNK_FIELD),
+            },
         )
 
     def stop_waiting(self) -> None:
@@ -115,8 +122,40 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         for start in range(FIRST_CHUNK_BYTES, len(view), CHUNK_BYTES):
             yield view[start : start + CHUNK_BYTES]
 
+    async def SampleBatch(self, request: pb.SampleBatchRequest, context: _Context) -> AsyncIterator[Any]:
+        """Wait until units may be drawn and stream them: a head with the frame's first bytes, then chunks."""
+        replay = self._store.replay
+        if replay is None:
+            raise _no_replay()
+        if request.batch_size <= 0:
+            raise RecordError(f"A batch of {request.batch_size} units cannot be drawn")
+        version = version_from_proto(request.version)
+        limits = StalenessLimits(max_lag=request.max_lag, max_age_s=request.max_age_s)
+        deadline_s = self._deadline_s(request.max_wait_s)
+        while True:
+            arrived = self._store.arrived.listen()
+            batch = replay.sample(
+                version,
+                batch_size=request.batch_size,
+                limits=limits,
+                learner_id=request.learner_id,
+                now_s=self._clock.now_s(),
+            )
+            if batch is not None or not await self._changed(arrived, deadline_s):
+                break
+        if batch is None:
+            yield pb.SampleBatchResponse()
+            return
+        view = memoryview(batch.frame)
+        yield pb.SampleBatchResponse(frame_size=len(view), chunk=batch.frame[:FIRST_CHUNK_BYTES])
+        for start in range(FIRST_CHUNK_BYTES, len(view), CHUNK_BYTES):
+            yield view[start : start + CHUNK_BYTES]
+
     async def CommitBatch(self, request: pb.CommitBatchRequest, context: _Context) -> pb.CommitBatchResponse:
         """Record a gradient."""
+        if request.HasField("sampled"):
+            self._commit_sampled(request)
+            return pb.CommitBatchResponse()
         self._store.commit(
             request.batch_id,
             version=version_from_proto(request.version),
@@ -124,6 +163,24 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             now_s=self._clock.now_s(),
         )
         return pb.CommitBatchResponse()
+
+    def _commit_sampled(self, request: pb.CommitBatchRequest) -> None:
+        replay = self._store.replay
+        if replay is None:
+            raise _no_replay()
+        sampled = request.sampled
+        if len(sampled.ids) % 8 or len(sampled.priorities) % 4:
+            raise RecordError("A commit's ids or priorities are cut short")
+        replay.commit(
+            request.batch_id,
+            version=version_from_proto(request.version),
+            sampled=SampledCommit(decode_units(sampled.ids), sampled.max_lag),
+            priorities=np.frombuffer(sampled.priorities, "<f4") if sampled.priorities else None,
+            consumptions=_consumptions(request.consumptions),
+            now_s=self._clock.now_s(),
+        )
+        self._store.outcome_added.notify()
+        self._store.arrived.notify()
 
     async def ReleaseBatch(
         self, request: pb.ReleaseBatchRequest, context: _Context
@@ -142,6 +199,8 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
                     batch_id=batch.batch_id,
                     version=version_from_proto(batch.version),
                     consumptions=_consumptions(batch.consumptions),
+                    units={TrajectoryId(item.trajectory_id): list(item.places) for item in batch.units},
+                    max_lag=batch.max_lag,
                 )
                 for batch in request.consumed
             ],
@@ -269,6 +328,12 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
 def _may_linger(outcomes: Sequence[Outcome], *, limit: int) -> bool:
     """Whether an answer may wait a moment for company: nothing in it frees budget, and it is not full."""
     return len(outcomes) < limit and all(outcome.state == "accepted" for outcome in outcomes)
+
+
+def _no_replay() -> RecordError:
+    return RecordError(
+        "This store does not replay", fix="set trajectory_store.replay.unit, or train on whole trajectories"
+    )
 
 
 def _consumptions(items: Sequence[pb.Consumption]) -> list[Consumption]:

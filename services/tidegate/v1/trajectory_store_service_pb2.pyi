@@ -91,6 +91,95 @@ class LeaseBatchResponse(_message.Message):
 Global___LeaseBatchResponse: _TypeAlias = LeaseBatchResponse  # noqa: Y015
 
 @_typing.final
+class SampleBatchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    MAX_LAG_FIELD_NUMBER: _builtins.int
+    MAX_AGE_S_FIELD_NUMBER: _builtins.int
+    MAX_WAIT_S_FIELD_NUMBER: _builtins.int
+    LEARNER_ID_FIELD_NUMBER: _builtins.int
+    batch_size: _builtins.int
+    max_lag: _builtins.int
+    max_age_s: _builtins.float
+    max_wait_s: _builtins.float
+    learner_id: _builtins.str
+    @_builtins.property
+    def version(self) -> _policy_pb2.PolicyVersion: ...
+    def __init__(
+        self,
+        *,
+        version: _policy_pb2.PolicyVersion | None = ...,
+        batch_size: _builtins.int = ...,
+        max_lag: _builtins.int = ...,
+        max_age_s: _builtins.float = ...,
+        max_wait_s: _builtins.float = ...,
+        learner_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "learner_id", b"learner_id", "max_age_s", b"max_age_s", "max_lag", b"max_lag", "max_wait_s", b"max_wait_s", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SampleBatchRequest: _TypeAlias = SampleBatchRequest  # noqa: Y015
+
+@_typing.final
+class SampleBatchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAME_SIZE_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    frame_size: _builtins.int
+    """Set on the first message only; 0 means that nothing could be drawn in time."""
+    chunk: _builtins.bytes
+    """The frame in chunks, the first of them here."""
+    def __init__(
+        self,
+        *,
+        frame_size: _builtins.int = ...,
+        chunk: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame_size", b"frame_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SampleBatchResponse: _TypeAlias = SampleBatchResponse  # noqa: Y015
+
+@_typing.final
+class SampledUnits(_message.Message):
+    """The units of a sampled batch, in the order in which they were drawn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    PRIORITIES_FIELD_NUMBER: _builtins.int
+    MAX_LAG_FIELD_NUMBER: _builtins.int
+    ids: _builtins.bytes
+    """Little-endian int64."""
+    priorities: _builtins.bytes
+    """Little-endian float32, one for each id; empty when the learner computes none."""
+    max_lag: _builtins.int
+    """The largest lag in the batch."""
+    def __init__(
+        self,
+        *,
+        ids: _builtins.bytes = ...,
+        priorities: _builtins.bytes = ...,
+        max_lag: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "max_lag", b"max_lag", "priorities", b"priorities"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SampledUnits: _TypeAlias = SampledUnits  # noqa: Y015
+
+@_typing.final
 class Consumption(_message.Message):
     """What the learner measured about one trajectory at consumption."""
 
@@ -127,23 +216,29 @@ class CommitBatchRequest(_message.Message):
     BATCH_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     CONSUMPTIONS_FIELD_NUMBER: _builtins.int
+    SAMPLED_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.str
     @_builtins.property
     def version(self) -> _policy_pb2.PolicyVersion:
         """The version the gradient was applied to."""
 
     @_builtins.property
-    def consumptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Consumption]: ...
+    def consumptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Consumption]:
+        """Of a sampled batch: of the trajectories that nothing had used when it was drawn."""
+
+    @_builtins.property
+    def sampled(self) -> Global___SampledUnits: ...
     def __init__(
         self,
         *,
         batch_id: _builtins.str = ...,
         version: _policy_pb2.PolicyVersion | None = ...,
         consumptions: _abc.Iterable[Global___Consumption] | None = ...,
+        sampled: Global___SampledUnits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sampled", b"sampled", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "consumptions", b"consumptions", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "consumptions", b"consumptions", "sampled", b"sampled", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -265,27 +360,61 @@ class OpenLineageRequest(_message.Message):
 Global___OpenLineageRequest: _TypeAlias = OpenLineageRequest  # noqa: Y015
 
 @_typing.final
+class ConsumedUnits(_message.Message):
+    """Units of one trajectory, by their place in it; one that was drawn twice is named twice."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRAJECTORY_ID_FIELD_NUMBER: _builtins.int
+    PLACES_FIELD_NUMBER: _builtins.int
+    trajectory_id: _builtins.str
+    @_builtins.property
+    def places(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        trajectory_id: _builtins.str = ...,
+        places: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["places", b"places", "trajectory_id", b"trajectory_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumedUnits: _TypeAlias = ConsumedUnits  # noqa: Y015
+
+@_typing.final
 class ConsumedBatch(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BATCH_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     CONSUMPTIONS_FIELD_NUMBER: _builtins.int
+    UNITS_FIELD_NUMBER: _builtins.int
+    MAX_LAG_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.str
+    max_lag: _builtins.int
     @_builtins.property
     def version(self) -> _policy_pb2.PolicyVersion: ...
     @_builtins.property
     def consumptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Consumption]: ...
+    @_builtins.property
+    def units(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumedUnits]:
+        """Of a sampled batch."""
+
     def __init__(
         self,
         *,
         batch_id: _builtins.str = ...,
         version: _policy_pb2.PolicyVersion | None = ...,
         consumptions: _abc.Iterable[Global___Consumption] | None = ...,
+        units: _abc.Iterable[Global___ConsumedUnits] | None = ...,
+        max_lag: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "consumptions", b"consumptions", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "consumptions", b"consumptions", "max_lag", b"max_lag", "units", b"units", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

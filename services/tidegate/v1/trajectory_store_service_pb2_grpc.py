@@ -40,6 +40,11 @@ class TrajectoryStoreServiceStub:
                 request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.LeaseBatchRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.LeaseBatchResponse.FromString,
                 _registered_method=True)
+        self.SampleBatch = channel.unary_stream(
+                '/tidegate.v1.TrajectoryStoreService/SampleBatch',
+                request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchResponse.FromString,
+                _registered_method=True)
         self.CommitBatch = channel.unary_unary(
                 '/tidegate.v1.TrajectoryStoreService/CommitBatch',
                 request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.CommitBatchRequest.SerializeToString,
@@ -98,6 +103,13 @@ class TrajectoryStoreServiceServicer:
 
     def LeaseBatch(self, request, context):
         """Waits (at most max_wait_s) for a full batch inside the budget, leases it and streams it: a head, then raw chunks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SampleBatch(self, request, context):
+        """Of a store that replays: waits (at most max_wait_s) until units may be drawn, and streams them as one frame.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,6 +193,11 @@ def add_TrajectoryStoreServiceServicer_to_server(servicer, server):
                     request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.LeaseBatchRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.LeaseBatchResponse.SerializeToString,
             ),
+            'SampleBatch': grpc.unary_stream_rpc_method_handler(
+                    servicer.SampleBatch,
+                    request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchResponse.SerializeToString,
+            ),
             'CommitBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitBatch,
                     request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.CommitBatchRequest.FromString,
@@ -260,6 +277,33 @@ class TrajectoryStoreService:
             '/tidegate.v1.TrajectoryStoreService/LeaseBatch',
             tidegate_dot_v1_dot_trajectory__store__service__pb2.LeaseBatchRequest.SerializeToString,
             tidegate_dot_v1_dot_trajectory__store__service__pb2.LeaseBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SampleBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tidegate.v1.TrajectoryStoreService/SampleBatch',
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchRequest.SerializeToString,
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

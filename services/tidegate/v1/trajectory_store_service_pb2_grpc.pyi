@@ -18,6 +18,8 @@ class TrajectoryStoreServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     LeaseBatch: _aio.UnaryStreamMultiCallable[_trajectory_store_service_pb2.LeaseBatchRequest, _trajectory_store_service_pb2.LeaseBatchResponse]
     """Waits (at most max_wait_s) for a full batch inside the budget, leases it and streams it: a head, then raw chunks."""
+    SampleBatch: _aio.UnaryStreamMultiCallable[_trajectory_store_service_pb2.SampleBatchRequest, _trajectory_store_service_pb2.SampleBatchResponse]
+    """Of a store that replays: waits (at most max_wait_s) until units may be drawn, and streams them as one frame."""
     CommitBatch: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.CommitBatchRequest, _trajectory_store_service_pb2.CommitBatchResponse]
     """Records that a batch was trained at a version. Idempotent."""
     ReleaseBatch: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.ReleaseBatchRequest, _trajectory_store_service_pb2.ReleaseBatchResponse]
@@ -49,6 +51,14 @@ class TrajectoryStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_trajectory_store_service_pb2.LeaseBatchRequest, _abc.AsyncIterator[_trajectory_store_service_pb2.LeaseBatchResponse]],
     ) -> _abc.AsyncIterator[_trajectory_store_service_pb2.LeaseBatchResponse]:
         """Waits (at most max_wait_s) for a full batch inside the budget, leases it and streams it: a head, then raw chunks."""
+
+    @_abc_1.abstractmethod
+    def SampleBatch(
+        self,
+        request: _trajectory_store_service_pb2.SampleBatchRequest,
+        context: _aio.ServicerContext[_trajectory_store_service_pb2.SampleBatchRequest, _abc.AsyncIterator[_trajectory_store_service_pb2.SampleBatchResponse]],
+    ) -> _abc.AsyncIterator[_trajectory_store_service_pb2.SampleBatchResponse]:
+        """Of a store that replays: waits (at most max_wait_s) until units may be drawn, and streams them as one frame."""
 
     @_abc_1.abstractmethod
     def CommitBatch(

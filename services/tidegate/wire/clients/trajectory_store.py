@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.errors import RecordError
@@ -25,12 +27,15 @@ from tidegate.wire.convert import (
 )
 from tidegate.wire.digest import digest_of
 from tidegate.wire.frame import decode_frame
+from tidegate.wire.samples import ReplaySample, decode_sample
 from tidegate.wire.subjects import CHUNK_BYTES
 
 SERVICE = "trajectory_store"
 LEASE_CHUNK_FIELD = 4
+SAMPLE_CHUNK_FIELD = 2
 UPLOAD_CHUNK_FIELD = 2
 _LEASE = "/tidegate.v1.TrajectoryStoreService/LeaseBatch"
+_SAMPLE = "/tidegate.v1.TrajectoryStoreService/SampleBatch"
 _UPLOAD = "/tidegate.v1.TrajectoryStoreService/UploadPayload"
 
 
@@ -46,6 +51,14 @@ class Consumption(msgspec.Struct, frozen=True):
 
     trajectory_id: TrajectoryId
     verdict: Fresh
+
+
+class SampledUnits(msgspec.Struct, frozen=True, eq=False):
+    """The units of a sampled batch in their order, the priorities that the update gave them, and the largest lag."""
+
+    ids: NDArray[np.int64]
+    priorities: NDArray[np.float32] | None
+    max_lag: int
 
 
 class ConsumedBatch(msgspec.Struct, frozen=True):
@@ -108,6 +121,15 @@ def _consumption(item: Consumption) -> pb.Consumption:
     )
 
 
+def _sampled(units: SampledUnits) -> pb.SampledUnits:
+    priorities = units.priorities
+    return pb.SampledUnits(
+        ids=units.ids.astype("<i8").tobytes(),
+        priorities=b"" if priorities is None else priorities.astype("<f4").tobytes(),
+        max_lag=units.max_lag,
+    )
+
+
 def _dropped(items: Sequence[Dropped]) -> list[pb.DroppedTrajectory]:
     return [
         pb.DroppedTrajectory(trajectory_id=item.trajectory_id, reason=item.reason, detail=item.detail)
@@ -125,6 +147,11 @@ class TrajectoryStoreClient:
             _LEASE,
             request_serializer=pb.LeaseBatchRequest.SerializeToString,
             response_deserializer=chunk_deserializer(pb.LeaseBatchResponse, LEASE_CHUNK_FIELD),
+        )
+        self._sample = channel.unary_stream(
+            _SAMPLE,
+            request_serializer=pb.SampleBatchRequest.SerializeToString,
+            response_deserializer=chunk_deserializer(pb.SampleBatchResponse, SAMPLE_CHUNK_FIELD),
         )
         self._upload = channel.stream_unary(
             _UPLOAD,
@@ -168,10 +195,54 @@ class TrajectoryStoreClient:
             return None
         return LeasedBatch(head.batch_id, _frames(head, chunks))
 
+    async def sample_batch(
+        self,
+        version: PolicyVersion,
+        *,
+        batch_size: int,
+        limits: StalenessLimits,
+        max_wait_s: float,
+        learner_id: str,
+    ) -> ReplaySample | None:
+        """The next units of a store that replays, for an update of ``version``; None when none could be drawn in time.
+
+        Raises:
+            RecordError: the streamed frame is not what was drawn, or the store does not replay.
+            UnavailableError: the store is away.
+        """
+        request = pb.SampleBatchRequest(
+            version=version_to_proto(version),
+            batch_size=batch_size,
+            max_lag=limits.max_lag,
+            max_age_s=limits.max_age_s,
+            max_wait_s=max_wait_s,
+            learner_id=learner_id,
+        )
+        size = 0
+        chunks: list[bytes | memoryview] = []
+        with remote_errors(SERVICE):
+            async for message in self._sample(request, timeout=max_wait_s + DEADLINE_S):
+                if isinstance(message, memoryview):
+                    chunks.append(message)
+                else:
+                    size = message.frame_size
+                    chunks.append(message.chunk)
+        if not size:
+            return None
+        frame = b"".join(chunks)
+        if len(frame) != size:
+            raise RecordError(f"A sampled batch of {size} bytes arrived as {len(frame)} bytes")
+        return decode_sample(frame)
+
     async def commit_batch(
-        self, batch_id: str, *, version: PolicyVersion, consumptions: Sequence[Consumption]
+        self,
+        batch_id: str,
+        *,
+        version: PolicyVersion,
+        consumptions: Sequence[Consumption],
+        sampled: SampledUnits | None = None,
     ) -> None:
-        """Record that a batch was trained at ``version``. Idempotent.
+        """Record that a batch was trained at ``version``, with its units if it was sampled. Idempotent.
 
         Raises:
             ConflictError: the lease ended, because another learner opened a lineage.
@@ -180,6 +251,7 @@ class TrajectoryStoreClient:
             batch_id=batch_id,
             version=version_to_proto(version),
             consumptions=[_consumption(item) for item in consumptions],
+            sampled=None if sampled is None else _sampled(sampled),
         )
         with remote_errors(SERVICE):
             await self._stub.CommitBatch(request, timeout=DEADLINE_S)
@@ -210,6 +282,11 @@ class TrajectoryStoreClient:
                     batch_id=batch.batch_id,
                     version=version_to_proto(batch.version),
                     consumptions=[_consumption(item) for item in batch.consumptions],
+                    units=[
+                        pb.ConsumedUnits(trajectory_id=name, places=places)
+                        for name, places in batch.units.items()
+                    ],
+                    max_lag=batch.max_lag,
                 )
                 for batch in consumed
             ],
