@@ -178,9 +178,8 @@ class WorkLoops:
             self._runner.close()
             for leased in list(self._in_flight.waiting):
                 await self._release(leased, delay_s=0.0)
-            # Also after a failure: publishers that wait for work would hold the exit up until they are cancelled.
-            for _ in range(self._config.max_unacked_publishes):
-                await self._in_flight.finished.put(None)
+        for _ in range(self._config.max_unacked_publishes):
+            await self._in_flight.finished.put(None)
 
     async def _flow(self, batch: list[LeasedTask]) -> None:
         """Call the runner for one batch after another."""
