@@ -156,4 +156,5 @@ class FakeStore:
     async def _unasked(self, request: Any, context: Any) -> Any:
         raise AssertionError("a learner has no business here")
 
-    WatchOutcomes = DropUnarrived = GetLedger = ReadLedger = GetTrajectory = UploadPayload = _unasked
+    SampleBatch = WatchOutcomes = DropUnarrived = GetLedger = ReadLedger = GetTrajectory = _unasked
+    UploadPayload = _unasked
