@@ -104,10 +104,10 @@ def test_catches_a_store_that_acknowledges_what_it_did_not_keep(monkeypatch: pyt
 
 
 def test_catches_a_store_that_takes_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never_full(_store: Store) -> bool:
-        return False
+    def never_full(_store: Store, most: int) -> int:
+        return most
 
-    monkeypatch.setattr(Store, "is_full", never_full)
+    monkeypatch.setattr(Store, "room", never_full)
     report = first_failure(seeds=range(8), max_lag=16)
     assert report.violations[0].startswith("I7:"), report.violations
 

@@ -61,6 +61,8 @@ def test_targets_are_those_of_the_true_steps_alone(objective: ObjectiveName, see
     segment, logprobs, values = segment_with_failures(seed)
     settings = ActorCriticSettings(
         objective=objective,
+        epochs=1,
+        minibatches=1,
         normalise_advantages=False,
         discount=0.9,
         lambda_=0.8,
