@@ -1,16 +1,16 @@
 """The gRPC service of the store. Long polls wait here; all state is in ``store``."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from grpc import aio
 
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.errors import RecordError
-from tidegate.core.ids import TrajectoryId
+from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason
 from tidegate.core.staleness import Fresh, StalenessLimits
 from tidegate.runtime.clock import Clock
@@ -57,6 +57,24 @@ ACCEPTED_LINGER_S = 0.01
 ACCEPTED_LINGER_BEHIND_S = 0.1
 
 _Context = aio.ServicerContext[Any, Any]
+BatchT = TypeVar("BatchT")
+TakenT_co = TypeVar("TakenT_co", covariant=True)
+
+
+class _TakesBatch(Protocol[TakenT_co]):
+    """Takes the next batch for an update of ``version``; None while there is too little."""
+
+    def __call__(
+        self,
+        version: PolicyVersion,
+        *,
+        batch_size: int,
+        limits: StalenessLimits,
+        learner_id: str,
+        now_s: float,
+    ) -> TakenT_co | None:
+        """The batch."""
+        ...
 
 
 class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
@@ -94,20 +112,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         if request.batch_size <= 0:
             raise RecordError(f"A batch of {request.batch_size} trajectories cannot be leased")
         self._batch_size = request.batch_size
-        version = version_from_proto(request.version)
-        limits = StalenessLimits(max_lag=request.max_lag, max_age_s=request.max_age_s)
-        deadline_s = self._deadline_s(request.max_wait_s)
-        while True:
-            arrived = self._store.arrived.listen()
-            batch = self._store.lease(
-                version,
-                batch_size=request.batch_size,
-                limits=limits,
-                learner_id=request.learner_id,
-                now_s=self._clock.now_s(),
-            )
-            if batch is not None or not await self._changed(arrived, deadline_s):
-                break
+        batch = await self._when_ready(request, self._store.lease)
         if batch is None:
             yield pb.LeaseBatchResponse()
             return
@@ -118,9 +123,8 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             trajectory_ids=batch.trajectory_ids,
             chunk=joined[:FIRST_CHUNK_BYTES],
         )
-        view = memoryview(joined)
-        for start in range(FIRST_CHUNK_BYTES, len(view), CHUNK_BYTES):
-            yield view[start : start + CHUNK_BYTES]
+        for chunk in _later_chunks(joined):
+            yield chunk
 
     async def SampleBatch(self, request: pb.SampleBatchRequest, context: _Context) -> AsyncIterator[Any]:
         """Wait until units may be drawn and stream them: a head with the frame's first bytes, then chunks."""
@@ -129,12 +133,24 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             raise _no_replay()
         if request.batch_size <= 0:
             raise RecordError(f"A batch of {request.batch_size} units cannot be drawn")
+        batch = await self._when_ready(request, replay.sample)
+        if batch is None:
+            yield pb.SampleBatchResponse()
+            return
+        yield pb.SampleBatchResponse(frame_size=len(batch.frame), chunk=batch.frame[:FIRST_CHUNK_BYTES])
+        for chunk in _later_chunks(batch.frame):
+            yield chunk
+
+    async def _when_ready(
+        self, request: pb.LeaseBatchRequest | pb.SampleBatchRequest, take: _TakesBatch[BatchT]
+    ) -> BatchT | None:
+        """What ``take`` gives, tried again after each change until the request's wait is over; None without a batch."""
         version = version_from_proto(request.version)
         limits = StalenessLimits(max_lag=request.max_lag, max_age_s=request.max_age_s)
         deadline_s = self._deadline_s(request.max_wait_s)
         while True:
             arrived = self._store.arrived.listen()
-            batch = replay.sample(
+            batch = take(
                 version,
                 batch_size=request.batch_size,
                 limits=limits,
@@ -142,14 +158,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
                 now_s=self._clock.now_s(),
             )
             if batch is not None or not await self._changed(arrived, deadline_s):
-                break
-        if batch is None:
-            yield pb.SampleBatchResponse()
-            return
-        view = memoryview(batch.frame)
-        yield pb.SampleBatchResponse(frame_size=len(view), chunk=batch.frame[:FIRST_CHUNK_BYTES])
-        for start in range(FIRST_CHUNK_BYTES, len(view), CHUNK_BYTES):
-            yield view[start : start + CHUNK_BYTES]
+                return batch
 
     async def CommitBatch(self, request: pb.CommitBatchRequest, context: _Context) -> pb.CommitBatchResponse:
         """Record a gradient."""
@@ -323,6 +332,13 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         if self._draining:
             return False
         return await woken(event, timeout_s=deadline_s - self._clock.monotonic_s()) and not self._draining
+
+
+def _later_chunks(data: bytes) -> Iterator[memoryview]:
+    """What follows the first chunk of a streamed answer."""
+    view = memoryview(data)
+    for start in range(FIRST_CHUNK_BYTES, len(view), CHUNK_BYTES):
+        yield view[start : start + CHUNK_BYTES]
 
 
 def _may_linger(outcomes: Sequence[Outcome], *, limit: int) -> bool:
