@@ -21,13 +21,13 @@ from tidegate.learner.first_policy import warm_up
 from tidegate.learner.loops import Learner
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.port import Trainer
-from tidegate.learner.optim.registry import choose_device, open_trainer
+from tidegate.learner.optim.registry import TrainerSetting, choose_device, open_trainer
 from tidegate.learner.ranks.agreement import check_same_settings
 from tidegate.learner.ranks.following import Follower
 from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.leading import LeadingTrainer
 from tidegate.learner.ranks.membership import Membership, membership
-from tidegate.learner.ranks.port import ALONE, SharedTrainer
+from tidegate.learner.ranks.port import SharedTrainer
 from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.steps_log import StepsLog
@@ -55,7 +55,7 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         await asyncio.to_thread(write_environment, context.data_dir, description)
     if member is None:
         device = choose_device(config.device)
-        local = open_trainer(settings, config, device, ALONE, description=description)
+        local = open_trainer(TrainerSetting(settings, config, device, description=description))
     else:
         local, group = await asyncio.to_thread(join_ranks, member, config, settings, description)
     leading = None if group is None else LeadingTrainer(local, group, stats=context.stats)
@@ -177,7 +177,7 @@ def join_ranks(
         # Otherwise adapters would silently be trained on different models.
         base_digest(policy.kind, path=policy.path, lora_rank=policy.lora.rank).encode(),
     )
-    return open_trainer(settings, config, device, group, description=description), group
+    return open_trainer(TrainerSetting(settings, config, device, group, description)), group
 
 
 def join_as_follower(

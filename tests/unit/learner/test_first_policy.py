@@ -12,7 +12,7 @@ from tidegate.core.records import Array
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.optim.language_model import LanguageModelTrainer
-from tidegate.learner.optim.registry import language_model
+from tidegate.learner.optim.registry import TrainerSetting, language_model
 from tidegate.learner.warmup import WarmupProgress
 from tidegate.learner.warmup_settings import WarmupSettings
 from tidegate.models.char_lm import CharLm
@@ -41,7 +41,7 @@ def config(tmp_path: Path) -> LearnerConfig:
 
 
 def fresh(settings: Settings, config: LearnerConfig) -> LanguageModelTrainer:
-    return language_model(settings, config, torch.device("cpu"))
+    return language_model(TrainerSetting(settings, config, torch.device("cpu")))
 
 
 def warmed(settings: Settings, config: LearnerConfig) -> tuple[dict[str, Array], int]:

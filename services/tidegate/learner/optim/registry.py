@@ -5,8 +5,9 @@ networks of segments, ``algorithms.grpo`` for language models. A new objective i
 line here and in ``learner.algorithm``, and a file beside this one.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
+import msgspec
 import torch
 
 from tidegate.core.errors import ConfigError
@@ -19,122 +20,101 @@ from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.language_models import open_language_model
 from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.config import Settings
 
 
-def actor_critic(
-    settings: Settings,
-    config: LearnerConfig,
-    device: torch.device,
-    ranks: Ranks = ALONE,
-    *,
-    description: EnvironmentDescription | None = None,
-) -> ActorCriticTrainer:
+class TrainerSetting(msgspec.Struct, frozen=True):
+    """What a trainer is made from.
+
+    ``description``: of the environment of segments; None for text. ``ranks`` make each update together.
+    """
+
+    settings: Settings
+    config: LearnerConfig
+    device: torch.device
+    ranks: Ranks = ALONE
+    description: EnvironmentDescription | None = None
+
+    def segment_policy(self) -> SegmentPolicy:
+        """The policy of segments.
+
+        Raises:
+            ConfigError: it does not fit the environment.
+        """
+        assert self.description is not None, "segments' environment is described before the learner is built"
+        return build_policy(self.description, self.settings.policy)
+
+
+def actor_critic(setting: TrainerSetting) -> ActorCriticTrainer:
     """The trainer of segments.
 
     Raises:
         ConfigError: the policy does not fit the environment.
     """
-    assert description is not None, "the environment of segments is described before the learner is built"
-    policy = build_policy(description, settings.policy)
     return ActorCriticTrainer(
-        policy,
-        config.actor_critic,
-        seed=settings.seed,
-        device=device,
-        reward=settings.workload.reward,
-        precision=config.precision,
-        ranks=ranks,
+        setting.segment_policy(),
+        setting.config.actor_critic,
+        seed=setting.settings.seed,
+        device=setting.device,
+        reward=setting.settings.workload.reward,
+        precision=setting.config.precision,
+        ranks=setting.ranks,
     )
 
 
-def applied_gradients(
-    settings: Settings,
-    config: LearnerConfig,
-    device: torch.device,
-    ranks: Ranks = ALONE,
-    *,
-    description: EnvironmentDescription | None = None,
-) -> AppliedGradientsTrainer:
+def applied_gradients(setting: TrainerSetting) -> AppliedGradientsTrainer:
     """The trainer of gradients that actors computed; each rank makes the same update.
 
     Raises:
         ConfigError: the policy does not fit the environment.
     """
-    del ranks
-    assert description is not None, "the environment of segments is described before the learner is built"
-    policy = build_policy(description, settings.policy)
-    return AppliedGradientsTrainer(policy, config.actor_critic, seed=settings.seed, device=device)
+    return AppliedGradientsTrainer(
+        setting.segment_policy(),
+        setting.config.actor_critic,
+        seed=setting.settings.seed,
+        device=setting.device,
+    )
 
 
-def language_model(
-    settings: Settings,
-    config: LearnerConfig,
-    device: torch.device,
-    ranks: Ranks = ALONE,
-    *,
-    description: EnvironmentDescription | None = None,
-) -> LanguageModelTrainer:
+def language_model(setting: TrainerSetting) -> LanguageModelTrainer:
     """The trainer of all language models: fresh parameters and adapters come from the run's seed.
 
     Raises:
         ConfigError: the sizes are invalid, or the folder holds no model.
     """
-    del description  # text has no environment that is stepped
+    settings, config = setting.settings, setting.config
     model = open_language_model(
         settings.policy,
         trains=True,
-        device=device,
+        device=setting.device,
         generator=torch.Generator().manual_seed(settings.seed),
     )
     return LanguageModelTrainer(
         model,
         config.language_model,
         seed=settings.seed,
-        device=device,
-        ranks=ranks,
+        device=setting.device,
+        ranks=setting.ranks,
         pass_tokens=config.pass_tokens,
     )
 
 
-class MakeTrainer(Protocol):
-    """Makes a trainer. ``description``: of the environment of segments, None for text."""
-
-    def __call__(
-        self,
-        settings: Settings,
-        config: LearnerConfig,
-        device: torch.device,
-        ranks: Ranks = ALONE,
-        *,
-        description: EnvironmentDescription | None = None,
-    ) -> SharedTrainer:
-        """A trainer with fresh parameters."""
-        ...
-
-
-TRAINERS: dict[AlgorithmName, MakeTrainer] = {
+TRAINERS: dict[AlgorithmName, Callable[[TrainerSetting], SharedTrainer]] = {
     "actor_critic": actor_critic,
     "applied_gradients": applied_gradients,
     "language_model": language_model,
 }
 
 
-def open_trainer(
-    settings: Settings,
-    config: LearnerConfig,
-    device: torch.device,
-    ranks: Ranks = ALONE,
-    *,
-    description: EnvironmentDescription | None = None,
-) -> SharedTrainer:
+def open_trainer(setting: TrainerSetting) -> SharedTrainer:
     """The trainer of ``learner.algorithm``, with fresh parameters.
 
     Raises:
         ConfigError: it cannot train this policy, or the policy does not fit the environment.
     """
-    name, _ = find_algorithm(config.algorithm, policy_kind=settings.policy.kind)
-    return TRAINERS[name](settings, config, device, ranks, description=description)
+    name, _ = find_algorithm(setting.config.algorithm, policy_kind=setting.settings.policy.kind)
+    return TRAINERS[name](setting)
 
 
 def choose_device(wanted: str, *, local_rank: int | None = None) -> torch.device:
