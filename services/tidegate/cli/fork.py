@@ -1,6 +1,5 @@
 """``tidegate fork``."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, parse_version
 from tidegate.launch import run_folder as folders
+from tidegate.launch import usage
 from tidegate.launch.cross_checks import check_target
 from tidegate.launch.forking import fork_run
 from tidegate.launch.overrides import apply_overrides
@@ -50,7 +50,7 @@ def fork(
     names the parent's as its own parent; its counts, its returns and its audit start at zero. Resume a fork by
     `tidegate up FOLDER/run.yaml --dir FOLDER`.
     """
-    started_at_s = time.time()
+    started_at_s = usage.started_at_s()
     parent = folders.find_folder(run)
     record, _ = folders.read_plan(parent)
     plan = parse_plan(apply_overrides(record.run_file, set_ or []), source=str(parent / folders.RUN_JSON))

@@ -12,7 +12,7 @@ def main() -> None:
         from tidegate.launch.serve import main as serve
 
         end_process(serve(arguments[1:]))
-    if arguments[:1] == ["up"] and "--help" not in arguments:
+    if arguments[:1] in (["up"], ["fork"]) and "--help" not in arguments:
         # Before anything starts a thread or a connection, which must not be forked.
         from tidegate.launch.fork_server.preloading import fork_servers_first
 

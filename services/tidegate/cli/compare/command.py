@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,6 @@ from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.launch.run_file import read_run_file
 from tidegate.runtime.files import replace_file
-from tidegate.runtime.loading import load
 
 SEEDS_MAX = 1000
 # The services of a run that reached its limit drain, and its report is written.
@@ -65,16 +65,14 @@ def compare(
         raise ConfigError("No run can be compared", why="; ".join(problems))
     grouped = by_name(curves)
     # matplotlib loads when no run needs the memory.
-    page = load("tidegate.cli.compare.page:render_comparison")
-    rows = load("tidegate.cli.compare.page:compared")(grouped, seed=0)
+    page = import_module("tidegate.cli.compare.page")
+    rows = page.compared(grouped, seed=0)
     html = folder / "compare.html"
-    replace_file(html, page(grouped, rows, score=score, seed=0).encode())
+    replace_file(html, page.render_comparison(grouped, rows, score=score, seed=0).encode())
     if json:
         sys.stdout.write(msgspec.json.encode(rows).decode() + "\n")
     else:
-        _print(
-            [load("tidegate.cli.compare.page:HEAD"), *load("tidegate.cli.compare.page:lines_of")(rows)], html
-        )
+        _print([page.HEAD, *page.lines_of(rows)], html)
     for problem in problems:
         sys.stderr.write(f"tidegate: {problem}\n")
     unbalanced = sum(row.num_runs - row.num_balanced for row in rows)
