@@ -121,7 +121,7 @@ def _is_actor() -> bool:
 
 
 def _may_hang() -> bool:
-    """Whether this process is the actor that hangs: the first that asks, and nobody without the variable."""
+    """Whether this process is the actor that hangs: the first that asks; none without the variable."""
     name = os.environ.get(HANG_FILE_VARIABLE)
     if name is None or not _is_actor():
         return False

@@ -13,7 +13,7 @@ from tidegate.core.records import Array
 CODEC_NONE = ""
 CODEC_LZ4 = "lz4"
 CODECS = (CODEC_NONE, CODEC_LZ4)
-# A byte of a block stands for at most 255 bytes of content (LZ4's block format), so a message bounds what a reader
+# A byte of a block decodes to at most 255 bytes of content (LZ4's block format), so a message bounds what a reader
 # allocates for it before anything is decompressed.
 LZ4_RATIO_MAX = 255
 # Content of all blocks of a frame together: 4,096 steps of 32 environments with one 84×84 frame each.

@@ -41,7 +41,7 @@ def fork_servers_first() -> None:
     load_shared()
     if num_threads() > 1 or not adopt_orphans():
         return
-    # The fork servers share what was loaded so far with this process too, as long as nobody writes to it.
+    # The fork servers also share the pages loaded so far with this process, until one of them is written to.
     gc.collect()
     gc.freeze()
     for name in PRELOADED:
@@ -54,7 +54,7 @@ def take_fork_server(name: str) -> tuple[int, socket.socket] | None:
 
 
 def end_unused_fork_servers() -> None:
-    """End the fork servers that nobody took."""
+    """End the fork servers that the supervisor did not take."""
     while _made:
         _, (pid, control) = _made.popitem()
         control.close()
