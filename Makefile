@@ -35,8 +35,7 @@ check: install-dev ## a quick answer, in 2 minutes on two cores: lint, contracts
 	@$(BIN)/python tools/run_steps.py types pytest-quick contracts lint
 
 test: install-dev ## what CI runs, in 12 minutes on two cores: check in full, drift, simulation, integration, e2e tests
-	@$(BIN)/python tools/run_steps.py --stream pytest-parallel types pytest-parallel contracts lint drift
-	@$(MAKE) --no-print-directory pytest-platforms
+	@$(BIN)/python tools/run_steps.py --stream pytest-parallel pytest-platforms pytest-parallel types contracts lint drift
 
 test-all: install-dev ## everything: test, and long kills, chaos runs, more seeds, vLLM, cluster, observability
 	@$(BIN)/python tools/run_steps.py types contracts lint drift
@@ -112,10 +111,11 @@ pytest-parallel: install-dev
 	$(STEP) "tests: all but those that start whole platforms"
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not e2e and not ($(LONG))"
 
-# A platform is ten processes, and its tests kill them: one after the other.
+# A platform is ten processes, and its tests kill them: one after the other. They wait half of the time, so `make test`
+# runs them beside the others (two runs of pytest do not share a cache).
 pytest-platforms: install-dev
 	$(STEP) "tests: whole platforms, killed and audited"
-	@$(BIN)/python -m pytest -m "e2e and not ($(LONG))"
+	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/platforms -m "e2e and not ($(LONG))"
 
 pytest-all: install-dev
 	$(STEP) "tests: all but those that start whole platforms, vLLM or a cluster"
