@@ -8,7 +8,8 @@ from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
 from tidegate.launch.run_plan import RunFile
 from tidegate.launch.targets import RunTarget
-from tidegate.learner.algorithm import check_engine, find_algorithm
+from tidegate.learner.algorithm import check_engine, check_replay, find_algorithm
+from tidegate.runtime.loading import load
 
 RETURN_STATISTICS = (learner_stats.MEAN_RETURN, learner_stats.EPISODES)
 # By the kind of workload whose evaluations report them.
@@ -37,7 +38,10 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
         algorithm, _ = find_algorithm(services["learner"].algorithm, policy_kind=policy.kind)
     except ConfigError as error:
         return error
-    if problem := check_engine(algorithm, engine=services["actor"].engine):
+    unit = services["trajectory_store"].replay.unit
+    if problem := check_engine(algorithm, engine=services["actor"].engine) or check_replay(
+        algorithm, unit=unit
+    ):
         return problem
     if algorithm == "applied_gradients" and (policy.normalise_observations or workload.reward.normalise):
         return ConfigError(
@@ -123,11 +127,7 @@ def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | No
             fix="remove learner.precision; of a pretrained model, policy.dtype is the precision of frozen weights",
         )
     if services["trajectory_store"].replay.enabled:
-        return ConfigError(
-            f"trajectory_store.replay.unit is {services['trajectory_store'].replay.unit}, and no learner samples yet",
-            why="every trainer of this version trains on whole trajectories",
-            fix="remove trajectory_store.replay",
-        )
+        return _check_replay(file, services)
     resident = services["trajectory_store"].max_resident_trajectories
     if resident < file.batch_size:
         return ConfigError(
@@ -135,6 +135,22 @@ def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | No
             why="the store would be full before a batch is, and the learner would wait forever",
             fix=f"set trajectory_store.max_resident_trajectories to {2 * file.batch_size} or more",
         )
+    return None
+
+
+def _check_replay(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+    # Only here, because it imports the buffer.
+    plan_replay = load("tidegate.trajectory_store.replay.plan:plan_replay")
+    try:
+        plan_replay(
+            services["trajectory_store"],
+            file.workload,
+            batch_size=file.batch_size,
+            max_lag=file.staleness.max_lag,
+            seed=file.seed,
+        )
+    except ConfigError as error:
+        return error
     return None
 
 

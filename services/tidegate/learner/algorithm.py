@@ -11,16 +11,19 @@ import msgspec
 from tidegate.core.errors import ConfigError
 
 AlgorithmName: TypeAlias = Literal["actor_critic", "applied_gradients", "language_model"]
+ReplayUnit: TypeAlias = Literal["off", "transition", "sequence"]
 
 
 class AlgorithmEntry(msgspec.Struct, frozen=True):
     """``policies``: the kinds that it trains.
 
     ``engine``: the actor's engine whose records it needs; empty for those that send segments or completions.
+    ``replay``: what it draws from the trajectory store's replay; ``off`` for whole trajectories, each once.
     """
 
     policies: tuple[str, ...]
     engine: str = ""
+    replay: ReplayUnit = "off"
 
 
 # `auto` takes the first that trains the policy.
@@ -65,3 +68,22 @@ def check_engine(algorithm: AlgorithmName, *, engine: str) -> ConfigError | None
             fix=f"set learner.algorithm to {sends_to[engine]}",
         )
     return None
+
+
+def check_replay(algorithm: AlgorithmName, *, unit: ReplayUnit) -> ConfigError | None:
+    """Why the algorithm cannot train on what the trajectory store gives out; None when it can."""
+    needed = ALGORITHMS[algorithm].replay
+    if unit == needed:
+        return None
+    if needed == "off":
+        trained_on = [
+            f"set learner.algorithm to {name}" for name, entry in ALGORITHMS.items() if entry.replay == unit
+        ]
+        return ConfigError(
+            f"trajectory_store.replay.unit is {unit}, and learner.algorithm {algorithm} trains whole trajectories",
+            fix=" or ".join([*trained_on, "remove trajectory_store.replay"]),
+        )
+    return ConfigError(
+        f"learner.algorithm {algorithm} trains on units of replay, and trajectory_store.replay.unit is {unit}",
+        fix=f"set trajectory_store.replay.unit to {needed}",
+    )

@@ -1,11 +1,11 @@
 """The interface between the learner's loop and a trainer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from tidegate.core.records import Array, Trajectory
+from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
 
 
@@ -19,8 +19,8 @@ class TrainerState(msgspec.Struct, frozen=True, eq=False):
 class Trainer(Protocol):
     """One policy and its optimiser. Used by one thread at a time."""
 
-    def prepare(self, trajectories: Sequence[Trajectory]) -> Any:
-        """The batch as tensors.
+    def prepare(self, batch: Any, /) -> Any:
+        """The batch as tensors: ``Sequence[Trajectory]``, or with replay ``replay_port.ReplayUnits``.
 
         Raises:
             RecordError: a trajectory lacks a tensor, or its shape does not fit the policy.

@@ -7,17 +7,20 @@ a long wait for a batch or a long warm-up differs from a failure, and a failure 
 
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import TidegateError
-from tidegate.core.records import Array, Trajectory
+from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.optim.replay_port import priorities_of
 from tidegate.learner.ranks.agreement import CHECK_EVERY_UPDATES, check_same_state
 from tidegate.learner.ranks.group import RankGroup, RankLostError
 from tidegate.learner.ranks.messages import POLICY, STATE, Restore, StopRanks, Update, Wait, send
@@ -59,9 +62,9 @@ class LeadingTrainer:
         self._beating = threading.Thread(target=self._beat, name="ranks", daemon=True)
         self._beating.start()
 
-    def prepare(self, trajectories: Sequence[Trajectory]) -> Any:
+    def prepare(self, batch: Any, /) -> Any:
         """See ``optim.port.Trainer``."""
-        return self._trainer.prepare(trajectories)
+        return self._trainer.prepare(batch)
 
     def update(self, batch: Any, *, number: int, response: Response = FRESH) -> dict[str, float]:
         """See ``optim.port.Trainer``; adds metrics of the seconds to send the batch, to exchange and to compute.
@@ -89,6 +92,10 @@ class LeadingTrainer:
         self._stats.add(statistics.REDUCE_S, reduce_s)
         self._stats.add(statistics.COMPUTE_S, compute_s)
         return {**metrics, "send_s": send_s, "reduce_s": reduce_s, "compute_s": compute_s}
+
+    def priorities(self) -> NDArray[np.float32] | None:
+        """See ``optim.replay_port.ReplayTrainer``; None of a trainer without replay."""
+        return priorities_of(self._trainer)
 
     def policy(self) -> dict[str, Array]:
         """See ``optim.port.Trainer``."""
