@@ -13,7 +13,7 @@ from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.in_flight import InFlightTasks
 from tidegate.actor.invested_work import report_investment
 from tidegate.actor.loops import Runner, WorkLoops
-from tidegate.actor.policy import ChecksPolicy, PolicyLoop
+from tidegate.actor.policy import ChecksPolicy, policy_follower
 from tidegate.actor.publishing import Publisher
 from tidegate.actor.rollouts.batch_runner import BatchRunner
 from tidegate.actor.rollouts.deadlines import DeadlineWatch
@@ -220,7 +220,7 @@ class _ActorParts:
         self._in_flight = InFlightTasks(capacity=num_running + config.prefetch, finished_max=num_running)
         self.served_policy = ServedPolicy(control, self._in_flight.wakeup)
         self._watch = PolicyWatch(context)
-        self._policy = PolicyLoop(
+        self._policy = policy_follower(
             context, self._watch, self.served_policy, engine, attempts=config.pull_attempts
         )
         self.checkpoints = ProgressCheckpoints(context, period_s=config.keep_progress_s)

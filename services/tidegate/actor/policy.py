@@ -1,43 +1,31 @@
-"""Holding a policy and pulling the next one.
-
-The newest policy is a level, not a queue: a version that is superseded before its tensors arrived is never loaded.
-Tensors are known by their digests, so only changed tensors travel and an interrupted pull resumes where it stopped. A
-policy is served once all of its tensors are verified.
-"""
+"""The policies of an actor that computes its own actions: pulled, checked against its engine, and served."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.catalogue import actor as statistics
-from tidegate.catalogue.telemetry import (
-    ATTR_VERSION,
-    METRIC_WEIGHTS_LOAD,
-    METRIC_WEIGHTS_PROPAGATION,
-    SPAN_WEIGHTS_LOAD,
-)
-from tidegate.core.errors import CorruptionError, NotFoundError, RecordError, TidegateError
-from tidegate.core.ids import PolicyVersion
-from tidegate.core.records import Array, PolicySnapshot
+from tidegate.core.errors import RecordError
+from tidegate.core.records import PolicySnapshot
+from tidegate.core.staleness import LineageTree
 from tidegate.models.model_folder import base_digest
+from tidegate.runtime.config import PolicyConfig
+from tidegate.runtime.policy_follower import FollowerStatistics, PolicyFollower
 from tidegate.runtime.policy_watch import PolicyWatch
-from tidegate.runtime.retrying import Backoff, DrainingError, FailedAttempt, StopWhenDraining, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.announcement import Announcement
-from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 
-# Bytes of tensors per call; complete tensors survive a later connection failure.
-PIECE_BYTES = 16 * 1024 * 1024
-BACKOFF = Backoff(start_s=0.05, max_s=2.0)
-# Maximum delay until a drain is noticed; an announcement ends the wait immediately.
-HEAD_WAIT_S = 0.25
-
-_Content: TypeAlias = tuple[bytes, str, tuple[int, ...]]
+STATISTICS = FollowerStatistics(
+    refused=statistics.POLICIES_REFUSED,
+    retries=statistics.PULL_RETRIES,
+    pull_ms=statistics.WEIGHT_PULL_MS,
+    step=statistics.SERVING_STEP,
+    version=statistics.SERVING_VERSION,
+)
 
 
 class ChecksPolicy(Protocol):
-    """The part of an engine that ``PolicyLoop`` uses."""
+    """The part of an engine that checks policies."""
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         """Check that the engine can serve a policy.
@@ -48,96 +36,23 @@ class ChecksPolicy(Protocol):
         ...
 
 
-class PolicyLoop:
-    """Brings each newly announced policy to ``ServedPolicy``. Waits for an announcement; the learner unblocks it."""
+class ActorPolicies:
+    """An actor as the user of policies (``runtime.policy_follower``)."""
 
-    def __init__(
-        self,
-        context: ServiceContext,
-        watch: PolicyWatch,
-        served_policy: ServedPolicy,
-        engine: ChecksPolicy,
-        *,
-        attempts: int,
-    ) -> None:
-        """``attempts``: attempts at one version before checking for a newer one."""
-        self._context = context
-        self._watch = watch
+    def __init__(self, policy: PolicyConfig, served_policy: ServedPolicy, engine: ChecksPolicy) -> None:
+        self._policy = policy
         self._served_policy = served_policy
         self._engine = engine
-        self._attempts = attempts
-        self._client = WeightDistributionClient(context.channel("weight_distribution"))
-        # Verified tensors by content: those being served, and those of a running pull (freed when it ends).
-        self._known: dict[_Content, Array] = {}
-        # The last version that was served or refused; it is not retried.
-        self._seen: PolicyVersion | None = None
         self._base_digest: str | None = None
 
-    async def run(self) -> None:
-        """Serve each new version until draining."""
-        context = self._context
-        while not context.drain.requested:
-            announcement = await self._watch.changed(self._seen, timeout_s=HEAD_WAIT_S)
-            if announcement is None:
-                continue
-            started_at_s = context.clock.now_s()
-            try:
-                snapshot = await self._bring(announcement)
-            except TidegateError as error:
-                # Keep serving the previous policy. All retries failed: read the head again.
-                context.stats.add(statistics.POLICIES_REFUSED)
-                context.log.warning("policy_refused", version=str(announcement.version), error=str(error))
-                if _may_pass(error):
-                    await context.drain.sleep(BACKOFF.max_s)
-                else:
-                    self._seen = announcement.version
-                continue
-            if snapshot is not None:
-                self._take(snapshot, announcement, started_at_s=started_at_s)
-
-    def _take(self, snapshot: PolicySnapshot, announcement: Announcement, *, started_at_s: float) -> None:
-        context = self._context
-        now_s = context.clock.now_s()
-        self._seen = snapshot.version
-        self._known = {content: snapshot.tensors[name] for name, content in _contents(announcement).items()}
-        self._served_policy.offer(snapshot, announcement.tree, now_s=now_s)
-        context.stats.set(statistics.WEIGHT_PULL_MS, 1e3 * (now_s - started_at_s))
-        context.stats.set(statistics.SERVING_STEP, snapshot.version.step)
-        context.stats.label(statistics.SERVING_VERSION, str(snapshot.version))
-        telemetry = context.telemetry
-        if telemetry.enabled:
-            telemetry.observe(METRIC_WEIGHTS_LOAD, now_s - started_at_s)
-            telemetry.observe(METRIC_WEIGHTS_PROPAGATION, max(0.0, now_s - snapshot.published_at_s))
-            telemetry.emit(
-                SPAN_WEIGHTS_LOAD,
-                parent=announcement.message.trace_parent,
-                started_at_s=started_at_s,
-                finished_at_s=now_s,
-                attributes={ATTR_VERSION: str(snapshot.version)},
-                kind="consumer",
-            )
-
-    async def _bring(self, announcement: Announcement) -> PolicySnapshot | None:
-        """Pull the announced policy and check it against the engine; None when a newer one was announced meanwhile.
-
-        Raises:
-            TidegateError: it does not fit, or all attempts failed.
-        """
-        await self._check_base(announcement)
-        inline = announcement.inline_snapshot()
-        snapshot = inline if inline is not None else await self._pull(announcement)
-        if snapshot is not None:
-            self._engine.check_policy(snapshot)
-        return snapshot
-
-    async def _check_base(self, announcement: Announcement) -> None:
+    async def check(self, announcement: Announcement) -> None:
         """Check that adapters belong to this actor's model; their shapes alone also fit other models of its size.
 
         Raises:
             RecordError: they belong to another model.
         """
         if self._base_digest is None:
-            policy = self._context.settings.policy
+            policy = self._policy
             # Reads the whole folder, once per process.
             self._base_digest = await asyncio.to_thread(
                 base_digest, policy.kind, path=policy.path, lora_rank=policy.lora.rank
@@ -151,74 +66,23 @@ class PolicyLoop:
                 fix="give both the same folder (`tidegate model` prints its digest) and restart the wrong one",
             )
 
-    async def _pull(self, announcement: Announcement) -> PolicySnapshot | None:
-        """The announced policy; None when a newer one was announced meanwhile, or the actor drains."""
-        context = self._context
+    async def prepare(self, snapshot: PolicySnapshot) -> None:
+        """See ``Engine.check_policy``."""
+        self._engine.check_policy(snapshot)
 
-        def note(failed: FailedAttempt) -> None:
-            context.log.warning(
-                "policy_pull_failed",
-                version=str(announcement.version),
-                attempt=failed.number,
-                error=str(failed.error),
-            )
-
-        try:
-            return await retry(
-                lambda: self._pull_pieces(announcement),
-                BACKOFF,
-                attempts=self._attempts,
-                draining=StopWhenDraining(context.drain),
-                is_retryable=lambda error: _may_pass(error) and self._is_newest(announcement),
-                on_retry=note,
-            )
-        except DrainingError:
-            return None
-        except TidegateError as error:
-            if _may_pass(error) and not self._is_newest(announcement):
-                return None
-            raise
-
-    def _is_newest(self, announcement: Announcement) -> bool:
-        head = self._watch.head
-        return head is None or head.version == announcement.version
-
-    async def _pull_pieces(self, announcement: Announcement) -> PolicySnapshot:
-        contents = _contents(announcement)
-        try:
-            for names in _pieces(announcement, known=set(self._known)):
-                for name, tensor in (await self._client.pull(announcement, names)).items():
-                    self._known[contents[name]] = tensor
-        except TidegateError:
-            self._context.stats.add(statistics.PULL_RETRIES)
-            raise
-        return announcement.snapshot({name: self._known[content] for name, content in contents.items()})
+    def serve(self, snapshot: PolicySnapshot, tree: LineageTree, *, now_s: float) -> None:
+        """Offer it to the engine."""
+        self._served_policy.offer(snapshot, tree, now_s=now_s)
 
 
-def _may_pass(error: TidegateError) -> bool:
-    """Whether a failed pull may succeed later: the peer was unavailable, or bytes were corrupted in transit."""
-    return error.retryable or isinstance(error, CorruptionError | NotFoundError)
-
-
-def _contents(announcement: Announcement) -> dict[str, _Content]:
-    """Each tensor's content by name. The shape is part of the content, because fresh biases of any shape are zeros."""
-    return {
-        entry.name: (entry.digest, entry.dtype, tuple(entry.shape)) for entry in announcement.message.tensors
-    }
-
-
-def _pieces(announcement: Announcement, *, known: set[_Content]) -> Iterator[set[str]]:
-    """Names of the tensors that are not ``known``, in manifest order, in pieces of about ``PIECE_BYTES``."""
-    contents = _contents(announcement)
-    piece: set[str] = set()
-    size = 0
-    for entry in announcement.message.tensors:
-        if contents[entry.name] in known:
-            continue
-        piece.add(entry.name)
-        size += entry.size
-        if size >= PIECE_BYTES:
-            yield piece
-            piece, size = set[str](), 0
-    if piece:
-        yield piece
+def policy_follower(
+    context: ServiceContext,
+    watch: PolicyWatch,
+    served_policy: ServedPolicy,
+    engine: ChecksPolicy,
+    *,
+    attempts: int,
+) -> PolicyFollower:
+    """The loop that brings each new version to an actor's engine. ``attempts``: as ``actor.pull_attempts``."""
+    policies = ActorPolicies(context.settings.policy, served_policy, engine)
+    return PolicyFollower(context, watch, policies, STATISTICS, attempts=attempts)

@@ -20,11 +20,12 @@ from tests.integration.actor.harness import (
 )
 from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running, until
-from tidegate.actor import main, policy
+from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import NotFoundError, UnavailableError
 from tidegate.core.records import PolicySnapshot
+from tidegate.runtime import policy_follower
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
 from tidegate.runtime.rpc import Registration, RpcServer
@@ -123,7 +124,7 @@ async def test_only_what_changed_travels(
 async def test_interrupted_pull_resumes_where_it_stopped(
     bus: Bus, topology: Topology, settings: Settings, weights: FlakyWeights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "PIECE_BYTES", 1)
+    monkeypatch.setattr(policy_follower, "PIECE_BYTES", 1)
     weights.failures = ["", "", "break"]
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await publish(bus, topology, weights, 0, seed=0)

@@ -13,7 +13,7 @@ from tests.support.settings import make_settings
 from tests.unit.actor.support import snapshot
 from tests.unit.models.tiny_llama import make_folder
 from tidegate.actor.engines.port import EngineControl
-from tidegate.actor.policy import PolicyLoop
+from tidegate.actor.policy import policy_follower
 from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import PolicyVersion
@@ -66,7 +66,8 @@ async def served_after(
     control = EngineControl()
     versions = [announced(step, base_digest=base) for step, base in enumerate(base_digests)]
     watch = cast("PolicyWatch", Announced(context, versions))
-    await PolicyLoop(context, watch, ServedPolicy(control, asyncio.Event()), AnyEngine(), attempts=1).run()
+    served = ServedPolicy(control, asyncio.Event())
+    await policy_follower(context, watch, served, AnyEngine(), attempts=1).run()
     await context.channels.close()
     return control.newest, context.stats.value(statistics.POLICIES_REFUSED)
 
