@@ -33,9 +33,9 @@ def test_the_state_is_emptied_after_the_row_that_follows_an_end_and_after_a_faul
     seen = {"observations": np.ones((3, 2), np.float32)}
 
     def is_empty(*, ended: list[bool], faulted: list[bool] | None = None) -> list[bool]:
-        memory.outputs(network, params, seen)
+        _, after_NM = network.step(params, seen, memory.state_NM)
         faulted_N = None if faulted is None else np.array(faulted)
-        memory.advance(ended_N=np.array(ended), faulted_N=faulted_N)
+        memory.advance(after_NM, ended_N=np.array(ended), faulted_N=faulted_N)
         return [not state.any() for state in memory.state_NM]
 
     # Environment 1 failed in its first reset: its first row is no step.

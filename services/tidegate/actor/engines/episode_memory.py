@@ -7,13 +7,10 @@ episode: the state still reaches that row, and is emptied after it. The learner 
 Shapes: N environments, M numbers of state.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.core.records import Array
-from tidegate.models.recurrent import RecurrentPolicy
 
 
 class EpisodeMemory:
@@ -22,18 +19,12 @@ class EpisodeMemory:
     def __init__(self, *, memory_size: int, faulted_N: NDArray[np.bool_]) -> None:
         """``faulted_N``: environments whose first reset failed, so that their first row is no step."""
         self.state_NM: Array = np.zeros((len(faulted_N), memory_size), np.float32)
-        self._next_NM = self.state_NM
         self._ended_N = faulted_N.copy()
 
-    def outputs(
-        self, policy: RecurrentPolicy, params: Mapping[str, Array], observations: Mapping[str, Array]
-    ) -> Array:
-        """The policy's outputs (N, P) for the next row; ``advance`` goes on to the row after it."""
-        outputs_NP, self._next_NM = policy.step(params, observations, self.state_NM)
-        return outputs_NP
-
-    def advance(self, *, ended_N: NDArray[np.bool_], faulted_N: NDArray[np.bool_] | None) -> None:
-        """After a row: whether its step ended the episode, and whether it failed."""
+    def advance(
+        self, next_NM: Array, *, ended_N: NDArray[np.bool_], faulted_N: NDArray[np.bool_] | None
+    ) -> None:
+        """After a row: the policy's state after it, whether its step ended the episode, and whether it failed."""
         is_no_step_N = self._ended_N if faulted_N is None else self._ended_N | faulted_N
-        self.state_NM = np.where(is_no_step_N[:, None], np.float32(0.0), self._next_NM)
+        self.state_NM = np.where(is_no_step_N[:, None], np.float32(0.0), next_NM)
         self._ended_N = ended_N

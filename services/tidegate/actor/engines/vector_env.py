@@ -1,22 +1,23 @@
-"""Vectorised environments with a local policy, in numpy alone: an actor of segments never loads torch.
+"""Vectorised environments, in numpy alone: an actor of segments never loads torch.
 
-Environments are Gymnasium's by id and continue from segment to segment. Each vector step checks for a newer policy, one
-attribute read, and records its first step. The layout is Gymnasium's NEXT_STEP autoreset: after a step that ends an
-episode ``observations[t+1]`` is its true last observation, and the step t+1 is a dummy with ``valid`` 0. A step that
-failed is no step either (``vector_envs.guarded``, ``running_episodes``).
+Environments are Gymnasium's by id and continue from segment to segment. Before each vector step ``acting`` is asked for
+actions; the version that it names is recorded from there on. The layout is Gymnasium's NEXT_STEP autoreset: after
+a step that ends an episode ``observations[t+1]`` is its true last observation, and the step t+1 is a dummy with
+``valid`` 0. A step that failed is no step either (``vector_envs.guarded``, ``running_episodes``).
 
 Actions and resets of a segment are drawn from its task's seed, so that a run with one actor repeats itself.
 
 Shapes: T steps, N environments; K components of an action, where it has any.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.actor.engines.acting import Acting, LocalActing
 from tidegate.actor.engines.episode_memory import EpisodeMemory
 from tidegate.actor.engines.observation_rows import ObservationRows
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
@@ -28,8 +29,7 @@ from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
 from tidegate.core.spaces import MEMORY, EnvironmentDescription, observation_leaves
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.policies import build_policy
-from tidegate.models.policy_port import PolicyRunner, SegmentPolicy
-from tidegate.models.recurrent import RecurrentPolicy
+from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.loading import load
@@ -132,19 +132,24 @@ class _Rows:
 class VectorEnvEngine:
     """Runs ``segment`` tasks, one after the other."""
 
-    def __init__(self, setting: EngineSetting, control: EngineControl, clock: Clock) -> None:
-        """Environments are made at the first task, when Gymnasium is imported."""
+    def __init__(
+        self, setting: EngineSetting, control: EngineControl, clock: Clock, *, acting: Acting | None = None
+    ) -> None:
+        """Environments are made at the first task, when Gymnasium is imported.
+
+        ``acting``: who acts in them; the policy in this process unless given.
+        """
         self._workload = setting.workload
         assert setting.description is not None, (
             "an actor of segments has asked for its environment's description"
         )
         self._policy = build_policy(setting.description, setting.policy)
-        self._swaps = not setting.one_version
+        self._acting: Acting = acting or LocalActing(
+            self._policy, control, threads=setting.threads, one_version=setting.one_version
+        )
         self._control = control
         self._clock = clock
         self._vector: VectorEnv | None = None
-        self._threads = setting.threads
-        self._prepared: tuple[PolicySnapshot, PolicyRunner] | None = None
         self._calls = EnvironmentCalls(setting.workload.env)
         self._failed_segments = 0
         control.watched.append(self._calls)
@@ -155,21 +160,8 @@ class VectorEnvEngine:
         return self._policy
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
-        """Check that the tensors are this network's parameters, and finite; prepares them beside the steps.
-
-        Raises:
-            RecordError: a name, shape or dtype does not fit, or a value is not finite.
-            NotFoundError: the policy has images, and onnxruntime is not installed.
-        """
-        self._policy.check_params(snapshot.tensors)
-        for name, tensor in snapshot.tensors.items():
-            if not np.isfinite(tensor).all():
-                raise RecordError(
-                    f"Policy {snapshot.version} holds values in {name!r} that are not finite",
-                    why="its update diverged",
-                    fix="lower the learning rate and start from an earlier checkpoint",
-                )
-        self._prepared = snapshot, self._runner(snapshot)
+        """See ``Acting.check_policy``."""
+        self._acting.check_policy(snapshot)
 
     def check_task(self, task: Task) -> None:
         """Check that this is a segment of this actor's environment; creates the environment if there is none yet.
@@ -283,35 +275,36 @@ class VectorEnvEngine:
 
         None when the task was cut; the environments stay where they stopped, and the next segment continues there.
         """
-        control, envs, guarded, swaps = self._control, vector.envs, vector.guarded, self._swaps
-        distribution = self._policy.actions
+        control, envs, guarded, acting = self._control, vector.envs, vector.guarded, self._acting
+        environment_actions = self._policy.actions.environment_actions
         num_steps = task.unroll_length
-        snapshot, run = self._serve_newest()
-        marks = VersionMarks(snapshot.version)
-        control.begins([task], snapshot.version, now_s=now_s)
-        observations, recorded = vector.observations, rows.observations
+        version = acting.begin(task)
+        marks = VersionMarks(version)
+        control.begins([task], version, now_s=now_s)
+        observations, recorded, memory = vector.observations, rows.observations, vector.memory
         actions_TNK, logprobs_TN, rewards_TN = rows.actions_TNK, rows.logprobs_TN, rows.rewards_TN
         terminated_TN, truncated_TN = rows.terminated_TN, rows.truncated_TN
-        memory = vector.memory if self._policy.memory_size else None
+        has_memory = self._policy.memory_size > 0
         num_made = num_steps
         for step in range(num_steps):
-            if task.task_id in control.cut:
+            control.position = step
+            acted = None if task.task_id in control.cut else acting.act(observations, memory.state_NM, rng)
+            if acted is None:
                 num_made = step
                 break
-            control.position = step
-            if control.newest is not snapshot and swaps:
-                snapshot, run = self._serve_newest()
-                marks.swap(step, snapshot.version)
+            if acted.version is not version:
+                version = acted.version
+                marks.swap(step, version)
             recorded.append(observations)
-            actions, logprobs_TN[step] = distribution.sample(run(observations), rng)
-            actions_TNK[step] = actions
+            actions_TNK[step], logprobs_TN[step] = acted.actions, acted.logprobs
             seen, rewards_TN[step], terminated_TN[step], truncated_TN[step], _ = envs.step(
-                distribution.environment_actions(actions)
+                environment_actions(acted.actions)
             )
             if guarded.any_faulted:
                 rows.fault(step, guarded.faulted_N)
-            if memory is not None:
+            if has_memory:
                 memory.advance(
+                    acted.memory,
                     ended_N=terminated_TN[step] | truncated_TN[step],
                     faulted_N=guarded.faulted_N if guarded.any_faulted else None,
                 )
@@ -321,30 +314,6 @@ class VectorEnvEngine:
         recorded.append(observations)
         vector.observations = {name: array.copy() for name, array in observations.items()}
         return rows.sample(vector, marks, num_made=num_made)
-
-    def _serve_newest(self) -> tuple[PolicySnapshot, PolicyRunner]:
-        newest = self._control.newest
-        assert newest is not None, "tasks start once there is a policy"
-        prepared = self._prepared
-        if prepared is None or prepared[0] is not newest:
-            # Another version was checked since, or this one was not: it has to be prepared between two steps.
-            prepared = newest, self._runner(newest)
-        if newest is not self._control.serving:
-            self._control.swapped(newest, seconds=0.0)  # the arrays are used without a copy
-        return prepared
-
-    def _runner(self, snapshot: PolicySnapshot) -> PolicyRunner:
-        policy = self._policy
-        if isinstance(policy, RecurrentPolicy):
-            return partial(self._outputs_with_memory, policy, snapshot.tensors)
-        return policy.runner(snapshot.tensors, threads=self._threads)
-
-    def _outputs_with_memory(
-        self, policy: RecurrentPolicy, params: Mapping[str, Array], observations: Mapping[str, Array]
-    ) -> NDArray[np.float32]:
-        vector = self._vector
-        assert vector is not None, "check_task has created the environments"
-        return vector.memory.outputs(policy, params, observations)
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
         """Refuse: environments have no prompts.

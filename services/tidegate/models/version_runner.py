@@ -1,0 +1,46 @@
+"""One version of a policy, ready to act: in an actor, and in the inference service.
+
+Shapes: B environments, P outputs of the action distribution, M numbers of state (0 without memory).
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+
+from tidegate.core.errors import RecordError
+from tidegate.core.records import Array, PolicySnapshot
+from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.recurrent import RecurrentPolicy
+
+# Observations (B, *leaf shape) by name and the state (B, M) before them, to outputs (B, P) and the state after.
+VersionRunner: TypeAlias = Callable[[Mapping[str, Array], Array], tuple[Array, Array]]
+
+
+def check_snapshot(policy: SegmentPolicy, snapshot: PolicySnapshot) -> None:
+    """Check that the tensors are this network's parameters, and finite.
+
+    Raises:
+        RecordError: a name, shape or dtype does not fit, or a value is not finite.
+    """
+    policy.check_params(snapshot.tensors)
+    for name, tensor in snapshot.tensors.items():
+        if not np.isfinite(tensor).all():
+            raise RecordError(
+                f"Policy {snapshot.version} holds values in {name!r} that are not finite",
+                why="its update diverged",
+                fix="lower the learning rate and start from an earlier checkpoint",
+            )
+
+
+def version_runner(policy: SegmentPolicy, params: Mapping[str, Array], *, threads: int) -> VersionRunner:
+    """Prepare one version; see ``SegmentPolicy.runner``.
+
+    Raises:
+        NotFoundError: the policy has images, and onnxruntime is not installed.
+    """
+    if isinstance(policy, RecurrentPolicy):
+        return partial(policy.step, params)
+    run = policy.runner(params, threads=threads)
+    return lambda observations, memory_BM: (run(observations), memory_BM)
