@@ -9,6 +9,7 @@ import asyncio
 import msgspec
 
 from tidegate.actor.engines.port import Rollouts
+from tidegate.actor.finished_work import FinishedWork
 from tidegate.actor.rollouts.outcomes import DroppedTask
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
@@ -37,7 +38,7 @@ class InFlightTasks:
         self.wakeup = asyncio.Event()
         self.waiting: list[LeasedTask] = []
         self.running: list[LeasedTask] = []
-        self.finished: asyncio.Queue[Finished | None] = asyncio.Queue(maxsize=finished_max)
+        self.finished = FinishedWork[Finished](capacity=finished_max)
         self._capacity = capacity
         self._leased: dict[int, LeasedTask] = {}
         self._room = asyncio.Event()

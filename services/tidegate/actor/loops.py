@@ -176,10 +176,10 @@ class WorkLoops:
             self._generating = False
             self._runner.stop()
             self._runner.close()
-            for leased in list(self._in_flight.waiting):
+            # Also after a failure: publishers and heartbeats that wait for more would hold up the exit.
+            self._in_flight.finished.close()
+            for leased in [*self._in_flight.waiting, *self._in_flight.running]:
                 await self._release(leased, delay_s=0.0)
-        for _ in range(self._config.max_unacked_publishes):
-            await self._in_flight.finished.put(None)
 
     async def _flow(self, batch: list[LeasedTask]) -> None:
         """Call the runner for one batch after another."""
@@ -238,18 +238,20 @@ class WorkLoops:
             async with contextlib.aclosing(self._runner.run([leased.task for leased in batch])) as results:
                 async for result in results:
                     leased = left.pop(result.task.task_id)
-                    in_flight.stop_running(leased)
                     if isinstance(result, RefusedTask):
+                        in_flight.stop_running(leased)
                         await self._refuse(leased, result.error)
                         continue
                     stats.label(statistics.TASK_REFUSAL, "")
                     made_at_s = clock.monotonic_s()
                     await in_flight.finished.put(Finished(leased, result))
+                    in_flight.stop_running(leased)
                     waited_s = clock.monotonic_s() - made_at_s
                     stats.add(statistics.WAIT_PUBLISH_S, waited_s / self._runner.flows_max)
         except TidegateError:
             # An engine that fails ends this actor, so that only others can run the tasks.
             for leased in left.values():
+                in_flight.stop_running(leased)
                 await self._release(leased, delay_s=0.0)
             raise
         for leased in left.values():

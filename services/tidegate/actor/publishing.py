@@ -70,7 +70,7 @@ class Publisher:
     async def run(self) -> None:
         """Publish until the generating loop has ended and its last result is published."""
         context = self._context
-        while (finished := await self._in_flight.finished.get()) is not None:
+        while (finished := await self._in_flight.finished.take()) is not None:
             leased = finished.leased
             try:
                 done = await self._finish(finished)
