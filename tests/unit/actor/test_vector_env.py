@@ -296,3 +296,31 @@ def test_cut_segment_has_no_rollout_and_the_next_one_continues(cut_after: int) -
     # Every episode is three steps of rewards 1, 2 and 3, whichever segment saw them.
     assert [(end.episode_return, end.length) for end in sample.episodes] == [(6.0, 3)] * len(sample.episodes)
     assert len(sample.episodes) >= 2
+
+
+@pytest.mark.usefixtures("toy")
+def test_segments_of_one_stream_continue_each_other_unless_one_was_cut() -> None:
+    control = EngineControl()
+    engine = segment_engine(control, description=toy_env.DESCRIPTION, num_envs=2)
+    control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+    first, second = (unroll(engine, env_id=toy_env.ENV_ID, num_steps=5) for _ in range(2))
+    assert (first.stream_position, second.stream_position) == (0, 1)
+    assert first.stream_id == second.stream_id != ""
+    np.testing.assert_array_equal(first.tensors["observations"][-1], second.tensors["observations"][0])
+
+    task = segment_task(env_id=toy_env.ENV_ID, unroll_length=5)
+    toy_env.before_step.append(lambda: setattr(control, "cut", frozenset([task.task_id])))
+    assert engine.generate([task]) == []
+    toy_env.before_step.clear()
+    control.cut = frozenset()
+    assert unroll(engine, env_id=toy_env.ENV_ID, num_steps=5).stream_position == 3
+
+
+@pytest.mark.usefixtures("toy")
+def test_replaced_actor_begins_another_stream() -> None:
+    control = EngineControl()
+    control.newest = snapshot(0, params(0, env_id=toy_env.ENV_ID))
+    engines = [segment_engine(control, description=toy_env.DESCRIPTION, num_envs=1) for _ in range(2)]
+    samples = [unroll(engine, env_id=toy_env.ENV_ID, num_steps=5) for engine in engines]
+    assert samples[0].stream_id != samples[1].stream_id
+    assert {sample.stream_position for sample in samples} == {0}

@@ -10,6 +10,7 @@ Actions and resets of a segment are drawn from its task's seed, so that a run wi
 Shapes: T steps, N environments; K components of an action, where it has any.
 """
 
+import secrets
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -42,6 +43,8 @@ from tidegate.vector_envs.opening import open_vector_env
 UNROLL_LENGTH_MAX = 65_536
 # Segments in a row in which the code around the copies fails (a wrapper, a vector form) before the actor ends.
 FAILED_SEGMENTS_MAX = 3
+# No two streams of a run share an id: random, as actors come and go.
+STREAM_ID_BYTES = 8
 
 
 class VectorEnv:
@@ -71,6 +74,8 @@ class VectorEnv:
         self.observations: dict[str, Array] = recorded_observations(self.space, observations)
         self.episodes = RunningEpisodes(faulted_N=self.guarded.faulted_N)
         self.memory = EpisodeMemory(memory_size=memory_size, faulted_N=self.guarded.faulted_N)
+        self.stream_id = secrets.token_hex(STREAM_ID_BYTES)
+        self.num_segments = 0
 
     def close(self) -> None:
         """Close the environments."""
@@ -104,6 +109,9 @@ class _Rows:
     def sample(self, vector: VectorEnv, marks: VersionMarks, *, num_made: int) -> Sample | None:
         """The segment; None if it was cut after ``num_made`` steps. The next one continues from there."""
         faulted_TN = self.faulted_TN
+        # One that is not sent takes a position as well, so that no other follows directly on the one before it.
+        stream_position = vector.num_segments
+        vector.num_segments += 1
         valid_TN, episodes = vector.episodes.close_segment(
             rewards_TN=self.rewards_TN[:num_made],
             terminated_TN=self.terminated_TN[:num_made],
@@ -126,6 +134,8 @@ class _Rows:
             spans=marks.spans(num_made),
             num_steps=int(np.count_nonzero(valid_TN)),
             episodes=episodes,
+            stream_id=vector.stream_id,
+            stream_position=stream_position,
         )
 
 
