@@ -31,7 +31,7 @@ from tidegate.models.convolutions import (
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.inputs import FlatInputs
 from tidegate.models.layers import SHARED_OUTPUTS, check_tensors, with_shared_outputs
-from tidegate.models.policy_port import PolicyRunner
+from tidegate.models.policy_port import PairRunner, PolicyRunner
 from tidegate.models.traced_arrays import BATCH, TracedArray
 
 if TYPE_CHECKING:
@@ -145,11 +145,20 @@ class CnnPolicy:
         Raises:
             NotFoundError: onnxruntime is not installed.
         """
+        run = self.pair_runner(params, threads=threads)
+        return lambda observations: run(observations)[0]
+
+    def pair_runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PairRunner:
+        """As ``runner``, of outputs and values.
+
+        Raises:
+            NotFoundError: onnxruntime is not installed.
+        """
         session = self._session(params, threads=threads)
 
-        def run(observations: Mapping[str, Array]) -> NDArray[np.float32]:
-            outputs, _ = self._run(session, observations, self._numbers(params, observations, np))
-            return with_shared_outputs(outputs, params, np)
+        def run(observations: Mapping[str, Array]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+            outputs, values_B1 = self._run(session, observations, self._numbers(params, observations, np))
+            return with_shared_outputs(outputs, params, np), values_B1[:, 0]
 
         return run
 

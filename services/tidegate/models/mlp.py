@@ -27,7 +27,7 @@ from tidegate.models.layers import (
     orthogonal,
     with_shared_outputs,
 )
-from tidegate.models.policy_port import PolicyRunner
+from tidegate.models.policy_port import PairRunner, PolicyRunner
 from tidegate.models.scaled_inputs import FIXED, ScaledInputs
 
 Activation = Literal["tanh", "relu"]
@@ -130,6 +130,10 @@ class MlpPolicy:
     def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
         """See ``SegmentPolicy``."""
         return lambda observations: self.action_outputs(params, observations, np)
+
+    def pair_runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PairRunner:
+        """As ``runner``, of outputs and values."""
+        return lambda observations: self.outputs_and_values(params, observations, np)
 
     def updated_statistics(
         self, params: Mapping[str, Array], observations: Mapping[str, Array]

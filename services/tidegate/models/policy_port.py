@@ -18,6 +18,8 @@ from tidegate.models.distributions import ActionDistribution
 TensorT = TypeVar("TensorT")
 # Observations of B environments by name, (B, *leaf shape), to outputs (B, P): one step of an actor.
 PolicyRunner: TypeAlias = Callable[[Mapping[str, Array]], NDArray[np.float32]]
+# The same with values (B,) beside the outputs.
+PairRunner: TypeAlias = Callable[[Mapping[str, Array]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 
 
 class SegmentPolicy(Protocol):
