@@ -34,6 +34,12 @@ TRAINED_STEPS = Counter(
     "Environment steps or tokens trained.",
     exported="tidegate.learner.steps",
 )
+SAMPLED_UNITS = Counter(
+    "sampled_units_total",
+    "{unit}",
+    "Units of replay trained, one for each use.",
+    exported="tidegate.learner.sampled_units",
+)
 EPISODES = Counter(
     "episodes_total", "{episode}", "Episodes that ended.", exported="tidegate.learner.episodes"
 )

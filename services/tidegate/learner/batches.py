@@ -2,31 +2,48 @@
 
 import asyncio
 import contextlib
-
-import msgspec
+from typing import Generic, Protocol, TypeVar
 
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PolicyVersion
-from tidegate.core.records import Trajectory
-from tidegate.core.staleness import LineageTree, StalenessLimits
+from tidegate.core.staleness import LineageTree
 from tidegate.learner.retrying import until_done
-from tidegate.learner.state import JudgedTrajectory, OutdatedTrajectory, TrainableBatch, recheck
+from tidegate.learner.state import OutdatedBatch, OutdatedTrajectory
+from tidegate.learner.training_batch import TrainingBatch
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.clients.trajectory_store import Dropped, LeasedBatch, TrajectoryStoreClient
+from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 
 BACKOFF_S = 0.2
 
 
-class ReadyBatch(msgspec.Struct, frozen=True, eq=False):
-    """A leased batch inside the staleness budget of the version that it will update."""
+class Leased(Protocol):
+    """What the store answered."""
 
-    batch_id: str
-    trajectories: list[Trajectory]
-    judged: tuple[JudgedTrajectory, ...]
+    @property
+    def batch_id(self) -> str:
+        """Its name at the store."""
+        ...
 
 
-class BatchSource:
+LeasedT = TypeVar("LeasedT", bound=Leased)
+
+
+class Supply(Protocol[LeasedT]):
+    """Where batches come from: whole trajectories, or units of replay."""
+
+    async def request(self, version: PolicyVersion, *, learner_id: str, max_wait_s: float) -> LeasedT | None:
+        """A batch to update ``version`` with; None when none was ready in time."""
+        ...
+
+    def judge(
+        self, leased: LeasedT, *, version: PolicyVersion, tree: LineageTree, now_s: float
+    ) -> TrainingBatch | OutdatedBatch:
+        """The second check of I1: every trajectory against the version that it is about to update."""
+        ...
+
+
+class BatchSource(Generic[LeasedT]):
     """At most one batch in training and one leased ahead; both end with a commit, or with ``close``.
 
     A batch is always leased for the version it will update, so the store judges it by the lag it is going to have.
@@ -36,24 +53,23 @@ class BatchSource:
         self,
         context: ServiceContext,
         store: TrajectoryStoreClient,
+        supply: Supply[LeasedT],
         *,
         learner_id: str,
         lease_wait_s: float,
     ) -> None:
         """``lease_wait_s`` bounds one poll, and with it how long draining waits for a poll in flight."""
-        settings = context.settings
         self._context = context
         self._store = store
+        self._supply = supply
         self._learner_id = learner_id
         self._lease_wait_s = lease_wait_s
-        self._batch_size = settings.batch_size
-        self._limits = StalenessLimits(
-            max_lag=settings.staleness.max_lag, max_age_s=settings.staleness.max_age_s
-        )
-        self._ahead: asyncio.Task[LeasedBatch | None] | None = None
+        self._ahead: asyncio.Task[LeasedT | None] | None = None
         self.num_outdated = 0
 
-    async def next(self, version: PolicyVersion, tree: LineageTree) -> ReadyBatch | OutdatedTrajectory | None:
+    async def next(
+        self, version: PolicyVersion, tree: LineageTree
+    ) -> TrainingBatch | OutdatedTrajectory | None:
         """A batch to update ``version`` with; None when none was ready within one poll.
 
         ``OutdatedTrajectory`` when the leased batch left the budget meanwhile; it was released.
@@ -64,17 +80,9 @@ class BatchSource:
         leased = await self._take(version)
         if leased is None:
             return None
-        # They are in the order of their arrival, which is the broker's: the same batch is to give the same update.
-        trajectories = sorted(leased.trajectories, key=lambda trajectory: trajectory.task_id)
-        verdict = recheck(
-            trajectories,
-            version=version,
-            tree=tree,
-            limits=self._limits,
-            now_s=self._context.clock.now_s(),
-        )
-        if isinstance(verdict, TrainableBatch):
-            return ReadyBatch(leased.batch_id, trajectories, verdict.judged)
+        verdict = self._supply.judge(leased, version=version, tree=tree, now_s=self._context.clock.now_s())
+        if not isinstance(verdict, OutdatedBatch):
+            return verdict
         self.num_outdated += len(verdict.outdated)
         dropped = [
             Dropped(trajectory_id=item.trajectory_id, reason=item.reason, detail=item.detail)
@@ -106,20 +114,16 @@ class BatchSource:
                 await self._store.release_batch(leased.batch_id)
         self._ahead = None
 
-    async def _take(self, version: PolicyVersion) -> LeasedBatch | None:
+    async def _take(self, version: PolicyVersion) -> LeasedT | None:
         if self._ahead is None:
             return await self._lease(version)
         ahead, self._ahead = self._ahead, None
         return await ahead
 
-    async def _lease(self, version: PolicyVersion) -> LeasedBatch | None:
+    async def _lease(self, version: PolicyVersion) -> LeasedT | None:
         try:
-            return await self._store.lease_batch(
-                version,
-                batch_size=self._batch_size,
-                limits=self._limits,
-                max_wait_s=self._lease_wait_s,
-                learner_id=self._learner_id,
+            return await self._supply.request(
+                version, learner_id=self._learner_id, max_wait_s=self._lease_wait_s
             )
         except TidegateError as error:
             if not error.retryable:

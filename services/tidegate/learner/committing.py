@@ -10,13 +10,65 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import LineageTree
 from tidegate.learner.retrying import until_done
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.clients.trajectory_store import ConsumedBatch, TrajectoryStoreClient
+from tidegate.wire.clients.trajectory_store import (
+    ConsumedBatch,
+    Consumption,
+    SampledUnits,
+    TrajectoryStoreClient,
+)
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
+
+
+class TrainedUnits(msgspec.Struct, frozen=True, eq=False):
+    """The units of a sampled batch: unit b is of trajectory ``trajectory_ids[row_of[b]]``.
+
+    ``per_trajectory``: ids count so many units for each trajectory.
+    """
+
+    sampled: SampledUnits
+    trajectory_ids: list[TrajectoryId]
+    row_of: NDArray[np.int64]
+    per_trajectory: int
+
+    def by_trajectory(self) -> dict[TrajectoryId, list[int]]:
+        """The places of the units in their trajectories."""
+        places: dict[TrajectoryId, list[int]] = {}
+        places_B: list[int] = (self.sampled.ids % self.per_trajectory).tolist()
+        rows_B: list[int] = self.row_of.tolist()
+        for place, row in zip(places_B, rows_B, strict=True):
+            places.setdefault(self.trajectory_ids[row], []).append(place)
+        return places
+
+
+class TrainedBatch(msgspec.Struct, frozen=True, eq=False):
+    """A batch that updated ``version``. ``consumptions``: of trajectories used for the first time.
+
+    ``units``: of a sampled batch.
+    """
+
+    batch_id: str
+    version: PolicyVersion
+    consumptions: list[Consumption]
+    units: TrainedUnits | None = None
+
+    def consumed(self) -> ConsumedBatch:
+        """As a checkpoint holds it."""
+        units = self.units
+        return ConsumedBatch(
+            batch_id=self.batch_id,
+            version=self.version,
+            consumptions=self.consumptions,
+            units={} if units is None else units.by_trajectory(),
+            max_lag=0 if units is None else units.sampled.max_lag,
+        )
 
 
 class CommitTimes(msgspec.Struct, frozen=True):
@@ -36,15 +88,15 @@ class StepCommitter:
         self._store = store
         self._weights = weights
         self._task: asyncio.Task[None] | None = None
-        self._unacknowledged: dict[str, ConsumedBatch] = {}
+        self._unacknowledged: dict[str, TrainedBatch] = {}
 
     def unacknowledged(self) -> tuple[ConsumedBatch, ...]:
         """Trained batches whose commit was not acknowledged: a checkpoint holds them."""
-        return tuple(self._unacknowledged.values())
+        return tuple(batch.consumed() for batch in self._unacknowledged.values())
 
     async def begin(
         self,
-        batch: ConsumedBatch,
+        batch: TrainedBatch,
         snapshot: PolicySnapshot,
         tree: LineageTree,
         *,
@@ -99,7 +151,7 @@ class StepCommitter:
 
     async def _commit_and_publish(
         self,
-        batch: ConsumedBatch,
+        batch: TrainedBatch,
         snapshot: PolicySnapshot,
         tree: LineageTree,
         *,
@@ -111,12 +163,15 @@ class StepCommitter:
         )
         done(CommitTimes(commit_s=commit_s, publish_s=publish_s))
 
-    async def _commit(self, batch: ConsumedBatch) -> float:
+    async def _commit(self, batch: TrainedBatch) -> float:
         seconds = await self._timed(
             until_done(
                 self._context,
                 lambda: self._store.commit_batch(
-                    batch.batch_id, version=batch.version, consumptions=batch.consumptions
+                    batch.batch_id,
+                    version=batch.version,
+                    consumptions=batch.consumptions,
+                    sampled=None if batch.units is None else batch.units.sampled,
                 ),
                 what="commit_batch",
             )

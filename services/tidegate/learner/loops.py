@@ -6,29 +6,44 @@ previous step is being acknowledged.
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
-from tidegate.core.records import Array, PolicySnapshot, Trajectory
+from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.response import Response, respond
 from tidegate.core.staleness import LineageTree
-from tidegate.learner.batches import BatchSource, ReadyBatch
+from tidegate.learner.batches import BatchSource, Supply
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
 from tidegate.learner.checkpoint_writer import CheckpointWriter
 from tidegate.learner.committing import StepCommitter
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.port import Trainer
+from tidegate.learner.optim.replay_port import priorities_of
 from tidegate.learner.reporting import Step, StepReporter
 from tidegate.learner.startup import start
 from tidegate.learner.state import OutdatedTrajectory, TrainingProgress, next_version
+from tidegate.learner.training_batch import TrainingBatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
 from tidegate.runtime.threads import WorkerThread
-from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped, TrajectoryStoreClient
+from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
+
+
+class _Updated(msgspec.Struct, frozen=True, eq=False):
+    """What an update gives."""
+
+    metrics: dict[str, float]
+    policy: dict[str, Array]
+    priorities: NDArray[np.float32] | None
 
 
 class Learner:
@@ -40,6 +55,7 @@ class Learner:
         config: LearnerConfig,
         *,
         trainer: Trainer,
+        make_supply: Callable[[TrajectoryStoreClient], Supply[Any]],
         folder: CheckpointFolder,
         reporter: StepReporter,
         make_first_policy: Callable[[], None],
@@ -47,6 +63,7 @@ class Learner:
         self._context = context
         self._config = config
         self._trainer = trainer
+        self._make_supply = make_supply
         self._folder = folder
         self._reporter = reporter
         self._make_first_policy = make_first_policy
@@ -128,6 +145,7 @@ class Learner:
         batches = BatchSource(
             self._context,
             self._store,
+            self._make_supply(self._store),
             learner_id=started.learner_id,
             lease_wait_s=self._config.lease_wait_s,
         )
@@ -142,7 +160,7 @@ class Learner:
         await self._committer.wait()
         await batches.close()
 
-    async def _train(self, batches: BatchSource) -> None:
+    async def _train(self, batches: BatchSource[Any]) -> None:
         clock, drain = self._context.clock, self._context.drain
         trained_at_s = checked_at_s = clock.monotonic_s()
         while not drain.requested:
@@ -156,11 +174,6 @@ class Learner:
                 now_s - asked_at_s, cause="stale" if isinstance(batch, OutdatedTrajectory) else "empty"
             )
             match batch:
-                case ReadyBatch() if drain.requested:
-                    await batches.release(batch.batch_id)
-                case ReadyBatch():
-                    await self._step(batches, batch, wait_s=now_s - trained_at_s)
-                    trained_at_s = checked_at_s = clock.monotonic_s()
                 case OutdatedTrajectory():
                     self._reporter.outdated(batch)
                 case None if now_s - checked_at_s >= self._config.republish_after_s:
@@ -168,19 +181,24 @@ class Learner:
                     checked_at_s = now_s
                 case None:
                     pass
+                case _ if drain.requested:
+                    await batches.release(batch.batch_id)
+                case _:
+                    await self._step(batches, batch, wait_s=now_s - trained_at_s)
+                    trained_at_s = checked_at_s = clock.monotonic_s()
 
-    async def _step(self, batches: BatchSource, batch: ReadyBatch, *, wait_s: float) -> None:
+    async def _step(self, batches: BatchSource[Any], batch: TrainingBatch, *, wait_s: float) -> None:
         """One update, from a rechecked batch to the start of its commit."""
         context = self._context
         before = self.progress.version
         if context.settings.staleness.max_lag > 0 and self._config.prefetch:
             batches.prefetch(next_version(before))
-        response = respond(self._tiers, [item.verdict.lag for item in batch.judged])
+        response = respond(self._tiers, batch.lags)
         started_at_s = context.clock.now_s()
         self._updating = True
         try:
-            metrics, policy = await self._thread.run(
-                partial(self._update, batch.trajectories, number=before.step + 1, response=response)
+            updated = await self._thread.run(
+                partial(self._update, batch, number=before.step + 1, response=response)
             )
         except RecordError as error:
             self._updating = False
@@ -188,12 +206,12 @@ class Learner:
             return
         self._updating = False
         finished_at_s = context.clock.now_s()
-        self._progress = self.progress.after(batch.trajectories)
-        self._policy, self._published_at_s = policy, finished_at_s
+        self._progress = batch.progress_after(self.progress)
+        self._policy, self._published_at_s = updated.policy, finished_at_s
         step = Step(
             progress=self._progress,
             batch=batch,
-            metrics=metrics,
+            metrics=updated.metrics,
             response=response,
             started_at_s=started_at_s,
             finished_at_s=finished_at_s,
@@ -207,11 +225,7 @@ class Learner:
         self._steps_since_checkpoint += 1
         committing_since_s = context.clock.monotonic_s()
         await self._committer.begin(
-            ConsumedBatch(
-                batch_id=batch.batch_id,
-                version=before,
-                consumptions=[Consumption(item.trajectory_id, item.verdict) for item in batch.judged],
-            ),
+            batch.trained(before, updated.priorities),
             self._snapshot(),
             self._tree,
             trace_parent=step.trace_parent,
@@ -221,10 +235,9 @@ class Learner:
         if self._steps_since_checkpoint >= self._config.checkpoint_every_steps:
             await self._write_checkpoint()
 
-    def _update(
-        self, trajectories: Sequence[Trajectory], *, number: int, response: Response
-    ) -> tuple[dict[str, float], dict[str, Array]]:
-        metrics = self._trainer.update(self._trainer.prepare(trajectories), number=number, response=response)
+    def _update(self, batch: TrainingBatch, *, number: int, response: Response) -> _Updated:
+        trainer = self._trainer
+        metrics = trainer.update(trainer.prepare(batch.work), number=number, response=response)
         not_finite = [name for name, value in metrics.items() if not math.isfinite(value)]
         if not_finite:
             raise TidegateError(
@@ -232,24 +245,25 @@ class Learner:
                 why="the learning rate is too high, or a reward or value is out of scale",
                 fix="lower the learning rate; the learner resumes from its last checkpoint",
             )
-        return metrics, self._trainer.policy()
+        return _Updated(metrics, trainer.policy(), priorities_of(trainer))
 
-    async def _refuse(self, batches: BatchSource, batch: ReadyBatch, error: RecordError) -> None:
+    async def _refuse(self, batches: BatchSource[Any], batch: TrainingBatch, error: RecordError) -> None:
         """Drop the invalid trajectories, so that the same batch is not leased again forever."""
-        invalid = [trajectory for trajectory in batch.trajectories if not await self._fits([trajectory])]
+        parts = batch.parts()
+        invalid = [trajectory_id for trajectory_id, work in parts if not await self._fits(work)]
         self._context.log.error("batch_invalid", batch=batch.batch_id, error=str(error))
         self._context.stats.add(statistics.INVALID_BATCHES)
         await batches.release(
             batch.batch_id,
             dropped=[
-                Dropped(trajectory_id=trajectory.trajectory_id, reason="invalid", detail=str(error))
-                for trajectory in invalid or batch.trajectories
+                Dropped(trajectory_id=trajectory_id, reason="invalid", detail=str(error))
+                for trajectory_id in invalid or [trajectory_id for trajectory_id, _ in parts]
             ],
         )
 
-    async def _fits(self, trajectories: Sequence[Trajectory]) -> bool:
+    async def _fits(self, work: Any) -> bool:
         try:
-            await self._thread.run(partial(self._trainer.prepare, trajectories))
+            await self._thread.run(partial(self._trainer.prepare, work))
         except RecordError:
             return False
         return True

@@ -14,6 +14,8 @@ import torch
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import UnavailableError
 from tidegate.core.spaces import EnvironmentDescription
+from tidegate.core.staleness import StalenessLimits
+from tidegate.learner.algorithm import find_algorithm
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.environment_file import write_environment
@@ -28,9 +30,11 @@ from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.leading import LeadingTrainer
 from tidegate.learner.ranks.membership import Membership, membership
 from tidegate.learner.ranks.port import SharedTrainer
+from tidegate.learner.replay_batches import ReplaySupply
 from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.steps_log import StepsLog
+from tidegate.learner.trajectory_batches import TrajectorySupply
 from tidegate.learner.warmup import WarmupProgress
 from tidegate.models.char_lm import CharLm
 from tidegate.models.model_folder import base_digest
@@ -38,6 +42,7 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.service import Channels, ServiceContext, ServiceParts, ServiceSpec
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 
 async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
@@ -125,6 +130,7 @@ def assemble(
         context,
         config,
         trainer=trainer,
+        make_supply=partial(open_supply, context.settings, config),
         folder=folder,
         reporter=StepReporter(context, log),
         make_first_policy=make_first_policy,
@@ -135,6 +141,26 @@ def assemble(
 
     return ServiceParts(
         loops={"train": learner.run}, servicers=[LearnerServicer(learner).registration()], close=close
+    )
+
+
+def open_supply(
+    settings: Settings, config: LearnerConfig, store: TrajectoryStoreClient
+) -> TrajectorySupply | ReplaySupply:
+    """Where the batches of the run's algorithm come from.
+
+    Raises:
+        ConfigError: no algorithm trains the policy.
+    """
+    _, algorithm = find_algorithm(config.algorithm, policy_kind=settings.policy.kind)
+    limits = StalenessLimits(max_lag=settings.staleness.max_lag, max_age_s=settings.staleness.max_age_s)
+    if algorithm.replay == "off":
+        return TrajectorySupply(store, batch_size=settings.batch_size, limits=limits)
+    return ReplaySupply(
+        store,
+        batch_size=settings.batch_size,
+        limits=limits,
+        units_per_trajectory=settings.workload.unroll_length * settings.workload.num_envs,
     )
 
 

@@ -46,10 +46,10 @@ from tidegate.core.response import Response
 from tidegate.core.slo import Slo
 from tidegate.core.slo_catalogue import declared
 from tidegate.core.staleness import Fresh
-from tidegate.learner.batches import ReadyBatch
 from tidegate.learner.committing import CommitTimes
 from tidegate.learner.state import JudgedTrajectory, LagWindow, OutdatedTrajectory, TrainingProgress
 from tidegate.learner.steps_log import StepLine, StepsLog
+from tidegate.learner.training_batch import TrainingBatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
 
@@ -68,7 +68,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     """
 
     progress: TrainingProgress
-    batch: ReadyBatch
+    batch: TrainingBatch
     metrics: Mapping[str, float]
     response: Response
     started_at_s: float
@@ -104,6 +104,7 @@ class StepReporter:
         stats.set(statistics.TRAINED_TRAJECTORIES, progress.consumed_trajectories)
         stats.set(statistics.TRAINED_STEPS, progress.consumed_steps)
         stats.set(statistics.EPISODES, progress.episodes.total)
+        stats.set(statistics.SAMPLED_UNITS, progress.sampled_units)
         mean_return = progress.episodes.mean()
         if mean_return is not None:
             stats.set(statistics.MEAN_RETURN, mean_return)
@@ -125,7 +126,7 @@ class StepReporter:
         """Report an update that is not acknowledged yet."""
         stats = self._context.stats
         stats.add(statistics.BUSY_S, step.finished_at_s - step.started_at_s)
-        lags = [item.verdict.lag for item in step.batch.judged]
+        lags = step.batch.lags
         self._lags.add(lags)
         for statistic, value in (
             (statistics.LAG_LAST_MAX, max(lags)),
@@ -159,18 +160,18 @@ class StepReporter:
         stats.label(statistics.PUBLISHED_VERSION, str(step.progress.version))
         stats.set(statistics.PUBLISHED_AT_S, self._context.clock.now_s())
         judged = step.batch.judged
-        lags = [item.verdict.lag for item in judged]
+        lags = step.batch.lags
         metrics = step.metrics
         self._log.append(
             StepLine(
                 step=step.progress.version.step,
                 lineage=step.progress.version.lineage,
                 at_s=step.finished_at_s,
-                samples=len(judged),
+                samples=len(lags),
                 env_steps=step.progress.consumed_steps,
                 lag_mean=sum(lags) / len(lags),
                 lag_max=max(lags),
-                lags=lags,
+                lags=lags if step.batch.trajectories else [],
                 age_mean_s=sum(item.verdict.age_s for item in judged) / len(judged),
                 mean_return=step.progress.episodes.mean(),
                 mean_reward=_mean_reward(step.batch.trajectories),
@@ -187,22 +188,23 @@ class StepReporter:
     def _trace(self, step: Step, lags: Sequence[int]) -> None:
         telemetry = self._context.telemetry
         labels = self._labels
-        for trajectory, item in zip(step.batch.trajectories, step.batch.judged, strict=True):
+        if not step.batch.trajectories:
+            for item in step.batch.judged:
+                self._observe(item.verdict)
+        for trajectory, item in zip(step.batch.trajectories, step.batch.judged, strict=False):
             verdict = item.verdict
             violates = any(not _holds(slo, verdict) for slo in self._slos)
             span = ""
             if violates or is_sampled(trajectory.trace_parent):
                 span = self._emit_consume(step, trajectory, item, violates=violates)
-            telemetry.observe(METRIC_LAG, verdict.lag, labels, trace_parent=span)
-            telemetry.observe(METRIC_AGE, verdict.age_s, labels, trace_parent=span)
-            telemetry.observe(METRIC_VERSION_SPAN, verdict.span, labels)
+            self._observe(verdict, trace_parent=span)
             if trajectory.reward is not None:
                 telemetry.observe(METRIC_REWARD, trajectory.reward, labels, trace_parent=span)
             known = [stage.stage for stage in trajectory.stages]
             for stage in STAGES_EXPECTED:
                 if stage not in known:
                     telemetry.count(METRIC_PROVENANCE_INCOMPLETE, 1, {**labels, ATTR_STAGE: stage})
-        telemetry.count(METRIC_CONSUMED, len(lags), labels)
+        telemetry.count(METRIC_CONSUMED, step.batch.num_consumed, labels)
         telemetry.observe(METRIC_LAG_WINDOW_MAX, max(lags), labels)
         took_s = step.finished_at_s - step.started_at_s
         telemetry.observe(METRIC_STEP_DURATION, took_s, {**labels, ATTR_PHASE: "update"})
@@ -220,10 +222,16 @@ class StepReporter:
             },
             links=[
                 (trajectory.trace_parent, {ATTR_LAG: lag})
-                for trajectory, lag in zip(step.batch.trajectories, lags, strict=True)
+                for trajectory, lag in zip(step.batch.trajectories, lags, strict=False)
             ],
             as_root=True,
         )
+
+    def _observe(self, verdict: Fresh, *, trace_parent: str = "") -> None:
+        telemetry, labels = self._context.telemetry, self._labels
+        telemetry.observe(METRIC_LAG, verdict.lag, labels, trace_parent=trace_parent)
+        telemetry.observe(METRIC_AGE, verdict.age_s, labels, trace_parent=trace_parent)
+        telemetry.observe(METRIC_VERSION_SPAN, verdict.span, labels)
 
     def _emit_consume(
         self, step: Step, trajectory: Trajectory, item: JudgedTrajectory, *, violates: bool

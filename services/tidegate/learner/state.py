@@ -38,12 +38,18 @@ class EpisodeWindow(msgspec.Struct, frozen=True):
 
 
 class TrainingProgress(msgspec.Struct, frozen=True):
-    """Progress of training; stored in checkpoints. Counts are over the ancestry of ``version``."""
+    """Progress of training; stored in checkpoints. Counts are over the ancestry of ``version``.
+
+    ``consumed_trajectories``: used for the first time. ``consumed_steps``: with replay those that actors had recorded
+    when the newest batch was drawn. ``sampled_units``: with replay, one for each use of a unit: the learner's side of
+    the audit's entry (``core.audit.LearnerTotals``).
+    """
 
     version: PolicyVersion
     consumed_trajectories: int = 0
     consumed_steps: int = 0
     episodes: EpisodeWindow = EpisodeWindow()
+    sampled_units: int = 0
 
     def after(self, trajectories: Sequence[Trajectory]) -> "TrainingProgress":
         """The progress after an update with these."""
@@ -52,6 +58,22 @@ class TrainingProgress(msgspec.Struct, frozen=True):
             consumed_trajectories=self.consumed_trajectories + len(trajectories),
             consumed_steps=self.consumed_steps + sum(trajectory.num_steps for trajectory in trajectories),
             episodes=self.episodes.add([end for trajectory in trajectories for end in trajectory.episodes]),
+            sampled_units=self.sampled_units,
+        )
+
+    def after_units(
+        self, *, num_units: int, num_first_uses: int, inserted_steps: int, episodes: Sequence[EpisodeEnd]
+    ) -> "TrainingProgress":
+        """The progress after an update with units of replay, some of trajectories that nothing had used before.
+
+        ``episodes``: that ended in segments which arrived since the last batch.
+        """
+        return TrainingProgress(
+            version=next_version(self.version),
+            consumed_trajectories=self.consumed_trajectories + num_first_uses,
+            consumed_steps=max(self.consumed_steps, inserted_steps),
+            episodes=self.episodes.add(episodes),
+            sampled_units=self.sampled_units + num_units,
         )
 
 

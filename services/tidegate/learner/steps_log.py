@@ -9,6 +9,8 @@ import msgspec
 class StepLine(msgspec.Struct, frozen=True):
     """One step. ``samples`` are its trajectories, ``env_steps`` all steps trained so far; times in seconds.
 
+    With replay ``samples`` are its units, whose lags are left out, and ``env_steps`` what actors had recorded.
+
     ``step`` and ``lineage`` name the version that it produced. ``mean_return`` is over the last 100 episodes,
     ``mean_reward`` over this step's trajectories; None where the workload has none.
     ``response``: the graded response to the batch's lag, empty for none.

@@ -1,0 +1,94 @@
+"""Batches of whole trajectories, each of which is trained once."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.core.records import Trajectory
+from tidegate.core.staleness import LineageTree, StalenessLimits
+from tidegate.learner.committing import TrainedBatch
+from tidegate.learner.state import JudgedTrajectory, OutdatedBatch, TrainingProgress, recheck
+from tidegate.wire.clients.trajectory_store import Consumption, LeasedBatch, TrajectoryStoreClient
+
+
+class TrajectoryBatch(msgspec.Struct, frozen=True, eq=False):
+    """See ``training_batch.TrainingBatch``."""
+
+    batch_id: str
+    trajectories: list[Trajectory]
+    judged: tuple[JudgedTrajectory, ...]
+
+    @property
+    def work(self) -> Any:
+        """See ``TrainingBatch``."""
+        return self.trajectories
+
+    @property
+    def lags(self) -> list[int]:
+        """See ``TrainingBatch``."""
+        return [item.verdict.lag for item in self.judged]
+
+    @property
+    def num_consumed(self) -> int:
+        """See ``TrainingBatch``."""
+        return len(self.trajectories)
+
+    def progress_after(self, progress: TrainingProgress) -> TrainingProgress:
+        """See ``TrainingBatch``."""
+        return progress.after(self.trajectories)
+
+    def trained(self, version: PolicyVersion, priorities: NDArray[np.float32] | None) -> TrainedBatch:
+        """See ``TrainingBatch``; whole trajectories have no priorities."""
+        del priorities
+        return TrainedBatch(
+            batch_id=self.batch_id,
+            version=version,
+            consumptions=[Consumption(item.trajectory_id, item.verdict) for item in self.judged],
+        )
+
+    def parts(self) -> list[tuple[TrajectoryId, Any]]:
+        """See ``TrainingBatch``."""
+        return [(trajectory.trajectory_id, [trajectory]) for trajectory in self.trajectories]
+
+
+class TrajectorySupply:
+    """See ``batches.Supply``."""
+
+    def __init__(self, store: TrajectoryStoreClient, *, batch_size: int, limits: StalenessLimits) -> None:
+        self._store = store
+        self._batch_size = batch_size
+        self._limits = limits
+
+    async def request(
+        self, version: PolicyVersion, *, learner_id: str, max_wait_s: float
+    ) -> LeasedBatch | None:
+        """Lease a batch.
+
+        Raises:
+            TidegateError: the store is away, or rejects this learner.
+        """
+        return await self._store.lease_batch(
+            version,
+            batch_size=self._batch_size,
+            limits=self._limits,
+            max_wait_s=max_wait_s,
+            learner_id=learner_id,
+        )
+
+    def judge(
+        self, leased: LeasedBatch, *, version: PolicyVersion, tree: LineageTree, now_s: float
+    ) -> TrajectoryBatch | OutdatedBatch:
+        """Judge each trajectory.
+
+        Raises:
+            UnknownVersionError: a span names a lineage that the run never opened.
+        """
+        # They are in the order of their arrival, which is the broker's: the same batch is to give the same update.
+        trajectories = sorted(leased.trajectories, key=lambda trajectory: trajectory.task_id)
+        verdict = recheck(trajectories, version=version, tree=tree, limits=self._limits, now_s=now_s)
+        if isinstance(verdict, OutdatedBatch):
+            return verdict
+        return TrajectoryBatch(leased.batch_id, trajectories, verdict.judged)
