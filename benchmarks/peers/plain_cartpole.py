@@ -169,13 +169,15 @@ def learn(
     import torch
 
     from tidegate.learner.optim.actor_critic import ActorCriticTrainer
+    from tidegate.learner.optim.several_updates import SeveralUpdates
     from tidegate.learner.state import TrainingProgress
     from tidegate.learner.steps_log import StepLine, StepsLog
 
     config = plan.services["learner"]
     torch.set_num_threads(config.threads)
-    trainer = ActorCriticTrainer(
-        network, config.actor_critic, seed=plan.file.seed, device=torch.device("cpu")
+    trainer = SeveralUpdates(
+        ActorCriticTrainer(network, config.actor_critic, seed=plan.file.seed, device=torch.device("cpu")),
+        count=config.updates_per_version,
     )
     log = StepsLog(folder / "learner" / "steps.jsonl", bytes_max=config.steps_file_bytes_max)
     batch_size, max_lag = plan.file.batch_size, plan.file.staleness.max_lag

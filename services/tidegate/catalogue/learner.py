@@ -235,6 +235,7 @@ GRADIENT_STEPS = Gauge(
     "Gradient steps of the newest update; a target KL ends them early.",
     exported=False,
 )
+UPDATES = Gauge("updates", "{update}", "Updates of the newest version, where it has several.", exported=False)
 STEP_KL = Gauge(
     "kl", "", "Divergence of the policy from the one that its clip is around, in nats.", exported=False
 )
@@ -252,6 +253,7 @@ _DIAGNOSTICS = {
         *(LOSS, ESS, CLIPPED_FRACTION, GRAD_NORM, LEARNING_RATE, ENTROPY, MISMATCH_KL, REFERENCE_KL),
         *(EXPLAINED_VARIANCE, ZERO_SIGNAL_FRACTION, POLICY_LOSS, VALUE_LOSS, VALUE_MEAN),
         *(VALUE_CLIPPED_FRACTION, TRUNCATED_FRACTION, RATIO_MEAN, REWARD_MEAN, GRADIENT_STEPS, STEP_KL),
+        UPDATES,
         *(LAST_SEND_S, LAST_REDUCE_S, LAST_COMPUTE_S),
     )
 }

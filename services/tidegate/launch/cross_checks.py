@@ -8,7 +8,7 @@ from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
 from tidegate.launch.run_plan import RunFile
 from tidegate.launch.targets import RunTarget
-from tidegate.learner.algorithm import check_engine, check_replay, find_algorithm
+from tidegate.learner.algorithm import AlgorithmName, check_engine, check_replay, find_algorithm
 from tidegate.runtime.loading import load
 
 RETURN_STATISTICS = (learner_stats.MEAN_RETURN, learner_stats.EPISODES)
@@ -97,7 +97,33 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
             why="each attention head takes an equal share of the model's width",
             fix=f"set policy.d_model to {policy.d_model // policy.num_heads * policy.num_heads or policy.num_heads}",
         )
-    return _check_long_tail(file) or _check_services(file, services)
+    return (
+        _check_long_tail(file)
+        or _check_updates(file, services, algorithm=algorithm)
+        or _check_services(file, services)
+    )
+
+
+def _check_updates(
+    file: RunFile, services: dict[str, Any], *, algorithm: AlgorithmName
+) -> ConfigError | None:
+    """Several updates a version."""
+    learner, group = services["learner"], file.workload.num_samples
+    updates = learner.updates_per_version
+    if file.batch_size % (updates * group):
+        return ConfigError(
+            f"batch_size {file.batch_size} is no multiple of learner.updates_per_version {updates}"
+            + (f" times workload.num_samples {group}" if group > 1 else ""),
+            why="each update of a version trains an equal share of the batch, in whole groups",
+            fix=f"set batch_size to {(file.batch_size // (updates * group) + 1) * updates * group}",
+        )
+    if updates > 1 and algorithm == "actor_critic" and learner.actor_critic.objective == "a2c":
+        return ConfigError(
+            f"learner.updates_per_version is {updates} with learner.actor_critic.objective a2c",
+            why="without a clip only the first update is of the policy that its data came from",
+            fix="remove learner.updates_per_version, or set the objective to ppo or vtrace",
+        )
+    return None
 
 
 def _check_long_tail(file: RunFile) -> ConfigError | None:

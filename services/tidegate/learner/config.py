@@ -18,6 +18,10 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``gradient_env``.
     ``actor_critic`` belongs to policies of kind ``mlp``, ``language_model`` to language models, ``warmup``
     to ``char_lm``.
+    ``updates_per_version``: updates of equal shares of each batch, of which only the last is committed and published.
+    More of them cost fewer messages, versions and pulls for the same updates; lag counts versions, and an update within
+    one is that many updates more behind its data. ``batch_size`` stays the samples of a version and must be a multiple.
+    Schedules count updates.
     ``pass_tokens`` (language models): tokens, padding included, whose activations are in memory at once; a larger
     minibatch is computed in several passes for the same gradient and a third more work. About 2.4 MB a token with 135
     million parameters in float32.
@@ -40,6 +44,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     language_model: GrpoSettings = GrpoSettings()
     warmup: WarmupSettings = WarmupSettings()
+    updates_per_version: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     pass_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)] = 4096
     cache_dir: str = ".tidegate/cache"
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -24,6 +24,7 @@ from tidegate.learner.loops import Learner
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.optim.registry import TrainerSetting, choose_device, open_trainer
+from tidegate.learner.optim.several_updates import SeveralUpdates
 from tidegate.learner.ranks.agreement import check_same_settings
 from tidegate.learner.ranks.following import Follower
 from tidegate.learner.ranks.group import RankGroup
@@ -87,10 +88,13 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     folder = await asyncio.to_thread(
         CheckpointFolder, context.data_dir / "checkpoints", keep=config.keep_checkpoints
     )
+    trainer: Trainer = leading or local
+    if config.updates_per_version > 1:
+        trainer = SeveralUpdates(trainer, count=config.updates_per_version)
     parts = assemble(
         context,
         config,
-        trainer=leading or local,
+        trainer=trainer,
         folder=folder,
         log=log,
         make_first_policy=make_first_policy,
@@ -107,12 +111,12 @@ def _notice_ranks(context: ServiceContext, config: LearnerConfig, *, num_ranks: 
             "ranks_missing", ranks=num_ranks, wanted=config.ranks, fix="start them with torchrun"
         )
     num_groups = settings.batch_size // settings.workload.num_samples
-    num_groups = max(1, num_groups // config.language_model.minibatches)
+    num_groups = max(1, num_groups // config.updates_per_version // config.language_model.minibatches)
     if settings.workload.kind != "segments" and num_groups < num_ranks:
         context.log.warning(
             "ranks_idle",
             why=f"a minibatch has {num_groups} whole groups for {num_ranks} ranks: some wait for the others",
-            fix="raise batch_size, or lower learner.language_model.minibatches or the ranks",
+            fix="raise batch_size, or lower the ranks, learner.language_model.minibatches or updates_per_version",
         )
 
 

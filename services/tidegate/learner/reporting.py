@@ -182,6 +182,7 @@ class StepReporter:
                 train_s=step.finished_at_s - step.started_at_s,
                 publish_s=times.publish_s,
                 response=step.response.figures(),
+                updates=int(metrics.get("updates", 1)),
             )
         )
 

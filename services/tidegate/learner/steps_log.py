@@ -13,6 +13,7 @@ class StepLine(msgspec.Struct, frozen=True):
 
     ``step`` and ``lineage`` name the version that it produced. ``mean_return`` is over the last 100 episodes,
     ``mean_reward`` over this step's trajectories; None where the workload has none.
+    ``updates``: of which only the last was published; metrics are their means.
     ``response``: the graded response to the batch's lag, empty for none.
     """
 
@@ -34,6 +35,7 @@ class StepLine(msgspec.Struct, frozen=True):
     train_s: float
     publish_s: float
     response: dict[str, float] = {}
+    updates: int = 1
 
 
 class StepsLog:

@@ -1,16 +1,20 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from tests.integration.learner.world import World, until, world
+from tests.integration.learner.world import CONFIG, World, until, world
 from tests.unit.learner.trajectories import segment_tensors
 from tests.unit.models.tiny_llama import make_folder
-from tidegate.core.errors import ConflictError, UnavailableError
+from tidegate.core.errors import ConflictError, TidegateError, UnavailableError
 from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.records import Trajectory
 from tidegate.core.staleness import Lineage
+from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.models.model_folder import folder_digest
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import LoraConfig, PolicyConfig
@@ -18,6 +22,7 @@ from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 from tidegate.wire.subjects import Topology
 
 pytestmark = pytest.mark.integration
+SEVERAL = msgspec.structs.replace(CONFIG, updates_per_version=2)
 
 
 def head(running: World, step: int) -> PolicyVersion:
@@ -65,6 +70,66 @@ async def test_each_batch_makes_one_version_and_is_committed_at_the_one_before(
         assert [line["lag_max"] for line in lines] == [0, 1, 2]
         assert lines[-1]["env_steps"] == progress.consumed_steps == 6 * 32
         assert running.store.leases == {}
+
+
+async def test_several_updates_are_one_version_and_one_commit(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running:
+        async with running.learner(SEVERAL) as life:
+            await life.version(0)
+            running.offer(3, at=head(running, 0))
+            await life.version(3)
+            await until(lambda: len(running.store.commits) == 3)
+            progress = await life.client.progress()
+        assert [commit.version.step for commit in running.store.commits] == [0, 1, 2]
+        assert [set(commit.lags.values()) for commit in running.store.commits] == [{0}, {1}, {2}]
+        assert (await running.announced()).version == head(running, 3)
+        assert progress.consumed_trajectories == 6
+        assert [(line["step"], line["samples"], line["updates"]) for line in steps(running)] == [
+            (1, 2, 2),
+            (2, 2, 2),
+            (3, 2, 2),
+        ]
+
+
+async def test_failure_between_two_updates_of_a_version_loses_the_whole_version(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=4) as running:
+        async with running.learner(SEVERAL) as life:
+            await life.version(0)
+            running.offer(1, at=head(running, 0))
+            await life.version(1)
+            await until(lambda: len(running.store.commits) == 1)
+        trained = await running.announced()
+        update = ActorCriticTrainer.update
+
+        def failing(
+            trainer: ActorCriticTrainer, batch: Any, *, number: int, **given: Any
+        ) -> dict[str, float]:
+            metrics = update(trainer, batch, number=number, **given)
+            return {**metrics, "loss": float("nan")} if number == 4 else metrics
+
+        lost: list[Trajectory] = []
+
+        async def life_that_fails() -> None:
+            async with running.learner(SEVERAL) as life:
+                lost.extend(running.offer(1, at=await life.version(1)))
+                await until(life.loop.done)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ActorCriticTrainer, "update", failing)
+            with pytest.raises(TidegateError, match="not finite"):
+                await life_that_fails()
+        assert len(running.store.commits) == 1
+        assert (await running.announced()).digests() == trained.digests()
+        async with running.learner(SEVERAL) as life:
+            await life.version(2)
+            await until(lambda: len(running.store.commits) == 2)
+        again = running.store.commits[1]
+        assert again.version.step == 1
+        assert again.lags.keys() == {trajectory.trajectory_id for trajectory in lost}
 
 
 async def test_without_a_budget_nothing_is_leased_ahead(tmp_path: Path, bus: Bus, topology: Topology) -> None:

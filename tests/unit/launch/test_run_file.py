@@ -191,10 +191,19 @@ def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
         ("workload.latency=gauss:1", "workload.latency: 'gauss:1' is no distribution of times"),
         ("workload.latency={easy: 'exp:-1'}", "-1 is no time in seconds"),
         ("learner.precision=bfloat16", "only convolutions are computed in it"),
+        ("learner.updates_per_version=3", "set batch_size to 3"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused_with_the_reason(override: str, reason: str) -> None:
     assert reason in refusal(override)
+
+
+def test_a2c_makes_one_update_of_its_data() -> None:
+    overrides = (
+        "learner.updates_per_version=2",
+        "learner.actor_critic={objective: a2c, epochs: 1, minibatches: 1}",
+    )
+    assert "only the first update is of the policy that its data came from" in refusal(*overrides)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +214,7 @@ def test_settings_that_cannot_work_together_are_refused_with_the_reason(override
         ("max_running=7", "none would ever be admitted"),
         ("workload.sampler.max_new_tokens=12", "leaves no room for a prompt"),
         ("policy.num_heads=3", "set policy.d_model to 63"),
+        ("learner.updates_per_version=16", "set batch_size to 128"),
         ("long_tail.early_stop_after=1", "one sample shows no difference"),
         ("long_tail.early_stop_after=8", "there is nothing left to stop"),
     ],

@@ -33,6 +33,16 @@ class ReplayUnits(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.ids_B)
 
+    def rows(self, which: slice) -> "ReplayUnits":
+        """Some of the units, as a batch of their own."""
+        return ReplayUnits(
+            ids_B=self.ids_B[which],
+            probabilities_B=self.probabilities_B[which],
+            num_open=self.num_open,
+            lags_B=self.lags_B[which],
+            tensors={name: tensor[which] for name, tensor in self.tensors.items()},
+        )
+
     def importance_weights(self, exponent: float) -> NDArray[np.float32]:
         """``(num_open * probability) ** -exponent``, divided by the largest, (B,).
 
