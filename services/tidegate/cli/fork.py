@@ -5,18 +5,17 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.up.command import train
+from tidegate.cli.up.command import TRAIN
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, parse_version
 from tidegate.launch import run_folder as folders
-from tidegate.launch import usage
+from tidegate.launch.beginning import begun
 from tidegate.launch.cross_checks import check_target
-from tidegate.launch.forking import fork_run
 from tidegate.launch.overrides import apply_overrides
 from tidegate.launch.run_parsing import parse_plan
-from tidegate.launch.session import RunSession
 from tidegate.launch.targets import parse_target
+from tidegate.runtime.loading import load
 
 NEWEST = "newest"
 
@@ -50,7 +49,6 @@ def fork(
     names the parent's as its own parent; its counts, its returns and its audit start at zero. Resume a fork by
     `tidegate up FOLDER/run.yaml --dir FOLDER`.
     """
-    started_at_s = usage.started_at_s()
     parent = folders.find_folder(run)
     record, _ = folders.read_plan(parent)
     plan = parse_plan(apply_overrides(record.run_file, set_ or []), source=str(parent / folders.RUN_JSON))
@@ -59,9 +57,20 @@ def fork(
         raise problem
     limit_s = parse_duration(for_) if for_ is not None else None
     where = folder or folders.default_folder(plan)
-    forked = fork_run(parent, plan, version=_version(at), folder=where)
-    session = RunSession(where, forked, plan, target, limit_s, started_at_s)
-    raise typer.Exit(0 if train(session, headless=headless, json=json) else 1)
+    version = _version(at)
+    with begun(plan, folder=where) as preflight:
+        train, fork_run = load(TRAIN), load("tidegate.launch.forking:fork_run")
+        succeeded = train(
+            where,
+            fork_run(parent, plan, version=version, folder=where),
+            plan,
+            target,
+            limit_s=limit_s,
+            preflight=preflight,
+            headless=headless,
+            json=json,
+        )
+    raise typer.Exit(0 if succeeded else 1)
 
 
 def _version(text: str) -> PolicyVersion | None:

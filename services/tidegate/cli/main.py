@@ -13,10 +13,10 @@ def main() -> None:
 
         end_process(serve(arguments[1:]))
     if arguments[:1] in (["up"], ["fork"]) and "--help" not in arguments:
-        # Before anything starts a thread or a connection, which must not be forked.
-        from tidegate.launch.fork_server.preloading import fork_servers_first
+        # Before a library is loaded: the command forks this process.
+        from tidegate.launch.fork_server.preloading import prepare
 
-        fork_servers_first()
+        prepare()
     from tidegate.cli.app import run
 
     sys.exit(run(arguments))

@@ -1,14 +1,15 @@
 """The process of the preflight: describes an environment and builds the policy for it, then answers and ends.
 
 In a process of its own, because it imports Gymnasium and runs the code of the environment, which may print, hang or
-crash. Question and answer are MessagePack on standard input and output; what the environment prints goes to standard
-error.
+crash. It is a fork of ``tidegate up``, or a program where forking is not safe: question and answer are then MessagePack
+on standard input and output, and what the environment prints goes to standard error.
 """
 
 import math
 import os
 import sys
-from typing import TypeAlias
+import traceback
+from typing import BinaryIO, NoReturn, TypeAlias
 
 import msgspec
 
@@ -49,29 +50,42 @@ def check(question: EnvironmentQuestion) -> Answer:
     from tidegate.models.policies import build_policy
     from tidegate.vector_envs.describing import describe
 
+    num_parameters = 0
+
+    def build(description: EnvironmentDescription) -> None:
+        nonlocal num_parameters
+        if question.policy is not None:
+            shapes = build_policy(description, question.policy).parameter_shapes()
+            num_parameters = sum(math.prod(shape) for shape in shapes.values())
+
     try:
-        description = describe(question.workload)
-        policy = build_policy(description, question.policy) if question.policy is not None else None
+        return Described(describe(question.workload, accept=build), num_parameters)
     except TidegateError as error:
         return Refused(error.what, error.why, error.fix)
     except SystemExit as error:  # third-party code may do anything
         return Refused(f"Environment {question.workload.env!r} exits with {error.code!r}", "", "")
-    sizes = policy.parameter_shapes().values() if policy is not None else ()
-    return Described(description, sum(math.prod(shape) for shape in sizes))
 
 
-def main() -> None:
-    """Answer the one question on standard input."""
-    guard_by_supervisor()
-    answers = os.dup(1)
-    os.dup2(2, 1)
-    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EnvironmentQuestion)
-    with os.fdopen(answers, "wb") as file:
-        file.write(msgspec.msgpack.encode(check(question)))
-    # Threads of an environment must not keep a process that has answered.
+def answer(question: EnvironmentQuestion, reply: BinaryIO) -> NoReturn:
+    """Write the answer and end the process: threads of an environment must not keep one that has answered."""
+    try:
+        found = check(question)
+        reply.write(msgspec.msgpack.encode(found))
+        reply.flush()
+    except BaseException:  # a mistake of this module; its last line is what the user is told
+        traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def main() -> NoReturn:
+    """Answer the one question on standard input."""
+    guard_by_supervisor()
+    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EnvironmentQuestion)
+    reply = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    answer(question, reply)
 
 
 if __name__ == "__main__":

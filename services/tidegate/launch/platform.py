@@ -68,28 +68,24 @@ class Platform:
         """Why the platform does not work: its failure, or the processes that crash at every start."""
         return str(self.failure) if self.failure is not None else self._supervisor.unstable()
 
-    async def start(self) -> None:
+    async def start(self, preflight: Preflight | None) -> None:
         """Start the fork servers, the learner and the broker and, once that answers, the other services.
 
-        The environment is tried meanwhile; nothing of a run that cannot work gets further than loading its libraries.
+        Meanwhile the ``preflight`` tries the environment; nothing of a run that cannot work gets further than loading
+        its libraries.
 
         Raises:
             ConfigError: there is no nats-server.
             PreflightError: the environment, its settings or the policy cannot work.
             UnavailableError: the broker did not become ready.
         """
-        workload = self.plan.file.workload
-        preflight = None
-        if workload.kind == "segments":
-            preflight = await Preflight.start(workload, self.plan.file.policy)
+        if preflight is not None:
+            preflight.check()
         try:
             await self._start(preflight)
         except PreflightError:
             await self._supervisor.stop([view.name for view in self._supervisor.view()], grace_s=0.0)
             raise
-        finally:
-            if preflight is not None:
-                await preflight.close()
 
     async def _start(self, preflight: Preflight | None) -> None:
         config = self.folder / "nats-server.conf"

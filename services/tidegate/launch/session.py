@@ -19,6 +19,7 @@ from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
 from tidegate.launch.live_run import LiveRun, Screen, headline_of
 from tidegate.launch.platform import Platform
+from tidegate.launch.preflight import Preflight
 from tidegate.launch.refusals import RefusalWatch
 from tidegate.launch.run_drain import drain_run
 from tidegate.launch.run_event_log import RunEventLog
@@ -76,14 +77,18 @@ class RunSession(msgspec.Struct, frozen=True):
     started_at_s: float
 
 
-async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
-    """Run the platform to its end; no process of it remains, whatever is raised."""
+async def run_session(session: RunSession, screen: Screen, preflight: Preflight | None) -> RunOutcome:
+    """Run the platform to its end; no process of it remains, whatever is raised.
+
+    Raises:
+        PreflightError: the environment, its settings or the policy cannot work.
+    """
     board = Board(headline=headline_of(session.target, session.plan))
     platform = Platform(session.folder, session.record, session.plan, target=str(session.target))
     stop = _StopSignals(platform)
     run = _RunLoop(session, board, platform, screen, stop)
     try:
-        await platform.start()
+        await platform.start(preflight)
         events = RunEventLog(session.folder)
         async with StatsSubscription(
             session.record.broker, RunId(session.record.run_id), board, events=events
@@ -115,7 +120,7 @@ async def run_session(session: RunSession, screen: Screen) -> RunOutcome:
     )
 
 
-def run_to_end(session: RunSession, screen: Screen) -> RunOutcome:
+def run_to_end(session: RunSession, screen: Screen, preflight: Preflight | None) -> RunOutcome:
     """``run_session`` on an event loop of its own, which is abandoned even if a task does not end.
 
     ``asyncio.run`` waits for every task it cancels. The broker client's reconnect loop was seen to lose a
@@ -123,7 +128,7 @@ def run_to_end(session: RunSession, screen: Screen) -> RunOutcome:
     """
     loop = asyncio.new_event_loop()
     try:
-        return loop.run_until_complete(run_session(session, screen))
+        return loop.run_until_complete(run_session(session, screen, preflight))
     finally:
         left = asyncio.all_tasks(loop)
         for task in left:

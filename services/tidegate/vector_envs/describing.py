@@ -2,7 +2,10 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import DictSpace, EnvironmentDescription, Space, TupleSpace, observation_leaves
@@ -22,10 +25,13 @@ QUICK_TO_OPEN_CPU_S = 0.08
 COPIES_MAX = 16
 
 
-def describe(workload: WorkloadConfig) -> EnvironmentDescription:
+def describe(
+    workload: WorkloadConfig, *, accept: Callable[[EnvironmentDescription], object] | None = None
+) -> EnvironmentDescription:
     """What the workload's environment observes and accepts, with its wrappers and stacked frames.
 
-    Its module is imported and its code runs: a reset, and steps with random actions.
+    Its module is imported and its code runs: a reset, and steps with random actions. ``accept`` is called with the
+    description before its speed is measured, which takes a while; what it raises is raised.
 
     Raises:
         NotFoundError: there is no such environment, or what it needs is not installed.
@@ -50,6 +56,17 @@ def describe(workload: WorkloadConfig) -> EnvironmentDescription:
                 )
             observation_leaves(observations)
             _try_out(env_id, envs, observations)
+            limit = workload.env_kwargs.get(STEP_LIMIT, spec.max_episode_steps)
+            description = EnvironmentDescription(
+                env_id=env_id,
+                observation_space=observations,
+                action_space=actions,
+                max_episode_steps=max(0, int(limit or 0)),
+                is_vectorised=has_native_form(spec),
+                steps_per_cpu_s=0.0,
+            )
+            if accept is not None:
+                accept(description)
             if time.process_time() - started_cpu_s < QUICK_TO_OPEN_CPU_S:
                 envs.close()
                 num_envs = workload.num_envs if has_native_form(spec) else min(workload.num_envs, COPIES_MAX)
@@ -57,15 +74,7 @@ def describe(workload: WorkloadConfig) -> EnvironmentDescription:
             steps_per_cpu_s = _measure(envs)
         finally:
             envs.close()
-    limit = workload.env_kwargs.get(STEP_LIMIT, spec.max_episode_steps)
-    return EnvironmentDescription(
-        env_id=env_id,
-        observation_space=observations,
-        action_space=actions,
-        max_episode_steps=max(0, int(limit or 0)),
-        is_vectorised=has_native_form(spec),
-        steps_per_cpu_s=steps_per_cpu_s,
-    )
+    return msgspec.structs.replace(description, steps_per_cpu_s=steps_per_cpu_s)
 
 
 def _try_out(env_id: str, envs: Any, space: Space) -> None:

@@ -1,5 +1,6 @@
 """A run folder as a stopped platform leaves it, written by the services' own code."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ from tidegate.core.curriculum import CurriculumState
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
 from tidegate.core.records import EpisodeEnd, StageTiming, Task, Trajectory, VersionSpan
 from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
+from tidegate.launch.forking import CHECKPOINTS
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import new_record, write_record
 from tidegate.launch.run_record import RunRecord
+from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
+from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.state import TrainingProgress
 from tidegate.learner.steps_log import StepLine, StepsLog
 from tidegate.task_queue.journal import open_journal
 from tidegate.task_queue.state import task_id, trajectory_at
@@ -39,6 +44,26 @@ def write_run(folder: Path) -> RunRecord:
     record = new_record(read_run_file(CARTPOLE, ["staleness.max_lag=4"]))
     folder.mkdir(parents=True, exist_ok=True)
     write_record(folder, record)
+    return record
+
+
+def write_checkpoints(folder: Path, *, steps: Sequence[int]) -> RunRecord:
+    """A run whose learner wrote checkpoints of these versions."""
+    record = write_run(folder)
+    checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=len(steps))
+    for step in steps:
+        checkpoints.write(
+            Checkpoint(
+                run=RunId(record.run_id),
+                policy_kind="any",
+                progress=TrainingProgress(version=PolicyVersion(LINEAGE, step)),
+                lineages=(Lineage(name=LINEAGE),),
+                consumed=(),
+                policy={"w": np.full(2, step, np.float32)},
+                trainer=TrainerState(tensors={}, values={}),
+                written_at_s=1.0,
+            )
+        )
     return record
 
 

@@ -2,26 +2,19 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.unit.cli.run_folder import CARTPOLE, write_run
+from tests.unit.cli.run_folder import CARTPOLE, LINEAGE, write_checkpoints, write_run
 from tidegate.core.errors import ConfigError, NotFoundError
-from tidegate.core.ids import LineageName, PolicyVersion, RunId
-from tidegate.core.staleness import Lineage
+from tidegate.core.ids import PolicyVersion
 from tidegate.launch.forking import CHECKPOINTS, RUN_YAML, fork_run
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import read_plan, read_record, resumed_record
-from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder, checkpoints_in
-from tidegate.learner.optim.port import TrainerState
-from tidegate.learner.state import TrainingProgress
-
-ROOT = LineageName("0-root")
-POLICY_KIND = "any"
+from tidegate.learner.checkpoint import checkpoints_in
 
 
 def version(step: int) -> PolicyVersion:
-    return PolicyVersion(lineage=ROOT, step=step)
+    return PolicyVersion(lineage=LINEAGE, step=step)
 
 
 @pytest.fixture
@@ -29,21 +22,7 @@ def parent(tmp_path: Path) -> Path:
     """A run folder with checkpoints of versions 20 and 40."""
     folder = tmp_path / "parent"
     folder.mkdir()
-    record = write_run(folder)
-    checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=2)
-    for step in (20, 40):
-        checkpoints.write(
-            Checkpoint(
-                run=RunId(record.run_id),
-                policy_kind=POLICY_KIND,
-                progress=TrainingProgress(version=version(step)),
-                lineages=(Lineage(name=ROOT),),
-                consumed=(),
-                policy={"w": np.full(2, step, np.float32)},
-                trainer=TrainerState(tensors={}, values={}),
-                written_at_s=1.0,
-            )
-        )
+    write_checkpoints(folder, steps=[20, 40])
     return folder
 
 
@@ -65,7 +44,7 @@ def test_fork_at_an_older_version_takes_its_checkpoint(parent: Path, tmp_path: P
 
 
 def test_version_without_a_checkpoint_is_refused_with_those_there_are(parent: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="they hold 0-root@20, 0-root@40"):
+    with pytest.raises(NotFoundError, match="they hold 0-aaaa@20, 0-aaaa@40"):
         fork_run(parent, read_run_file(CARTPOLE, []), version=version(30), folder=tmp_path / "fork")
     assert not (tmp_path / "fork").exists()
 

@@ -1,6 +1,6 @@
 """What all services share, loaded once in the process of ``tidegate up``, which then forks the fork servers off.
 
-This happens first, while the process has one thread and no connection; the command line and the view load afterwards.
+This happens while the process has one thread and no connection; what draws the view loads afterwards.
 """
 
 import gc
@@ -30,16 +30,26 @@ def is_supported() -> bool:
     return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 
 
+def can_fork() -> bool:
+    """Whether this process can fork safely: no library has started a thread, which a fork would not have."""
+    return is_supported() and num_threads() == 1
+
+
+def prepare() -> None:
+    """Prepare this process to be forked, before it loads a library: one thread, and no collection of garbage."""
+    for name in THREAD_VARIABLES:
+        os.environ.setdefault(name, "1")
+    # Definitions stay for good, so collecting garbage while they load is wasted.
+    gc.disable()
+
+
 def fork_servers_first() -> None:
-    """Load what services share and fork the fork servers; the caller becomes the supervisor.
+    """Fork the fork servers, once ``load_shared`` has returned; the caller becomes the supervisor.
 
     Does nothing where a fork would not be safe: on other systems, or if a library has started a thread. Does not
     return in the forked services, which run and exit.
     """
-    if not is_supported():
-        return
-    load_shared()
-    if num_threads() > 1 or not adopt_orphans():
+    if not can_fork() or not adopt_orphans():
         return
     # The fork servers also share the pages loaded so far with this process, until one of them is written to.
     gc.collect()
@@ -64,10 +74,7 @@ def end_unused_fork_servers() -> None:
 
 def load_shared() -> None:
     """Load what every service needs."""
-    for name in THREAD_VARIABLES:
-        os.environ.setdefault(name, "1")
-    # Definitions stay for good, so collecting garbage while they load is wasted.
-    gc.disable()
+    prepare()
     load_lean_libraries()
     for module in SHARED_MODULES:
         import_module(module)

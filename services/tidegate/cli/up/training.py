@@ -1,0 +1,66 @@
+"""One run in its folder: trained to its target, summarised, reported."""
+
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from tidegate.cli.up.screen import LineScreen, LiveScreen
+from tidegate.cli.up.summary import Summary, render_summary, summarise, write_summary
+from tidegate.launch import run_folder as folders
+from tidegate.launch import usage
+from tidegate.launch.live_run import Screen
+from tidegate.launch.preflight import Preflight
+from tidegate.launch.preparation import prepare_model, write_datasets
+from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.run_record import RunRecord
+from tidegate.launch.session import RunSession, run_to_end
+from tidegate.launch.targets import RunTarget
+from tidegate.runtime.loading import load
+
+
+def train(
+    folder: Path,
+    record: RunRecord,
+    plan: RunPlan,
+    target: RunTarget,
+    *,
+    limit_s: float | None,
+    preflight: Preflight | None,
+    headless: bool,
+    json: bool,
+) -> bool:
+    """Run the platform in its folder and print its summary; returns whether it succeeded.
+
+    Raises:
+        ConfigError: another process uses the folder, or a dataset or model cannot be prepared.
+        PreflightError: the environment, its settings or the policy cannot work.
+    """
+    session = RunSession(folder, record, plan, target, limit_s, usage.started_at_s())
+    lock = folders.lock(folder)
+    try:
+        prepare_model(plan)
+        write_datasets(plan, folder / "data")
+        outcome = run_to_end(session, _screen(headless=headless or json), preflight)
+        summary = summarise(session, outcome, report=folder / folders.REPORT_HTML)
+        _finish(folder, summary, json=json)
+    finally:
+        os.close(lock)
+    return summary.succeeded
+
+
+def _screen(*, headless: bool) -> Screen:
+    console = Console()
+    return LineScreen() if headless or not console.is_terminal else LiveScreen(console)
+
+
+def _finish(folder: Path, summary: Summary, *, json: bool) -> None:
+    write_summary(folder, summary)
+    # Plots need more memory than the supervisor: they load when no process is left to supervise.
+    load("tidegate.cli.report.command:write_report")(folder)
+    Console().print(render_summary(summary), highlight=False)
+    if summary.problem:
+        sys.stderr.write(f"tidegate: {summary.problem}\n")
+    if json:
+        sys.stdout.write(f"{summary.to_json()}\n")
