@@ -39,9 +39,14 @@ class Program:
     """One process tree. Use it as a context: leaving kills whatever is left of it."""
 
     def __init__(
-        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """Start ``command`` with its output in ``log``.
+        """Start ``command`` with its output in ``log``, in ``folder`` or where this program was started.
 
         Programs may run side by side; processes whose parent ended are then counted for each of them.
         """
@@ -58,6 +63,7 @@ class Program:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **(environment or {})},
+                cwd=folder,
                 start_new_session=True,
             )
         _ROOTS.add(self.pid)

@@ -29,6 +29,9 @@ BENCHES: dict[str, BenchEntry] = {
     "telemetry": BenchEntry("benchmarks.telemetry:run", "telemetry on, beside telemetry off"),
     "memory": BenchEntry("benchmarks.memory:run", "memory of each process of a running platform"),
     "startup": BenchEntry("benchmarks.startup:run", "from `tidegate up` to the first gradient"),
+    "refusals": BenchEntry(
+        "benchmarks.refusals:run", "from `tidegate up` to the sentence why a run cannot work"
+    ),
     "tails": BenchEntry(
         "benchmarks.tails:run",
         "asynchronous beside synchronous, with and without a tail of rollout times",
