@@ -5,7 +5,7 @@ from typing import Any
 from tests.e2e.conftest import Run
 from tidegate.launch.fork_server.kinds import LIGHT, TORCH
 from tidegate.launch.live_run import BROKER
-from tidegate.launch.services import SERVICES, instances
+from tidegate.launch.services import REQUIRED, SERVICES, instances
 
 # Every process of a run of one actor and one environment worker, in the order in which tests kill them. The fork
 # servers come first, so that what is killed afterwards is started by those that replaced them.
@@ -14,7 +14,7 @@ VICTIMS = (
     TORCH,
     *(
         instance
-        for service in sorted(SERVICES, key=lambda service: SERVICES[service].stop_order)
+        for service in sorted(REQUIRED, key=lambda service: SERVICES[service].stop_order)
         for instance in instances(service, replicas=1)
     ),
     BROKER,

@@ -15,7 +15,7 @@ from tidegate.actor.rollouts import episode_runner
 from tidegate.actor.rollouts.resumption import ResumedGroup, resume
 from tidegate.core.errors import ConflictError
 from tidegate.core.records import Task
-from tidegate.launch.services import SERVICES, instances
+from tidegate.launch.services import REQUIRED, instances
 from tidegate.sim.cluster import DRAIN_TIMEOUT_S, SimulatedCluster
 from tidegate.sim.faults import FAULTS, drain_blocked_actor, drain_one, fail_loop
 from tidegate.sim.network import HEALTHY
@@ -36,7 +36,7 @@ TICKS = 800
 # Enough for one fault and the recovery from it.
 SHORT_TICKS = 400
 WARM_UP_S = 3.0
-INSTANCES = [instance for service in SERVICES for instance in instances(service, replicas=1)]
+INSTANCES = [instance for service in REQUIRED for instance in instances(service, replicas=1)]
 
 
 def two_actors(seed: int, *, ticks: int = TICKS) -> Scenario:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.simulation.reports import check
-from tidegate.launch.services import SERVICES
+from tidegate.launch.services import REQUIRED
 from tidegate.sim.scenario import MAX_LAGS, draw_scenario
 from tidegate.sim.simulation import Report, simulate
 
@@ -48,7 +48,7 @@ def test_invariants_hold_for_ten_thousand_ticks_of_faults() -> None:
 def test_without_faults_training_uses_the_budget_and_recovers_nothing(max_lag: int) -> None:
     report = check(fair_run(max_lag=max_lag))
     # Two actors and one of each other service.
-    assert report.starts == len(SERVICES) + 1, "a process started twice"
+    assert report.starts == len(REQUIRED) + 1, "a process started twice"
     assert report.revived == 0
     assert report.redelivered == 0
     assert report.updates > 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.catalogue.services import INSTRUMENTS, MODULES, families_of, statistics_of, texts_of
+from tidegate.catalogue.services import DECLARED, INSTRUMENTS, families_of, statistics_of, texts_of
 from tidegate.launch.services import SERVICES
 from tools.monitoring.metric_pages import metric_pages, unexported
 
@@ -29,17 +29,19 @@ def board_calls(source: str) -> list[ast.Call]:
 
 
 def test_every_service_and_the_supervisor_declare_statistics() -> None:
-    assert set(MODULES) == {*SERVICES, "supervisor"}
-    assert all(statistics_of(service) for service in MODULES)
+    assert set(DECLARED) == {*SERVICES, "supervisor"}
+    assert all(statistics_of(service) for service in DECLARED)
 
 
 def test_every_module_of_the_catalogue_with_statistics_belongs_to_a_service() -> None:
-    used = {module.__name__.rpartition(".")[2] for modules in MODULES.values() for module in modules}
+    used = {
+        module.__name__.rpartition(".")[2] for declared in DECLARED.values() for module in declared.modules
+    }
     declared = {path.stem for path in (ROOT / "services/tidegate/catalogue").glob("*.py")}
     assert declared - used == {"__init__", "kinds", "services", "telemetry"}
 
 
-@pytest.mark.parametrize("service", MODULES)
+@pytest.mark.parametrize("service", DECLARED)
 def test_every_statistic_has_a_name_a_unit_and_a_meaning(service: str) -> None:
     for each in (*statistics_of(service), *families_of(service), *texts_of(service)):
         name = each.pattern if not isinstance(each, str) else each
@@ -50,14 +52,14 @@ def test_every_statistic_has_a_name_a_unit_and_a_meaning(service: str) -> None:
         assert each.unit or not name.endswith("_total"), name
 
 
-@pytest.mark.parametrize("service", MODULES)
+@pytest.mark.parametrize("service", DECLARED)
 def test_names_are_unique_within_a_service(service: str) -> None:
     names = [str(each) for each in (*statistics_of(service), *texts_of(service))]
     names += [each.pattern for each in families_of(service)]
     assert [name for name, number in Tally(names).items() if number > 1] == []
 
 
-@pytest.mark.parametrize("service", MODULES)
+@pytest.mark.parametrize("service", DECLARED)
 def test_a_counter_ends_in_total_and_nothing_else_does(service: str) -> None:
     """Readers distinguish counters from gauges by it."""
     for each in statistics_of(service):
@@ -67,7 +69,7 @@ def test_a_counter_ends_in_total_and_nothing_else_does(service: str) -> None:
 def test_one_metric_has_one_declaration() -> None:
     """Statistics that share a metric share its instrument, so that unit and meaning cannot differ."""
     found: dict[str, set[tuple[str, str, str]]] = {}
-    for service in MODULES:
+    for service in DECLARED:
         exported = [each.export.instrument for each in statistics_of(service) if each.export is not None]
         exported += [each.instrument for each in families_of(service) if each.instrument is not None]
         for instrument in exported:

@@ -1,7 +1,7 @@
 """The page that lists every metric, every statistic that is not exported, and every span."""
 
 from tidegate.catalogue import telemetry as names
-from tidegate.catalogue.services import INSTRUMENTS, MODULES, families_of, statistics_of, texts_of
+from tidegate.catalogue.services import DECLARED, INSTRUMENTS, families_of, statistics_of, texts_of
 from tools.monitoring.prometheus_names import metric
 
 PREFACE = """\
@@ -16,7 +16,7 @@ observed for a trajectory carry exemplars that link to its trace.
 def unexported() -> list[tuple[str, str, str]]:
     """Service, name and meaning of every statistic without a metric."""
     found: list[tuple[str, str, str]] = []
-    for service in MODULES:
+    for service in DECLARED:
         found += [
             (service, str(each), each.meaning) for each in statistics_of(service) if each.export is None
         ]

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tidegate.actor.config import ActorConfig
+from tidegate.actor.engines.exchange import StepExchange
 from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.registry import EngineSetting, find_engine, open_engine, open_token_engine
 from tidegate.actor.engines.token_port import TokenEngine
@@ -11,9 +12,10 @@ from tidegate.actor.evaluation.held_out import AnswersProblems, HeldOutEvaluator
 from tidegate.actor.evaluation.port import Evaluator
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.in_flight import InFlightTasks
+from tidegate.actor.inference import InferenceLoop
 from tidegate.actor.invested_work import report_investment
 from tidegate.actor.loops import Runner, WorkLoops
-from tidegate.actor.policy import ChecksPolicy, policy_follower
+from tidegate.actor.policy import ChecksPolicy, HeadPolicy, policy_follower
 from tidegate.actor.publishing import Publisher
 from tidegate.actor.rollouts.batch_runner import BatchRunner
 from tidegate.actor.rollouts.deadlines import DeadlineWatch
@@ -27,12 +29,14 @@ from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.actor.servicer import ActorServicer
 from tidegate.core.errors import ConfigError
-from tidegate.core.spaces import EnvironmentDescription
+from tidegate.core.records import PolicySnapshot
 from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
+from tidegate.wire.vector_step import StepLayout
 
 FREED_BYTES_KEPT = 1 << 30
 
@@ -53,6 +57,8 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         if settings.workload.kind == "segments"
         else None
     )
+    entry = find_engine(config.engine, workload=settings.workload, policy=settings.policy)
+    exchange = StepExchange() if entry.service else None
     setting = EngineSetting(
         workload=settings.workload,
         policy=settings.policy,
@@ -66,8 +72,9 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         data_dir=str(context.data_dir),
         description=description,
         actor_critic=config.actor_critic,
+        exchange=exchange,
+        inference_wait_s=config.inference_wait_s,
     )
-    entry = find_engine(config.engine, workload=settings.workload, policy=settings.policy)
     if entry.port == "tokens":
         tokens = open_token_engine(config.engine, setting, control, context.clock)
         if config.gateway is not None:
@@ -78,26 +85,47 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
             "Agents need an engine that writes tokens", fix="set actor.engine to torch, vllm or sglang"
         )
     engine = open_engine(config.engine, setting, control, context.clock)
-    evaluator = (
-        _episodes_evaluator(context, config, control, description) if description is not None else None
+    if description is None:
+        return assemble(context, config, engine=engine, control=control)
+    policy = build_policy(description, settings.policy)
+    if exchange is None:
+        evaluator = _episodes_evaluator(context, config, control, policy, partial(_newest_of, control))
+        return assemble(context, config, engine=engine, control=control, evaluator=evaluator)
+    layout = StepLayout.of(policy, num_envs=settings.workload.num_envs)
+    layout.check_size()
+    watch = PolicyWatch(context)
+    head = HeadPolicy(context, watch, engine, attempts=config.pull_attempts)
+    return assemble(
+        context,
+        config,
+        engine=engine,
+        control=control,
+        evaluator=_episodes_evaluator(context, config, control, policy, head.newest),
+        watch=watch,
+        inference=partial(InferenceLoop, context, exchange, layout, control=control),
     )
-    return assemble(context, config, engine=engine, control=control, evaluator=evaluator)
+
+
+async def _newest_of(control: EngineControl) -> PolicySnapshot:
+    assert control.newest is not None, "tasks start once there is a policy"
+    return control.newest
 
 
 def _episodes_evaluator(
     context: ServiceContext,
     config: ActorConfig,
     control: EngineControl,
-    description: EnvironmentDescription,
+    policy: SegmentPolicy,
+    newest: Callable[[], Awaitable[PolicySnapshot]],
 ) -> Evaluator:
     # Actors of text need no environments.
     from tidegate.actor.evaluation.episodes import EpisodesEvaluator
 
-    policy = build_policy(description, context.settings.policy)
     return EpisodesEvaluator(
         context,
         control,
         policy,
+        newest,
         num_episodes=config.evaluation_episodes,
         steps_max=config.evaluation_steps_max,
         deadline_s=config.evaluation_deadline_s,
@@ -117,12 +145,17 @@ def assemble(
     engine: Engine,
     control: EngineControl,
     evaluator: Evaluator | None = None,
+    watch: PolicyWatch | None = None,
+    inference: Callable[..., InferenceLoop] | None = None,
 ) -> ServiceParts:
     """The parts of an actor around an engine of batches that reads ``control``; it evaluates by ``evaluator``.
 
-    Without one the engine answers held-out problems.
+    Without one the engine answers held-out problems. ``watch``: of POLICY, where others read it too. ``inference``:
+    makes the loop that brings actions, and versions in place of weights.
     """
-    actor = _ActorParts(context, config, engine, control, num_running=config.slots)
+    actor = _ActorParts(
+        context, config, engine, control, num_running=config.slots, watch=watch, inference=inference
+    )
     runner = BatchRunner(
         context,
         engine=engine,
@@ -135,11 +168,11 @@ def assemble(
     async def close() -> None:
         engine.close()
 
-    watch = EnvironmentWatch(context, control, abandon=runner.abandon)
+    environments = EnvironmentWatch(context, control, abandon=runner.abandon)
     return actor.with_runner(
         runner,
         evaluator or _held_out_evaluator(context, config, runner),
-        loops={"environments": watch.run} if control.watched else {},
+        loops={"environments": environments.run} if control.watched else {},
         close=close,
     )
 
@@ -211,17 +244,21 @@ class _ActorParts:
         control: EngineControl,
         *,
         num_running: int,
+        watch: PolicyWatch | None = None,
+        inference: Callable[..., InferenceLoop] | None = None,
     ) -> None:
-        """``num_running``: tasks that run at once."""
+        """``num_running``: tasks that run at once; the rest as in ``assemble``."""
         self._context = context
         self._config = config
         self._control = control
         self._num_running = num_running
         self._in_flight = InFlightTasks(capacity=num_running + config.prefetch, finished_max=num_running)
         self.served_policy = ServedPolicy(control, self._in_flight.wakeup)
-        self._watch = PolicyWatch(context)
-        self._policy = policy_follower(
-            context, self._watch, self.served_policy, engine, attempts=config.pull_attempts
+        self._watch = watch or PolicyWatch(context)
+        self._policy = (
+            policy_follower(context, self._watch, self.served_policy, engine, attempts=config.pull_attempts)
+            if inference is None
+            else inference(served_policy=self.served_policy)
         )
         self.checkpoints = ProgressCheckpoints(context, period_s=config.keep_progress_s)
         self.predictions = Predictions(context.settings.long_tail)

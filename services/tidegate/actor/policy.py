@@ -1,16 +1,16 @@
-"""The policies of an actor that computes its own actions: pulled, checked against its engine, and served."""
+"""The policies of an actor: pulled, checked against its engine, and served; or pulled for an evaluation alone."""
 
 import asyncio
 from typing import Protocol
 
 from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.catalogue import actor as statistics
-from tidegate.core.errors import RecordError
+from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import LineageTree
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.config import PolicyConfig
-from tidegate.runtime.policy_follower import FollowerStatistics, PolicyFollower
+from tidegate.runtime.policy_follower import FollowerStatistics, PolicyFollower, PolicyPull
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.announcement import Announcement
@@ -86,3 +86,30 @@ def policy_follower(
     """The loop that brings each new version to an actor's engine. ``attempts``: as ``actor.pull_attempts``."""
     policies = ActorPolicies(context.settings.policy, served_policy, engine)
     return PolicyFollower(context, watch, policies, STATISTICS, attempts=attempts)
+
+
+class HeadPolicy:
+    """The newest announced policy for an actor that holds none: pulled when an evaluation needs it."""
+
+    def __init__(
+        self, context: ServiceContext, watch: PolicyWatch, engine: ChecksPolicy, *, attempts: int
+    ) -> None:
+        """``attempts``: as ``actor.pull_attempts``."""
+        self._watch = watch
+        self._engine = engine
+        self._pull = PolicyPull(context, watch, STATISTICS, attempts=attempts)
+
+    async def newest(self) -> PolicySnapshot:
+        """The newest policy.
+
+        Raises:
+            UnavailableError: there is none, or a newer one came while it was pulled.
+            TidegateError: it does not fit, or all attempts failed.
+        """
+        head = self._watch.head
+        snapshot = await self._pull.bring(head) if head is not None else None
+        if head is None or snapshot is None:
+            raise UnavailableError("The newest policy could not be pulled", why="it was replaced meanwhile")
+        self._engine.check_policy(snapshot)
+        self._pull.keep(snapshot, head)
+        return snapshot

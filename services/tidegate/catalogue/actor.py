@@ -109,6 +109,27 @@ ENVIRONMENT_FAULT = Text(
     exported=False,
 )
 
+# -- actions of the inference service ----------------------------------------------------------------------------------
+
+INFERENCE_WAIT_S = Counter(
+    "inference_wait_s_total",
+    "s",
+    "Time in which the environments of an actor waited for actions of the inference service.",
+    exported="tidegate.actor.inference.wait",
+)
+INFERENCE_LOSSES = Counter(
+    "inference_losses_total",
+    "{loss}",
+    "Streams to the inference service that broke or could not be opened.",
+    exported="tidegate.actor.inference.losses",
+)
+INFERENCE_GIVEN_UP = Counter(
+    "inference_given_up_total",
+    "{segment}",
+    "Segments released because the inference service did not answer.",
+    exported="tidegate.actor.inference.given_up",
+)
+
 # -- groups that end without a trajectory ------------------------------------------------------------------------------
 
 CUT = Counter(

@@ -2,11 +2,14 @@
 
 from types import ModuleType
 
+import msgspec
+
 from tidegate.catalogue import (
     actor,
     admission,
     environment,
     gateway,
+    inference,
     inference_server,
     learner,
     process,
@@ -19,16 +22,34 @@ from tidegate.catalogue import (
 )
 from tidegate.catalogue.kinds import Counter, Family, Gauge, Instrument, Text
 
-# The modules that declare what a service reports, under the service's name on the wire.
-MODULES: dict[str, tuple[ModuleType, ...]] = {
-    "task_queue": (task_queue, process),
-    "actor": (actor, gateway, inference_server, publishing, process),
-    "environment": (environment, publishing, process),
-    "trajectory_store": (trajectory_store, process),
-    "learner": (learner, process),
-    "weight_distribution": (weight_distribution, process),
-    "admission": (admission, process),
-    "supervisor": (supervisor,),
+
+class Rate(msgspec.Struct, frozen=True):
+    """The counter whose rate tells how fast a service works, and its unit."""
+
+    counter: Counter
+    unit: str
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """What a service reports: the modules that declare it, and its rate."""
+
+    modules: tuple[ModuleType, ...]
+    rate: Rate | None = None
+
+
+# Under the service's name on the wire.
+DECLARED: dict[str, Declared] = {
+    "task_queue": Declared((task_queue, process), Rate(task_queue.ADMITTED, "admitted/s")),
+    "actor": Declared((actor, gateway, inference_server, publishing, process), Rate(actor.STEPS, "steps/s")),
+    "inference": Declared((inference, process), Rate(inference.STEPS, "steps/s")),
+    "environment": Declared((environment, publishing, process), Rate(environment.SCORED, "scored/s")),
+    "trajectory_store": Declared((trajectory_store, process), Rate(trajectory_store.ACCEPTED, "stored/s")),
+    "learner": Declared((learner, process), Rate(learner.TRAINED_STEPS, "steps/s")),
+    "weight_distribution": Declared(
+        (weight_distribution, process), Rate(weight_distribution.PUBLISHED, "versions/s")
+    ),
+    "admission": Declared((admission, process), Rate(admission.DECISIONS, "decisions/s")),
+    "supervisor": Declared((supervisor,)),
 }
 
 
@@ -48,12 +69,13 @@ def texts_of(service: str) -> list[Text]:
 
 
 def _values(service: str) -> list[object]:
-    return [value for module in MODULES.get(service, ()) for value in vars(module).values()]
+    modules = DECLARED[service].modules if service in DECLARED else ()
+    return [value for module in modules for value in vars(module).values()]
 
 
 def _instruments() -> dict[str, Instrument]:
     found = [value for value in vars(telemetry).values() if isinstance(value, Instrument)]
-    for service in MODULES:
+    for service in DECLARED:
         found += [each.export.instrument for each in statistics_of(service) if each.export is not None]
         found += [each.instrument for each in families_of(service) if each.instrument is not None]
         found += [each.instrument for each in texts_of(service) if each.instrument is not None]

@@ -52,7 +52,6 @@ ATTR_LAG_BUCKET = "tidegate.lag.bucket"
 ATTR_MODE = "tidegate.mode"
 ATTR_PHASE = "tidegate.phase"
 ATTR_QUEUE = "tidegate.queue"
-ATTR_SIDE = "tidegate.replay.side"
 ATTR_STATE = "tidegate.state"
 ATTR_REWARD = "tidegate.reward"
 ATTR_WORKER = "tidegate.worker"
@@ -155,6 +154,22 @@ METRIC_WEIGHTS_PROPAGATION = Instrument(
     "histogram",
     "s",
     "Time from the publication of a version until an actor serves it.",
+    _SECONDS_BOUNDS,
+)
+
+# Observed by the inference service.
+METRIC_INFERENCE_BATCH = Instrument(
+    "tidegate.inference.batch",
+    "histogram",
+    "{step}",
+    "Environments in a call of the network of the inference service.",
+    (1.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0),
+)
+METRIC_INFERENCE_WAIT = Instrument(
+    "tidegate.inference.request.wait",
+    "histogram",
+    "s",
+    "Time from the arrival of a step at the inference service to its call of the network.",
     _SECONDS_BOUNDS,
 )
 

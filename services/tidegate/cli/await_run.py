@@ -51,8 +51,8 @@ def await_run(
 
 async def _wait(record: RunRecord, target: RunTarget, *, timeout_s: float, console: Console) -> None:
     deadline_s = time.monotonic() + timeout_s
-    for service in record.addresses:
-        if service not in REPLICATED:
+    for service, addresses in record.addresses.items():
+        if addresses and service not in REPLICATED:
             await _until_ready(record, service, deadline_s=deadline_s)
             console.print(f"{service} is ready", highlight=False)
     board = Board(headline=learner_stats.MEAN_RETURN)

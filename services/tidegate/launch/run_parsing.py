@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
+from tidegate.actor.engines.registry import find_engine
 from tidegate.core.errors import ConfigError
 from tidegate.launch.cross_checks import check_plan
 from tidegate.launch.run_plan import REPLICAS_MAX, RunFile, RunPlan
@@ -30,11 +31,14 @@ def parse_plan(raw: dict[str, Any], *, source: str) -> RunPlan:
     replicas: dict[str, int] = {}
     for service in SERVICES:
         services[service], replicas[service] = parse_section(raw, service, source=source)
-    plan = RunPlan(file=file, services=services, replicas=replicas)
     problem = check_plan(file, services)
     if problem:
         raise ConfigError(f"{source}: {problem.what}", why=problem.why, fix=problem.fix)
-    return plan
+    engine = find_engine(services["actor"].engine, workload=file.workload, policy=file.policy)
+    replicas |= {
+        service: int(service == engine.service) for service, entry in SERVICES.items() if entry.optional
+    }
+    return RunPlan(file=file, services=services, replicas=replicas)
 
 
 def parse_shared(raw: dict[str, Any], *, source: str) -> RunFile:

@@ -60,7 +60,10 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunPlan(msgspec.Struct, frozen=True):
-    """A consistent run file: the shared part, each service's section, and its number of instances."""
+    """A consistent run file: the shared part, each service's section, and its number of instances.
+
+    A service that only other runs need has a section of defaults and 0 instances.
+    """
 
     file: RunFile
     services: dict[str, Any]

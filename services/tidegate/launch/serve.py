@@ -75,11 +75,14 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
     source = str(run_dir / RUN_JSON)
     file = parse_shared(record.run_file, source=source)
     # Its own section only: another service's config may load what that service needs to compute.
-    config, replicas = parse_section(record.run_file, service, source=source)
-    if not 0 <= index < replicas:
+    config, _ = parse_section(record.run_file, service, source=source)
+    num_instances = len(record.addresses.get(service, []))
+    if not 0 <= index < num_instances:
         raise ConfigError(
-            f"This run has {replicas} {service} and no number {index}",
-            fix=f"raise {service}.replicas in the run file" if service in REPLICATED else "leave --index out",
+            f"This run has {num_instances} {service} and no number {index}",
+            fix=f"raise {service}.replicas in the run file"
+            if service in REPLICATED
+            else "leave --index out, or start a service that the run has",
         )
     log_plain_lines()
     return _run(service, config, settings_of(run_dir, record, file), index=index)

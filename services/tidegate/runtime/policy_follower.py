@@ -74,89 +74,35 @@ class ServesPolicies(Protocol):
         ...
 
 
-class PolicyFollower:
-    """Brings each newly announced policy to its user. Waits for an announcement; the learner unblocks it."""
+class PolicyPull:
+    """Pulls announced policies; what two versions share travels once."""
 
     def __init__(
-        self,
-        context: ServiceContext,
-        watch: PolicyWatch,
-        user: ServesPolicies,
-        statistics: FollowerStatistics,
-        *,
-        attempts: int,
+        self, context: ServiceContext, watch: PolicyWatch, statistics: FollowerStatistics, *, attempts: int
     ) -> None:
         """``attempts``: attempts at one version before checking for a newer one."""
         self._context = context
         self._watch = watch
-        self._user = user
         self._statistics = statistics
         self._attempts = attempts
         self._client = WeightDistributionClient(context.channel("weight_distribution"))
-        # Verified tensors by content: those being served, and those of a running pull (freed when it ends).
+        # Verified tensors by content: those of the version that is kept, and of a running pull (freed when it ends).
         self._known: dict[_Content, Array] = {}
-        # The last version that was served or refused; it is not retried.
-        self._seen: PolicyVersion | None = None
 
-    async def run(self) -> None:
-        """Serve each new version until draining."""
-        context = self._context
-        while not context.drain.requested:
-            announcement = await self._watch.changed(self._seen, timeout_s=HEAD_WAIT_S)
-            if announcement is None:
-                continue
-            started_at_s = context.clock.now_s()
-            try:
-                snapshot = await self._bring(announcement)
-            except TidegateError as error:
-                # Keep serving the previous policy. All retries failed: read the head again.
-                context.stats.add(self._statistics.refused)
-                context.log.warning("policy_refused", version=str(announcement.version), error=str(error))
-                if _may_pass(error):
-                    await context.drain.sleep(BACKOFF.max_s)
-                else:
-                    self._seen = announcement.version
-                continue
-            if snapshot is not None:
-                self._take(snapshot, announcement, started_at_s=started_at_s)
-
-    def _take(self, snapshot: PolicySnapshot, announcement: Announcement, *, started_at_s: float) -> None:
-        context, statistics = self._context, self._statistics
-        now_s = context.clock.now_s()
-        self._seen = snapshot.version
-        self._known = {content: snapshot.tensors[name] for name, content in _contents(announcement).items()}
-        self._user.serve(snapshot, announcement.tree, now_s=now_s)
-        context.stats.set(statistics.pull_ms, 1e3 * (now_s - started_at_s))
-        context.stats.set(statistics.step, snapshot.version.step)
-        context.stats.label(statistics.version, str(snapshot.version))
-        telemetry = context.telemetry
-        if telemetry.enabled:
-            telemetry.observe(METRIC_WEIGHTS_LOAD, now_s - started_at_s)
-            telemetry.observe(METRIC_WEIGHTS_PROPAGATION, max(0.0, now_s - snapshot.published_at_s))
-            telemetry.emit(
-                SPAN_WEIGHTS_LOAD,
-                parent=announcement.message.trace_parent,
-                started_at_s=started_at_s,
-                finished_at_s=now_s,
-                attributes={ATTR_VERSION: str(snapshot.version)},
-                kind="consumer",
-            )
-
-    async def _bring(self, announcement: Announcement) -> PolicySnapshot | None:
-        """Pull the announced policy and check it; None when a newer one was announced meanwhile.
+    async def bring(self, announcement: Announcement) -> PolicySnapshot | None:
+        """The announced policy; None when a newer one was announced meanwhile, or the service drains.
 
         Raises:
-            TidegateError: it does not fit, or all attempts failed.
+            TidegateError: all attempts failed.
         """
-        await self._user.check(announcement)
         inline = announcement.inline_snapshot()
-        snapshot = inline if inline is not None else await self._pull(announcement)
-        if snapshot is not None:
-            await self._user.prepare(snapshot)
-        return snapshot
+        return inline if inline is not None else await self._pull(announcement)
+
+    def keep(self, snapshot: PolicySnapshot, announcement: Announcement) -> None:
+        """Keep this version's tensors for the next pull, and no others."""
+        self._known = {content: snapshot.tensors[name] for name, content in _contents(announcement).items()}
 
     async def _pull(self, announcement: Announcement) -> PolicySnapshot | None:
-        """The announced policy; None when a newer one was announced meanwhile, or the service drains."""
         context = self._context
 
         def note(failed: FailedAttempt) -> None:
@@ -197,6 +143,79 @@ class PolicyFollower:
             self._context.stats.add(self._statistics.retries)
             raise
         return announcement.snapshot({name: self._known[content] for name, content in contents.items()})
+
+
+class PolicyFollower:
+    """Brings each newly announced policy to its user. Waits for an announcement; the learner unblocks it."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        watch: PolicyWatch,
+        user: ServesPolicies,
+        statistics: FollowerStatistics,
+        *,
+        attempts: int,
+    ) -> None:
+        """``attempts``: as of ``PolicyPull``."""
+        self._context = context
+        self._watch = watch
+        self._user = user
+        self._statistics = statistics
+        self._pull = PolicyPull(context, watch, statistics, attempts=attempts)
+        # The last version that was served or refused; it is not retried.
+        self._seen: PolicyVersion | None = None
+
+    async def run(self) -> None:
+        """Serve each new version until draining."""
+        context = self._context
+        while not context.drain.requested:
+            announcement = await self._watch.changed(self._seen, timeout_s=HEAD_WAIT_S)
+            if announcement is None:
+                continue
+            started_at_s = context.clock.now_s()
+            try:
+                snapshot = await self._bring(announcement)
+            except TidegateError as error:
+                # Keep serving the previous policy. All retries failed: read the head again.
+                context.stats.add(self._statistics.refused)
+                context.log.warning("policy_refused", version=str(announcement.version), error=str(error))
+                if _may_pass(error):
+                    await context.drain.sleep(BACKOFF.max_s)
+                else:
+                    self._seen = announcement.version
+                continue
+            if snapshot is not None:
+                self._take(snapshot, announcement, started_at_s=started_at_s)
+
+    async def _bring(self, announcement: Announcement) -> PolicySnapshot | None:
+        await self._user.check(announcement)
+        snapshot = await self._pull.bring(announcement)
+        if snapshot is not None:
+            await self._user.prepare(snapshot)
+        return snapshot
+
+    def _take(self, snapshot: PolicySnapshot, announcement: Announcement, *, started_at_s: float) -> None:
+        context, statistics = self._context, self._statistics
+        now_s = context.clock.now_s()
+        self._seen = snapshot.version
+        self._pull.keep(snapshot, announcement)
+        self._user.serve(snapshot, announcement.tree, now_s=now_s)
+        context.stats.set(statistics.pull_ms, 1e3 * (now_s - started_at_s))
+        context.stats.set(statistics.step, snapshot.version.step)
+        context.stats.label(statistics.version, str(snapshot.version))
+        telemetry = context.telemetry
+        if telemetry.enabled:
+            telemetry.observe(METRIC_WEIGHTS_LOAD, now_s - started_at_s)
+            telemetry.observe(METRIC_WEIGHTS_PROPAGATION, max(0.0, now_s - snapshot.published_at_s))
+            telemetry.emit(
+                SPAN_WEIGHTS_LOAD,
+                parent=announcement.message.trace_parent,
+                started_at_s=started_at_s,
+                finished_at_s=now_s,
+                attributes={ATTR_VERSION: str(snapshot.version)},
+                kind="consumer",
+            )
 
 
 def _may_pass(error: TidegateError) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.environments import CARTPOLE
 from tests.unit.actor.support import CHAR_LM
+from tidegate.actor.engines.exchange import StepExchange
 from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import (
     ENGINES,
@@ -29,6 +30,7 @@ PRETRAINED = PolicyConfig(kind="transformers", path="smollm2")
 FITTING: dict[EngineName, tuple[WorkloadConfig, PolicyConfig]] = {
     "vector_env": (SEGMENTS, MLP),
     "gradient_env": (SEGMENTS, MLP),
+    "inference_env": (SEGMENTS, MLP),
     "text_generation": (TEXT, CHAR_LM),
 }
 
@@ -36,9 +38,18 @@ FITTING: dict[EngineName, tuple[WorkloadConfig, PolicyConfig]] = {
 def test_every_engine_of_batches_opens_for_its_own_workload() -> None:
     assert FITTING.keys() == {name for name, entry in ENGINES.items() if entry.port == "batch"}
     for name, (workload, policy) in FITTING.items():
-        setting = EngineSetting(workload=workload, policy=policy, seed=0, actor_index=0, description=CARTPOLE)
+        setting = EngineSetting(
+            workload=workload,
+            policy=policy,
+            seed=0,
+            actor_index=0,
+            description=CARTPOLE,
+            exchange=StepExchange(),
+        )
         engine = open_engine(name, setting, EngineControl(), SystemClock())
-        assert type(engine).__module__ == f"tidegate.actor.engines.{name}"
+        # Its environments are those of vector_env; only who acts in them differs.
+        module = "vector_env" if name == "inference_env" else name
+        assert type(engine).__module__ == f"tidegate.actor.engines.{module}"
         engine.close()
 
 

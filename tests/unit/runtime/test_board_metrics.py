@@ -1,4 +1,4 @@
-from tidegate.catalogue.services import INSTRUMENTS, MODULES, families_of, statistics_of
+from tidegate.catalogue.services import DECLARED, INSTRUMENTS, families_of, statistics_of
 from tidegate.runtime.board_metrics import readings
 from tidegate.wire.stats import ServiceStats
 
@@ -120,7 +120,7 @@ def test_what_must_be_seen_to_grow_begins_at_zero() -> None:
 
 def test_every_metric_that_a_board_is_shown_as_is_in_the_catalogue() -> None:
     values = {"rss_mb": 1.0}
-    for service in MODULES:
+    for service in DECLARED:
         names = {str(each): 1.0 for each in statistics_of(service)}
         names |= {str(family.member("x")): 1.0 for family in families_of(service)}
         for reading in readings(stats(service, {**values, **names})):

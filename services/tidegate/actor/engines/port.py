@@ -81,10 +81,12 @@ class EngineControl:
     generated. ``figures``: statistics of this engine only, by their names on the actor's board; bounded by its code.
     ``away``: the engine's server starts or is lost; a task that the actor took now would only age.
     ``faults``: the newest faults of environments, for the log, which takes them out. ``watched``: the threads
-    that call environments, which may never return.
+    that call environments, which may never return. ``asking``: the engine waits for another service, and no environment
+    runs.
     """
 
     __slots__ = (
+        "asking",
         "away",
         "cut",
         "faults",
@@ -110,6 +112,7 @@ class EngineControl:
         self.swap_s = 0.0
         self.figures: dict[Counter | Gauge, float] = {}
         self.away = False
+        self.asking = False
         self.faults: deque[Fault] = deque(maxlen=RECENT_MAX)
         self.watched: list[EnvironmentCalls] = []
 
@@ -128,14 +131,17 @@ class EngineControl:
         self.num_swaps += 1
         self.swap_s += seconds
 
+    def count(self, statistic: Counter, value: float = 1.0) -> None:
+        """Add to a counter in ``figures``."""
+        self.figures[statistic] = self.figures.get(statistic, 0.0) + value
+
     def record_faults(self, faults: FaultLog) -> list[Fault]:
         """Count new faults of environments in ``figures``, leave the newest to the log, and return them."""
         report = faults.take()
         if report is None:
             return []
         for kind, count in report.counts.items():
-            statistic = ENVIRONMENT_FAULTS.member(kind)
-            self.figures[statistic] = self.figures.get(statistic, 0.0) + count
+            self.count(ENVIRONMENT_FAULTS.member(kind), count)
         self.faults.extend(report.newest)
         return report.newest
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from tidegate.actor.engines.exchange import StepExchange
 from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.token_port import TokenEngine
@@ -27,7 +28,7 @@ class EngineSetting(msgspec.Struct, frozen=True):
     engines that write tokens, as the config has them. ``server``: of engines that talk to one. ``data_dir``: the
     actor's folder, for what they keep on disk. ``description``: of the environment of segments; None for text.
     ``actor_critic``: the objective of an engine that sends gradients. ``one_version``: a segment keeps the version that
-    it starts with.
+    it starts with. ``exchange`` and ``inference_wait_s``: of an engine whose actions come from the inference service.
     """
 
     workload: WorkloadConfig
@@ -43,22 +44,28 @@ class EngineSetting(msgspec.Struct, frozen=True):
     description: EnvironmentDescription | None = None
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     one_version: bool = False
+    exchange: StepExchange | None = None
+    inference_wait_s: float = 30.0
 
 
 PolicyKind: TypeAlias = Literal["mlp", "cnn", "char_lm", "transformers"]
-EngineName: TypeAlias = Literal["vector_env", "gradient_env", "text_generation", "torch", "vllm", "sglang"]
+EngineName: TypeAlias = Literal[
+    "vector_env", "gradient_env", "inference_env", "text_generation", "torch", "vllm", "sglang"
+]
 
 
 class EngineEntry(msgspec.Struct, frozen=True):
     """One engine: ``target`` is ``module:function`` that opens it; which port it serves, and what it can run.
 
     ``batch``: ``engines.port.Engine``, whole batches of tasks. ``tokens``: ``engines.token_port.TokenEngine``.
+    ``service``: the service that a run has for this engine only; empty for none.
     """
 
     target: str
     port: Literal["batch", "tokens"]
     workload: Literal["segments", "text"]
     policies: tuple[PolicyKind, ...]
+    service: str = ""
 
     @property
     def many_turns(self) -> bool:
@@ -73,6 +80,13 @@ ENGINES: dict[EngineName, EngineEntry] = {
     ),
     "gradient_env": EngineEntry(
         "tidegate.actor.engines.gradient_env:open_engine", "batch", "segments", ("mlp",)
+    ),
+    "inference_env": EngineEntry(
+        "tidegate.actor.engines.inference_env:open_engine",
+        "batch",
+        "segments",
+        ("mlp", "cnn"),
+        service="inference",
     ),
     "text_generation": EngineEntry(
         "tidegate.actor.engines.text_generation:open_engine", "batch", "text", ("char_lm",)

@@ -4,6 +4,7 @@ Rewards are summed as the environment gives them; ``workload.reward`` applies to
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -31,15 +32,17 @@ class EpisodesEvaluator:
         context: ServiceContext,
         control: EngineControl,
         policy: SegmentPolicy,
+        newest: Callable[[], Awaitable[PolicySnapshot]],
         *,
         num_episodes: int,
         steps_max: int,
         deadline_s: float,
     ) -> None:
-        """``control`` has the policy to measure, ``policy`` is its network; the rest as in the actor's settings."""
+        """``newest`` gives the policy to measure, ``policy`` is its network; the rest as in the actor's settings."""
         self._context = context
         self._control = control
         self._policy = policy
+        self._newest = newest
         self._num_episodes = num_episodes
         self._steps_max = steps_max
         self._deadline_s = deadline_s
@@ -55,8 +58,7 @@ class EpisodesEvaluator:
             UnavailableError: the actor drains; another actor plays them.
             TidegateError: the environment cannot be opened, or every episode failed.
         """
-        snapshot = self._control.newest
-        assert snapshot is not None, "tasks start once there is a policy"
+        snapshot = await self._newest()
         returns = await asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: self._play(snapshot, seed=task.seed)
         )

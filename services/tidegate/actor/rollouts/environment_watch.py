@@ -38,9 +38,9 @@ class _Watched:
         self.stuck_s = 0.0
         self._progress = calls.progress()
 
-    def look(self, *, elapsed_s: float) -> None:
-        """Compare with the look before, ``elapsed_s`` ago."""
-        before, self._progress = self._progress, self.calls.progress()
+    def look(self, *, elapsed_s: float, asking: bool) -> None:
+        """Compare with the look before, ``elapsed_s`` ago. ``asking``: no call runs, another service is asked."""
+        before, self._progress = self._progress, None if asking else self.calls.progress()
         is_stuck = self._progress is not None and self._progress == before
         self.stuck_s = self.stuck_s + elapsed_s if is_stuck else 0.0
 
@@ -84,7 +84,8 @@ class EnvironmentWatch:
                 before_s, seen_at_s = seen_at_s, context.clock.monotonic_s()
                 for thread in threads:
                     # A process that was stopped for a while has looked for one period, and sees no call that hangs.
-                    thread.look(elapsed_s=min(seen_at_s - before_s, 2 * period_s))
+                    elapsed_s = min(seen_at_s - before_s, 2 * period_s)
+                    thread.look(elapsed_s=elapsed_s, asking=self._control.asking)
                 slowest = max(threads, key=lambda thread: thread.stuck_s)
                 self._report_call(slowest)
                 if timeout_s and slowest.stuck_s >= timeout_s:

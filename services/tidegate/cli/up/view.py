@@ -10,13 +10,11 @@ from rich.text import Text
 
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import admission as admission_stats
-from tidegate.catalogue import environment as environment_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
-from tidegate.catalogue import weight_distribution as weights_stats
-from tidegate.catalogue.kinds import Counter
+from tidegate.catalogue.services import DECLARED
 from tidegate.cli.up.chart import bar, block_rows, resample
 from tidegate.cli.up.loop_diagram import draw_loop
 from tidegate.launch.board import Board, drops
@@ -43,16 +41,6 @@ STATE_STYLE = {
     "stopped": DIM,
 }
 
-# The counter whose rate is shown for a service, its unit, and the counter of its busy seconds.
-RATE_OF: dict[str, tuple[Counter, str]] = {
-    "task_queue": (queue_stats.ADMITTED, "admitted/s"),
-    "actor": (actor_stats.STEPS, "steps/s"),
-    "environment": (environment_stats.SCORED, "scored/s"),
-    "trajectory_store": (store_stats.ACCEPTED, "stored/s"),
-    "learner": (learner_stats.TRAINED_STEPS, "steps/s"),
-    "weight_distribution": (weights_stats.PUBLISHED, "versions/s"),
-    "admission": (admission_stats.DECISIONS, "decisions/s"),
-}
 # Actors, environment workers and the learner report it under one name.
 BUSY = actor_stats.BUSY_S
 
@@ -259,8 +247,9 @@ def _row(
         and (stats is None or label != "running")
     ):
         state = label
-    counter, unit = RATE_OF.get(service, (None, ""))
-    rate = board.rate(instance, counter) if counter is not None else None
+    declared = DECLARED[service].rate if service in DECLARED else None
+    rate = board.rate(instance, declared.counter) if declared is not None else None
+    unit = declared.unit if declared is not None else ""
     busy = board.rate(instance, BUSY)
     if busy is not None:
         busy = min(1.0, busy)  # a long step is counted when it ends, perhaps a little after the window began

@@ -1,0 +1,68 @@
+"""Steps from the engine's thread to the event loop, and answers back: one at a time.
+
+The thread waits for its answer; the loop side never blocks. A step that is not answered stays, so that a new stream
+sends it again.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from tidegate.wire.vector_step import ActedStep, ActStep
+
+# How late the thread notices that it is to wait no longer; an answer wakes it at once.
+WAIT_S = 0.1
+
+
+class StepExchange:
+    """The one step that waits, and its answer. ``policy``: the newest that the service told, set by the loop side."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked = asyncio.Event()
+        self._answered = threading.Event()
+        self._step: ActStep | None = None
+        self._answer: ActedStep | None = None
+
+    # -- engine's thread -------------------------------------------------------------------------------------------
+
+    def ask(self, step: ActStep, *, give_up: Callable[[], bool]) -> ActedStep | None:
+        """The answer to a step; None once ``give_up`` holds, and then a late answer is dropped."""
+        self._answered.clear()
+        self._answer = None
+        self._step = step
+        loop = self._loop
+        assert loop is not None, "tasks start once the service told its policy"
+        loop.call_soon_threadsafe(self._asked.set)
+        while not self._answered.wait(WAIT_S):
+            if give_up():
+                self._step = None
+                return None
+        return self._answer
+
+    # -- event loop ------------------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """The running loop is the one that answers."""
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def step(self) -> ActStep | None:
+        """The step that waits for its answer."""
+        return self._step
+
+    async def wait_for_another(self, than: ActStep | None) -> None:
+        """Return once a step waits that is not ``than``."""
+        while (step := self._step) is None or step is than:
+            self._asked.clear()
+            if self._step is step:
+                await self._asked.wait()
+
+    def answer(self, answer: ActedStep) -> None:
+        """Answer the step that waits; an answer to another one comes too late and changes nothing."""
+        step = self._step
+        if step is None or answer.number != step.number:
+            return
+        self._step = None
+        self._answer = answer
+        self._answered.set()

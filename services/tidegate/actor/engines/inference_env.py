@@ -1,0 +1,105 @@
+"""Vectorised environments whose actions come from the inference service, as in SEED RL (Espeholt 2020).
+
+The actor keeps environments, episodes and memory, and no weights: each vector step sends observations and waits for
+actions. A service that ends costs time only, because the step that waits is sent again to its next process.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tidegate.actor.engines.acting import Actions
+from tidegate.actor.engines.port import EngineControl
+from tidegate.actor.engines.registry import EngineSetting
+from tidegate.actor.engines.vector_env import VectorEnvEngine
+from tidegate.catalogue import actor as statistics
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Array, PolicySnapshot, Task
+from tidegate.models.policies import build_policy
+from tidegate.models.version_runner import check_snapshot
+from tidegate.runtime.clock import Clock
+from tidegate.wire.vector_step import ActStep, StepLayout
+
+SEED_MAX = 1 << 63
+
+
+class RemoteActing:
+    """Asks the inference service for each step."""
+
+    def __init__(self, setting: EngineSetting, control: EngineControl, clock: Clock) -> None:
+        """``setting.exchange`` carries the steps."""
+        assert setting.description is not None
+        assert setting.exchange is not None, "the actor's main makes the exchange for this engine"
+        self._policy = build_policy(setting.description, setting.policy)
+        self._layout = StepLayout.of(self._policy, num_envs=setting.workload.num_envs)
+        self._exchange = setting.exchange
+        self._wait_s = setting.inference_wait_s
+        self._control = control
+        self._clock = clock
+        self._task: Task | None = None
+        self._number = 0
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """Check a policy that an evaluation plays here.
+
+        Raises:
+            RecordError: a name, shape or dtype does not fit, or a value is not finite.
+        """
+        check_snapshot(self._policy, snapshot)
+
+    def begin(self, task: Task) -> PolicyVersion:
+        """See ``Acting``."""
+        self._task = task
+        return self._serve_newest().version
+
+    def act(
+        self, observations: Mapping[str, Array], memory_NM: Array, rng: np.random.Generator
+    ) -> Actions | None:
+        """See ``Acting``; None when the task is cut, the actor stops, or the service stays away."""
+        self._number += 1
+        step = ActStep(
+            number=self._number,
+            seed=int(rng.integers(SEED_MAX)),
+            observations=self._layout.join(observations),
+            memory=memory_NM.tobytes(),
+        )
+        control, clock = self._control, self._clock
+        asked_at_s = clock.monotonic_s()
+        control.asking = True
+        try:
+            answer = self._exchange.ask(
+                step, give_up=lambda: self._gives_up(waited_s=clock.monotonic_s() - asked_at_s)
+            )
+        finally:
+            control.asking = False
+            control.count(statistics.INFERENCE_WAIT_S, clock.monotonic_s() - asked_at_s)
+        if answer is None:
+            return None
+        # The version of the segment's spans is the one of the answer, whatever was told before or since.
+        if control.serving is None or answer.version != control.serving.version:
+            control.swapped(PolicySnapshot(answer.version, {}), seconds=0.0)
+        serving = control.serving
+        assert serving is not None
+        return Actions(answer.actions, answer.logprobs, answer.memory, serving.version)
+
+    def _gives_up(self, *, waited_s: float) -> bool:
+        control, task = self._control, self._task
+        if control.stop or (task is not None and task.task_id in control.cut):
+            return True
+        if waited_s >= self._wait_s:
+            control.count(statistics.INFERENCE_GIVEN_UP)
+            return True
+        return False
+
+    def _serve_newest(self) -> PolicySnapshot:
+        newest, serving = self._control.newest, self._control.serving
+        assert newest is not None, "tasks start once the service told its policy"
+        if serving is None or serving.version != newest.version:
+            self._control.swapped(newest, seconds=0.0)
+        return newest
+
+
+def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> VectorEnvEngine:
+    """Open the engine for the registry."""
+    acting = RemoteActing(setting, control, clock)
+    return VectorEnvEngine(setting, control, clock, acting=acting)

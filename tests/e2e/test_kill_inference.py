@@ -1,0 +1,37 @@
+"""A run whose actors hold no weights survives the deaths of the service that acts for them."""
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.conftest import Run
+from tests.e2e.killing import assert_accounting_balances, kill_and_recover
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(400)]
+
+MAX_LAG = 2
+DEATHS = 3
+# Beyond the last kill, so that the run does not reach its target before the last recovery was seen.
+VERSIONS = 200
+
+
+def test_a_run_survives_kill_nine_of_its_inference_service(
+    start: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = f"restarts_total>={DEATHS + 1} and version_step>={VERSIONS}"
+    run = start("runs/seed.yaml", "--until", target, "--for", "300s", "--set", "actor.replicas=1")
+    run.until(lambda: len(run.steps()) >= 10, timeout_s=60, what="training")
+    for victim in (*["inference"] * DEATHS, "actor-0"):
+        back_s, trains_s = kill_and_recover(run, victim)
+        with capsys.disabled():
+            sys.stdout.write(
+                f"\n  kill -9 {victim}: back after {back_s:.1f} s, trains on after {trains_s:.1f} s"
+            )
+    code, summary = run.wait(timeout_s=300)
+    assert code == 0, run.tail()
+    assert summary["reached"]
+    assert_accounting_balances(summary["audit"], max_lag=MAX_LAG)
+    assert summary["restarts"]["inference"] == DEATHS
+    # The actor waits: its segment continues at the next process, and its own process is none the worse.
+    assert summary["restarts"]["actor-0"] == 1
