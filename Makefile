@@ -115,7 +115,7 @@ pytest-parallel: install-dev
 # runs them beside the others (two runs of pytest do not share a cache).
 pytest-platforms: install-dev
 	$(STEP) "tests: whole platforms, killed and audited"
-	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/platforms -m "e2e and not ($(LONG))"
+	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/platforms -m "e2e and not ($(LONG))" tests/e2e
 
 pytest-all: install-dev
 	$(STEP) "tests: all but those that start whole platforms, vLLM or a cluster"

@@ -32,6 +32,11 @@ BENCHES: dict[str, BenchEntry] = {
     "refusals": BenchEntry(
         "benchmarks.refusals:run", "from `tidegate up` to the sentence why a run cannot work"
     ),
+    "faults": BenchEntry(
+        "benchmarks.faults:run",
+        "steps with environments that raise, return NaN or hang, beside healthy ones",
+        asked_for=True,
+    ),
     "tails": BenchEntry(
         "benchmarks.tails:run",
         "asynchronous beside synchronous, with and without a tail of rollout times",

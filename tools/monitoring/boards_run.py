@@ -11,6 +11,7 @@ from tools.monitoring.queries import (
     CAUSE,
     RATE,
     REASON,
+    SIDE,
     STAGE,
     buckets,
     equal,
@@ -250,6 +251,28 @@ FLOW = Board(
                     "Payload in the store",
                     (Query(f"sum({one(store_stats.RESIDENT_BYTES.metric)})", "bytes"),),
                     unit="bytes",
+                ),
+                Panel(
+                    "Replay",
+                    (
+                        Query(f"sum({one(store_stats.REPLAY_FILL.metric)})", "fill"),
+                        Query(
+                            f"sum({one(store_stats.REPLAY_SAMPLES_PER_INSERT.metric)})", "samples per insert"
+                        ),
+                        Query(
+                            f"sum by ({SIDE}) ({rate(store_stats.REPLAY_WAIT_S.metric)})",
+                            f"{{{{{SIDE}}}}} wait",
+                        ),
+                        Query(
+                            f"sum({rate(store_stats.REPLAY_PRIORITIES_REFUSED.metric)})", "priorities refused"
+                        ),
+                        Query(
+                            f"sum({rate(store_stats.REPLAY_PRIORITIES_IGNORED.metric)})", "priorities ignored"
+                        ),
+                    ),
+                    description="Share of the capacity in use, units drawn for each one inserted, the share of time in"
+                    " which one side waits for the other, and priorities a second that were not used.",
+                    only_with="`trajectory_store.replay`",
                 ),
                 Panel(
                     "Duplicates and revivals",

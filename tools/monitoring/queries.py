@@ -6,8 +6,15 @@ from tools.monitoring.prometheus_names import label, metric
 from tools.monitoring.slo_rules import RUN
 
 RATE = "$__rate_interval"
-CAUSE, STAGE, STATE, REASON = (
-    label(each) for each in (names.ATTR_CAUSE, names.ATTR_STAGE, names.ATTR_STATE, names.ATTR_REASON)
+CAUSE, STAGE, STATE, REASON, SIDE = (
+    label(each)
+    for each in (
+        names.ATTR_CAUSE,
+        names.ATTR_STAGE,
+        names.ATTR_STATE,
+        names.ATTR_REASON,
+        names.ATTR_SIDE,
+    )
 )
 KIND, OPERATION, OUTCOME = (
     label(each) for each in (names.ATTR_KIND, names.ATTR_OPERATION, names.ATTR_OUTCOME)

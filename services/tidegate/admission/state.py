@@ -113,6 +113,7 @@ def signals_of(
     """The signals of the window, from which the bottleneck is diagnosed."""
     learner = seen.latest("learner", now_s=now_s)
     queue = seen.latest("task_queue", now_s=now_s)
+    stores = seen.latest("trajectory_store", now_s=now_s)
     serving = seen.serving(now_s=now_s)
     learner_values = learner[0].values if learner else {}
     slowest = min((version.step for version in serving), default=None)
@@ -163,4 +164,7 @@ def signals_of(
         admission_state=limits.reason
         if limits.paused
         else (queue[0].labels.get(queue_stats.ADMISSION_STATE, "") if queue else ""),
+        replay_wait=next(
+            filter(None, (stats.labels.get(store_stats.REPLAY_WAIT, "") for stats in stores)), ""
+        ),
     )

@@ -4,6 +4,7 @@ from tidegate.catalogue.kinds import Counter, Family, Gauge, Text
 from tidegate.catalogue.telemetry import (
     ATTR_QUEUE,
     ATTR_REASON,
+    ATTR_SIDE,
     ATTR_STATE,
     METRIC_QUARANTINED,
     METRIC_QUEUE_DEPTH,
@@ -78,3 +79,71 @@ FULL_S = Counter(
     exported=METRIC_WORKER_TIME.of({ATTR_STATE: "full"}),
 )
 HEAD = Text("head", "Newest version that the store knows.", exported=False)
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+
+REPLAY_SIDES = ("actors", "learner")
+REPLAY_STEPS = Gauge(
+    "replay_steps", "{step}", "Steps that the replay buffer keeps.", exported="tidegate.replay.steps"
+)
+REPLAY_FILL = Gauge(
+    "replay_fill", "1", "Share of the replay buffer's capacity in use.", exported="tidegate.replay.fill"
+)
+REPLAY_OPEN_UNITS = Gauge(
+    "replay_open_units",
+    "{unit}",
+    "Units that may be drawn now: complete, inside the staleness budget and below their limit of uses.",
+    exported="tidegate.replay.open_units",
+)
+REPLAY_INSERTED = Counter(
+    "replay_inserted_total",
+    "{unit}",
+    "Units that segments completed.",
+    exported="tidegate.replay.inserted",
+)
+REPLAY_SAMPLED = Counter(
+    "replay_sampled_total",
+    "{unit}",
+    "Uses of units by updates of the surviving lineage, with those of batches that a learner holds.",
+    exported="tidegate.replay.sampled",
+)
+REPLAY_SAMPLES_PER_INSERT = Gauge(
+    "replay_samples_per_insert",
+    "1",
+    "Units drawn for each one inserted, since the run began.",
+    exported="tidegate.replay.samples_per_insert",
+)
+REPLAY_PRIORITIES_REFUSED = Counter(
+    "replay_priorities_refused_total",
+    "{unit}",
+    "Priorities that were refused because they are not finite, or negative.",
+    exported="tidegate.replay.priorities.refused",
+    from_zero=True,
+)
+REPLAY_PRIORITIES_IGNORED = Counter(
+    "replay_priorities_ignored_total",
+    "{unit}",
+    "Priorities that arrived for units which were evicted meanwhile.",
+    exported="tidegate.replay.priorities.ignored",
+)
+REPLAY_TORN = Counter(
+    "replay_torn_total",
+    "{segment}",
+    "Segments whose bytes a crash or a power cut took from the replay buffer.",
+    exported="tidegate.replay.torn",
+    from_zero=True,
+)
+REPLAY_BYTES = Gauge(
+    "replay_bytes", "By", "Size of the replay buffer's files.", exported="tidegate.replay.size"
+)
+REPLAY_WAIT = Text(
+    "replay_wait", "Who waits for whom at the replay buffer, and why; empty for nobody.", exported=False
+)
+REPLAY_WAIT_S = Family(
+    Counter,
+    "replay_wait_*_s_total",
+    "s",
+    "Time in which one side waited for the other at the replay buffer, by the side that waits.",
+    label=ATTR_SIDE,
+    exported="tidegate.replay.wait",
+)

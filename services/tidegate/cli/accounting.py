@@ -1,11 +1,13 @@
 """The accounting of a run: the admission journal of the task queue and the ledger of the trajectory store.
 
 Both are opened read-only, while the services run or afterwards; those of a cluster are queried. The ledger is read
-first: everything in it was admitted before, so the journal, which is read later, must contain it.
+first: everything in it was admitted before, so the journal, which is read later, must contain it. With replay the
+learner's newest checkpoint is read before both.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +19,7 @@ from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import TrajectoryId
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
+from tidegate.learner.checkpoint import sampled_units
 from tidegate.task_queue.journal import moment as read_journal_moment
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
 from tidegate.trajectory_store import reading
@@ -40,6 +43,11 @@ def ledger_path(folder: Path) -> Path:
     return folder / "trajectory_store" / LEDGER_FILE
 
 
+def checkpoints_path(folder: Path) -> Path:
+    """Where the learner of a run folder keeps its checkpoints."""
+    return folder / "learner" / "checkpoints"
+
+
 def journal_path(folder: Path) -> Path:
     """Where the task queue of a run folder keeps its journal."""
     return folder / "task_queue" / JOURNAL_FILE
@@ -55,10 +63,13 @@ def read_accounting(folder: Path) -> RunAccounting:
         UnavailableError: a service of the cluster does not answer.
     """
     record = read_record(folder)
+    # First: what it counts was committed before it was written, or is left out.
+    learner = None if record.cluster else sampled_units(checkpoints_path(folder))
     if record.cluster:
         (ledger, in_ledger), (journal, admitted) = asyncio.run(_ask(record))
     else:
-        ledger, in_ledger = _read_file(record, ledger_path(folder), reading.moment)
+        at = None if learner is None else learner.version
+        ledger, in_ledger = _read_file(record, ledger_path(folder), partial(reading.moment, at=at))
         journal, admitted = _read_file(record, journal_path(folder), read_journal_moment)
     audit = reconcile(
         journal,
@@ -66,6 +77,7 @@ def read_accounting(folder: Path) -> RunAccounting:
         unknown=len(in_ledger - admitted),
         awaiting=len(admitted - in_ledger),
         max_lag=record.max_lag_ever,
+        learner=learner,
     )
     return RunAccounting(journal=journal, ledger=ledger, audit=audit)
 

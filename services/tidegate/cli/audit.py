@@ -54,7 +54,8 @@ def one_line(accounting: RunAccounting) -> str:
     audit = accounting.audit
     dropped = sum(audit.dropped.values())
     verdict = "balanced" if audit.balanced else f"NOT balanced ({'; '.join(audit.problems)})"
+    replayed = "" if audit.replay is None else f"; units used {audit.replay.sampled:,}"
     return (
         f"{verdict}: {audit.admitted:,} admitted = {audit.trained:,} trained + {dropped:,} dropped"
-        f" + {audit.in_flight:,} in flight; trained twice {audit.trained_twice}"
+        f" + {audit.in_flight:,} in flight; trained twice {audit.trained_twice}{replayed}"
     )

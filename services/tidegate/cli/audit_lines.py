@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tidegate.core.audit import Audit
+from tidegate.core.audit import Audit, LearnerTotals, ReplayTotals
 
 
 class AuditLine(msgspec.Struct, frozen=True):
@@ -38,4 +38,29 @@ def lines_of(audit: Audit) -> list[AuditLine]:
         AuditLine("duplicates", audit.duplicates, "arrived again, or after their end; ignored"),
         AuditLine("quarantined", audit.quarantined),
         AuditLine("revived", audit.revived, "trained in a lineage that a restore abandoned"),
+        *([] if audit.replay is None else _of_replay(audit.replay, audit.learner)),
+    ]
+
+
+def _of_replay(replay: ReplayTotals, learner: LearnerTotals | None) -> list[AuditLine]:
+    """The uses of units, as the ledger counts them by update and by unit, and as the learner does."""
+    limit = f"limit {replay.uses_max} each" if replay.uses_max else "no limit each"
+    return [
+        AuditLine("units inserted", replay.inserted, "that segments completed"),
+        AuditLine("units used", replay.sampled, f"{replay.recounted:,} counted by unit, {limit}"),
+        *(
+            []
+            if learner is None
+            else [
+                AuditLine(
+                    "units drawn",
+                    learner.sampled,
+                    f"by the learner before {learner.version}; the ledger has "
+                    + ("no such version" if replay.sampled_at is None else f"{replay.sampled_at:,}"),
+                )
+            ]
+        ),
+        AuditLine("priorities refused", replay.priorities_refused, "not finite, or negative"),
+        AuditLine("priorities ignored", replay.priorities_ignored, "of units that were evicted"),
+        AuditLine("segments torn", replay.torn, "a crash or a power cut took their bytes"),
     ]

@@ -87,6 +87,7 @@ class Audit(msgspec.Struct, frozen=True):
     ``in_flight`` counts what is admitted and not terminal: ``awaiting`` (no row in the ledger yet: queued, being
     rolled out or scored), ``available`` and ``leased``. ``duplicates`` arrived when they had arrived or ended before (a
     task that was retired is still delivered) and changed nothing. ``unknown`` are ledger rows without an admission.
+    ``replay`` and ``learner``: the two sides of the second entry; None without replay, or before the first checkpoint.
     """
 
     admitted: int
@@ -106,6 +107,7 @@ class Audit(msgspec.Struct, frozen=True):
     max_lag: int | None = None
     problems: list[str] = []
     replay: ReplayTotals | None = None
+    learner: LearnerTotals | None = None
 
 
 def reconcile(
@@ -154,6 +156,7 @@ def reconcile(
         max_lag=max_lag,
         problems=problems,
         replay=ledger.replay,
+        learner=None if ledger.replay is None else learner,
     )
 
 

@@ -44,7 +44,8 @@ class Signals(msgspec.Struct, frozen=True):
     the environment and before the store. ``available``: in the store, waiting for a batch. ``publish_lag``: versions
     between the learner and the actor farthest behind. ``admission_state``: what the task queue waits for.
     ``stuck_actors``: actors whose environments do not return from a call; ``actor_problem``: what one of the actors
-    last reported of its environments or of a task that it refused; empty without any.
+    last reported of its environments or of a task that it refused; empty without any. ``replay_wait``: who waits for
+    whom at the replay buffer, and why; empty for nobody.
     """
 
     num_actors: int = 0
@@ -79,6 +80,7 @@ class Signals(msgspec.Struct, frozen=True):
     admission_state: str = ""
     stuck_actors: int = 0
     actor_problem: str = ""
+    replay_wait: str = ""
 
     def depth_batches(self) -> float:
         """Queue depth: whole batches that wait in the store."""
@@ -108,6 +110,9 @@ def diagnose(signals: Signals) -> Diagnosis:
     absent = _absent(signals)
     if absent is not None:
         return absent
+    paced = _paced_by_replay(signals)
+    if paced is not None:
+        return paced
     if signals.learner_idle_ratio <= IDLE_RATIO_MAX:
         return _learner_sets_the_pace(signals)
     return _learner_waits(signals)
@@ -155,6 +160,29 @@ def _absent(signals: Signals) -> Diagnosis | None:
             "idle",
             f"Nothing moves; the task queue reports: {signals.admission_state or 'nothing yet'}."
             + _reported(signals),
+        )
+    return None
+
+
+def _paced_by_replay(signals: Signals) -> Diagnosis | None:
+    """Which side waits for the other at the replay buffer; None where neither loses time by it."""
+    if not signals.replay_wait:
+        return None
+    actors_idle = actors_idle_ratio(signals)
+    if signals.replay_wait.startswith("the learner") and signals.learner_idle_ratio > IDLE_RATIO_MAX:
+        return Diagnosis(
+            "actor",
+            f"At the replay buffer {signals.replay_wait} ({signals.learner_idle_ratio:.0%} of its time).",
+            f"{action('actor', signals)}, or raise trajectory_store.replay.samples_per_insert or uses_max: each unit is"
+            " then drawn more often",
+            "actor",
+        )
+    if signals.replay_wait.startswith("actors") and actors_idle > IDLE_RATIO_MAX:
+        return Diagnosis(
+            "learner",
+            f"At the replay buffer {signals.replay_wait} ({actors_idle:.0%} of their time).",
+            f"{action('learner', signals)}, or lower trajectory_store.replay.samples_per_insert (0: nobody waits)",
+            "learner",
         )
     return None
 

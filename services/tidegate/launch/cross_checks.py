@@ -11,6 +11,8 @@ from tidegate.launch.targets import RunTarget
 from tidegate.learner.algorithm import AlgorithmName, check_engine, check_replay, find_algorithm
 from tidegate.runtime.loading import load
 
+# Of trajectories that are trained once; what replay keeps may be older.
+LAG_MAX = 1024
 RETURN_STATISTICS = (learner_stats.MEAN_RETURN, learner_stats.EPISODES)
 # By the kind of workload whose evaluations report them.
 EVALUATION_STATISTICS = {
@@ -154,6 +156,12 @@ def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | No
         )
     if services["trajectory_store"].replay.enabled:
         return _check_replay(file, services)
+    if file.staleness.max_lag > LAG_MAX:
+        return ConfigError(
+            f"staleness.max_lag {file.staleness.max_lag} is above {LAG_MAX} without replay",
+            why="whole trajectories are trained once, and (max_lag + 1) * batch_size of them may be in flight",
+            fix=f"set staleness.max_lag to {LAG_MAX} or less, or trajectory_store.replay.unit to transition",
+        )
     resident = services["trajectory_store"].max_resident_trajectories
     if resident < file.batch_size:
         return ConfigError(
@@ -165,6 +173,17 @@ def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | No
 
 
 def _check_replay(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+    response = file.response
+    for key, is_set in (
+        ("hard_sync.every_versions", response.hard_sync.every_versions),
+        ("goodput.enabled", response.goodput.enabled),
+    ):
+        if is_set:
+            return ConfigError(
+                f"response.{key} is set with trajectory_store.replay.unit {services['trajectory_store'].replay.unit}",
+                why="replay keeps what is stale by design, so that nothing is fresh to wait for",
+                fix=f"remove response.{key}; staleness.max_lag bounds what is replayed",
+            )
     # Only here, because it imports the buffer.
     plan_replay = load("tidegate.trajectory_store.replay.plan:plan_replay")
     try:

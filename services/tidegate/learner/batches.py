@@ -64,7 +64,7 @@ class BatchSource(Generic[LeasedT]):
         self._supply = supply
         self._learner_id = learner_id
         self._lease_wait_s = lease_wait_s
-        self._ahead: asyncio.Task[LeasedT | None] | None = None
+        self._ahead: tuple[PolicyVersion, asyncio.Task[LeasedT | None]] | None = None
         self.num_outdated = 0
 
     async def next(
@@ -94,7 +94,7 @@ class BatchSource(Generic[LeasedT]):
     def prefetch(self, version: PolicyVersion) -> None:
         """Start to lease the batch after the next one; does nothing while a lease is in flight."""
         if self._ahead is None:
-            self._ahead = asyncio.create_task(self._lease(version), name="lease-ahead")
+            self._ahead = version, asyncio.create_task(self._lease(version), name="lease-ahead")
 
     async def release(self, batch_id: str, *, dropped: list[Dropped] | None = None) -> None:
         """Release a batch; ``dropped`` trajectories do not return to the store."""
@@ -109,7 +109,7 @@ class BatchSource(Generic[LeasedT]):
         if self._ahead is None:
             return
         with contextlib.suppress(TidegateError):  # opening the next lineage ends the lease
-            leased = await self._ahead
+            leased = await self._ahead[1]
             if leased is not None:
                 await self._store.release_batch(leased.batch_id)
         self._ahead = None
@@ -117,8 +117,13 @@ class BatchSource(Generic[LeasedT]):
     async def _take(self, version: PolicyVersion) -> LeasedT | None:
         if self._ahead is None:
             return await self._lease(version)
-        ahead, self._ahead = self._ahead, None
-        return await ahead
+        (leased_for, ahead), self._ahead = self._ahead, None
+        leased = await ahead
+        if leased is None or leased_for == version:
+            return leased
+        # The update before it was refused. Kept, the store would answer the next request for its version with it again.
+        await self.release(leased.batch_id)
+        return await self._lease(version)
 
     async def _lease(self, version: PolicyVersion) -> LeasedT | None:
         try:

@@ -8,7 +8,7 @@ numbered in the order of writing, because a restore from an older one resumes at
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from tidegate.core.audit import LearnerTotals
 from tidegate.core.errors import CorruptionError, StaleFolderError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId
 from tidegate.core.records import Array
@@ -218,6 +219,31 @@ def read(path: Path) -> Checkpoint:
         base_digest=state.base_digest,
         forked_from=state.forked_from,
     )
+
+
+def sampled_units(directory: Path) -> LearnerTotals | None:
+    """What the newest checkpoint in a folder counts of replay, without its tensors; None where none can be read."""
+    for path in reversed(checkpoints_in(directory) if directory.is_dir() else {}):
+        try:
+            data = _read_file(path / STATE_FILE)
+            _check_digest(path / STATE_FILE, _read_manifest(path), size=len(data), digest=_digest(data))
+            state = _read_state(path, data)
+        except CorruptionError:
+            continue
+        return _learner_totals(state.progress, state.consumed)
+    return None
+
+
+def _learner_totals(progress: TrainingProgress, unacknowledged: Sequence[ConsumedBatch]) -> LearnerTotals:
+    """The learner's side of the audit of replay, without batches whose commit may be on its way.
+
+    ``unacknowledged``: batches of the newest updates, in their order.
+    """
+    pending = [batch for batch in unacknowledged if batch.units]
+    if not pending:
+        return LearnerTotals(progress.version, progress.sampled_units)
+    num_pending = sum(len(places) for batch in pending for places in batch.units.values())
+    return LearnerTotals(pending[0].version, progress.sampled_units - num_pending)
 
 
 def fork(path: Path, directory: Path, *, run: RunId) -> RunId:

@@ -44,7 +44,14 @@ class ReplayBatch(msgspec.Struct, frozen=True, eq=False):
     @property
     def work(self) -> ReplayUnits:
         """See ``TrainingBatch``."""
-        return self._units(slice(None))
+        sample = self.sample
+        return ReplayUnits(
+            ids_B=sample.ids,
+            probabilities_B=sample.probabilities,
+            num_open=sample.num_open,
+            lags_B=self.lags_B,
+            tensors=sample.tensors,
+        )
 
     @property
     def lags(self) -> list[int]:
@@ -87,20 +94,11 @@ class ReplayBatch(msgspec.Struct, frozen=True, eq=False):
 
     def parts(self) -> list[tuple[TrajectoryId, Any]]:
         """See ``TrainingBatch``."""
+        units = self.work
         return [
-            (row.trajectory_id, self._units(self.sample.row_of == index))
+            (row.trajectory_id, units.rows(self.sample.row_of == index))
             for index, row in enumerate(self.sample.rows)
         ]
-
-    def _units(self, which: slice | NDArray[np.bool_]) -> ReplayUnits:
-        sample = self.sample
-        return ReplayUnits(
-            ids_B=sample.ids[which],
-            probabilities_B=sample.probabilities[which],
-            num_open=sample.num_open,
-            lags_B=self.lags_B[which],
-            tensors={name: tensor[which] for name, tensor in sample.tensors.items()},
-        )
 
 
 class ReplaySupply:

@@ -28,13 +28,14 @@ class StalenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The staleness budget, the promise of the platform.
 
     ``max_lag``: policy versions between a trajectory's oldest version and the update it takes part in; 0 is
-    synchronous training, larger values overlap rollouts with training. ``max_age_s``: seconds since the rollout
-    started; below the time of one rollout nothing is ever trained. ``pacing``: admission waits for slow rollouts
-    instead of dropping them: newer work may overtake them by no more than the budget. It costs throughput where rollout
-    times are unequal, and keeps the trained mix equal to the admitted mix.
+    synchronous training, larger values overlap rollouts with training. Without replay it bounds what is in flight, and
+    is at most 1,024. ``max_age_s``: seconds since the rollout started; below the time of one rollout nothing is ever
+    trained, and replay keeps nothing for longer. ``pacing``: admission waits for slow rollouts instead of dropping
+    them: newer work may overtake them by no more than the budget. It costs throughput where rollout times are unequal,
+    and keeps the trained mix equal to the admitted mix.
     """
 
-    max_lag: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 4
+    max_lag: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 4
     max_age_s: PositiveSeconds = 300.0
     pacing: bool = False
 

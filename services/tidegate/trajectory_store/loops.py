@@ -29,6 +29,7 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import ArrivedMessage, Refusal
+from tidegate.trajectory_store.replay import reporting as replay_reporting
 from tidegate.trajectory_store.residents import residents
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
@@ -238,6 +239,8 @@ class ReportLoop:
         stats.set(statistics.REVIVED, tally.revived)
         stats.set(statistics.RESIDENT_BYTES, ledger.frames.num_bytes)
         stats.set(statistics.UPLOADS_BYTES, self._store.uploads.num_bytes)
+        if self._store.replay is not None:
+            replay_reporting.report(self._store.replay, ledger, stats, period_s=STATS_PERIOD_S)
         stats.label(statistics.HEAD, str(ledger.head) if ledger.head is not None else "")
         if self._context.telemetry.enabled:
             for drop in self._store.recent_drops:

@@ -3,10 +3,14 @@
 from collections import Counter
 from typing import Literal
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.audit import JournalTotals, LedgerTotals, reconcile
+from tidegate.cli.audit_lines import lines_of
+from tidegate.core.audit import JournalTotals, LearnerTotals, LedgerTotals, ReplayTotals, reconcile
+from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import DROP_REASONS, DropReason
 
 Fate = Literal["awaiting", "available", "leased", "trained", "dropped"]
@@ -80,3 +84,32 @@ def test_duplicates_and_quarantined_messages_are_counted_and_do_not_unbalance() 
     audit = reconcile(journal, ledger, unknown=0, awaiting=0, max_lag=0)
     assert audit.balanced
     assert (audit.duplicates, audit.quarantined, audit.revived) == (7, 2, 3)
+
+
+REPLAYED = ReplayTotals(
+    inserted=100, sampled=640, recounted=640, sampled_at=512, lost_updates=0, overused=0, uses_max=8
+)
+DRAWN = LearnerTotals(PolicyVersion(LineageName("0-aaaa"), 8), 512)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"recounted": 641}, "updates used 640 units and 641 uses are counted by unit"),
+        ({"lost_updates": 1}, "1 updates are committed without the units"),
+        ({"overused": 2}, "2 units were used more often than uses_max 8"),
+        ({"sampled_at": 511}, "the learner drew 512 units before 0-aaaa@8 and the ledger has 511"),
+    ],
+)
+def test_uses_of_units_are_held_against_the_learner_s_own_count(
+    changes: dict[str, int], problem: str
+) -> None:
+    journal = JournalTotals(admitted=1, open=0)
+    ledger = LedgerTotals(available=0, leased=0, trained=1, dropped={}, replay=REPLAYED)
+    sound = reconcile(journal, ledger, unknown=0, awaiting=0, learner=DRAWN)
+    assert sound.balanced
+    assert [line.count for line in lines_of(sound) if line.name.startswith("units")] == [100, 640, 512]
+    broken = msgspec.structs.replace(ledger, replay=msgspec.structs.replace(REPLAYED, **changes))
+    audit = reconcile(journal, broken, unknown=0, awaiting=0, learner=DRAWN)
+    assert not audit.balanced
+    assert problem in audit.problems[0]

@@ -225,3 +225,20 @@ def test_loop_without_actors_or_movement_reports_what_they_said_last() -> None:
     still = Signals(num_actors=1, num_learners=1, num_stores=1, actor_problem=problem)
     assert problem in diagnose(gone).sentence
     assert problem in diagnose(still).sentence
+
+
+def test_side_that_waits_at_the_replay_buffer_is_named_with_the_other_as_the_bottleneck() -> None:
+    why = "fewer than 8 for each"
+    fast_actors = found(
+        replay_wait=f"actors wait for the learner: {why}", actor_wait_task_ratio=0.6, learner_idle_ratio=0.02
+    )
+    assert fast_actors.bottleneck == "learner"
+    assert why in fast_actors.sentence
+    fast_learner = found(replay_wait=f"the learner waits for actors: {why}", learner_idle_ratio=0.6)
+    assert fast_learner.bottleneck == "actor"
+    assert why in fast_learner.sentence
+    assert "samples_per_insert" in fast_learner.fix
+
+
+def test_wait_at_the_replay_buffer_that_costs_no_time_is_no_bottleneck() -> None:
+    assert found(replay_wait="the learner waits for actors: now and then") == diagnose(HEALTHY)

@@ -13,6 +13,7 @@ from tidegate.launch.overrides import apply_overrides, parse_yaml
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.targets import parse_target
+from tidegate.learner.algorithm import ALGORITHMS, AlgorithmEntry
 
 RUNS = Path(__file__).parents[3] / "runs"
 CARTPOLE = RUNS / "cartpole.yaml"
@@ -192,6 +193,8 @@ def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
         ("workload.latency={easy: 'exp:-1'}", "-1 is no time in seconds"),
         ("learner.precision=bfloat16", "only convolutions are computed in it"),
         ("learner.updates_per_version=3", "set batch_size to 3"),
+        ("staleness.max_lag=1025", "set staleness.max_lag to 1024 or less"),
+        ("trajectory_store.replay.unit=transition", "actor_critic trains whole trajectories"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused_with_the_reason(override: str, reason: str) -> None:
@@ -298,3 +301,41 @@ def test_any_text_is_a_value_or_a_config_error(text: str) -> None:
 )
 def test_memory_that_nothing_would_unroll_is_refused(override: str, run: str) -> None:
     assert "policy.memory gru is set with" in refusal(override, run=RUNS / run)
+
+
+REPLAYED = (
+    "trajectory_store.replay={unit: transition, min_fill: 1000, uses_max: 0}",
+    "staleness.max_lag=100000",
+)
+
+
+@pytest.fixture
+def replaying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An algorithm of replay for the policy of the run file."""
+    monkeypatch.setitem(ALGORITHMS, "actor_critic", AlgorithmEntry(("mlp",), replay="transition"))
+
+
+@pytest.mark.usefixtures("replaying")
+def test_algorithm_of_replay_runs_with_a_store_that_gives_its_unit_at_any_lag() -> None:
+    assert read_run_file(CARTPOLE, list(REPLAYED)).file.staleness.max_lag == 100_000
+    assert "set trajectory_store.replay.unit to transition" in refusal()
+    assert "set trajectory_store.replay.unit to transition" in refusal(
+        "trajectory_store.replay.unit=sequence"
+    )
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("trajectory_store.replay.capacity=1000", "leaves no room for a trajectory"),
+        ("trajectory_store.replay={unit: transition, samples_per_insert: 8, uses_max: 2}", "is above"),
+        ("trajectory_store.replay={unit: transition, samples_per_insert: 1, slack: 1}", "slack"),
+        ("response.hard_sync.every_versions=10", "nothing is fresh to wait for"),
+        ("response.goodput.enabled=true", "nothing is fresh to wait for"),
+    ],
+)
+def test_replay_that_could_only_stand_still_is_refused_before_anything_starts(
+    override: str, reason: str
+) -> None:
+    assert reason in refusal(*REPLAYED, override)

@@ -33,7 +33,7 @@ class ReplayUnits(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.ids_B)
 
-    def rows(self, which: slice) -> "ReplayUnits":
+    def rows(self, which: slice | NDArray[np.bool_]) -> "ReplayUnits":
         """Some of the units, as a batch of their own."""
         return ReplayUnits(
             ids_B=self.ids_B[which],

@@ -84,6 +84,16 @@ class Replay:
         folder.mkdir(parents=True, exist_ok=True)
         self._recover(now_s=now_s)
 
+    @property
+    def units(self) -> int:
+        """Steps of one segment, over all of its environments."""
+        return self._units
+
+    @property
+    def num_slots(self) -> int:
+        """Segments that fit."""
+        return self._plan.buffer.num_slots
+
     def close(self) -> None:
         """Close every file."""
         self.buffer.close()

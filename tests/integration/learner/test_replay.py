@@ -1,0 +1,278 @@
+"""A learner that trains on units of a real store's replay, and what both sides count."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.integration.learner.fake_store import FakeStore
+from tests.integration.learner.world import CONFIG, World, until
+from tests.support.replay import Stream
+from tests.support.replay_trainer import CountingTrainer
+from tests.support.settings import make_settings
+from tests.unit.trajectory_store.replay.building import UNITS, N, T, replay_config, segment_message
+from tidegate.core.audit import ReplayTotals, replay_problems
+from tidegate.core.errors import RecordError
+from tidegate.core.ids import PolicyVersion
+from tidegate.learner import main
+from tidegate.learner.algorithm import ALGORITHMS, AlgorithmEntry
+from tidegate.learner.checkpoint import sampled_units
+from tidegate.learner.optim.registry import TrainerSetting
+from tidegate.learner.optim.replay_port import ReplayUnits
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.rpc import RpcServer
+from tidegate.trajectory_store import reading
+from tidegate.trajectory_store.replay.plan import plan_replay
+from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
+from tidegate.trajectory_store.store import Store
+from tidegate.wire.subjects import Topology
+
+pytestmark = pytest.mark.integration
+
+BATCH = 16
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> CountingTrainer:
+    """The trainer that every learner of the test opens."""
+    made = CountingTrainer()
+    monkeypatch.setitem(ALGORITHMS, "actor_critic", AlgorithmEntry(("mlp",), replay="transition"))
+
+    def open_made(setting: TrainerSetting) -> CountingTrainer:
+        del setting
+        return made
+
+    monkeypatch.setattr(main, "open_trainer", open_made)
+    return made
+
+
+@dataclass
+class ReplayWorld:
+    """A store that replays, in this process, beside the world of a learner."""
+
+    world: World
+    config: Any
+    server: AsyncExitStack = field(default_factory=AsyncExitStack)
+    stream: Stream = field(default_factory=lambda: Stream(7, num_envs=N, end_chance=0.1))
+    num_inserted: int = 0
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.world.settings.data_dir)
+
+    async def start_store(self) -> None:
+        """A new life of the store, which ends the one before without a word."""
+        await self.server.aclose()
+        settings = self.world.settings
+        plan = plan_replay(
+            self.config,
+            settings.workload,
+            batch_size=settings.batch_size,
+            max_lag=settings.staleness.max_lag,
+            seed=settings.seed,
+        )
+        now_s = time.time()
+        self.store = Store(
+            self.folder / "store", run_id=settings.run, config=self.config, now_s=now_s, replay=plan
+        )
+        self.server.callback(self.store.close)
+        server = RpcServer([TrajectoryStoreServicer(self.store, SystemClock()).registration()])
+        await server.start(settings.addresses["trajectory_store"][0])
+        self.server.push_async_callback(server.stop, grace_s=0.0)
+
+    def insert(self, count: int, *, version: PolicyVersion) -> None:
+        """The next segments of the stream."""
+        messages = [
+            segment_message(
+                self.num_inserted + index, stream=self.stream, version=version, started_at_s=time.time()
+            )
+            for index in range(count)
+        ]
+        self.num_inserted += count
+        assert self.store.ingest(messages, now_s=time.time()).refused == []
+        self.store.arrived.notify()
+
+    def totals(self) -> tuple[ReplayTotals, list[str]]:
+        """The store's totals, and the problems that an audit finds with the learner's."""
+        learner = sampled_units(self.folder / "learner" / "checkpoints")
+        assert learner is not None
+        found = reading.totals(self.store.ledger_path, at=learner.version).replay
+        assert found is not None
+        assert found.sampled_at is not None
+        return found, replay_problems(found, learner)
+
+
+@asynccontextmanager
+async def replay_world(
+    folder: Path, bus: Bus, topology: Topology, **replay: Any
+) -> AsyncGenerator[ReplayWorld, None]:
+    settings = make_settings(folder, broker_url="", max_lag=1_000_000)
+    workload = msgspec.structs.replace(settings.workload, num_envs=N, unroll_length=T)
+    settings = msgspec.structs.replace(settings, workload=workload, batch_size=BATCH)
+    async with AsyncExitStack() as stack:
+        weights = await stack.enter_async_context(AsyncExitStack())
+        world = World(folder, settings, FakeStore(batch_size=1), bus, topology, weights)
+        await world.serve_weights(folder)
+        running = ReplayWorld(world, replay_config(**replay))
+        stack.push_async_callback(running.server.aclose)
+        await running.start_store()
+        yield running
+
+
+async def test_units_are_trained_again_and_again_and_both_sides_count_them(
+    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+) -> None:
+    async with replay_world(tmp_path, bus, topology, selector="prioritised", uses_max=0) as running:
+        async with running.world.learner() as life:
+            running.insert(3, version=await life.version(0))
+            await life.version(20)
+        totals, problems = running.totals()
+        assert problems == []
+        assert totals.sampled == trainer.total >= 20 * BATCH
+        ledger = reading.totals(running.store.ledger_path)
+        assert (ledger.trained, ledger.available, ledger.leased) == (3, 0, 0)
+        assert trainer.drawn[0].tensors["observations"].shape == (BATCH, 1)
+        assert running.store.replay is not None
+        assert running.store.replay.limiter.sampled == totals.sampled
+
+
+async def test_learner_waits_for_units_at_their_limit_and_says_so(
+    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+) -> None:
+    async with replay_world(tmp_path, bus, topology, uses_max=2) as running, running.world.learner() as life:
+        version = await life.version(0)
+        running.insert(2, version=version)
+        assert running.store.replay is not None
+        limiter = running.store.replay.limiter
+        await until(lambda: limiter.waiting == "learner")
+        assert "the learner waits for actors" in limiter.sentence()
+        before = trainer.total
+        assert before <= 2 * 2 * UNITS
+        running.insert(1, version=version)
+        await until(lambda: trainer.total > before)
+
+
+async def test_killed_learner_counts_from_its_checkpoint_and_the_store_forgets_the_dead_updates(
+    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+) -> None:
+    config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=4)
+    async with replay_world(tmp_path, bus, topology, uses_max=0) as running:
+        async with running.world.learner(config, killed=True) as life:
+            running.insert(3, version=await life.version(0))
+            await life.version(11)
+        first, problems = running.totals()
+        assert problems == []
+        async with running.world.learner(config) as life:
+            version = await life.version(0)
+            fork = running.store.ledger.tree.lineages[version.lineage]
+            assert fork.fork_step % 4 == 0
+            assert fork.fork_step * BATCH < first.sampled
+            running.insert(1, version=version)
+            await life.version(version.step + 3)
+        second, problems = running.totals()
+        assert problems == []
+        # The trainer's parameters counted on from the checkpoint's.
+        assert second.sampled == second.recounted == trainer.total
+
+
+async def test_batches_whose_commit_was_lost_are_counted_at_the_restore(
+    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(self: Any, request: Any, context: Any) -> Any:
+        await asyncio.sleep(3600.0)
+
+    config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=1)
+    async with replay_world(tmp_path, bus, topology, uses_max=0) as running:
+        with monkeypatch.context() as patched:
+            patched.setattr(TrajectoryStoreServicer, "CommitBatch", hang)
+            await running.start_store()
+            async with running.world.learner(config, killed=True) as life:
+                running.insert(3, version=await life.version(0))
+                await life.version(1)
+                await until(lambda: sampled_units(running.folder / "learner" / "checkpoints") is not None)
+            totals, problems = running.totals()
+            assert problems == []
+            assert totals.sampled == 0
+        await running.start_store()
+        async with running.world.learner(config) as life:
+            version = await life.version(0)
+            assert version.step >= 1
+            await life.version(version.step + 1)
+        totals, problems = running.totals()
+        assert problems == []
+        assert totals.sampled == trainer.total
+
+
+async def test_killed_store_keeps_uses_and_priorities(
+    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+) -> None:
+    async with replay_world(tmp_path, bus, topology, selector="prioritised", uses_max=0) as running:
+        async with running.world.learner() as life:
+            running.insert(3, version=await life.version(0))
+            version = await life.version(5)
+            await running.start_store()
+            await life.version(version.step + 5)
+        totals, problems = running.totals()
+        assert problems == []
+        assert totals.sampled == trainer.total
+
+
+async def test_planted_extra_use_and_lost_blob_are_found(
+    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+) -> None:
+    async with replay_world(tmp_path, bus, topology, uses_max=0) as running:
+        async with running.world.learner(
+            msgspec.structs.replace(CONFIG, checkpoint_every_steps=1000)
+        ) as life:
+            running.insert(3, version=await life.version(0))
+            await life.version(5)
+        db = running.store.ledger.connection
+        number = db.execute("SELECT min(number) FROM batches WHERE num_samples > 0").fetchone()[0]
+        db.execute("UPDATE batches SET num_samples = num_samples + 1 WHERE number = ?", (number,))
+        _, problems = running.totals()
+        assert any("uses are counted by unit" in problem for problem in problems)
+        assert any("the learner drew" in problem for problem in problems)
+        db.execute("UPDATE batches SET num_samples = num_samples - 1 WHERE number = ?", (number,))
+        assert running.totals()[1] == []
+        db.execute("UPDATE batches SET units = NULL, folded = 0 WHERE number = ?", (number,))
+        _, problems = running.totals()
+        assert any("without the units" in problem for problem in problems)
+
+
+async def test_priorities_that_are_no_numbers_are_refused_and_counted(
+    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+) -> None:
+    trainer.priority = math.nan
+    async with replay_world(tmp_path, bus, topology, selector="prioritised", uses_max=0) as running:
+        async with running.world.learner() as life:
+            running.insert(3, version=await life.version(0))
+            await life.version(3)
+        totals, problems = running.totals()
+        assert problems == []
+        assert totals.priorities_refused == trainer.total
+
+
+async def test_segment_whose_units_do_not_fit_is_dropped_and_training_continues(
+    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+) -> None:
+    def check(units: ReplayUnits) -> None:
+        if (units.tensors["actions"] < T).any():
+            raise RecordError("the first segment is no good")
+
+    trainer.check = check
+    async with replay_world(tmp_path, bus, topology, uses_max=0) as running:
+        async with running.world.learner() as life:
+            running.insert(3, version=await life.version(0))
+            await life.version(3)
+        ledger = reading.totals(running.store.ledger_path)
+        assert ledger.dropped == {"invalid": 1}
+        assert ledger.trained == 2
+        assert running.totals()[1] == []
