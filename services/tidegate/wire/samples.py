@@ -17,7 +17,7 @@ Shapes: B units, K blocks.
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -248,25 +248,48 @@ def _decode_image(image: SampledImage, tensors: dict[str, Array], *, num_units: 
     _check_image(image, blocks, sizes, counts, frames, num_units=num_units)
     num_shown = int(np.size(frames, 1))
     shown = np.empty((num_shown, num_units, image.stack, math.prod(image.frame_shape)), np.uint8)
-    # Sorted by block, so that each is decompressed once and only what is asked for is copied out of it.
+    # Sorted by block, so that each is decompressed once. A stack's frames mostly follow each other in a block as well:
+    # each run of them is one copy.
     wanted = frames.swapaxes(0, 1).reshape(-1).astype(np.int64)
     stops = np.cumsum(counts, dtype=np.int64)
     block_of = np.searchsorted(stops, wanted, side="right")
     order = np.argsort(block_of, kind="stable")
-    bounds = np.searchsorted(block_of[order], np.arange(len(counts) + 1)).tolist()
-    flat = shown.reshape(len(wanted), -1)
+    runs = _runs(order, wanted[order], block_of[order])
+    of_block = np.searchsorted(runs.blocks, np.arange(len(counts) + 1)).tolist()
+    places, firsts, lengths = (numbers.tolist() for numbers in (runs.places, runs.frames, runs.lengths))
+    frame_bytes = shown.shape[-1]
+    target = memoryview(shown.reshape(-1))
     start, first_frame = 0, 0
     for index, (size, count) in enumerate(zip(sizes.tolist(), counts.tolist(), strict=True)):
-        content = decompress(
-            blocks.data[start : start + size], content_bytes=count * flat.shape[1], name=name
+        content = memoryview(
+            decompress(blocks.data[start : start + size], content_bytes=count * frame_bytes, name=name)
         )
-        places = order[bounds[index] : bounds[index + 1]]
-        flat[places] = np.frombuffer(content, np.uint8).reshape(count, -1)[wanted[places] - first_frame]
+        for run in range(of_block[index], of_block[index + 1]):
+            place, source = places[run] * frame_bytes, (firsts[run] - first_frame) * frame_bytes
+            num_bytes = lengths[run] * frame_bytes
+            target[place : place + num_bytes] = content[source : source + num_bytes]
         start, first_frame = start + size, first_frame + count
     shaped = shown.reshape(num_shown, num_units, image.stack, *image.frame_shape)
     if len(image.names) == 1:
         return {name: shaped.swapaxes(0, 1)}
     return {name: shaped[index] for index, name in enumerate(image.names)}
+
+
+class _Runs(NamedTuple):
+    """Runs of frames that follow each other in a block and in what is shown: block, place, first frame and length."""
+
+    blocks: NDArray[np.int64]
+    places: NDArray[np.int64]
+    frames: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+def _runs(places: NDArray[np.int64], frames: NDArray[np.int64], blocks: NDArray[np.int64]) -> _Runs:
+    """The runs of frames that are ordered by block, then by place."""
+    goes_on = (np.diff(places) == 1) & (np.diff(frames) == 1) & (np.diff(blocks) == 0)
+    starts = np.flatnonzero(np.concatenate(([True], ~goes_on)) if len(places) else places)
+    lengths = np.diff(np.append(starts, len(places)))
+    return _Runs(blocks[starts], places[starts], frames[starts], lengths)
 
 
 def _check_image(
