@@ -258,7 +258,7 @@ def _decode_image(image: SampledImage, tensors: dict[str, Array], *, num_units: 
     of_block = np.searchsorted(runs.blocks, np.arange(len(counts) + 1)).tolist()
     places, firsts, lengths = (numbers.tolist() for numbers in (runs.places, runs.frames, runs.lengths))
     frame_bytes = shown.shape[-1]
-    target = memoryview(shown.reshape(-1))
+    target = shown.reshape(-1).data
     start, first_frame = 0, 0
     for index, (size, count) in enumerate(zip(sizes.tolist(), counts.tolist(), strict=True)):
         content = memoryview(
