@@ -6,6 +6,7 @@ learner's newest checkpoint is read before both.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.cli.queries import channel_to
-from tidegate.core.audit import Audit, JournalTotals, LedgerTotals, reconcile
-from tidegate.core.errors import NotFoundError
+from tidegate.core.audit import Audit, JournalTotals, LearnerTotals, LedgerTotals, reconcile
+from tidegate.core.errors import NotFoundError, UnavailableError
 from tidegate.core.ids import TrajectoryId
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
@@ -24,6 +25,7 @@ from tidegate.task_queue.journal import moment as read_journal_moment
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
 from tidegate.trajectory_store import reading
 from tidegate.trajectory_store.schema import LEDGER_FILE
+from tidegate.wire.clients.learner import LearnerClient
 from tidegate.wire.clients.task_queue import TaskQueueClient
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
@@ -63,11 +65,11 @@ def read_accounting(folder: Path) -> RunAccounting:
         UnavailableError: a service of the cluster does not answer.
     """
     record = read_record(folder)
-    # First: what it counts was committed before it was written, or is left out.
-    learner = None if record.cluster else sampled_units(checkpoints_path(folder))
+    # The learner first: what it counts was committed before, or is left out.
     if record.cluster:
-        (ledger, in_ledger), (journal, admitted) = asyncio.run(_ask(record))
+        learner, (ledger, in_ledger), (journal, admitted) = asyncio.run(_ask(record))
     else:
+        learner = sampled_units(checkpoints_path(folder))
         at = None if learner is None else learner.version
         ledger, in_ledger = _read_file(record, ledger_path(folder), partial(reading.moment, at=at))
         journal, admitted = _read_file(record, journal_path(folder), read_journal_moment)
@@ -82,10 +84,17 @@ def read_accounting(folder: Path) -> RunAccounting:
     return RunAccounting(journal=journal, ledger=ledger, audit=audit)
 
 
-async def _ask(record: RunRecord) -> tuple[tuple[LedgerTotals, set[str]], tuple[JournalTotals, set[str]]]:
+async def _ask(
+    record: RunRecord,
+) -> tuple[LearnerTotals | None, tuple[LedgerTotals, set[str]], tuple[JournalTotals, set[str]]]:
+    learner: LearnerTotals | None = None
+    with contextlib.suppress(UnavailableError):  # without it that entry is not compared
+        async with channel_to(record, "learner") as channel:
+            learner = (await LearnerClient(channel).progress()).drawn
     async with channel_to(record, "trajectory_store") as store, channel_to(record, "task_queue") as queue:
-        ledger = await TrajectoryStoreClient(store).read_ledger()
-        return ledger, await TaskQueueClient(queue).read_journal()
+        at = None if learner is None else learner.version
+        ledger = await TrajectoryStoreClient(store).read_ledger(at=at)
+        return learner, ledger, await TaskQueueClient(queue).read_journal()
 
 
 def _read_file(

@@ -230,11 +230,11 @@ def sampled_units(directory: Path) -> LearnerTotals | None:
             state = _read_state(path, data)
         except CorruptionError:
             continue
-        return _learner_totals(state.progress, state.consumed)
+        return learner_totals(state.progress, state.consumed)
     return None
 
 
-def _learner_totals(progress: TrainingProgress, unacknowledged: Sequence[ConsumedBatch]) -> LearnerTotals:
+def learner_totals(progress: TrainingProgress, unacknowledged: Sequence[ConsumedBatch]) -> LearnerTotals:
     """The learner's side of the audit of replay, without batches whose commit may be on its way.
 
     ``unacknowledged``: batches of the newest updates, in their order.

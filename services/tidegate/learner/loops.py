@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.catalogue import learner as statistics
+from tidegate.core.audit import LearnerTotals
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.response import Response, respond
 from tidegate.core.staleness import LineageTree
 from tidegate.learner.batches import BatchSource, Supply
-from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
+from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder, learner_totals
 from tidegate.learner.checkpoint_writer import CheckpointWriter
 from tidegate.learner.committing import StepCommitter
 from tidegate.learner.config import LearnerConfig
@@ -97,6 +98,14 @@ class Learner:
     def checkpointed(self) -> PolicyVersion | None:
         """The newest version that a checkpoint holds."""
         return self._checkpoint_writer.newest
+
+    def sampled_units(self) -> LearnerTotals:
+        """The learner's side of the audit of replay, without batches whose commit may be on its way.
+
+        Raises:
+            UnavailableError: training has not started.
+        """
+        return learner_totals(self.progress, self._committer.unacknowledged())
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the newest step."""

@@ -27,12 +27,14 @@ class LearnerServicer(LearnerServiceServicer):
 
     async def GetProgress(self, request: pb.GetProgressRequest, context: _Context) -> pb.GetProgressResponse:
         """The version, the counts of consumed data, and the newest metrics."""
-        progress = self._learner.progress
+        progress, sampled = self._learner.progress, self._learner.sampled_units()
         response = pb.GetProgressResponse(
             version=version_to_proto(progress.version),
             consumed_trajectories=progress.consumed_trajectories,
             consumed_steps=progress.consumed_steps,
             metrics=self._learner.metrics(),
+            sampled_units=sampled.sampled,
+            acknowledged=version_to_proto(sampled.version),
         )
         if self._learner.checkpointed is not None:
             response.checkpointed.CopyFrom(version_to_proto(self._learner.checkpointed))

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 from grpc import aio
 
@@ -260,7 +261,8 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self, request: pb.ReadLedgerRequest, context: _Context
     ) -> AsyncIterator[pb.ReadLedgerResponse]:
         """One moment of the file, read beside the writer."""
-        async for part in iterate_in_thread(partial(moment, self._store.ledger_path)):
+        at = version_from_proto(request.at) if request.HasField("at") else None
+        async for part in iterate_in_thread(partial(moment, self._store.ledger_path, at=at)):
             if isinstance(part, LedgerTotals):
                 yield pb.ReadLedgerResponse(totals=self._ledger(part))
             else:
@@ -280,6 +282,9 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             trained_by_lag=totals.trained_by_lag,
             head=version_to_proto(head) if head is not None else None,
             revived=totals.revived,
+            replay=None
+            if totals.replay is None
+            else pb.ReplayTotals(**msgspec.structs.asdict(totals.replay)),
         )
 
     async def GetTrajectory(

@@ -63,14 +63,20 @@ class GetProgressResponse(_message.Message):
     CONSUMED_STEPS_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     CHECKPOINTED_FIELD_NUMBER: _builtins.int
+    SAMPLED_UNITS_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     consumed_trajectories: _builtins.int
     consumed_steps: _builtins.int
+    sampled_units: _builtins.int
+    """Units of replay that updates used before they made `acknowledged`: later commits may be on their way."""
     @_builtins.property
     def version(self) -> _policy_pb2.PolicyVersion: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def checkpointed(self) -> _policy_pb2.PolicyVersion: ...
+    @_builtins.property
+    def acknowledged(self) -> _policy_pb2.PolicyVersion: ...
     def __init__(
         self,
         *,
@@ -79,10 +85,12 @@ class GetProgressResponse(_message.Message):
         consumed_steps: _builtins.int = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         checkpointed: _policy_pb2.PolicyVersion | None = ...,
+        sampled_units: _builtins.int = ...,
+        acknowledged: _policy_pb2.PolicyVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpointed", b"checkpointed", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "checkpointed", b"checkpointed", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpointed", b"checkpointed", "consumed_steps", b"consumed_steps", "consumed_trajectories", b"consumed_trajectories", "metrics", b"metrics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "checkpointed", b"checkpointed", "consumed_steps", b"consumed_steps", "consumed_trajectories", b"consumed_trajectories", "metrics", b"metrics", "sampled_units", b"sampled_units", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -680,6 +680,7 @@ class GetLedgerResponse(_message.Message):
     TRAINED_BY_LAG_FIELD_NUMBER: _builtins.int
     HEAD_FIELD_NUMBER: _builtins.int
     REVIVED_FIELD_NUMBER: _builtins.int
+    REPLAY_FIELD_NUMBER: _builtins.int
     available: _builtins.int
     leased: _builtins.int
     trained: _builtins.int
@@ -694,6 +695,8 @@ class GetLedgerResponse(_message.Message):
     def trained_by_lag(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
     @_builtins.property
     def head(self) -> _policy_pb2.PolicyVersion: ...
+    @_builtins.property
+    def replay(self) -> Global___ReplayTotals: ...
     def __init__(
         self,
         *,
@@ -708,25 +711,83 @@ class GetLedgerResponse(_message.Message):
         trained_by_lag: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         head: _policy_pb2.PolicyVersion | None = ...,
         revived: _builtins.int = ...,
+        replay: Global___ReplayTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "replay", b"replay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "dropped", b"dropped", "duplicates", b"duplicates", "head", b"head", "leased", b"leased", "max_lag_trained", b"max_lag_trained", "quarantined", b"quarantined", "revived", b"revived", "trained", b"trained", "trained_by_lag", b"trained_by_lag", "trained_twice", b"trained_twice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "dropped", b"dropped", "duplicates", b"duplicates", "head", b"head", "leased", b"leased", "max_lag_trained", b"max_lag_trained", "quarantined", b"quarantined", "replay", b"replay", "revived", b"revived", "trained", b"trained", "trained_by_lag", b"trained_by_lag", "trained_twice", b"trained_twice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetLedgerResponse: _TypeAlias = GetLedgerResponse  # noqa: Y015
 
 @_typing.final
+class ReplayTotals(_message.Message):
+    """Units of replay, of the updates that survive (core.audit.ReplayTotals)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSERTED_FIELD_NUMBER: _builtins.int
+    SAMPLED_FIELD_NUMBER: _builtins.int
+    RECOUNTED_FIELD_NUMBER: _builtins.int
+    SAMPLED_AT_FIELD_NUMBER: _builtins.int
+    LOST_UPDATES_FIELD_NUMBER: _builtins.int
+    OVERUSED_FIELD_NUMBER: _builtins.int
+    USES_MAX_FIELD_NUMBER: _builtins.int
+    TORN_FIELD_NUMBER: _builtins.int
+    PRIORITIES_REFUSED_FIELD_NUMBER: _builtins.int
+    PRIORITIES_IGNORED_FIELD_NUMBER: _builtins.int
+    inserted: _builtins.int
+    sampled: _builtins.int
+    recounted: _builtins.int
+    sampled_at: _builtins.int
+    lost_updates: _builtins.int
+    overused: _builtins.int
+    uses_max: _builtins.int
+    torn: _builtins.int
+    priorities_refused: _builtins.int
+    priorities_ignored: _builtins.int
+    def __init__(
+        self,
+        *,
+        inserted: _builtins.int = ...,
+        sampled: _builtins.int = ...,
+        recounted: _builtins.int = ...,
+        sampled_at: _builtins.int | None = ...,
+        lost_updates: _builtins.int = ...,
+        overused: _builtins.int = ...,
+        uses_max: _builtins.int = ...,
+        torn: _builtins.int = ...,
+        priorities_refused: _builtins.int = ...,
+        priorities_ignored: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sampled_at", b"_sampled_at", "sampled_at", b"sampled_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sampled_at", b"_sampled_at", "inserted", b"inserted", "lost_updates", b"lost_updates", "overused", b"overused", "priorities_ignored", b"priorities_ignored", "priorities_refused", b"priorities_refused", "recounted", b"recounted", "sampled", b"sampled", "sampled_at", b"sampled_at", "torn", b"torn", "uses_max", b"uses_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sampled_at: _TypeAlias = _typing.Literal["sampled_at"]  # noqa: Y015
+    _WhichOneofArgType__sampled_at: _TypeAlias = _typing.Literal["_sampled_at", b"_sampled_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sampled_at) -> _WhichOneofReturnType__sampled_at | None: ...
+
+Global___ReplayTotals: _TypeAlias = ReplayTotals  # noqa: Y015
+
+@_typing.final
 class ReadLedgerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    AT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def at(self) -> _policy_pb2.PolicyVersion:
+        """A version before which the learner's own total of samples is known."""
+
     def __init__(
         self,
+        *,
+        at: _policy_pb2.PolicyVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

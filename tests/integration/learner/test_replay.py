@@ -134,9 +134,11 @@ async def test_units_are_trained_again_and_again_and_both_sides_count_them(
         async with running.world.learner() as life:
             running.insert(3, version=await life.version(0))
             await life.version(20)
+            drawn = (await life.client.progress()).drawn
         totals, problems = running.totals()
         assert problems == []
         assert totals.sampled == trainer.total >= 20 * BATCH
+        assert drawn.sampled == drawn.version.step * BATCH
         ledger = reading.totals(running.store.ledger_path)
         assert (ledger.trained, ledger.available, ledger.leased) == (3, 0, 0)
         assert trainer.drawn[0].tensors["observations"].shape == (BATCH, 1)

@@ -3,6 +3,7 @@
 import grpc
 import msgspec
 
+from tidegate.core.audit import LearnerTotals
 from tidegate.core.ids import PolicyVersion
 from tidegate.v1 import learner_service_pb2 as pb
 from tidegate.v1.learner_service_pb2_grpc import LearnerServiceStub
@@ -13,13 +14,14 @@ SERVICE = "learner"
 
 
 class LearnerReport(msgspec.Struct, frozen=True):
-    """The progress of training."""
+    """The progress of training; ``drawn``: the learner's side of the audit of replay."""
 
     version: PolicyVersion
     consumed_trajectories: int
     consumed_steps: int
     metrics: dict[str, float]
     checkpointed: PolicyVersion | None
+    drawn: LearnerTotals
 
 
 class LearnerClient:
@@ -41,6 +43,7 @@ class LearnerClient:
             checkpointed=version_from_proto(response.checkpointed)
             if response.HasField("checkpointed")
             else None,
+            drawn=LearnerTotals(version_from_proto(response.acknowledged), response.sampled_units),
         )
 
     async def checkpoint(self) -> PolicyVersion:

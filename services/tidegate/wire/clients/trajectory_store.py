@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.core.audit import LedgerTotals
+from tidegate.core.audit import LedgerTotals, ReplayTotals
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason, StageTiming, Trajectory
@@ -338,12 +338,16 @@ class TrajectoryStoreClient:
             response = await self._stub.GetLedger(pb.GetLedgerRequest(), timeout=DEADLINE_S)
         return _totals(response), version_from_proto(response.head) if response.HasField("head") else None
 
-    async def read_ledger(self) -> tuple[LedgerTotals, set[str]]:
-        """One moment of the ledger: totals counted from every row, and every trajectory id."""
+    async def read_ledger(self, *, at: PolicyVersion | None = None) -> tuple[LedgerTotals, set[str]]:
+        """One moment of the ledger: totals counted from every row, and every trajectory id.
+
+        ``at``: the version before which the learner's own total of samples is known, for a run with replay.
+        """
+        request = pb.ReadLedgerRequest(at=None if at is None else version_to_proto(at))
         totals: LedgerTotals | None = None
         ids: set[str] = set()
         with remote_errors(SERVICE):
-            async for response in self._stub.ReadLedger(pb.ReadLedgerRequest(), timeout=AUDIT_DEADLINE_S):
+            async for response in self._stub.ReadLedger(request, timeout=AUDIT_DEADLINE_S):
                 if response.HasField("totals"):
                     totals = _totals(response.totals)
                 ids.update(response.trajectory_ids)
@@ -416,4 +420,20 @@ def _totals(response: pb.GetLedgerResponse) -> LedgerTotals:
         max_lag_trained=response.max_lag_trained,
         trained_by_lag=dict(response.trained_by_lag),
         revived=response.revived,
+        replay=_replay_totals(response.replay) if response.HasField("replay") else None,
+    )
+
+
+def _replay_totals(message: pb.ReplayTotals) -> ReplayTotals:
+    return ReplayTotals(
+        inserted=message.inserted,
+        sampled=message.sampled,
+        recounted=message.recounted,
+        sampled_at=message.sampled_at if message.HasField("sampled_at") else None,
+        lost_updates=message.lost_updates,
+        overused=message.overused,
+        uses_max=message.uses_max,
+        torn=message.torn,
+        priorities_refused=message.priorities_refused,
+        priorities_ignored=message.priorities_ignored,
     )
