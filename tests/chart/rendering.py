@@ -12,20 +12,17 @@ import pytest
 import yaml
 
 from tests.cluster.kube import why_no_cluster
+from tidegate.launch.services import REQUIRED
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "tidegate"
 PRESETS = sorted(path.stem for path in (CHART / "presets").glob("*.yaml"))
 CRD_APIS = ("monitoring.coreos.com/v1", "keda.sh/v1alpha1")
-SERVICES = (
-    "task-queue",
-    "actor",
-    "environment",
-    "trajectory-store",
-    "learner",
-    "weight-distribution",
-    "admission",
-)
+# Components of every release; an optional service is one of some.
+SERVICES = tuple(service.replace("_", "-") for service in REQUIRED)
+
+# What adds the optional service.
+WITH_INFERENCE = {"run.actor.engine": "inference_env"}
 
 Manifest = dict[str, Any]
 

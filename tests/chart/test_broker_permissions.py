@@ -15,7 +15,7 @@ import nats.js.errors
 import pytest
 from nats.aio.client import Client
 
-from tests.chart.rendering import SERVICES, containers, named, needs_helm, of_kind, render
+from tests.chart.rendering import SERVICES, WITH_INFERENCE, containers, named, needs_helm, of_kind, render
 from tests.support.broker import free_port
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId, TaskId
@@ -33,6 +33,8 @@ HEARD_TIMEOUT_S = 60.0
 TASKS = TOPOLOGY.task_consumer("main", ack_wait_s=5.0, max_running=4)
 ROLLOUTS = TOPOLOGY.rollout_consumer("e", ack_wait_s=5.0, max_running=4)
 TRAJECTORIES = TOPOLOGY.trajectory_consumer(0)
+# With the service that only some releases have.
+USERS = (*SERVICES, "inference")
 # Subjects of streams by their publishers, except those that every service may publish.
 PUBLISHERS = {
     TOPOLOGY.tasks("main"): {"task-queue"},
@@ -41,8 +43,8 @@ PUBLISHERS = {
     TOPOLOGY.progress(TaskId("t1")): {"actor"},
     TOPOLOGY.policy("main"): {"weight-distribution"},
     TOPOLOGY.control("task_queue"): {"admission"},
-    TOPOLOGY.event("slo"): set(SERVICES),
-    TOPOLOGY.quarantine("x"): set(SERVICES),
+    TOPOLOGY.event("slo"): set(USERS),
+    TOPOLOGY.quarantine("x"): set(USERS),
 }
 CONSUMERS = {"actor": TASKS, "environment": ROLLOUTS, "trajectory-store": TRAJECTORIES}
 LAST_OF = {
@@ -53,6 +55,7 @@ LAST_OF = {
         "learner",
         "weight-distribution",
         "admission",
+        "inference",
     },
     ("CONTROL", TOPOLOGY.control("task_queue")): {"task-queue", "admission"},
     ("PROGRESS", TOPOLOGY.progress(TaskId("t1"))): {"actor"},
@@ -66,7 +69,7 @@ class Server:
         self, folder: Path, *, index: int = 0, routes: Sequence[int] = (), password: str = ""
     ) -> None:
         """Start it; ``url`` answers soon. ``routes``: ports of all servers of a cluster, which share one password."""
-        objects = render(values={"nats.replicas": 3} if routes else {})
+        objects = render(values={**WITH_INFERENCE, **({"nats.replicas": 3} if routes else {})})
         config = str(named(objects, "ConfigMap", "t-nats")["data"]["nats.conf"])
         port = free_port()
         if routes:
@@ -166,7 +169,7 @@ async def answered(client: Client, subject: str, body: bytes = b"") -> bool:
 
 
 async def test_every_service_bootstraps_with_its_own_password(server: Server) -> None:
-    for service in SERVICES:
+    for service in USERS:
         bus = await server.bus(service)
         await bus.bootstrap(STREAMS)
         await bus.close()
@@ -183,7 +186,7 @@ async def test_services_make_the_streams_of_an_empty_broker(tmp_path: Path) -> N
         running.close()
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", USERS)
 async def test_service_publishes_its_own_subjects_and_no_others(server: Server, service: str) -> None:
     client = await server.client(service)
     stream = cast("Any", client).jetstream(timeout=0.4)
@@ -196,7 +199,7 @@ async def test_service_publishes_its_own_subjects_and_no_others(server: Server, 
     await client.close()
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", USERS)
 async def test_service_reads_its_own_queue_and_no_other(server: Server, service: str) -> None:
     client = await server.client(service)
     for reader, spec in CONSUMERS.items():
@@ -230,7 +233,7 @@ CLEARED = {"actor": {f"$JS.API.STREAM.PURGE.{TOPOLOGY.stream('PROGRESS')}"}}
 
 
 async def test_service_deletes_and_purges_nothing_but_its_notes(server: Server) -> None:
-    for service in SERVICES:
+    for service in USERS:
         client = await server.client(service)
         assert await answers(client) == CLEARED.get(service, set()), service
         await client.close()
@@ -271,7 +274,7 @@ async def test_admission_tunes_the_actors_consumer_and_reads_nothing_from_it(ser
 
 async def test_every_service_receives_statistics_and_none_receives_work(server: Server) -> None:
     operator = await server.client("operator")
-    for service in SERVICES:
+    for service in USERS:
         client = await server.client(service)
         received: list[str] = []
 

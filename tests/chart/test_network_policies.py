@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.rendering import SERVICES, Manifest, named, needs_helm, of_kind, render
+from tests.chart.rendering import SERVICES, WITH_INFERENCE, Manifest, named, needs_helm, of_kind, render
 
 pytestmark = [pytest.mark.chart, needs_helm]
 
@@ -27,6 +27,14 @@ BETWEEN_SERVICES = {
     ("admission", "trajectory-store", GRPC),
     ("admission", "learner", GRPC),
     ("admission", "weight-distribution", GRPC),
+}
+# Of releases with the optional service.
+OF_INFERENCE = {
+    ("actor", "inference", GRPC),  # steps
+    ("inference", "environment", GRPC),  # what the environment of segments observes
+    ("inference", "weight-distribution", GRPC),  # tensors
+    ("inference", "nats", BROKER),
+    ("test", "inference", GRPC),
 }
 OF_HELM_TEST = {("test", service, GRPC) for service in SERVICES if service != "actor"}
 TO_BROKER = {(service, "nats", BROKER) for service in (*SERVICES, "test")}
@@ -86,6 +94,10 @@ def flows(objects: list[Manifest], components: tuple[str, ...]) -> set[Flow]:
 
 def test_flows_between_services_are_exactly_those_of_the_table() -> None:
     assert flows(render(), COMPONENTS) == STANDARD
+
+
+def test_optional_service_adds_its_own_flows() -> None:
+    assert flows(render(values=WITH_INFERENCE), (*COMPONENTS, "inference")) == STANDARD | OF_INFERENCE
 
 
 def test_built_in_collector_and_three_brokers_add_their_own_flows() -> None:

@@ -10,6 +10,7 @@ from tests.chart.rendering import (
     EVERYTHING,
     PRESETS,
     SERVICES,
+    WITH_INFERENCE,
     Manifest,
     component,
     containers,
@@ -58,6 +59,22 @@ def test_all_other_services_are_stateful_and_one_each() -> None:
         assert rendered[name]["spec"]["replicas"] == 1
         assert rendered[name]["spec"]["podManagementPolicy"] == "Parallel"
         assert len(rendered[name]["spec"]["volumeClaimTemplates"]) == 1
+
+
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+def test_inference_is_one_pod_without_a_volume_of_its_own_and_only_where_actors_ask_it(preset: str) -> None:
+    assert "t-inference" not in {each["metadata"]["name"] for each in workloads(render(preset))}
+    objects = render(preset, WITH_INFERENCE)
+    workload = named(objects, "StatefulSet", "t-inference")
+    assert workload["spec"]["replicas"] == 1
+    assert "volumeClaimTemplates" not in workload["spec"]
+    (container,) = containers(workload["spec"]["template"])
+    assert container["args"][:2] == ["serve", "inference"]
+    assert "tidegate-light" in container["image"]
+    assert container["resources"]["limits"]["memory"]
+    addresses = yaml.safe_load(named(objects, "ConfigMap", "t-run")["data"]["cluster.yaml"])["addresses"]
+    assert addresses["inference"] == ["t-inference:7700"]
+    assert named(objects, "Service", "t-inference")["spec"]["ports"][0]["port"] == 7700
 
 
 @pytest.mark.parametrize("drain_timeout_s", [None, 0.5, 10, 45.5, 100])

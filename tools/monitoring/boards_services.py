@@ -7,6 +7,7 @@ from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
 from tidegate.catalogue import publishing as publishing_stats
 from tidegate.catalogue import telemetry as names
+from tools.monitoring.inference_row import INFERENCE
 from tools.monitoring.panels import Board, Panel, Query, Row
 from tools.monitoring.prometheus_names import label
 from tools.monitoring.queries import (
@@ -112,6 +113,7 @@ ACTORS = Board(
                 ),
             ),
         ),
+        INFERENCE,
         Row(
             "Partial rollouts and policies",
             (

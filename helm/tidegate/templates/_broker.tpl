@@ -1,19 +1,8 @@
-{{/*
-Permissions at the broker by user; a user is a component. Subjects and streams are those of wire/subjects.py; a test checks
-them on a real server. publish, follow: subjects below `tg.<run>.`. read: streams whose last message the user requests.
-consume: the stream whose durable consumer it shares. tune: the stream whose consumer it configures without reading.
-purge: the stream of partial rollouts whose subjects it purges when they are obsolete.
-Every user may publish its statistics, events and quarantine, and verify or create the streams.
-No user may delete a stream or a message, or purge a stream of work.
-*/}}
+{{/* Permissions at the broker by user; a user is a component (_services.tpl). */}}
 {{- define "tidegate.brokerUsers" -}}
-task-queue: {publish: ["task.*"], follow: ["ver.*", "ctl.task_queue"], read: [CONTROL, POLICY]}
-actor: {publish: ["roll.*", "traj.*", "part.*"], follow: ["ver.*"], read: [POLICY, PROGRESS], purge: PROGRESS, consume: TASKS}
-environment: {publish: ["traj.*"], consume: ROLLOUTS}
-trajectory-store: {follow: ["ver.*"], read: [POLICY], consume: TRAJECTORIES}
-learner: {follow: ["ver.*"], read: [POLICY]}
-weight-distribution: {publish: ["ver.*"], follow: ["ver.*"], read: [POLICY]}
-admission: {publish: ["ctl.*"], follow: ["ver.*"], read: [CONTROL, POLICY], tune: TASKS}
+{{- range $_, $row := include "tidegate.services" . | fromYaml }}
+{{ $row.name }}: {{ toJson $row.broker }}
+{{- end }}
 {{- end -}}
 
 {{- define "tidegate.streams" -}}

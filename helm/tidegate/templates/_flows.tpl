@@ -1,18 +1,14 @@
 {{/*
-The permitted flows, from -> [to:port]; everything else is denied. A port is the container's name for it (the policies use
-numbers, because not every network plugin supports names for egress); `any` is every port. tests/chart compares the
-rendered table with its own.
+The permitted flows, from -> [to:port]; everything else is denied. Those of services are in _services.tpl; `helm test` asks
+each that is called whether it is ready.
 */}}
 {{- define "tidegate.flows" -}}
-task-queue: ["trajectory-store:grpc"]
-actor: ["environment:grpc", "trajectory-store:grpc", "weight-distribution:grpc"]
-environment: ["trajectory-store:grpc"]
-trajectory-store: []
-learner: ["environment:grpc", "trajectory-store:grpc", "weight-distribution:grpc", "learner:any"]
-weight-distribution: []
-# Operators run `tidegate status`, `audit` and `explain` in its pod by kubectl exec.
-admission: ["task-queue:grpc", "trajectory-store:grpc", "learner:grpc", "weight-distribution:grpc"]
-test: ["task-queue:grpc", "environment:grpc", "trajectory-store:grpc", "learner:grpc", "weight-distribution:grpc", "admission:grpc"]
+{{- $called := list -}}
+{{- range $_, $row := include "tidegate.services" . | fromYaml }}
+{{ $row.name }}: {{ toJson $row.calls }}
+{{- if $row.called }}{{ $called = append $called (printf "%s:grpc" $row.name) }}{{ end }}
+{{- end }}
+test: {{ toJson $called }}
 nats: []
 collector: []
 credentials: []

@@ -1,8 +1,10 @@
-{{/* Everything one service needs: its account, Service, workload and disruption budget: (list root "task_queue") */}}
+{{/* Everything one service needs: its account, Service, workload and disruption budget: (list root "task_queue"). Nothing
+where the release has no such service. */}}
 {{- define "tidegate.service" -}}
 {{- $root := index . 0 -}}
 {{- $service := index . 1 -}}
-{{- $row := index (include "tidegate.services" $root | fromYaml) $service -}}
+{{- $row := get (include "tidegate.services" $root | fromYaml) $service -}}
+{{- if $row -}}
 {{- $pod := include "tidegate.pod" (list $root $row) | fromYaml -}}
 {{- $name := include "tidegate.name" (list $root $row.name) -}}
 apiVersion: v1
@@ -54,6 +56,7 @@ spec:
 ---
 {{ include "tidegate.pdb" (list $root $row.name $name $pod.pdb) }}
 {{- end }}
+{{- end -}}
 {{- end -}}
 
 {{- define "tidegate.pdb" -}}
