@@ -7,6 +7,7 @@ import msgspec
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
+from tidegate.algorithms.q_learning_settings import QActingSettings
 
 
 class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,6 +20,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     are the learner's. ``inference_env`` asks the service ``inference`` for each action, as in SEED RL, and the run has
     that service; actors hold no weights. ``inference_wait_s``: seconds that a step waits for that service to return
     before its task is released; shorter than a restart of the service loses the segments of all actors at each one.
+    ``q_learning`` (policies of kind ``q_mlp`` and ``q_cnn``): exploration, and the first priority of a replayed unit.
     ``slots``: of ``vector_env`` and ``text_generation``, tasks generated together; for text it is the number of groups
     in a batch, for segments more than 1 only adds waiting. With ``workload.latency`` the next batch starts after the
     slowest task of this one, so for long latencies use many actors with one slot each. Of the engines that write tokens
@@ -58,6 +60,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "auto"
     inference_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 30.0
     actor_critic: ActorCriticSettings = ActorCriticSettings()
+    q_learning: QActingSettings = QActingSettings()
     slots: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     prefetch: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 1
     cache_on_swap: Literal["recompute", "keep"] = "recompute"

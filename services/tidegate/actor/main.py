@@ -74,6 +74,7 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         actor_critic=config.actor_critic,
         exchange=exchange,
         inference_wait_s=config.inference_wait_s,
+        q_learning=config.q_learning,
     )
     if entry.port == "tokens":
         tokens = open_token_engine(config.engine, setting, control, context.clock)

@@ -43,8 +43,7 @@ def q_learning_loss(values_B: Tensor, targets_B: Tensor, weights_B: Tensor, *, h
     return Loss(
         total=(weights_B * losses_B).mean(),
         metrics={
-            "q_mean": float(values_B.detach().mean()),
-            "target_mean": float(targets_B.mean()),
+            "value_mean": float(values_B.detach().mean()),
             "td_error_mean": float(errors_B.abs().mean()),
         },
     )

@@ -3,42 +3,17 @@
 Shapes: T steps, N environments, C columns whose running return is carried from one batch to the next.
 """
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from tidegate.algorithms.recurrence import backward_recurrence
+from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
 from tidegate.algorithms.segment_batch import SegmentBatch
 
 # Of discounted returns without any variance, as of an environment that never rewards.
 VARIANCE_FLOOR = 1e-8
 # Columns whose running return is carried; wider batches repeat them.
 CARRIED_COLUMNS = 256
-
-
-class RewardSettings(Protocol):
-    """The run file's ``workload.reward``."""
-
-    @property
-    def scale(self) -> float:
-        """Factor."""
-        ...
-
-    @property
-    def clip(self) -> float:
-        """Largest size; 0 for no limit."""
-        ...
-
-    @property
-    def sign(self) -> bool:
-        """Keep the sign alone."""
-        ...
-
-    @property
-    def normalise(self) -> bool:
-        """Divide by the running deviation of discounted returns."""
-        ...
 
 
 class ReturnStatistics:
@@ -110,14 +85,10 @@ def discounted_returns(rewards_TN: Tensor, valid_TN: Tensor, *, start_N: Tensor,
 
 
 def transformed_rewards(rewards_TN: Tensor, settings: RewardSettings, *, deviation: Tensor) -> Tensor:
-    """The rewards that targets are computed from: normalised, scaled, their sign, clipped; in this order."""
+    """The rewards that targets are computed from: normalised, then scaled, their sign, clipped (``reward_scale``)."""
     if settings.normalise:
         rewards_TN = rewards_TN / deviation.to(rewards_TN.dtype)
-    if settings.scale != 1.0:
-        rewards_TN = settings.scale * rewards_TN
-    if settings.sign:
-        rewards_TN = rewards_TN.sign()
-    return rewards_TN.clamp(-settings.clip, settings.clip) if settings.clip else rewards_TN
+    return scaled_rewards(rewards_TN, settings, torch)
 
 
 def _resized(values: Tensor, size: int) -> Tensor:

@@ -12,6 +12,7 @@ A segment is one trajectory: ``unroll_length`` steps (T) of ``num_envs`` environ
 | truncated | (T, N) | bool or uint8 | the episode was truncated at t by a time limit: bootstrap |
 | valid | (T, N) | bool or uint8 | 0 on rows that are no steps |
 | memory | (N, M) | float32 | the state before the first row, of a policy with memory only |
+| priorities | (T, N) | float32 | first priorities of replayed units, of a Q-network only; the store reads them |
 
 ``segment_tensors`` makes this table for an environment: Dict and Tuple observations have one tensor a part; a shape is
 the part's own, () of an index (Discrete); indices are int32, images and flags uint8, all other numbers float32. Actions

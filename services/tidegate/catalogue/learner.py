@@ -222,6 +222,12 @@ ZERO_SIGNAL_FRACTION = Gauge(
 POLICY_LOSS = Gauge("policy_loss", "", "Policy term of the loss.", exported=False)
 VALUE_LOSS = Gauge("value_loss", "", "Value term of the loss.", exported=False)
 VALUE_MEAN = Gauge("value_mean", "", "Mean value estimate of the newest batch.", exported=False)
+TD_ERROR_MEAN = Gauge(
+    "td_error_mean",
+    "",
+    "Mean size of the TD errors of the newest batch, in the network's scale.",
+    exported=False,
+)
 VALUE_CLIPPED_FRACTION = Gauge(
     "value_clipped_fraction", "1", "Share of the value errors that were clipped.", exported=False
 )
@@ -253,7 +259,7 @@ _DIAGNOSTICS = {
         *(LOSS, ESS, CLIPPED_FRACTION, GRAD_NORM, LEARNING_RATE, ENTROPY, MISMATCH_KL, REFERENCE_KL),
         *(EXPLAINED_VARIANCE, ZERO_SIGNAL_FRACTION, POLICY_LOSS, VALUE_LOSS, VALUE_MEAN),
         *(VALUE_CLIPPED_FRACTION, TRUNCATED_FRACTION, RATIO_MEAN, REWARD_MEAN, GRADIENT_STEPS, STEP_KL),
-        UPDATES,
+        *(UPDATES, TD_ERROR_MEAN),
         *(LAST_SEND_S, LAST_REDUCE_S, LAST_COMPUTE_S),
     )
 }

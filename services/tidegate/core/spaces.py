@@ -15,6 +15,8 @@ from tidegate.core.errors import ConfigError
 OBSERVATIONS = "observations"
 # The tensor of the state before a segment's first row, of a policy with memory.
 MEMORY = "memory"
+# The tensor of first priorities, of a policy whose actor computes them: (T, N), for the replay of the trajectory store.
+PRIORITIES = "priorities"
 
 
 class BoxSpace(msgspec.Struct, frozen=True, tag="box", forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ from tidegate.actor.engines.registry import find_engine
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
+from tidegate.launch.q_learning_checks import check_q_learning
 from tidegate.launch.run_plan import RunFile
 from tidegate.launch.targets import RunTarget
 from tidegate.learner.algorithm import AlgorithmName, check_engine, check_replay, find_algorithm
@@ -148,14 +149,14 @@ def _check_long_tail(file: RunFile) -> ConfigError | None:
 
 
 def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
-    if services["learner"].precision != "float32" and file.policy.kind != "cnn":
+    if services["learner"].precision != "float32" and file.policy.kind not in ("cnn", "q_cnn"):
         return ConfigError(
             f"learner.precision is {services['learner'].precision} with policy.kind {file.policy.kind}",
             why="only convolutions are computed in it",
             fix="remove learner.precision; of a pretrained model, policy.dtype is the precision of frozen weights",
         )
     if services["trajectory_store"].replay.enabled:
-        return _check_replay(file, services)
+        return _check_replay(file, services) or check_q_learning(file, services)
     if file.staleness.max_lag > LAG_MAX:
         return ConfigError(
             f"staleness.max_lag {file.staleness.max_lag} is above {LAG_MAX} without replay",
@@ -184,6 +185,12 @@ def _check_replay(file: RunFile, services: dict[str, Any]) -> ConfigError | None
                 why="replay keeps what is stale by design, so that nothing is fresh to wait for",
                 fix=f"remove response.{key}; staleness.max_lag bounds what is replayed",
             )
+    if file.workload.reward.normalise:
+        return ConfigError(
+            "workload.reward.normalise is set with trajectory_store.replay",
+            why="its statistic is of whole segments in the order of their steps, and the learner draws units of them",
+            fix="remove it; scale rewards by workload.reward.scale, or learn values of any size by value_rescaling",
+        )
     # Only here, because it imports the buffer.
     plan_replay = load("tidegate.trajectory_store.replay.plan:plan_replay")
     try:

@@ -10,7 +10,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 
-AlgorithmName: TypeAlias = Literal["actor_critic", "applied_gradients", "language_model"]
+AlgorithmName: TypeAlias = Literal["actor_critic", "applied_gradients", "language_model", "q_learning"]
 ReplayUnit: TypeAlias = Literal["off", "transition", "sequence"]
 
 
@@ -31,6 +31,7 @@ ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
     "actor_critic": AlgorithmEntry(("mlp", "cnn")),
     "applied_gradients": AlgorithmEntry(("mlp",), engine="gradient_env"),
     "language_model": AlgorithmEntry(("char_lm", "transformers")),
+    "q_learning": AlgorithmEntry(("q_mlp", "q_cnn"), replay="transition"),
 }
 
 

@@ -7,9 +7,11 @@ from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.models.cnn import CnnPolicy
 from tidegate.models.convolutions import NetworkName
-from tidegate.models.distributions import action_distribution
+from tidegate.models.distributions import ActionDistribution, action_distribution
+from tidegate.models.epsilon_greedy import epsilon_greedy
 from tidegate.models.mlp import Activation, MlpPolicy
 from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.q_network import QNetwork
 from tidegate.models.recurrent import RecurrentPolicy
 
 
@@ -85,6 +87,48 @@ def mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) ->
             input_scale=settings.input_scale,
             normalise_observations=settings.normalise_observations,
         )
+    return _dense(description, settings, actions)
+
+
+def cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
+    """Convolutions over images, and one dense layer.
+
+    Raises:
+        ConfigError: the settings do not fit the environment, or are those of another kind.
+    """
+    actions = action_distribution(description.action_space, squash=settings.squash_actions)
+    return _convolutional(description, settings, actions)
+
+
+def q_mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
+    """The values of actions by dense layers.
+
+    Raises:
+        ConfigError: the settings do not fit the environment, or its actions are not Discrete.
+    """
+    actions = epsilon_greedy(description.action_space, squash=settings.squash_actions)
+    if settings.memory != "none":
+        raise ConfigError(
+            f"policy.memory is set with policy.kind {settings.kind}",
+            why="a Q-network has no recurrent cell",
+            fix="remove policy.memory, or set policy.kind to mlp",
+        )
+    return QNetwork(_dense(description, settings, actions), actions)
+
+
+def q_cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
+    """The values of actions by convolutions.
+
+    Raises:
+        ConfigError: as ``cnn``, or its actions are not Discrete.
+    """
+    actions = epsilon_greedy(description.action_space, squash=settings.squash_actions)
+    return QNetwork(_convolutional(description, settings, actions), actions)
+
+
+def _dense(
+    description: EnvironmentDescription, settings: SegmentPolicySettings, actions: ActionDistribution
+) -> MlpPolicy:
     return MlpPolicy(
         description,
         actions,
@@ -95,27 +139,24 @@ def mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) ->
     )
 
 
-def cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
-    """Convolutions over images, and one dense layer.
-
-    Raises:
-        ConfigError: the settings do not fit the environment, or are those of another kind.
-    """
+def _convolutional(
+    description: EnvironmentDescription, settings: SegmentPolicySettings, actions: ActionDistribution
+) -> CnnPolicy:
     if settings.memory != "none":
         raise ConfigError(
-            "policy.memory is set with policy.kind cnn",
+            f"policy.memory is set with policy.kind {settings.kind}",
             why="only dense layers are followed by a recurrent cell",
             fix="set policy.kind to mlp, or stack frames (workload.frame_stack)",
         )
     if settings.input_scale:
         raise ConfigError(
-            "policy.input_scale is set with policy.kind cnn",
+            f"policy.input_scale is set with policy.kind {settings.kind}",
             why="pixels are always scaled to 0 to 1",
             fix="remove it; policy.normalise_observations is for the parts of observations that are no images",
         )
     return CnnPolicy(
         description,
-        action_distribution(description.action_space, squash=settings.squash_actions),
+        actions,
         network=settings.network,
         features=settings.features,
         normalise_observations=settings.normalise_observations,
@@ -125,6 +166,8 @@ def cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) ->
 POLICIES: dict[str, Callable[[EnvironmentDescription, SegmentPolicySettings], SegmentPolicy]] = {
     "mlp": mlp,
     "cnn": cnn,
+    "q_mlp": q_mlp,
+    "q_cnn": q_cnn,
 }
 
 

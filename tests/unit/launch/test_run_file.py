@@ -83,7 +83,7 @@ def test_typo_is_named_at_every_depth(override: str, hint: str) -> None:
         ("staleness.max_lag=1.5", "staleness.max_lag is 1.5; it must be a whole number"),
         ("policy.hidden=[64,0]", "policy.hidden.1 is 0; it must be a whole number >= 1"),
         ("policy.hidden=64", "policy.hidden is 64; it must be a list, each a whole number >= 1"),
-        ("policy.kind=tree", "policy.kind is 'tree'; it must be one of mlp, cnn, char_lm"),
+        ("policy.kind=tree", "policy.kind is 'tree'; it must be one of mlp, cnn, q_mlp"),
         ("actor.replicas=0", "actor.replicas is 0; it must be a whole number >= 1 and <= 64"),
         ("run=Cart_Pole", "run is 'Cart_Pole'; it must be a text of 1-40 lower-case letters"),
         ("workload=3", "workload is 3; it must be a section with kind, env"),
@@ -339,3 +339,20 @@ def test_replay_that_could_only_stand_still_is_refused_before_anything_starts(
     override: str, reason: str
 ) -> None:
     assert reason in refusal(*REPLAYED, override)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("trajectory_store.replay.n_steps=5", "set actor.q_learning.n_steps to 5"),
+        ("learner.q_learning.discount=0.9", "set actor.q_learning.discount to 0.9"),
+        ("learner.q_learning.value_rescaling=true", "set actor.q_learning.value_rescaling to True"),
+        ("workload.reward.normalise=true", "normalise is set with trajectory_store.replay"),
+        ("trajectory_store.replay={}", "set trajectory_store.replay.unit to transition"),
+        ("policy.memory=gru", "policy.memory gru is set with policy.kind q_mlp"),
+        ("actor.engine=inference_env", "inference_env engine cannot run q_mlp"),
+        ("learner.algorithm=actor_critic", "cannot train a policy of the kind q_mlp"),
+    ],
+)
+def test_q_learning_that_contradicts_itself_is_refused(override: str, reason: str) -> None:
+    assert reason in refusal(override, run=RUNS / "apex.yaml")

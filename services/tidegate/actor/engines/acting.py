@@ -1,6 +1,6 @@
 """Who acts in a segment's environments: the port, and the policy in this process.
 
-Shapes: N environments, M numbers of a policy's state (0 without memory).
+Shapes: N environments, P outputs of the policy, M numbers of its state (0 without memory).
 """
 
 from collections.abc import Mapping
@@ -28,6 +28,17 @@ class Actions(NamedTuple):
     version: PolicyVersion
 
 
+class Outputs(NamedTuple):
+    """What the policy gives for one step of N environments: outputs (N, P) and the state after it (N, M).
+
+    ``version``: the policy that acts.
+    """
+
+    outputs: NDArray[np.float32]
+    memory: Array
+    version: PolicyVersion
+
+
 class Acting(Protocol):
     """Chooses actions. All calls but ``check_policy`` come from the engine's thread."""
 
@@ -45,6 +56,15 @@ class Acting(Protocol):
         """The actions for the next step; None when the segment ends here and is not to be recorded.
 
         Called again after None, it continues with the next segment.
+        """
+        ...
+
+    def further_tensors(
+        self, observations: Mapping[str, Array], memory_NM: Array, segment: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """What the record of a whole segment has besides its steps.
+
+        ``observations`` and ``memory_NM``: after the last step. ``segment``: the tensors of the steps.
         """
         ...
 
@@ -81,14 +101,26 @@ class LocalActing:
 
     def act(self, observations: Mapping[str, Array], memory_NM: Array, rng: np.random.Generator) -> Actions:
         """See ``Acting``; it never ends a segment."""
+        outputs_NP, memory_NM, version = self.outputs(observations, memory_NM)
+        actions, logprobs_N = self._policy.actions.sample(outputs_NP, rng)
+        return Actions(actions, logprobs_N, memory_NM, version)
+
+    def outputs(self, observations: Mapping[str, Array], memory_NM: Array) -> Outputs:
+        """What ``act`` draws actions from."""
         serving = self._serving
         assert serving is not None, "a segment has begun"
         if self._swaps and self._control.newest is not serving[0]:
             serving = self._serving = self._serve_newest()
         snapshot, run = serving
         outputs_NP, memory_NM = run(observations, memory_NM)
-        actions, logprobs_N = self._policy.actions.sample(outputs_NP, rng)
-        return Actions(actions, logprobs_N, memory_NM, snapshot.version)
+        return Outputs(outputs_NP, memory_NM, snapshot.version)
+
+    def further_tensors(
+        self, observations: Mapping[str, Array], memory_NM: Array, segment: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """See ``Acting``: nothing."""
+        del observations, memory_NM, segment
+        return {}
 
     def _serve_newest(self) -> tuple[PolicySnapshot, VersionRunner]:
         newest = self._control.newest

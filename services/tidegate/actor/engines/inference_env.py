@@ -82,6 +82,13 @@ class RemoteActing:
         assert serving is not None
         return Actions(answer.actions, answer.logprobs, answer.memory, serving.version)
 
+    def further_tensors(
+        self, observations: Mapping[str, Array], memory_NM: Array, segment: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """See ``Acting``: nothing."""
+        del observations, memory_NM, segment
+        return {}
+
     def _gives_up(self, *, waited_s: float) -> bool:
         control, task = self._control, self._task
         if control.stop or (task is not None and task.task_id in control.cut):

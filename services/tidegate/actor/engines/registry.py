@@ -14,6 +14,7 @@ from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
+from tidegate.algorithms.q_learning_settings import QActingSettings
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.runtime.clock import Clock
@@ -27,8 +28,9 @@ class EngineSetting(msgspec.Struct, frozen=True):
     ``threads``: of one torch operation. ``evaluation_batch``: prompts at once. ``slots`` and ``cache_on_swap``: of
     engines that write tokens, as the config has them. ``server``: of engines that talk to one. ``data_dir``: the
     actor's folder, for what they keep on disk. ``description``: of the environment of segments; None for text.
-    ``actor_critic``: the objective of an engine that sends gradients. ``one_version``: a segment keeps the version that
-    it starts with. ``exchange`` and ``inference_wait_s``: of an engine whose actions come from the inference service.
+    ``actor_critic``: the objective of an engine that sends gradients. ``q_learning``: exploration and first priorities
+    of a Q-network. ``one_version``: a segment keeps the version that it starts with. ``exchange`` and
+    ``inference_wait_s``: of an engine whose actions come from the inference service.
     """
 
     workload: WorkloadConfig
@@ -43,12 +45,13 @@ class EngineSetting(msgspec.Struct, frozen=True):
     data_dir: str = ""
     description: EnvironmentDescription | None = None
     actor_critic: ActorCriticSettings = ActorCriticSettings()
+    q_learning: QActingSettings = QActingSettings()
     one_version: bool = False
     exchange: StepExchange | None = None
     inference_wait_s: float = 30.0
 
 
-PolicyKind: TypeAlias = Literal["mlp", "cnn", "char_lm", "transformers"]
+PolicyKind: TypeAlias = Literal["mlp", "cnn", "q_mlp", "q_cnn", "char_lm", "transformers"]
 EngineName: TypeAlias = Literal[
     "vector_env", "gradient_env", "inference_env", "text_generation", "torch", "vllm", "sglang"
 ]
@@ -76,7 +79,10 @@ class EngineEntry(msgspec.Struct, frozen=True):
 # `auto` takes the first that can run policy and workload.
 ENGINES: dict[EngineName, EngineEntry] = {
     "vector_env": EngineEntry(
-        "tidegate.actor.engines.vector_env:open_engine", "batch", "segments", ("mlp", "cnn")
+        "tidegate.actor.engines.vector_env:open_engine",
+        "batch",
+        "segments",
+        ("mlp", "cnn", "q_mlp", "q_cnn"),
     ),
     "gradient_env": EngineEntry(
         "tidegate.actor.engines.gradient_env:open_engine", "batch", "segments", ("mlp",)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +23,7 @@ from tidegate.actor.engines.acting import Acting, LocalActing
 from tidegate.actor.engines.episode_memory import EpisodeMemory
 from tidegate.actor.engines.observation_rows import ObservationRows
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
+from tidegate.actor.engines.q_acting import QActing
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.running_episodes import RunningEpisodes
 from tidegate.actor.engines.version_marks import VersionMarks
@@ -29,6 +31,7 @@ from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
 from tidegate.core.spaces import MEMORY, EnvironmentDescription, observation_leaves
 from tidegate.models.distributions import ActionDistribution
+from tidegate.models.epsilon_greedy import EpsilonGreedy
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.clock import Clock
@@ -154,9 +157,7 @@ class VectorEnvEngine:
             "an actor of segments has asked for its environment's description"
         )
         self._policy = build_policy(setting.description, setting.policy)
-        self._acting: Acting = acting or LocalActing(
-            self._policy, control, threads=setting.threads, one_version=setting.one_version
-        )
+        self._acting = acting or _local_acting(self._policy, setting, control)
         self._control = control
         self._clock = clock
         self._vector: VectorEnv | None = None
@@ -323,7 +324,11 @@ class VectorEnvEngine:
             return None
         recorded.append(observations)
         vector.observations = {name: array.copy() for name, array in observations.items()}
-        return rows.sample(vector, marks, num_made=num_made)
+        sample = rows.sample(vector, marks, num_made=num_made)
+        if sample is None:
+            return None
+        further = acting.further_tensors(vector.observations, memory.state_NM, sample.tensors)
+        return msgspec.structs.replace(sample, tensors={**sample.tensors, **further})
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
         """Refuse: environments have no prompts.
@@ -337,6 +342,16 @@ class VectorEnvEngine:
         """Release the environments, unless a call into them has not returned."""
         if self._vector is not None and not self._calls.running:
             self._vector.close()
+
+
+def _local_acting(policy: SegmentPolicy, setting: EngineSetting, control: EngineControl) -> Acting:
+    local = LocalActing(policy, control, threads=setting.threads, one_version=setting.one_version)
+    if not isinstance(policy.actions, EpsilonGreedy):
+        return local
+    workload = setting.workload
+    return QActing(
+        local, policy.actions, setting.q_learning, reward=workload.reward, num_envs=workload.num_envs
+    )
 
 
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> VectorEnvEngine:

@@ -196,15 +196,8 @@ class ActorCriticTrainer:
         """Only now: the policy that the update started from had the statistics that actors acted with."""
         if not self._policy.has_statistics:
             return
-        fixed = self._params.keys() - self._policy.trainable(self._params).keys()
         valid = {name: tensor[:-1][batch.valid_TN] for name, tensor in batch.observations.items()}
-        observations = self._network.observed(valid, batch.frames)
-        statistics = self._policy.updated_statistics(
-            {name: self._params[name].cpu().numpy() for name in fixed},
-            {name: tensor.cpu().numpy() for name, tensor in observations.items()},
-        )
-        for name, array in statistics.items():
-            self._params[name].copy_(torch.tensor(array))
+        self._parameters.update_statistics(self._network.observed(valid, batch.frames))
 
     def policy(self) -> dict[str, Array]:
         """A copy of all parameters."""

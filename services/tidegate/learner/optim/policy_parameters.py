@@ -35,6 +35,19 @@ class PolicyParameters:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.tensors.items()}
 
     @torch.no_grad()
+    def update_statistics(self, observations: Mapping[str, Tensor]) -> None:
+        """Count further observations (B, *leaf shape) in the running statistics, if the policy has any."""
+        if not self._policy.has_statistics:
+            return
+        fixed = self.tensors.keys() - self.trained.keys()
+        statistics = self._policy.updated_statistics(
+            {name: self.tensors[name].cpu().numpy() for name in fixed},
+            {name: tensor.cpu().numpy() for name, tensor in observations.items()},
+        )
+        for name, array in statistics.items():
+            self.tensors[name].copy_(torch.tensor(array))
+
+    @torch.no_grad()
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Take the values of a checkpoint.
 

@@ -17,6 +17,7 @@ from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.applied_gradients import AppliedGradientsTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
+from tidegate.learner.optim.q_learner import QLearner
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.language_models import open_language_model
 from tidegate.models.policies import build_policy
@@ -100,10 +101,28 @@ def language_model(setting: TrainerSetting) -> LanguageModelTrainer:
     )
 
 
+def q_learning(setting: TrainerSetting) -> QLearner:
+    """The trainer of Q-networks from replayed transitions.
+
+    Raises:
+        ConfigError: the policy does not fit the environment.
+    """
+    return QLearner(
+        setting.segment_policy(),
+        setting.config.q_learning,
+        seed=setting.settings.seed,
+        device=setting.device,
+        reward=setting.settings.workload.reward,
+        precision=setting.config.precision,
+        ranks=setting.ranks,
+    )
+
+
 TRAINERS: dict[AlgorithmName, Callable[[TrainerSetting], SharedTrainer]] = {
     "actor_critic": actor_critic,
     "applied_gradients": applied_gradients,
     "language_model": language_model,
+    "q_learning": q_learning,
 }
 
 

@@ -20,16 +20,12 @@ from tidegate.algorithms.frame_stacks import FRAMES
 from tidegate.core.errors import StaleFolderError
 from tidegate.core.ids import LineageName, TrajectoryId
 from tidegate.core.records import Array, VersionSpan
+from tidegate.core.spaces import PRIORITIES
 from tidegate.core.staleness import LineageTree, StalenessLimits
 from tidegate.trajectory_store.replay.blocks import BlockFiles, encode_blocks, parse_blocks
 from tidegate.trajectory_store.replay.columns import Columns, Ring
 from tidegate.trajectory_store.replay.offers import Offers
-from tidegate.trajectory_store.replay.page_layout import (
-    PRIORITIES,
-    PageLayout,
-    check_layout,
-    layout_of,
-)
+from tidegate.trajectory_store.replay.page_layout import PageLayout, check_layout, layout_of
 from tidegate.trajectory_store.replay.pages import NOWHERE, Page, Pages
 from tidegate.trajectory_store.replay.selectors import SelectorSettings, usable_priorities
 from tidegate.trajectory_store.replay.snapshot import (

@@ -16,13 +16,11 @@ import numpy as np
 from tidegate.algorithms.frame_stacks import FRAMES, STARTS
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
-from tidegate.core.spaces import OBSERVATIONS
+from tidegate.core.spaces import OBSERVATIONS, PRIORITIES
 
 RowKind: TypeAlias = Literal["observation", "step", "state"]
 
 STATE = "state."
-# Priorities of the actor: the units' first ones, kept beside the page.
-PRIORITIES = "priorities"
 # What says where episodes end; every segment has them.
 FLAGS = ("valid", "terminated", "truncated")
 

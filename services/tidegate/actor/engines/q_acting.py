@@ -1,0 +1,108 @@
+"""Acting by a Q-network: every environment copy explores at a rate of its own, and segments carry first priorities.
+
+A unit's first priority is its TD error under the network that acted: new experience is then drawn as often as it is
+surprising, and not as often as all of it could be (Horgan 2018, section 3).
+
+Shapes: T steps, S = T + 1 observations, N environments, A actions.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.actor.engines.acting import Actions, LocalActing
+from tidegate.algorithms.q_learning_settings import QActingSettings
+from tidegate.algorithms.q_targets import sequence_targets
+from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Array, PolicySnapshot, Task
+from tidegate.core.spaces import PRIORITIES
+from tidegate.models.epsilon_greedy import EpsilonGreedy
+
+
+def exploration_rates(
+    num_envs: int, settings: QActingSettings, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """ε of each environment copy, (N,), from the largest to the smallest.
+
+    Copy i has a place of its own in [i, i + 1) / N, drawn once for all: over many segments all rates occur, as on a
+    ladder over all copies of all actors, and from segment to segment a copy's own rate hardly changes.
+
+    Source: Horgan 2018, section 4.1, whose places are i / (N − 1) over all actors.
+    """
+    places_N = (np.arange(num_envs) + rng.random()) / num_envs
+    return (settings.epsilon ** (1.0 + settings.epsilon_exponent * places_N)).astype(np.float32)
+
+
+def first_priorities(
+    q_SNA: Array, segment: Mapping[str, Array], settings: QActingSettings, reward: RewardSettings
+) -> NDArray[np.float32]:
+    """The size of the TD error of each step, (T, N); 0 where ``segment`` has no step.
+
+    ``q_SNA``: the values of all actions before each step and after the last, by the version that acted then. Windows of
+    ``n_steps`` end with the segment, because what follows it is not known yet.
+    """
+    rewards_TN = scaled_rewards(segment["rewards"], reward, np)
+    terminated_TN, truncated_TN = segment["terminated"] != 0, segment["truncated"] != 0
+    targets_TN = sequence_targets(
+        rewards_TN,
+        terminated_TN,
+        terminated_TN | truncated_TN,
+        q_SNA.max(axis=-1),
+        np,
+        n_steps=settings.n_steps,
+        discount=settings.discount,
+        rescale=settings.value_rescaling,
+    )
+    q_TN = np.take_along_axis(q_SNA[:-1], segment["actions"][..., None], axis=-1)[..., 0]
+    return np.where(segment["valid"], np.abs(targets_TN - q_TN), 0.0).astype(np.float32)
+
+
+class QActing:
+    """``engines.acting.Acting`` with exploration, by the newest Q-network."""
+
+    def __init__(
+        self,
+        local: LocalActing,
+        actions: EpsilonGreedy,
+        settings: QActingSettings,
+        *,
+        reward: RewardSettings,
+        num_envs: int,
+    ) -> None:
+        """``local``: keeps the policy. ``actions``: its own. ``reward``: what the learner makes of rewards."""
+        self._local = local
+        self._actions = actions
+        self._settings = settings
+        self._reward = reward
+        self._num_envs = num_envs
+        # As many as the segment has steps, freed when the next one begins.
+        self._values: list[Array] = []
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """See ``Acting``."""
+        self._local.check_policy(snapshot)
+
+    def begin(self, task: Task) -> PolicyVersion:
+        """See ``Acting``."""
+        self._values = []
+        # Another stream than those of the segment's actions and of the first reset.
+        rates_N = exploration_rates(self._num_envs, self._settings, np.random.default_rng([task.seed, 2]))
+        self._actions = self._actions.with_epsilons(rates_N)
+        return self._local.begin(task)
+
+    def act(self, observations: Mapping[str, Array], memory_NM: Array, rng: np.random.Generator) -> Actions:
+        """See ``Acting``; it never ends a segment."""
+        outputs = self._local.outputs(observations, memory_NM)
+        self._values.append(outputs.outputs)
+        actions, logprobs_N = self._actions.sample(outputs.outputs, rng)
+        return Actions(actions, logprobs_N, outputs.memory, outputs.version)
+
+    def further_tensors(
+        self, observations: Mapping[str, Array], memory_NM: Array, segment: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """See ``Acting``: first priorities, which need the values of the last observations too."""
+        last = self._local.outputs(observations, memory_NM)
+        q_SNA = np.stack([*self._values, last.outputs])
+        return {PRIORITIES: first_priorities(q_SNA, segment, self._settings, self._reward)}
