@@ -164,6 +164,8 @@ def signals_of(
         admission_state=limits.reason
         if limits.paused
         else (queue[0].labels.get(queue_stats.ADMISSION_STATE, "") if queue else ""),
+        replay_actors_wait_ratio=ratio("trajectory_store", store_stats.REPLAY_WAIT_S.member("actors")),
+        replay_learner_wait_ratio=ratio("trajectory_store", store_stats.REPLAY_WAIT_S.member("learner")),
         replay_wait=next(
             filter(None, (stats.labels.get(store_stats.REPLAY_WAIT, "") for stats in stores)), ""
         ),

@@ -44,8 +44,9 @@ class Signals(msgspec.Struct, frozen=True):
     the environment and before the store. ``available``: in the store, waiting for a batch. ``publish_lag``: versions
     between the learner and the actor farthest behind. ``admission_state``: what the task queue waits for.
     ``stuck_actors``: actors whose environments do not return from a call; ``actor_problem``: what one of the actors
-    last reported of its environments or of a task that it refused; empty without any. ``replay_wait``: who waits for
-    whom at the replay buffer, and why; empty for nobody.
+    last reported of its environments or of a task that it refused; empty without any. ``replay_actors_wait_ratio``
+    and ``replay_learner_wait_ratio``: in which that side waited at the replay buffer; ``replay_wait``: who waits for
+    whom there now, and why.
     """
 
     num_actors: int = 0
@@ -80,6 +81,8 @@ class Signals(msgspec.Struct, frozen=True):
     admission_state: str = ""
     stuck_actors: int = 0
     actor_problem: str = ""
+    replay_actors_wait_ratio: float = 0.0
+    replay_learner_wait_ratio: float = 0.0
     replay_wait: str = ""
 
     def depth_batches(self) -> float:
@@ -166,21 +169,29 @@ def _absent(signals: Signals) -> Diagnosis | None:
 
 def _paced_by_replay(signals: Signals) -> Diagnosis | None:
     """Which side waits for the other at the replay buffer; None where neither loses time by it."""
-    if not signals.replay_wait:
-        return None
-    actors_idle = actors_idle_ratio(signals)
-    if signals.replay_wait.startswith("the learner") and signals.learner_idle_ratio > IDLE_RATIO_MAX:
+    actors_wait, learner_wait = signals.replay_actors_wait_ratio, signals.replay_learner_wait_ratio
+    actors_lose = min(actors_wait, actors_idle_ratio(signals)) > IDLE_RATIO_MAX
+    learner_loses = min(learner_wait, signals.learner_idle_ratio) > IDLE_RATIO_MAX
+    now = f"; now {signals.replay_wait}" if signals.replay_wait else ""
+    if actors_lose and learner_loses:
+        return Diagnosis(
+            "balanced",
+            f"At the replay buffer actors wait {actors_wait:.0%} and the learner {learner_wait:.0%} of the time, each"
+            f" for the other in turn{now}.",
+            "raise trajectory_store.replay.slack, so that either may be further ahead of the other",
+        )
+    if learner_loses:
         return Diagnosis(
             "actor",
-            f"At the replay buffer {signals.replay_wait} ({signals.learner_idle_ratio:.0%} of its time).",
+            f"At the replay buffer the learner waits for actors {learner_wait:.0%} of the time{now}.",
             f"{action('actor', signals)}, or raise trajectory_store.replay.samples_per_insert or uses_max: each unit is"
             " then drawn more often",
             "actor",
         )
-    if signals.replay_wait.startswith("actors") and actors_idle > IDLE_RATIO_MAX:
+    if actors_lose:
         return Diagnosis(
             "learner",
-            f"At the replay buffer {signals.replay_wait} ({actors_idle:.0%} of their time).",
+            f"At the replay buffer actors wait for the learner {actors_wait:.0%} of the time{now}.",
             f"{action('learner', signals)}, or lower trajectory_store.replay.samples_per_insert (0: nobody waits)",
             "learner",
         )

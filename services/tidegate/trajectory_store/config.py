@@ -27,7 +27,8 @@ class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all are counted.
     ``samples_per_insert``: units drawn for each one inserted; the faster side waits for the other. 0: neither waits.
     ``min_fill``: units before the first draw. ``slack``: samples by which either side may be ahead of the ratio; 0
-    computes the smallest that cannot stand still, and less than that is refused.
+    computes the smallest with which neither stands still, and one batch and one segment more; less than that smallest
+    is refused.
     """
 
     unit: Literal["off", "transition", "sequence"] = "off"

@@ -34,6 +34,7 @@ from tidegate.trajectory_store.residents import residents
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.store import Store
+from tidegate.trajectory_store.wake import woken
 
 SHARD = 0
 FETCH_WAIT_S = 1.0
@@ -74,10 +75,10 @@ class IntakeLoop:
         try:
             while not context.drain.requested:
                 if fetching is None:
+                    sampled = self._store.sampled.listen()
                     room = self._store.room(self._config.fetch_messages_max)
                     if room == 0:
-                        context.stats.add(statistics.FULL_S, FULL_WAIT_S)
-                        await context.drain.sleep(FULL_WAIT_S)
+                        await self._wait_for_room(sampled)
                         continue
                     fetching = self._fetch(consumer, room)
                 deliveries = await fetching
@@ -92,6 +93,13 @@ class IntakeLoop:
             if fetching is not None:
                 fetching.cancel()
             await consumer.close()
+
+    async def _wait_for_room(self, sampled: asyncio.Event) -> None:
+        """Until a batch of units is drawn, or it is time to look again."""
+        clock = self._context.clock
+        started_at_s = clock.monotonic_s()
+        await woken(sampled, timeout_s=FULL_WAIT_S)
+        self._context.stats.add(statistics.FULL_S, clock.monotonic_s() - started_at_s)
 
     def _room_ahead(self) -> int:
         """Messages to request before those at hand are stored: none where what they bring sets the pace."""

@@ -138,6 +138,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         if batch is None:
             yield pb.SampleBatchResponse()
             return
+        self._store.sampled.notify()
         yield pb.SampleBatchResponse(frame_size=len(batch.frame), chunk=batch.frame[:FIRST_CHUNK_BYTES])
         for chunk in _later_chunks(batch.frame):
             yield chunk

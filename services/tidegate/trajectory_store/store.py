@@ -80,6 +80,8 @@ class Store:
         self._config = config
         self.arrived = Wake()
         self.outcome_added = Wake()
+        # Of replay: what was drawn may let the next segments in.
+        self.sampled = Wake()
         self.recent_drops: deque[Drop] = deque(maxlen=RECENT_DROPS_MAX)
         self.ledger_path = folder / LEDGER_FILE
         with ExitStack() as opened:

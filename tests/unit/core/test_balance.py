@@ -228,17 +228,30 @@ def test_loop_without_actors_or_movement_reports_what_they_said_last() -> None:
 
 
 def test_side_that_waits_at_the_replay_buffer_is_named_with_the_other_as_the_bottleneck() -> None:
-    why = "fewer than 8 for each"
-    fast_actors = found(
-        replay_wait=f"actors wait for the learner: {why}", actor_wait_task_ratio=0.6, learner_idle_ratio=0.02
-    )
+    fast_actors = found(replay_actors_wait_ratio=0.6, actor_wait_task_ratio=0.6, learner_idle_ratio=0.02)
     assert fast_actors.bottleneck == "learner"
-    assert why in fast_actors.sentence
-    fast_learner = found(replay_wait=f"the learner waits for actors: {why}", learner_idle_ratio=0.6)
+    assert "actors wait for the learner 60%" in fast_actors.sentence
+    why = "the learner waits for actors: 8 of 1,000 units are there"
+    fast_learner = found(replay_learner_wait_ratio=0.6, learner_idle_ratio=0.6, replay_wait=why)
     assert fast_learner.bottleneck == "actor"
     assert why in fast_learner.sentence
     assert "samples_per_insert" in fast_learner.fix
 
 
+def test_sides_that_wait_for_each_other_in_turn_need_more_slack_and_nothing_to_buy() -> None:
+    signals = window(
+        replay_actors_wait_ratio=0.4,
+        replay_learner_wait_ratio=0.4,
+        actor_wait_task_ratio=0.6,
+        learner_idle_ratio=0.5,
+        # What waits before a store that replays waits for the pace, not for its disk.
+        unstored=40.0,
+    )
+    assert diagnose(signals).bottleneck == "balanced"
+    advice = advise(signals)
+    assert advice.best is None
+    assert "replay.slack" in advice.sentence
+
+
 def test_wait_at_the_replay_buffer_that_costs_no_time_is_no_bottleneck() -> None:
-    assert found(replay_wait="the learner waits for actors: now and then") == diagnose(HEALTHY)
+    assert found(replay_learner_wait_ratio=0.5, replay_actors_wait_ratio=0.5) == diagnose(HEALTHY)

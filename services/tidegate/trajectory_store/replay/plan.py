@@ -48,8 +48,12 @@ def plan_replay(
     starts = min(rows, math.ceil(rows / period) + rows // 2) if is_sequence else rows
     insert_units = starts * num_envs
     of_segment = math.ceil(num_steps / period) if is_sequence else num_steps
-    slack = replay.slack or needed_slack(
-        replay.samples_per_insert, batch_size=batch_size, insert_units=insert_units
+    # One more segment and batch than cannot stand still: at the least slack the two sides take turns, and each waits
+    # for the other's next message.
+    slack = replay.slack or (
+        needed_slack(replay.samples_per_insert, batch_size=batch_size, insert_units=insert_units)
+        + replay.samples_per_insert * insert_units
+        + batch_size
     )
     pace = ReplayPace(
         samples_per_insert=replay.samples_per_insert,
