@@ -1,6 +1,7 @@
 """The charts of a report: each a title, a caption that explains how to read it, and an SVG."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -10,6 +11,9 @@ from tidegate.launch.targets import TargetCondition, parse_target
 
 SECONDS = "seconds since the first admission"
 VERSION = "policy version"
+# Lags of more versions share bars; a budget this often beyond the largest lag is named, and not drawn.
+LAG_BARS_MAX = 64
+FAR_BUDGET = 4
 HEADLINES = {
     "mean_return": "Mean return of the last 100 episodes",
     "evaluation_return": "Mean return of greedy episodes",
@@ -76,19 +80,43 @@ def _return_over_samples(run: RunData) -> Plot:
 def _lag_histogram(run: RunData) -> Plot:
     budget = run.plan.file.staleness.max_lag
     by_lag = run.accounting.ledger.trained_by_lag if run.accounting is not None else {}
-    counts = (
-        {str(lag): float(by_lag.get(lag, 0)) for lag in range(max([budget, *by_lag]) + 1)} if by_lag else {}
-    )
+    counts, limit_after = lag_bars(by_lag, budget=budget)
     svg = (
-        bar_chart("lag-histogram", counts, x_label="versions behind at consumption", limit_after=budget + 1)
+        bar_chart("lag-histogram", counts, x_label="versions behind at consumption", limit_after=limit_after)
         if counts
         else ""
     )
+    shown = "the dashed line is the budget" if limit_after is not None else "far from the budget"
     return Plot(
         "Lag of trained trajectories",
-        f"Trajectories by lag; the dashed line is the budget, max_lag {budget}.",
+        f"Trajectories by lag, with replay at their first use; {shown}, max_lag {budget}.",
         svg,
     )
+
+
+def lag_bars(by_lag: Mapping[int, int], *, budget: int) -> tuple[dict[str, float], int | None]:
+    """Trajectories by lag, at most ``LAG_BARS_MAX`` bars of equal width, and the bars inside the budget.
+
+    None where the budget is far beyond every lag: replay's may be millions, and would leave one bar to see.
+    """
+    if not by_lag:
+        return {}, None
+    highest = max(by_lag)
+    is_near = _is_near(budget, highest)
+    width = math.ceil((max(highest, budget if is_near else 0) + 1) / LAG_BARS_MAX)
+    num_bars = max(highest, budget if is_near else 0) // width + 1
+    counts = [0.0] * num_bars
+    for lag, count in by_lag.items():
+        counts[lag // width] += count
+    names = [
+        str(first) if width == 1 else f"{first}-{first + width - 1}"
+        for first in range(0, num_bars * width, width)
+    ]
+    return dict(zip(names, counts, strict=True)), budget // width + 1 if is_near else None
+
+
+def _is_near(budget: int, highest: float) -> bool:
+    return budget <= max(LAG_BARS_MAX, FAR_BUDGET * highest)
 
 
 def _lag_sawtooth(run: RunData) -> Plot:
@@ -97,8 +125,15 @@ def _lag_sawtooth(run: RunData) -> Plot:
         "highest": run.step_series("lag_max", over="step"),
         "mean": run.step_series("lag_mean", over="step"),
     }
+    highest = max((lag for _, lag in series["highest"]), default=0.0)
     svg = (
-        line_chart("lag-steps", series, x_label=VERSION, limit=(budget, f"max_lag {budget}"), steps=True)
+        line_chart(
+            "lag-steps",
+            series,
+            x_label=VERSION,
+            limit=(budget, f"max_lag {budget}") if _is_near(budget, highest) else None,
+            steps=True,
+        )
         if series["highest"]
         else ""
     )
