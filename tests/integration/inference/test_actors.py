@@ -208,3 +208,24 @@ async def test_memory_of_a_policy_travels_with_each_step(
         first, second = await trajectories(bus, topology, 2)
     assert not first.tensors["memory"].any()
     assert second.tensors["memory"].any()
+
+
+async def test_evaluation_plays_the_newest_weights_which_only_it_needs(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    await announce_policy(bus, topology, 3, mlp_params(3))
+    task = msgspec.structs.replace(segment("e-1"), kind="evaluation")
+    await give(bus, topology, [task, segment("task-1")])
+    config = msgspec.structs.replace(CONFIG, evaluation_episodes=4)
+    async with (
+        serving(settings, bus) as service,
+        running(main.build, config, make_context("actor", settings, bus=bus)) as context,
+    ):
+        await until(lambda: context.stats.value(statistics.EVALUATIONS) == 1)
+        [record] = await trajectories(bus, topology, 1)
+    assert context.stats.value(statistics.EVALUATION_EPISODES) == 4
+    assert context.stats.snapshot(at_s=0.0).labels[statistics.EVALUATION_VERSION] == str(version(3))
+    assert record.task_id == "task-1"
+    assert service.stats.value(inference_statistics.STEPS) == 32, (
+        "episodes of an evaluation ask for no actions"
+    )
