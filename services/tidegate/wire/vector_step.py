@@ -90,6 +90,7 @@ class StepLayout:
         self.num_envs = num_envs
         self.memory_size = memory_size
         self._action = StepTensor("actions", action_dtype, action_shape)
+        self._observation_bytes = num_envs * sum(tensor.num_bytes for tensor in self.tensors)
 
     @classmethod
     def of(cls, policy: SegmentPolicy, *, num_envs: int) -> "StepLayout":
@@ -105,7 +106,7 @@ class StepLayout:
     @property
     def request_bytes(self) -> int:
         """Of a request's tensors."""
-        return self.num_envs * (sum(tensor.num_bytes for tensor in self.tensors) + 4 * self.memory_size)
+        return self._observation_bytes + 4 * self.num_envs * self.memory_size
 
     def opening(self, *, run_id: str, instance: str) -> ActOpening:
         """The first message of an actor with this layout."""
@@ -136,7 +137,7 @@ class StepLayout:
         Raises:
             RecordError: ``data`` has another size.
         """
-        size = self.num_envs * sum(tensor.num_bytes for tensor in self.tensors)
+        size = self._observation_bytes
         if len(data) != size:
             raise RecordError(
                 f"A step's observations have {len(data)} bytes, and {self.num_envs} environments have {size}",
