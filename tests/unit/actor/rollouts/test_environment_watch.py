@@ -193,3 +193,15 @@ async def test_timer_for_a_blocked_interpreter_is_set_while_the_watch_runs(
     monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", lambda: timers.append(None))
     await Harness(lambda _: None, sleeps=3).watch.run()
     assert timers == [40.0, 40.0, 40.0, None]
+
+
+async def test_wait_for_another_service_is_no_call_that_hangs() -> None:
+    def script(number: int) -> None:
+        if number == 1:
+            harness.step()
+            harness.control.asking = True
+
+    harness = Harness(script, timeout_s=5.0, sleeps=200)
+    await harness.watch.run()
+    assert harness.stats.value(HUNG) == 0
+    assert harness.stats.value(statistics.ENVIRONMENT_CALL_S) == 0
