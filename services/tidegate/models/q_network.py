@@ -15,7 +15,7 @@ import numpy as np
 
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription, Leaf
-from tidegate.models.array_functions import ArrayModule, constant
+from tidegate.models.array_functions import ArrayModule
 from tidegate.models.epsilon_greedy import EpsilonGreedy
 from tidegate.models.policy_port import PairRunner, PolicyRunner, SegmentPolicy
 
@@ -32,10 +32,7 @@ class DuelingBody(SegmentPolicy, Protocol):
 
 def dueling(advantages: Any, values: Any, xp: ArrayModule) -> Any:
     """Q (..., A) of advantages (..., A) and values (...)."""
-    num_actions = advantages.shape[-1]
-    # The mean is subtracted by a product with a matrix, the one form that numpy, torch and a traced graph share.
-    centring_AA = np.eye(num_actions, dtype=np.float32) - np.float32(1.0 / num_actions)
-    return advantages @ constant(centring_AA, advantages, xp) + values.reshape(*values.shape, 1)
+    return advantages - xp.mean(advantages, -1, keepdims=True) + values.reshape(*values.shape, 1)
 
 
 class QNetwork:

@@ -152,6 +152,14 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         values = [each.astype(dtype).value for each in operands]
         return self._node("Concat", values, dtype=dtype, shape=(*operands[0].shape[:-1], width), axis=-1)
 
+    def mean(self, values: Any, axis: int, keepdims: bool) -> "TracedArray":
+        """``numpy.mean`` along the last axis, which keeps a size of 1."""
+        operand = self._operand(values)
+        if axis not in (-1, operand.ndim - 1) or not keepdims:
+            raise _unsupported(f"mean along axis {axis}")
+        shape = (*operand.shape[:-1], 1)
+        return self._node("ReduceMean", [operand.value], shape=shape, axes=[-1], keepdims=1)
+
     def where(self, condition: Any, values: Any, others: Any) -> "TracedArray":
         """``numpy.where``."""
         # A Python number adapts to the other operand's type.
@@ -177,6 +185,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 _FUNCTIONS: dict[Any, Callable[..., TracedArray]] = {
     np.clip: TracedArray.clip,
     np.concatenate: TracedArray.concatenate,
+    np.mean: TracedArray.mean,
     np.where: TracedArray.where,
     np.broadcast_to: TracedArray.broadcast_to,
 }

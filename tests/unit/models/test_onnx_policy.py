@@ -183,6 +183,7 @@ def test_numpy_function_that_no_graph_has_is_refused_by_name() -> None:
         lambda: traced[:, ::2],
         lambda: traced.argmax(axis=0),
         lambda: np.broadcast_to(traced, (3, 4)),
+        lambda: np.mean(traced, 0, keepdims=True),
     )
     for call in calls:
         with pytest.raises(ConfigError, match="cannot be written as an ONNX graph"):

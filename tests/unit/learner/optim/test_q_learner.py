@@ -18,6 +18,7 @@ from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array
 from tidegate.core.response import Response
 from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
+from tidegate.learner.optim.policy_network import PolicyNetwork
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.q_learner import QLearner
 from tidegate.learner.optim.replay_port import ReplayTrainer, ReplayUnits
@@ -312,3 +313,25 @@ def test_trainer_is_one_of_replay() -> None:
     trainer = learner()
     assert isinstance(trainer, ReplayTrainer)
     assert trainer.priorities() is None
+
+
+def test_lower_precision_of_convolutions_leaves_values_in_float32() -> None:
+    description = EnvironmentDescription(
+        "Made-v0", BoxSpace((2, 36, 36), "uint8", (0.0,), (255.0,)), DiscreteSpace(3)
+    )
+    policy = build_policy(description, PolicyConfig(kind="q_cnn", features=16))
+    params = {
+        name: torch.tensor(array) for name, array in policy.init_params(np.random.default_rng(0)).items()
+    }
+    # A large value in common, beside which bfloat16 would lose what tells actions apart.
+    params["value.bias"] += 300.0
+    images = torch.tensor(np.random.default_rng(1).integers(0, 256, (4, 2, 36, 36), np.uint8))
+    q_BA, best_B = (
+        found.detach()
+        for found in PolicyNetwork(policy, params, precision="bfloat16", device=CPU).outputs_and_values(
+            {"observations": images}, {}
+        )
+    )
+    assert q_BA.dtype == best_B.dtype == torch.float32
+    exact_BA = policy.action_outputs(params, {"observations": images}, torch)
+    torch.testing.assert_close(q_BA - q_BA[:, :1], exact_BA - exact_BA[:, :1], rtol=0.05, atol=1e-3)
