@@ -1,4 +1,4 @@
-"""The queue of finished work: bounded, and closed by whoever fills it, so that its readers end.
+"""The queue of finished work: bounded, and closed by what fills it, so that its readers end.
 
 ``asyncio.Queue`` cannot be closed before Python 3.13, and a mark of the end needs a free place, which a full queue
 whose readers were cancelled never has.
