@@ -14,6 +14,7 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.instances import instance_name
+from tidegate.runtime.lifecycle import served
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.service import Channels, ServiceContext, ServiceParts
 from tidegate.runtime.stats_board import StatsBoard
@@ -56,19 +57,18 @@ async def running(
     """One life of a service; leaving drains it, and every loop must have returned by itself."""
     async with _environment(context):
         parts = await build(context, config)
-    server = RpcServer(parts.servicers)
-    await server.start(context.settings.addresses[context.service][context.index])
-    loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
+    address = context.settings.addresses[context.service][context.index]
     try:
-        yield context
+        async with served(parts, RpcServer(parts.servicers), address=address):
+            loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
+            try:
+                yield context
+            finally:
+                context.drain.request()
+                async with asyncio.timeout(TIMEOUT_S):
+                    await asyncio.gather(*loops)
     finally:
-        context.drain.request()
-        async with asyncio.timeout(TIMEOUT_S):
-            await asyncio.gather(*loops)
-        if parts.close is not None:
-            await parts.close()
         await context.channels.close()
-        await server.stop(grace_s=0.2)
 
 
 def _environment(context: ServiceContext) -> AbstractAsyncContextManager[None]:

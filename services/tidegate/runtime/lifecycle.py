@@ -10,7 +10,7 @@ system's, ``sim`` opens simulated ones, so that the same lifecycle runs under vi
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -158,8 +158,7 @@ class ServiceLifecycle:
             [*parts.servicers, lifecycle.registration()], context.telemetry.served
         )
         address = self._settings.listen or self._settings.addresses[self._spec.name][self._index]
-        try:
-            await server.start(address)
+        async with served(parts, server, address=address):
             tasks = [asyncio.create_task(self._guard(name, loop)) for name, loop in parts.loops.items()]
             reporter = asyncio.create_task(self._report(context))
             self._ports.on_built()
@@ -174,8 +173,6 @@ class ServiceLifecycle:
             await self._end_loops(tasks)
             reporter.cancel()
             await self._publish_stats(context)
-        finally:
-            await self._close(server, parts)
 
     async def _end_loops(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Return once every loop has ended: by itself within ``drain_timeout_s``, or cancelled."""
@@ -183,12 +180,6 @@ class ServiceLifecycle:
         for task in late:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _close(self, server: ServiceServer, parts: ServiceParts) -> None:
-        # Calls first: their dependencies stay open until the last one was answered or refused.
-        await server.stop(grace_s=CALLS_GRACE_S)
-        if parts.close is not None:
-            await parts.close()
 
     async def _guard(self, name: str, loop: Loop) -> None:
         """Run a loop; one that ends before draining, for whatever reason, fails the service and drains it."""
@@ -221,6 +212,19 @@ class ServiceLifecycle:
         context.stats.set(process.BACKPRESSURE, context.bus.backpressure_total)
         snapshot = context.stats.snapshot(at_s=context.clock.now_s())
         await context.bus.publish_core(context.topology.stats(self._instance), encode_stats(snapshot))
+
+
+@contextlib.asynccontextmanager
+async def served(parts: ServiceParts, server: ServiceServer, *, address: str) -> AsyncGenerator[None]:
+    """The server of a built service, listening; leaving it stops the calls and closes the parts."""
+    try:
+        await server.start(address)
+        yield
+    finally:
+        # Calls first: their dependencies stay open until the last one was answered or refused.
+        await server.stop(grace_s=CALLS_GRACE_S)
+        if parts.close is not None:
+            await parts.close()
 
 
 def instance_of(spec: ServiceSpec, settings: Settings, *, index: int) -> str:

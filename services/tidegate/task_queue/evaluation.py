@@ -44,10 +44,10 @@ class Evaluation:
                 last=queue.journal.evaluated,
                 every_versions=queue.config.evaluation_every_versions,
             )
-            if due and not queue.retired and not self._is_under_way():
+            if due and not queue.retired and not self._is_in_flight():
                 await self._publish(head.version)
 
-    def _is_under_way(self) -> bool:
+    def _is_in_flight(self) -> bool:
         if self._published_at_s is None:
             return False
         elapsed_s = self._queue.context.clock.monotonic_s() - self._published_at_s

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from tests.integration.learner.fake_store import FakeStore
-from tests.integration.weight_distribution.serving import make_context, serving
+from tests.integration.weight_distribution.serving import serving
 from tests.support.environments import describing
+from tests.support.service_harness import make_context
 from tests.support.settings import make_settings
 from tests.unit.learner.trajectories import segment
 from tidegate.core.ids import PolicyVersion
@@ -100,9 +101,7 @@ class World:
         telemetry: Telemetry | None = None,
     ) -> AsyncGenerator[Life, None]:
         """One process; leaving it drains the learner, or ends it without a drain when ``killed``."""
-        context = make_context(
-            "learner", self.settings, bus=self.bus, data_dir=Path(self.settings.data_dir) / "learner"
-        )
+        context = make_context("learner", self.settings, bus=self.bus)
         if telemetry is not None:
             context = dataclasses.replace(context, telemetry=telemetry)
         async with describing(self.settings.addresses["environment"][0]):
