@@ -1,6 +1,7 @@
 """Client of the trajectory store."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from typing import TypeVar
 
 import grpc
 import msgspec
@@ -34,6 +35,8 @@ SERVICE = "trajectory_store"
 LEASE_CHUNK_FIELD = 4
 SAMPLE_CHUNK_FIELD = 2
 UPLOAD_CHUNK_FIELD = 2
+RequestT = TypeVar("RequestT", pb.LeaseBatchRequest, pb.SampleBatchRequest)
+HeadT = TypeVar("HeadT", pb.LeaseBatchResponse, pb.SampleBatchResponse)
 _LEASE = "/tidegate.v1.TrajectoryStoreService/LeaseBatch"
 _SAMPLE = "/tidegate.v1.TrajectoryStoreService/SampleBatch"
 _UPLOAD = "/tidegate.v1.TrajectoryStoreService/UploadPayload"
@@ -174,26 +177,13 @@ class TrajectoryStoreClient:
             RecordError: the streamed frames do not add up.
             UnavailableError: the store is away.
         """
-        request = pb.LeaseBatchRequest(
-            version=version_to_proto(version),
-            batch_size=batch_size,
-            max_lag=limits.max_lag,
-            max_age_s=limits.max_age_s,
-            max_wait_s=max_wait_s,
-            learner_id=learner_id,
+        request = _request(
+            pb.LeaseBatchRequest, version, batch_size, limits, max_wait_s=max_wait_s, learner_id=learner_id
         )
-        head: pb.LeaseBatchResponse | None = None
-        chunks: list[memoryview] = []
-        with remote_errors(SERVICE):
-            async for message in self._lease(request, timeout=max_wait_s + DEADLINE_S):
-                if isinstance(message, memoryview):
-                    chunks.append(message)
-                else:
-                    head = message
-                    chunks.append(memoryview(message.chunk))
+        head, data = await _received(self._lease(request, timeout=max_wait_s + DEADLINE_S))
         if head is None or not head.batch_id:
             return None
-        return LeasedBatch(head.batch_id, _frames(head, chunks))
+        return LeasedBatch(head.batch_id, _frames(head, data))
 
     async def sample_batch(
         self,
@@ -210,29 +200,15 @@ class TrajectoryStoreClient:
             RecordError: the streamed frame is not what was drawn, or the store does not replay.
             UnavailableError: the store is away.
         """
-        request = pb.SampleBatchRequest(
-            version=version_to_proto(version),
-            batch_size=batch_size,
-            max_lag=limits.max_lag,
-            max_age_s=limits.max_age_s,
-            max_wait_s=max_wait_s,
-            learner_id=learner_id,
+        request = _request(
+            pb.SampleBatchRequest, version, batch_size, limits, max_wait_s=max_wait_s, learner_id=learner_id
         )
-        size = 0
-        chunks: list[bytes | memoryview] = []
-        with remote_errors(SERVICE):
-            async for message in self._sample(request, timeout=max_wait_s + DEADLINE_S):
-                if isinstance(message, memoryview):
-                    chunks.append(message)
-                else:
-                    size = message.frame_size
-                    chunks.append(message.chunk)
-        if not size:
+        head, data = await _received(self._sample(request, timeout=max_wait_s + DEADLINE_S))
+        if head is None or not head.frame_size:
             return None
-        frame = b"".join(chunks)
-        if len(frame) != size:
-            raise RecordError(f"A sampled batch of {size} bytes arrived as {len(frame)} bytes")
-        return decode_sample(frame)
+        if len(data) != head.frame_size:
+            raise RecordError(f"A sampled batch of {head.frame_size} bytes arrived as {len(data)} bytes")
+        return decode_sample(data)
 
     async def commit_batch(
         self,
@@ -394,8 +370,41 @@ class TrajectoryStoreClient:
         return reference.SerializeToString()
 
 
-def _frames(head: pb.LeaseBatchResponse, chunks: list[memoryview]) -> list[Trajectory]:
-    data = memoryview(b"".join(chunks))
+def _request(
+    kind: type[RequestT],
+    version: PolicyVersion,
+    batch_size: int,
+    limits: StalenessLimits,
+    *,
+    max_wait_s: float,
+    learner_id: str,
+) -> RequestT:
+    return kind(
+        version=version_to_proto(version),
+        batch_size=batch_size,
+        max_lag=limits.max_lag,
+        max_age_s=limits.max_age_s,
+        max_wait_s=max_wait_s,
+        learner_id=learner_id,
+    )
+
+
+async def _received(stream: AsyncIterable[HeadT | memoryview]) -> tuple[HeadT | None, bytes]:
+    """The first message of a streamed batch, and its own bytes with those of the chunks that follow."""
+    head: HeadT | None = None
+    chunks: list[bytes | memoryview] = []
+    with remote_errors(SERVICE):
+        async for message in stream:
+            if isinstance(message, memoryview):
+                chunks.append(message)
+            else:
+                head = message
+                chunks.append(message.chunk)
+    return head, b"".join(chunks)
+
+
+def _frames(head: pb.LeaseBatchResponse, batch: bytes) -> list[Trajectory]:
+    data = memoryview(batch)
     if len(data) != sum(head.frame_sizes):
         raise RecordError(f"A batch of {sum(head.frame_sizes)} bytes arrived as {len(data)} bytes")
     wanted = set(head.trajectory_ids)
