@@ -12,8 +12,8 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import LineageTree
 from tidegate.inference.state import CheckedStep
-from tidegate.models.policy_port import SegmentPolicy
-from tidegate.models.version_runner import VersionRunner, check_snapshot, version_runner
+from tidegate.models.policy_port import SegmentPolicy, VersionRunner
+from tidegate.models.version_runner import check_snapshot, version_runner
 from tidegate.wire.vector_step import ActedStep
 
 

@@ -52,11 +52,11 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
             why="running statistics are updated from segments, and its learner receives gradients alone",
             fix="remove policy.normalise_observations and workload.reward.normalise; scale by policy.input_scale",
         )
-    if policy.memory != "none" and (policy.kind != "mlp" or algorithm == "applied_gradients"):
+    if policy.memory != "none" and (policy.kind not in ("mlp", "cnn") or algorithm == "applied_gradients"):
         return ConfigError(
             f"policy.memory {policy.memory} is set with policy.kind {policy.kind} and learner.algorithm {algorithm}",
-            why="only an mlp has a recurrent cell, and only a learner of segments unrolls it",
-            fix="remove policy.memory, or set policy.kind to mlp and learner.algorithm to auto",
+            why="only an mlp or a cnn has a recurrent cell, and only a learner of segments unrolls it",
+            fix="remove policy.memory, or set policy.kind to mlp or cnn and learner.algorithm to auto",
         )
     if policy.kind == "transformers" and not policy.path:
         return ConfigError(

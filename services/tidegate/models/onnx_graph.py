@@ -22,8 +22,8 @@ from tidegate.models.convolutions import PIXEL_SCALE, ImageLayout, ImageOperatio
 from tidegate.models.onnx_writer import GraphWriter
 
 NUMBERS = "numbers"
-# A network over image operations: outputs (B, P) and values (B, 1).
-Network = Callable[[ImageOperations[str]], tuple[str, str]]
+# A network over image operations: its outputs, such as those of the policy (B, P) and values (B, 1).
+Network = Callable[[ImageOperations[str]], tuple[str, ...]]
 
 
 class OnnxModel(msgspec.Struct, frozen=True):

@@ -9,6 +9,9 @@ from tidegate.models.cnn import CnnPolicy
 from tidegate.models.convolutions import NetworkName
 from tidegate.models.distributions import ActionDistribution, action_distribution
 from tidegate.models.epsilon_greedy import epsilon_greedy
+from tidegate.models.feature_layers import DenseFeatures, FeatureLayers
+from tidegate.models.image_features import ImageFeatures
+from tidegate.models.memory_cells import Cell
 from tidegate.models.mlp import Activation, MlpPolicy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.models.q_network import QNetwork
@@ -77,26 +80,21 @@ def mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) ->
     """
     actions = action_distribution(description.action_space, squash=settings.squash_actions)
     if settings.memory != "none":
-        return RecurrentPolicy(
-            description,
-            actions,
-            cell=settings.memory,
-            num_units=settings.memory_units,
-            hidden=settings.hidden,
-            activation=settings.activation,
-            input_scale=settings.input_scale,
-            normalise_observations=settings.normalise_observations,
-        )
+        layers = _dense_features(description, settings)
+        return _with_memory(description, settings, actions, layers, cell=settings.memory)
     return _dense(description, settings, actions)
 
 
 def cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
-    """Convolutions over images, and one dense layer.
+    """Convolutions over images, and one dense layer, with a recurrent cell if ``policy.memory`` names one.
 
     Raises:
         ConfigError: the settings do not fit the environment, or are those of another kind.
     """
     actions = action_distribution(description.action_space, squash=settings.squash_actions)
+    if settings.memory != "none":
+        layers = _image_features(description, settings)
+        return _with_memory(description, settings, actions, layers, cell=settings.memory)
     return _convolutional(description, settings, actions)
 
 
@@ -106,13 +104,8 @@ def q_mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) 
     Raises:
         ConfigError: the settings do not fit the environment, or its actions are not Discrete.
     """
+    _refuse_memory(settings)
     actions = epsilon_greedy(description.action_space, squash=settings.squash_actions)
-    if settings.memory != "none":
-        raise ConfigError(
-            f"policy.memory is set with policy.kind {settings.kind}",
-            why="a Q-network has no recurrent cell",
-            fix="remove policy.memory, or set policy.kind to mlp",
-        )
     return QNetwork(_dense(description, settings, actions), actions)
 
 
@@ -122,6 +115,7 @@ def q_cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) 
     Raises:
         ConfigError: as ``cnn``, or its actions are not Discrete.
     """
+    _refuse_memory(settings)
     actions = epsilon_greedy(description.action_space, squash=settings.squash_actions)
     return QNetwork(_convolutional(description, settings, actions), actions)
 
@@ -139,28 +133,55 @@ def _dense(
     )
 
 
+def _dense_features(description: EnvironmentDescription, settings: SegmentPolicySettings) -> DenseFeatures:
+    return DenseFeatures(
+        description,
+        hidden=settings.hidden,
+        activation=settings.activation,
+        input_scale=settings.input_scale,
+        normalise_observations=settings.normalise_observations,
+    )
+
+
 def _convolutional(
     description: EnvironmentDescription, settings: SegmentPolicySettings, actions: ActionDistribution
 ) -> CnnPolicy:
-    if settings.memory != "none":
-        raise ConfigError(
-            f"policy.memory is set with policy.kind {settings.kind}",
-            why="only dense layers are followed by a recurrent cell",
-            fix="set policy.kind to mlp, or stack frames (workload.frame_stack)",
-        )
+    return CnnPolicy(description, actions, images=_image_features(description, settings))
+
+
+def _image_features(description: EnvironmentDescription, settings: SegmentPolicySettings) -> ImageFeatures:
     if settings.input_scale:
         raise ConfigError(
             f"policy.input_scale is set with policy.kind {settings.kind}",
             why="pixels are always scaled to 0 to 1",
             fix="remove it; policy.normalise_observations is for the parts of observations that are no images",
         )
-    return CnnPolicy(
+    return ImageFeatures(
         description,
-        actions,
         network=settings.network,
         features=settings.features,
         normalise_observations=settings.normalise_observations,
     )
+
+
+def _with_memory(
+    description: EnvironmentDescription,
+    settings: SegmentPolicySettings,
+    actions: ActionDistribution,
+    layers: FeatureLayers,
+    *,
+    cell: Cell,
+) -> RecurrentPolicy:
+    return RecurrentPolicy(description, actions, layers=layers, cell=cell, num_units=settings.memory_units)
+
+
+def _refuse_memory(settings: SegmentPolicySettings) -> None:
+    if settings.memory != "none":
+        raise ConfigError(
+            f"policy.memory is set with policy.kind {settings.kind}",
+            why="a Q-network has no recurrent cell",
+            fix="remove policy.memory, or set policy.kind to mlp or cnn",
+        )
 
 
 POLICIES: dict[str, Callable[[EnvironmentDescription, SegmentPolicySettings], SegmentPolicy]] = {

@@ -21,6 +21,10 @@ PolicyRunner: TypeAlias = Callable[[Mapping[str, Array]], NDArray[np.float32]]
 # The same with values (B,) beside the outputs.
 PairRunner: TypeAlias = Callable[[Mapping[str, Array]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 
+# Of one version: observations by name and the state (B, M) before them, to outputs (B, P) and the state after; M is 0
+# without memory.
+VersionRunner: TypeAlias = Callable[[Mapping[str, Array], Array], tuple[Array, Array]]
+
 
 class SegmentPolicy(Protocol):
     """A policy and a value over the observations of one environment; it holds no parameters itself.

@@ -3,19 +3,14 @@
 Shapes: B environments, P outputs of the action distribution, M numbers of state (0 without memory).
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TypeAlias
+from collections.abc import Mapping
 
 import numpy as np
 
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array, PolicySnapshot
-from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.policy_port import SegmentPolicy, VersionRunner
 from tidegate.models.recurrent import RecurrentPolicy
-
-# Observations (B, *leaf shape) by name and the state (B, M) before them, to outputs (B, P) and the state after.
-VersionRunner: TypeAlias = Callable[[Mapping[str, Array], Array], tuple[Array, Array]]
 
 
 def check_snapshot(policy: SegmentPolicy, snapshot: PolicySnapshot) -> None:
@@ -41,6 +36,6 @@ def version_runner(policy: SegmentPolicy, params: Mapping[str, Array], *, thread
         NotFoundError: the policy has images, and onnxruntime is not installed.
     """
     if isinstance(policy, RecurrentPolicy):
-        return partial(policy.step, params)
+        return policy.stepper(params, threads=threads)
     run = policy.runner(params, threads=threads)
     return lambda observations, memory_BM: (run(observations), memory_BM)

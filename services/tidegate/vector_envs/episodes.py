@@ -80,6 +80,7 @@ def play_episodes(
 def _from_empty_memory(policy: SegmentPolicy, params: Mapping[str, Array]) -> PolicyRunner:
     """A runner for one round: a copy plays one episode in it, so that its state begins empty and is never emptied."""
     assert isinstance(policy, RecurrentPolicy), "policies without memory have a runner for all rounds"
+    step = policy.stepper(params)
     memory_NM: Array | None = None
 
     def run(observations: Mapping[str, Array]) -> NDArray[np.float32]:
@@ -87,7 +88,7 @@ def _from_empty_memory(policy: SegmentPolicy, params: Mapping[str, Array]) -> Po
         if memory_NM is None:
             num_envs = len(next(iter(observations.values())))
             memory_NM = np.zeros((num_envs, policy.memory_size), np.float32)
-        outputs_NP, memory_NM = policy.step(params, observations, memory_NM)
+        outputs_NP, memory_NM = step(observations, memory_NM)
         return outputs_NP
 
     return run

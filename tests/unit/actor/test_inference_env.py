@@ -123,7 +123,7 @@ def test_record_holds_the_actions_logprobs_and_versions_of_the_answers(config: P
         np.testing.assert_allclose(layout.memory(step.memory), memory, atol=1e-6)
         params = service.params(3 if row < 5 else 4)
         if isinstance(service.policy, RecurrentPolicy):
-            outputs, memory = service.policy.step(params, {"observations": observations}, memory)
+            outputs, memory = service.policy.stepper(params)({"observations": observations}, memory)
         else:
             outputs = service.policy.action_outputs(params, {"observations": observations}, np)
         logprobs = service.policy.actions.logprobs(outputs, sample.tensors["actions"][row], np)

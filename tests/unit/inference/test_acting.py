@@ -64,7 +64,7 @@ def test_memory_after_a_step_is_the_policys_own() -> None:
     params = snapshot(policy, 0)
     step = checked(layout, random_step(layout, np.random.default_rng(3)))
     [answer] = act_together(policy, prepare(policy, params, threads=1), [step])
-    _, memory = policy.step(params.tensors, step.observations, step.memory)
+    _, memory = policy.stepper(params.tensors)(step.observations, step.memory)
     np.testing.assert_allclose(answer.memory, memory, atol=1e-6)
 
 

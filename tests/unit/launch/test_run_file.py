@@ -297,7 +297,7 @@ def test_any_text_is_a_value_or_a_config_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "run"), [("policy.memory=gru", "a3c.yaml"), ("policy.kind=cnn", "recurrent.yaml")]
+    ("override", "run"), [("policy.memory=gru", "a3c.yaml"), ("policy.memory=gru", "arithmetic.yaml")]
 )
 def test_memory_that_nothing_would_unroll_is_refused(override: str, run: str) -> None:
     assert "policy.memory gru is set with" in refusal(override, run=RUNS / run)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
-from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription, Space
+from tidegate.core.spaces import BoxSpace, DictSpace, DiscreteSpace, EnvironmentDescription, Space
 from tidegate.models.memory_cells import cell_step, init_cell
 from tidegate.models.policies import build_policy
 from tidegate.models.recurrent import RecurrentPolicy
@@ -51,6 +51,7 @@ def normal(seed: int, *shape: int) -> NDArray[np.float32]:
 def test_steps_of_an_actor_equal_the_learners_unrolling(cell: Cell, seed: int) -> None:
     policy = network(cell, actions=PUSH)
     params = fresh(policy, seed)
+    step = policy.stepper(params)
     lengths = [4, 3, 1]
     seen = [normal(seed + index, length, 3) for index, length in enumerate(lengths)]
     memory_QM = normal(seed, 3, policy.memory_size) * np.float32(0.5)
@@ -58,7 +59,7 @@ def test_steps_of_an_actor_equal_the_learners_unrolling(cell: Cell, seed: int) -
     for q, length in enumerate(lengths):
         state = memory_QM[q : q + 1]
         for t in range(length):
-            outputs, state = policy.step(params, {"observations": seen[q][t : t + 1]}, state)
+            outputs, state = step({"observations": seen[q][t : t + 1]}, state)
             assert outputs.dtype == state.dtype == np.float32
             walked[q] = np.concatenate([walked[q], outputs])
     rows = [(q, t) for t in range(4) for q in range(3) if t < lengths[q]]
@@ -133,25 +134,82 @@ def test_single_observations_are_refused() -> None:
         policy.runner(params)
 
 
-def test_convolutions_with_memory_are_refused() -> None:
-    image = EnvironmentDescription(
-        "Made-v0", BoxSpace((4, 84, 84), "uint8", (0.0,), (255.0,)), DiscreteSpace(2)
+def of_images(cell: Cell) -> RecurrentPolicy:
+    """Images of 36 x 36 pixels and two numbers beside them, which are normalised."""
+    seen = DictSpace(
+        {
+            "camera": BoxSpace((2, 36, 36), "uint8", (0.0,), (255.0,)),
+            "speed": BoxSpace((2,), "float32", (-1.0,), (1.0,)),
+        }
     )
-    with pytest.raises(ConfigError, match="memory is set with"):
-        build_policy(image, PolicyConfig(kind="cnn", memory="gru"))
+    settings = PolicyConfig(kind="cnn", features=16, memory=cell, memory_units=5, normalise_observations=True)
+    policy = build_policy(EnvironmentDescription("Made-v0", seen, DiscreteSpace(3)), settings)
+    assert isinstance(policy, RecurrentPolicy)
+    return policy
 
 
-def test_an_actor_steps_without_loading_torch() -> None:
+@each
+def test_steps_over_images_equal_the_learners_unrolling(cell: Cell) -> None:
+    policy = of_images(cell)
+    params = fresh(policy, 0)
+    assert {name: array.shape for name, array in params.items()} == policy.parameter_shapes()
+    camera = np.random.default_rng(1).integers(0, 256, (6, 2, 36, 36), np.uint8)
+    seen = {"observations.camera": camera, "observations.speed": normal(2, 6, 2)}
+    memory_QM = normal(3, 2, policy.memory_size) * np.float32(0.5)
+    step, state = policy.stepper(params), memory_QM
+    walked: list[Array] = []
+    for t in range(3):
+        outputs, state = step({name: array[2 * t : 2 * t + 2] for name, array in seen.items()}, state)
+        assert outputs.dtype == state.dtype == np.float32
+        walked.append(outputs)
+    found, values = policy.unrolled(
+        {name: torch.as_tensor(array) for name, array in params.items()},
+        {name: torch.as_tensor(array) for name, array in seen.items()},
+        torch.as_tensor(memory_QM),
+        torch.tensor([2, 2, 2]),
+        torch,
+    )
+    assert values.shape == (6,)
+    np.testing.assert_allclose(found.numpy(), np.concatenate(walked), atol=1e-4)
+
+
+def test_the_state_stays_in_float32_where_convolutions_do_not() -> None:
+    policy = of_images("gru")
+    params = {name: torch.as_tensor(array) for name, array in fresh(policy, 0).items()}
+    seen = {
+        "observations.camera": torch.zeros((2, 2, 36, 36), dtype=torch.uint8),
+        "observations.speed": torch.zeros((2, 2)),
+    }
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs, values = policy.unrolled(params, seen, torch.zeros((2, 5)), torch.tensor([2]), torch)
+    assert outputs.dtype == values.dtype == torch.float32
+
+
+def test_fresh_statistics_of_numbers_beside_images_are_not_trained() -> None:
+    policy = of_images("lstm")
+    params = policy.init_params(np.random.default_rng(0))
+    policy.check_params(params)
+    assert set(params) - set(policy.trainable(params)) == {
+        "normaliser.mean", "normaliser.variance", "normaliser.count",
+    }  # fmt: skip
+    updated = policy.updated_statistics(params, {"observations.speed": normal(0, 8, 2)})
+    assert updated["normaliser.count"] == 8
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_an_actor_steps_without_loading_torch(kind: str) -> None:
+    space = "(3,), 'float32', (-1.0,), (1.0,)" if kind == "mlp" else "(2, 36, 36), 'uint8', (0.0,), (255.0,)"
     source = (
         "import sys, numpy as np\n"
         "from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription\n"
         "from tidegate.models.policies import build_policy\n"
         "from tidegate.runtime.config import PolicyConfig\n"
-        "described = EnvironmentDescription('M', BoxSpace((3,), 'float32', (-1.0,), (1.0,)), DiscreteSpace(2))\n"
-        "policy = build_policy(described, PolicyConfig(kind='mlp', memory='lstm'))\n"
+        f"space = BoxSpace({space})\n"
+        "described = EnvironmentDescription('M', space, DiscreteSpace(2))\n"
+        f"policy = build_policy(described, PolicyConfig(kind='{kind}', memory='lstm'))\n"
         "params = policy.init_params(np.random.default_rng(0))\n"
         "state = np.zeros((2, policy.memory_size), np.float32)\n"
-        "policy.step(params, {'observations': np.zeros((2, 3), np.float32)}, state)\n"
+        "policy.stepper(params)({'observations': np.zeros((2, *space.shape), space.dtype)}, state)\n"
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)

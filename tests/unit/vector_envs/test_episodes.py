@@ -229,7 +229,7 @@ def test_a_policy_with_memory_begins_each_episode_without_one() -> None:
     state = np.zeros((1, 4), np.float32)
     actions: list[int] = []
     for _ in range(LENGTH_MAX):
-        outputs, state = remembering.step(made, {"observations": np.zeros((1, 2), np.float32)}, state)
+        outputs, state = remembering.stepper(made)({"observations": np.zeros((1, 2), np.float32)}, state)
         actions.append(int(remembering.actions.mode(outputs)[0]))
     assert 0 < sum(actions) < LENGTH_MAX
     episodes = play_episodes(

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tidegate.actor.engines.port import EngineControl
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot, Task
-from tidegate.models.policy_port import SegmentPolicy
-from tidegate.models.version_runner import VersionRunner, check_snapshot, version_runner
+from tidegate.models.policy_port import SegmentPolicy, VersionRunner
+from tidegate.models.version_runner import check_snapshot, version_runner
 
 
 class Actions(NamedTuple):

@@ -40,7 +40,7 @@ class PolicyNetwork:
         self, observations: Mapping[str, Tensor], frames: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Outputs (B, P) and values (B,); ``observations`` (B, ...) and ``frames`` as in ``SegmentBatch``."""
-        with self._in_precision():
+        with self.in_precision():
             return self._policy.outputs_and_values(self._params, self.observed(observations, frames), torch)
 
     @torch.no_grad()
@@ -64,7 +64,8 @@ class PolicyNetwork:
             for name, rows in observations.items()
         }
 
-    def _in_precision(self) -> contextlib.AbstractContextManager[object]:
+    def in_precision(self) -> contextlib.AbstractContextManager[object]:
+        """The layers below the heads compute in ``precision`` inside of it."""
         if self._dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self._dtype)

@@ -38,13 +38,14 @@ class SequenceNetwork:
         }
         continues_Q = torch.as_tensor(packed.continues_Q).to(valid_TC.device)
         memory_QM = batch.memory_NM[columns_C][torch.as_tensor(packed.columns_Q).to(valid_TC.device)]
-        outputs, values = self._policy.unrolled(
-            self._params,
-            self._network.observed(flat, batch.frames),
-            memory_QM * continues_Q[:, None],
-            torch.as_tensor(packed.batch_sizes_L),
-            torch,
-        )
+        with self._network.in_precision():
+            outputs, values = self._policy.unrolled(
+                self._params,
+                self._network.observed(flat, batch.frames),
+                memory_QM * continues_Q[:, None],
+                torch.as_tensor(packed.batch_sizes_L),
+                torch,
+            )
         in_order = torch.as_tensor(np.argsort(packed.rows_R)).to(valid_TC.device)
         whole = torch.cat([outputs, values[:, None]], dim=1)[in_order]
         return whole.view(num_rows, num_columns, -1)

@@ -54,8 +54,9 @@ def test_columns_equal_a_walk_that_empties_the_state_after_each_row_that_is_no_s
     found = made.outputs(given_, columns_C).numpy()
     assert found.shape == (NUM_STEPS + 1, 3, 4)
     seen, state = given_.observations["observations"].numpy(), given_.memory_NM.numpy()
+    step = network.stepper(params)
     for t in range(NUM_STEPS + 1):
-        outputs, state = network.step(params, {"observations": seen[t]}, state)
+        outputs, state = step({"observations": seen[t]}, state)
         np.testing.assert_allclose(found[t, :, :3], outputs[[2, 0, 3]], atol=1e-4)
         if t < NUM_STEPS:
             state = state * given_.valid_TN[t].numpy()[:, None].astype(np.float32)
