@@ -23,6 +23,11 @@ BENCHES: dict[str, BenchEntry] = {
         "benchmarks.trajectories:run",
         "the path of trajectories into the ledger, beside raw JetStream",
     ),
+    "replay": BenchEntry(
+        "benchmarks.replay:run",
+        "inserts and samples of Atari transitions through the store's socket, and what a million takes",
+        asked_for=True,
+    ),
     "weights": BenchEntry(
         "benchmarks.weights:run", "pulling a policy, beside a raw gRPC stream over loopback"
     ),
