@@ -59,6 +59,7 @@ class TrajectoryHistory(msgspec.Struct, frozen=True):
     age_s: float
     admitted_at_s: float | None
     stages: tuple[StageTiming, ...]
+    uses: int | None = None
 
 
 def read_trajectory_history(folder: Path, trajectory_id: str) -> TrajectoryHistory:
@@ -120,6 +121,7 @@ def _history(status: TrajectoryStatus, *, admitted_at_s: float | None) -> Trajec
         age_s=status.age_s,
         admitted_at_s=admitted_at_s,
         stages=tuple(stages),
+        uses=status.uses,
     )
 
 
@@ -128,10 +130,11 @@ def sentence(history: TrajectoryHistory) -> str:
     name = f"Trajectory {history.trajectory_id}"
     match history.state:
         case "trained":
-            return (
-                f"{name} was trained at {history.trained_at}, {history.stale_by_versions} versions and"
-                f" {history.age_s:.2f} s after its start."
-            )
+            since = f"{history.stale_by_versions} versions and {history.age_s:.2f} s after its start"
+            if history.uses is None:
+                return f"{name} was trained at {history.trained_at}, {since}."
+            uses = f"its units were used {history.uses} times"
+            return f"{name} was first trained at {history.trained_at}, {since}; {uses}."
         case "dropped":
             reason: DropReason = history.reason  # pyright: ignore[reportAssignmentType]  # the ledger writes no other
             why = REASONS.get(reason, "")

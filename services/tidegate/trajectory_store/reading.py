@@ -15,7 +15,7 @@ from tidegate.core.ids import GroupId, PolicyVersion, RunId, TrajectoryId, task_
 from tidegate.core.records import StageTiming, Trajectory
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.memory import load_tree
-from tidegate.trajectory_store.replay.accounting import recount
+from tidegate.trajectory_store.replay.accounting import recount, uses_of
 from tidegate.trajectory_store.rows import spans_from, version_of
 from tidegate.trajectory_store.schema import LEDGER_FILE, reading
 from tidegate.wire.clients.trajectory_store import TrajectoryStatus
@@ -208,6 +208,7 @@ def status_of(db: sqlite3.Connection, trajectory_id: str) -> TrajectoryStatus:
         span=span or 0,
         age_s=age_s or 0.0,
         stages=stages,
+        uses=uses_of(db, load_tree(db), trajectory_id),
     )
 
 

@@ -303,6 +303,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             span=status.span,
             age_s=status.age_s,
             stages=[stage_to_proto(stage) for stage in status.stages],
+            uses=status.uses,
         )
 
     async def UploadPayload(

@@ -851,12 +851,15 @@ class GetTrajectoryResponse(_message.Message):
     SPAN_FIELD_NUMBER: _builtins.int
     AGE_S_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     reason: _builtins.str
     detail: _builtins.str
     stale_by_versions: _builtins.int
     span: _builtins.int
     age_s: _builtins.float
+    uses: _builtins.int
+    """With replay: uses of its units by the updates that survive."""
     @_builtins.property
     def envelope(self) -> _trajectory_pb2.TrajectoryEnvelope: ...
     @_builtins.property
@@ -875,12 +878,15 @@ class GetTrajectoryResponse(_message.Message):
         span: _builtins.int = ...,
         age_s: _builtins.float = ...,
         stages: _abc.Iterable[_trajectory_pb2.StageTiming] | None = ...,
+        uses: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["envelope", b"envelope", "trained_at", b"trained_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_uses", b"_uses", "envelope", b"envelope", "trained_at", b"trained_at", "uses", b"uses"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "detail", b"detail", "envelope", b"envelope", "reason", b"reason", "span", b"span", "stages", b"stages", "stale_by_versions", b"stale_by_versions", "state", b"state", "trained_at", b"trained_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_uses", b"_uses", "age_s", b"age_s", "detail", b"detail", "envelope", b"envelope", "reason", b"reason", "span", b"span", "stages", b"stages", "stale_by_versions", b"stale_by_versions", "state", b"state", "trained_at", b"trained_at", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__uses: _TypeAlias = _typing.Literal["uses"]  # noqa: Y015
+    _WhichOneofArgType__uses: _TypeAlias = _typing.Literal["_uses", b"_uses"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__uses) -> _WhichOneofReturnType__uses | None: ...
 
 Global___GetTrajectoryResponse: _TypeAlias = GetTrajectoryResponse  # noqa: Y015
 

@@ -67,5 +67,6 @@ async def test_units_are_sampled_and_committed_with_priorities_over_a_socket(
         assert names == {sent.trajectory_id}
         assert counted.replay is not None
         assert (counted.replay.sampled, counted.replay.recounted, counted.replay.sampled_at) == (48, 48, 32)
+        assert (await peers.client.trajectory(sent.trajectory_id)).uses == 48
         with pytest.raises(RecordError, match="leases no whole trajectories"):
             await peers.lease(at(3), max_wait_s=1.0)

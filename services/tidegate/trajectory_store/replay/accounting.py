@@ -96,6 +96,24 @@ def surviving_uses(
     return found if seqs is None else {seq: counts for seq, counts in found.items() if seq in seqs}
 
 
+def uses_of(db: sqlite3.Connection, tree: LineageTree, trajectory_id: str) -> int | None:
+    """Uses of one trajectory's units by the updates that survive; None for a run without replay."""
+    units = units_of_ledger(db)
+    row = db.execute("SELECT seq FROM trajectories WHERE trajectory_id = ?", (trajectory_id,)).fetchone()
+    if units is None or row is None:
+        return None
+    (seq,) = row
+    survival = Survival(db, tree)
+    in_blobs = sum(int(np.count_nonzero(ids // units == seq)) for ids in _unfolded(db, survival))
+    return in_blobs + sum(
+        total
+        for lineage, part, total in db.execute(
+            "SELECT lineage, part, total FROM folded_uses WHERE seq = ?", (seq,)
+        )
+        if survival.keeps(lineage, part)
+    )
+
+
 def _unfolded(db: sqlite3.Connection, survival: Survival) -> list[NDArray[np.int64]]:
     return [
         decode_units(units)

@@ -102,7 +102,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class TrajectoryStatus(msgspec.Struct, frozen=True, eq=False):
-    """One row of the ledger with its provenance."""
+    """One row of the ledger with its provenance. ``uses``: with replay, of its units by the updates that survive."""
 
     trajectory: Trajectory
     state: str
@@ -113,6 +113,7 @@ class TrajectoryStatus(msgspec.Struct, frozen=True, eq=False):
     span: int
     age_s: float
     stages: tuple[StageTiming, ...]
+    uses: int | None = None
 
 
 def _consumption(item: Consumption) -> pb.Consumption:
@@ -351,6 +352,7 @@ class TrajectoryStoreClient:
             span=response.span,
             age_s=response.age_s,
             stages=tuple(stage_from_proto(stage) for stage in response.stages),
+            uses=response.uses if response.HasField("uses") else None,
         )
 
     async def upload(self, payload_id: str, frame: bytes) -> bytes:
