@@ -262,7 +262,7 @@ class ActorCriticTrainer:
         num_rows = (num_steps + 1) * num_envs
         if self._sequences is not None:
             columns_C = rows_of(self._share_of(num_envs), device=self._device)
-            part = self._sequences.outputs(batch, columns_C).flatten(0, 1)
+            part = self._sequences.measured(batch, columns_C).flatten(0, 1)
             firsts_S1 = num_envs * torch.arange(num_steps + 1, device=self._device)[:, None]
             whole = self._ranks.gather(part, (firsts_S1 + columns_C).flatten(), num_rows=num_rows)
             whole = whole.view(num_steps + 1, num_envs, -1)

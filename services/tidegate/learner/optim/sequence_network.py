@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tidegate.algorithms.segment_batch import SegmentBatch
 from tidegate.algorithms.sequences import pack_sequences
-from tidegate.learner.optim.policy_network import PolicyNetwork
+from tidegate.learner.optim.policy_network import IMAGES_AT_ONCE, PolicyNetwork
 from tidegate.models.recurrent import RecurrentPolicy
 
 
@@ -23,6 +23,16 @@ class SequenceNetwork:
         self._policy = policy
         self._params = params
         self._network = network
+
+    @torch.no_grad()
+    def measured(self, batch: SegmentBatch, columns_C: Tensor) -> Tensor:
+        """As ``outputs``, without gradients and with bounded memory."""
+        if not batch.frames:
+            return self.outputs(batch, columns_C)
+        at_once = max(1, IMAGES_AT_ONCE // (len(batch.valid_TN) + 1))
+        # One pass of no environments keeps the shape of the result.
+        starts = range(0, max(1, len(columns_C)), at_once)
+        return torch.cat([self.outputs(batch, columns_C[start : start + at_once]) for start in starts], dim=1)
 
     def outputs(self, batch: SegmentBatch, columns_C: Tensor) -> Tensor:
         """Outputs and, in the last column, values (S, C, P + 1) of some environments, with their graph."""

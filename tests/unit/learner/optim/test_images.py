@@ -13,12 +13,14 @@ from tidegate.algorithms.frame_stacks import FrameRecorder
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.spaces import BoxSpace, DictSpace, DiscreteSpace, EnvironmentDescription, Space
-from tidegate.learner.optim import policy_network
+from tidegate.learner.optim import policy_network, sequence_network
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.policy_network import Precision
 from tidegate.learner.ranks.port import ALONE, Ranks
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.recurrent import RecurrentPolicy
+from tidegate.models.version_runner import version_runner
 from tidegate.runtime.config import PolicyConfig
 
 CPU = torch.device("cpu")
@@ -47,7 +49,8 @@ def play(
 ) -> dict[str, Array]:
     """A segment as an actor makes it: dots on stacked frames, images in full, and behaviour logprobs of ``params``."""
     rng = np.random.default_rng(seed)
-    run = policy.runner(params)
+    run = version_runner(policy, params, threads=1)
+    first = memory = rng.normal(0.0, 0.5, (num_envs, policy.memory_size)).astype(np.float32)
     shown = np.zeros((num_steps + 1, num_envs, 4, SIDE, SIDE), np.uint8)
     speeds = rng.standard_normal((num_steps + 1, num_envs, 2)).astype(np.float32)
     actions = np.empty((num_steps, num_envs), np.int32)
@@ -60,7 +63,8 @@ def play(
             seen: dict[str, Array] = (
                 {CAMERA: shown[step], SPEEDS: speeds[step]} if is_mixed else {"observations": shown[step]}
             )
-            actions[step], logprobs[step] = policy.actions.sample(run(seen), rng)
+            outputs, memory = run(seen, memory)
+            actions[step], logprobs[step] = policy.actions.sample(outputs, rng)
     flags = np.zeros((num_steps, num_envs), np.uint8)
     return {
         **({CAMERA: shown, SPEEDS: speeds} if is_mixed else {"observations": shown}),
@@ -70,6 +74,7 @@ def play(
         "terminated": flags,
         "truncated": flags,
         "valid": np.ones_like(flags),
+        **({"memory": first} if policy.memory_size else {}),
     }
 
 
@@ -91,12 +96,15 @@ def decisive(params: dict[str, Array], factor: float) -> dict[str, Array]:
     return params | {"policy.weight": factor * params["policy.weight"]}
 
 
-@pytest.mark.parametrize(("name", "factor"), [("nature", 1000.0), ("impala", 60.0)])
+@pytest.mark.parametrize(
+    ("name", "memory", "factor"),
+    [("nature", "none", 1000.0), ("impala", "none", 60.0), ("nature", "lstm", 400.0)],
+)
 @pytest.mark.parametrize(("precision", "limit"), [("float32", 1e-8), ("bfloat16", 1e-3)])
 def test_learner_agrees_with_actors_on_fresh_data(
-    name: str, factor: float, precision: Precision, limit: float
+    name: str, memory: str, factor: float, precision: Precision, limit: float
 ) -> None:
-    policy = network(network=name)
+    policy = network(network=name, memory=memory, memory_units=16)
     made = trainer(policy, precision=precision)
     params = decisive(made.policy(), factor)
     made.restore(params, made.state())
@@ -108,9 +116,10 @@ def test_learner_agrees_with_actors_on_fresh_data(
     assert metrics["ess"] > 1.0 - 100.0 * limit
 
 
+@pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_update_changes_every_parameter_and_keeps_them_float32(precision: Precision) -> None:
-    policy = network(network="impala")
+def test_update_changes_every_parameter_and_keeps_them_float32(precision: Precision, memory: str) -> None:
+    policy = network(network="impala", memory=memory)
     made = trainer(policy, precision=precision)
     before = made.policy()
     played = play(policy, before, 0)
@@ -122,9 +131,10 @@ def test_update_changes_every_parameter_and_keeps_them_float32(precision: Precis
     assert {array.dtype for array in after.values()} == {np.dtype(np.float32)}
 
 
+@pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize("kind", ["cnn", "mlp"])
-def test_frames_once_and_images_in_full_make_the_same_update(kind: str) -> None:
-    policy = network(MIXED, kind=kind, normalise_observations=True)
+def test_frames_once_and_images_in_full_make_the_same_update(kind: str, memory: str) -> None:
+    policy = network(MIXED, kind=kind, memory=memory, normalise_observations=True)
     played = [play(policy, trainer(policy).policy(), seed) for seed in range(2)]
     policies: list[dict[str, Array]] = []
     for tensors in (played, [frames_once(each, CAMERA) for each in played]):
@@ -136,8 +146,9 @@ def test_frames_once_and_images_in_full_make_the_same_update(kind: str) -> None:
     assert not np.array_equal(policies[0]["normaliser.mean"], trainer(policy).policy()["normaliser.mean"])
 
 
-def test_ranks_update_a_policy_with_images_as_one_does() -> None:
-    policy = network(MIXED)
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_ranks_update_a_policy_with_images_as_one_does(memory: str) -> None:
+    policy = network(MIXED, memory=memory)
     played = [frames_once(play(policy, trainer(policy).policy(), seed), CAMERA) for seed in range(2)]
 
     def train(ranks: Ranks) -> dict[str, Array]:
@@ -162,6 +173,22 @@ def test_number_of_images_computed_at_once_changes_nothing(monkeypatch: pytest.M
     parts = policy_network.PolicyNetwork(policy, made.live(), device=CPU).measured(rows, played.frames)
     assert whole.shape == (9 * 3, 5)
     np.testing.assert_allclose(parts.numpy(), whole.numpy(), rtol=0.0, atol=1e-6)
+
+
+def test_number_of_images_unrolled_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = network(memory="gru")
+    assert isinstance(policy, RecurrentPolicy)
+    made = trainer(policy)
+    played = made.prepare(batch(frames_once(play(policy, made.policy(), 0))))
+    unrolled = sequence_network.SequenceNetwork(
+        policy, made.live(), policy_network.PolicyNetwork(policy, made.live(), device=CPU)
+    )
+    columns_C = torch.tensor([2, 0, 1])
+    whole = unrolled.outputs(played, columns_C).detach()
+    monkeypatch.setattr(sequence_network, "IMAGES_AT_ONCE", 18)  # two environments of nine rows
+    np.testing.assert_allclose(
+        unrolled.measured(played, columns_C).numpy(), whole.numpy(), rtol=0.0, atol=1e-6
+    )
 
 
 def test_segment_with_images_of_another_environment_is_refused() -> None:
