@@ -10,7 +10,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 
-AlgorithmName: TypeAlias = Literal["actor_critic", "applied_gradients", "language_model", "q_learning"]
+AlgorithmName: TypeAlias = Literal["actor_critic", "applied_gradients", "language_model", "q_learning", "sac"]
 ReplayUnit: TypeAlias = Literal["off", "transition", "sequence"]
 
 
@@ -32,6 +32,7 @@ ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
     "applied_gradients": AlgorithmEntry(("mlp",), engine="gradient_env"),
     "language_model": AlgorithmEntry(("char_lm", "transformers")),
     "q_learning": AlgorithmEntry(("q_mlp", "q_cnn"), replay="transition"),
+    "sac": AlgorithmEntry(("squashed_mlp",), replay="transition"),
 }
 
 

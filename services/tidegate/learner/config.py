@@ -7,6 +7,7 @@ import msgspec
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
 from tidegate.algorithms.grpo_settings import GrpoSettings
 from tidegate.algorithms.q_learning_settings import QLearningSettings
+from tidegate.algorithms.sac_settings import SacSettings
 from tidegate.learner.algorithm import AlgorithmName
 from tidegate.learner.warmup_settings import WarmupSettings
 
@@ -16,9 +17,10 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``algorithm``: ``auto`` takes the first that trains the policy: ``actor_critic`` for networks of segments,
     ``language_model``. ``applied_gradients`` (A3C) applies gradients that actors computed with ``actor.engine``
-    ``gradient_env``. ``q_learning`` (Ape-X) trains Q-networks on transitions of ``trajectory_store.replay``.
-    ``actor_critic`` belongs to policies of kind ``mlp`` and ``cnn``, ``q_learning`` to ``q_mlp`` and ``q_cnn``,
-    ``language_model`` to language models, ``warmup`` to ``char_lm``.
+    ``gradient_env``. ``q_learning`` (Ape-X) trains Q-networks on transitions of ``trajectory_store.replay``,
+    ``sac`` (soft actor-critic) policies of continuous actions.
+    ``actor_critic`` belongs to policies of kind ``mlp`` and ``cnn``, ``q_learning`` to ``q_mlp`` and ``q_cnn``, ``sac``
+    to ``squashed_mlp``, ``language_model`` to language models, ``warmup`` to ``char_lm``.
     ``updates_per_version``: updates of equal shares of each batch, of which only the last is committed and published.
     More of them cost fewer messages, versions and pulls for the same updates; lag counts versions, and an update within
     one is that many updates more behind its data. ``batch_size`` stays the samples of a version and must be a multiple.
@@ -45,6 +47,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     language_model: GrpoSettings = GrpoSettings()
     q_learning: QLearningSettings = QLearningSettings()
+    sac: SacSettings = SacSettings()
     warmup: WarmupSettings = WarmupSettings()
     updates_per_version: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     pass_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)] = 4096

@@ -92,7 +92,8 @@ class SquashedGaussian:
             raise ConfigError(
                 "Squashed actions need bounds",
                 why=f"the environment's actions reach from {space.low} to {space.high}",
-                fix="set policy.squash_actions to false, or wrap the environment so that its actions have bounds",
+                fix="wrap the environment so that its actions have bounds, or set policy.kind to mlp and"
+                " policy.squash_actions to false",
             )
         self._num_components = math.prod(space.shape)
         self.action_shape = space.shape

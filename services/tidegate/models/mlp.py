@@ -1,4 +1,4 @@
-"""Two small networks over flat observations: a policy, and a value.
+"""Two small networks over flat observations: a policy, and for actor-critic objectives a value.
 
 The maths is written once and runs under numpy in actors, which never load torch, and under torch in the learner.
 Parameters are one flat dict of float32 arrays by name, as published. The two networks share nothing, so that an actor
@@ -39,6 +39,8 @@ class MlpPolicy:
 
     ``hidden``: units of each layer, of either network. ``input_scale``: factor of each input, to bring it near ±1; much
     smaller ones are learnt late. Empty scales none. ``normalise_observations``: by running mean and variance instead.
+    ``has_value``: whether it has a value network; without one the methods that compute values are not for use.
+    ``inputs``: what the networks make of observations.
 
     Raises:
         ConfigError: a layer has no units, or ``input_scale`` has another length than the inputs.
@@ -55,29 +57,31 @@ class MlpPolicy:
         activation: Activation = "tanh",
         input_scale: tuple[float, ...] = (),
         normalise_observations: bool = False,
+        has_value: bool = True,
     ) -> None:
         self.description = description
         self.observations = observation_leaves(description.observation_space)
         self.actions = actions
-        self._inputs = ScaledInputs(description, input_scale=input_scale, normalise=normalise_observations)
-        self.has_statistics = self._inputs.has_statistics
-        self._hidden = hidden
-        self._activation: Activation = activation
+        self.inputs = ScaledInputs(description, input_scale=input_scale, normalise=normalise_observations)
+        self.has_statistics = self.inputs.has_statistics
+        self.hidden = hidden
+        self.activation: Activation = activation
         self._layers = {
             network: [
                 (f"{network}.{layer}.weight", f"{network}.{layer}.bias") for layer in range(len(hidden) + 1)
             ]
-            for network in ("policy", "value")
+            for network in (("policy", "value") if has_value else ("policy",))
         }
         check_hidden(hidden)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """See ``SegmentPolicy``; weights are (inputs, outputs)."""
-        num_inputs = self._inputs.num_inputs
-        shapes = self._inputs.shapes()
+        num_inputs = self.inputs.num_inputs
+        shapes = self.inputs.shapes()
         num_shared = self.actions.num_shared_outputs
-        for network, num_outputs in (("policy", self.actions.num_outputs - num_shared), ("value", 1)):
-            sizes = (num_inputs, *self._hidden, num_outputs)
+        for network in self._layers:
+            num_outputs = 1 if network == "value" else self.actions.num_outputs - num_shared
+            sizes = (num_inputs, *self.hidden, num_outputs)
             for layer, (before, after) in enumerate(pairwise(sizes)):
                 shapes[f"{network}.{layer}.weight"] = (before, after)
                 shapes[f"{network}.{layer}.bias"] = (after,)
@@ -87,7 +91,7 @@ class MlpPolicy:
 
     def init_params(self, rng: np.random.Generator) -> dict[str, Array]:
         """Fresh parameters: orthogonal weights, biases and shared outputs zero, and the inputs' scale or statistics."""
-        last_layer = len(self._hidden)
+        last_layer = len(self.hidden)
         gains = {f"policy.{last_layer}.weight": POLICY_GAIN, f"value.{last_layer}.weight": VALUE_GAIN}
         params: dict[str, Array] = {}
         for name, shape in self.parameter_shapes().items():
@@ -96,14 +100,14 @@ class MlpPolicy:
                 params[name] = orthogonal((num_before, num_after), rng, gain=gains.get(name, HIDDEN_GAIN))
             else:
                 params[name] = np.zeros(shape, dtype=np.float32)
-        return params | self._inputs.init_params()
+        return params | self.inputs.init_params()
 
     def check_params(self, params: Mapping[str, Array]) -> None:
         """See ``SegmentPolicy``."""
         check_tensors(
             self.parameter_shapes(),
             params,
-            policy=f"an mlp of {self._hidden} for {self.description.env_id}",
+            policy=f"an mlp of {self.hidden} for {self.description.env_id}",
         )
 
     def trainable(self, params: Mapping[str, TensorT]) -> dict[str, TensorT]:
@@ -114,17 +118,17 @@ class MlpPolicy:
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> Any:
         """See ``SegmentPolicy``."""
-        return self._action_outputs(params, self._inputs(params, observations, xp), xp)
+        return self._action_outputs(params, self.inputs(params, observations, xp), xp)
 
     def values(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
         """See ``SegmentPolicy``."""
-        return self._network("value", params, self._inputs(params, observations, xp), xp)[..., 0]
+        return self._network("value", params, self.inputs(params, observations, xp), xp)[..., 0]
 
     def outputs_and_values(
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> tuple[Any, Any]:
         """See ``SegmentPolicy``."""
-        inputs = self._inputs(params, observations, xp)
+        inputs = self.inputs(params, observations, xp)
         return self._action_outputs(params, inputs, xp), self._network("value", params, inputs, xp)[..., 0]
 
     def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
@@ -139,7 +143,7 @@ class MlpPolicy:
         self, params: Mapping[str, Array], observations: Mapping[str, Array]
     ) -> dict[str, Array]:
         """See ``SegmentPolicy``."""
-        return self._inputs.updated_statistics(params, observations)
+        return self.inputs.updated_statistics(params, observations)
 
     def _action_outputs(self, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
         return with_shared_outputs(self._network("policy", params, inputs, xp), params, xp)
@@ -149,7 +153,7 @@ class MlpPolicy:
         *names, (last_weight, last_bias) = self._layers[name]
         for weight, bias in names:
             hidden = hidden @ params[weight] + params[bias]
-            hidden = activated(hidden, self._activation, xp)
+            hidden = activated(hidden, self.activation, xp)
         return hidden @ params[last_weight] + params[last_bias]
 
 

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from tidegate.core.errors import ConfigError
-from tidegate.core.spaces import EnvironmentDescription
+from tidegate.core.spaces import BoxSpace, EnvironmentDescription
 from tidegate.models.cnn import CnnPolicy
 from tidegate.models.convolutions import NetworkName
 from tidegate.models.distributions import ActionDistribution, action_distribution
 from tidegate.models.epsilon_greedy import epsilon_greedy
 from tidegate.models.feature_layers import DenseFeatures, FeatureLayers
+from tidegate.models.gaussian import SquashedGaussian
 from tidegate.models.image_features import ImageFeatures
 from tidegate.models.memory_cells import Cell
 from tidegate.models.mlp import Activation, MlpPolicy
@@ -120,8 +121,33 @@ def q_cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) 
     return QNetwork(_convolutional(description, settings, actions), actions)
 
 
+def squashed_mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
+    """Dense layers for continuous actions bounded by tanh, without a value: what soft actor-critic trains.
+
+    Raises:
+        ConfigError: the settings do not fit the environment, or its actions are not a Box with bounds.
+    """
+    if settings.memory != "none":
+        raise ConfigError(
+            f"policy.memory is set with policy.kind {settings.kind}",
+            why="its transitions are drawn one by one, without what came before",
+            fix="remove policy.memory; stack frames (workload.frame_stack), or set policy.kind to mlp",
+        )
+    if not isinstance(description.action_space, BoxSpace):
+        raise ConfigError(
+            f"policy.kind {settings.kind} needs continuous actions",
+            why=f"the actions of {description.env_id} are {description.action_space}",
+            fix="set policy.kind to mlp or q_mlp",
+        )
+    return _dense(description, settings, SquashedGaussian(description.action_space), has_value=False)
+
+
 def _dense(
-    description: EnvironmentDescription, settings: SegmentPolicySettings, actions: ActionDistribution
+    description: EnvironmentDescription,
+    settings: SegmentPolicySettings,
+    actions: ActionDistribution,
+    *,
+    has_value: bool = True,
 ) -> MlpPolicy:
     return MlpPolicy(
         description,
@@ -130,6 +156,7 @@ def _dense(
         activation=settings.activation,
         input_scale=settings.input_scale,
         normalise_observations=settings.normalise_observations,
+        has_value=has_value,
     )
 
 
@@ -189,6 +216,7 @@ POLICIES: dict[str, Callable[[EnvironmentDescription, SegmentPolicySettings], Se
     "cnn": cnn,
     "q_mlp": q_mlp,
     "q_cnn": q_cnn,
+    "squashed_mlp": squashed_mlp,
 }
 
 

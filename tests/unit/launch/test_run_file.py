@@ -356,3 +356,20 @@ def test_replay_that_could_only_stand_still_is_refused_before_anything_starts(
 )
 def test_q_learning_that_contradicts_itself_is_refused(override: str, reason: str) -> None:
     assert reason in refusal(override, run=RUNS / "apex.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("workload.reward.normalise=true", "normalise is set with trajectory_store.replay"),
+        ("trajectory_store.replay={}", "set trajectory_store.replay.unit to transition"),
+        ("trajectory_store.replay.unit=sequence", "set trajectory_store.replay.unit to transition"),
+        ("policy.memory=gru", "policy.memory gru is set with policy.kind squashed_mlp"),
+        ("policy.kind=mlp", "learner.algorithm actor_critic trains whole trajectories"),
+        ("learner.algorithm=actor_critic", "cannot train a policy of the kind squashed_mlp"),
+        ("learner.updates_per_version=3", "no multiple of learner.updates_per_version 3"),
+        ("learner.sac.discount=1.0", "learner.sac.discount is 1.0"),
+    ],
+)
+def test_soft_actor_critic_that_contradicts_itself_is_refused(override: str, reason: str) -> None:
+    assert reason in refusal(override, run=RUNS / "pendulum-sac.yaml")

@@ -19,16 +19,17 @@ def optimizer_arrays(optimizer: AdamW) -> dict[str, Array]:
     return {name: tensor.cpu().numpy().copy() for name, tensor in optimizer_tensors(optimizer).items()}
 
 
-def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array]) -> None:
+def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array], *, prefix: str = "") -> None:
     """Restore the arrays of ``optimizer_arrays``, all or none of them.
 
     Without any the moments are reset to zero: earlier versions wrote none before their first gradient step.
+    ``prefix``: of the optimiser's parameters, where a checkpoint holds several optimisers.
 
     Raises:
         StaleFolderError: they do not match the optimiser's parameters.
     """
     tensors = optimizer_tensors(optimizer)
-    kept = {name: array for name, array in arrays.items() if name.startswith(_MOMENT)}
+    kept = {name: array for name, array in arrays.items() if name.startswith(f"{_MOMENT}{prefix}")}
     for name, array in kept.items():
         if name not in tensors or array.shape != tuple(tensors[name].shape):
             raise StaleFolderError(

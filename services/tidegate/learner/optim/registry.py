@@ -18,8 +18,10 @@ from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.applied_gradients import AppliedGradientsTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.q_learner import QLearner
+from tidegate.learner.optim.sac import SacTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.language_models import open_language_model
+from tidegate.models.mlp import MlpPolicy
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.config import Settings
@@ -118,11 +120,30 @@ def q_learning(setting: TrainerSetting) -> QLearner:
     )
 
 
+def sac(setting: TrainerSetting) -> SacTrainer:
+    """The trainer of policies with squashed actions from replayed transitions.
+
+    Raises:
+        ConfigError: the policy does not fit the environment.
+    """
+    policy = setting.segment_policy()
+    assert isinstance(policy, MlpPolicy), "learner.algorithm trains no other kind by sac"
+    return SacTrainer(
+        policy,
+        setting.config.sac,
+        seed=setting.settings.seed,
+        device=setting.device,
+        reward=setting.settings.workload.reward,
+        ranks=setting.ranks,
+    )
+
+
 TRAINERS: dict[AlgorithmName, Callable[[TrainerSetting], SharedTrainer]] = {
     "actor_critic": actor_critic,
     "applied_gradients": applied_gradients,
     "language_model": language_model,
     "q_learning": q_learning,
+    "sac": sac,
 }
 
 

@@ -15,12 +15,17 @@ from tests.unit.learner.ranks.threads import together
 from tests.unit.learner.trajectories import group, segment, segment_tensors, version
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
 from tidegate.algorithms.grpo_settings import GrpoSettings
+from tidegate.algorithms.sac_settings import SacSettings
 from tidegate.core.records import Trajectory
 from tidegate.core.response import Response
+from tidegate.core.spaces import BoxSpace
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
+from tidegate.learner.optim.replay_port import ReplayUnits, priorities_of
+from tidegate.learner.optim.sac import SacTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.char_lm import CharLm, CharLmSpec
+from tidegate.models.mlp import MlpPolicy
 from tidegate.models.policies import build_policy
 from tidegate.runtime.config import PolicyConfig
 from tidegate.runtime.environment_settings import RewardConfig
@@ -89,9 +94,37 @@ def groups(seed: int, *, num_groups: int) -> list[Trajectory]:
     return made
 
 
+def sac(ranks: Ranks) -> SacTrainer:
+    """With running statistics of observations."""
+    config = PolicyConfig(kind="squashed_mlp", hidden=(8, 8), normalise_observations=True)
+    space = BoxSpace((2,), "float32", (-2.0,), (2.0,))
+    policy = build_policy(msgspec.structs.replace(CARTPOLE, action_space=space), config)
+    assert isinstance(policy, MlpPolicy)
+    return SacTrainer(policy, SacSettings(max_grad_norm=1.0), seed=3, device=CPU, ranks=ranks)
+
+
+def transitions(seed: int, *, num_units: int) -> ReplayUnits:
+    """Drawn with unlike probabilities; some end their episode."""
+    rng = np.random.default_rng(seed)
+    return ReplayUnits(
+        ids_B=np.arange(num_units, dtype=np.int64),
+        probabilities_B=rng.uniform(0.01, 0.1, num_units),
+        num_open=num_units,
+        lags_B=np.zeros(num_units, np.int64),
+        tensors={
+            "observations": rng.normal(size=(num_units, 4)).astype(np.float32),
+            "next.observations": rng.normal(size=(num_units, 4)).astype(np.float32),
+            "actions": rng.uniform(-1.0, 1.0, (num_units, 2)).astype(np.float32),
+            "rewards": rng.normal(size=(num_units, 1)).astype(np.float32),
+            "lengths": np.ones(num_units, np.int32),
+            "terminated": rng.random(num_units) < 0.3,
+        },
+    )
+
+
 def updated(
     make: Callable[[Ranks], SharedTrainer],
-    batches: Sequence[Sequence[Trajectory]],
+    batches: Sequence[Any],
     *,
     count: int,
     response: Response,
@@ -141,6 +174,25 @@ def test_ranks_update_an_actor_critic_as_one_does(
             response=Response(tier=6, weights=weights),
         )
     )
+
+
+@given(count=COUNTS, num_units=st.integers(1, 9), seed=st.integers(0, 50), weighted=st.booleans())
+@settings(max_examples=8)
+def test_ranks_update_a_soft_actor_critic_as_one_does(
+    count: int, num_units: int, seed: int, weighted: bool
+) -> None:
+    weights = tuple(np.linspace(0.5, 1.5, num_units).tolist()) if weighted else ()
+    alone, measured, ranks, together_measured = updated(
+        sac,
+        [transitions(seed + number, num_units=num_units) for number in range(2)],
+        count=count,
+        response=Response(tier=6, weights=weights),
+    )
+    check_equal(alone, measured, ranks, together_measured)
+    expected = priorities_of(alone)
+    assert expected is not None
+    for made in ranks:
+        assert priorities_of(made) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 @given(count=COUNTS, num_segments=st.integers(1, 3), seed=st.integers(0, 50))
