@@ -79,7 +79,7 @@ class SampledImage(msgspec.Struct, frozen=True, array_like=True):
 class SampleHead(msgspec.Struct, frozen=True, array_like=True):
     """The frame without its tensors.
 
-    ``num_open``: units that could have been drawn. ``inserted_steps``: valid steps that actors recorded so far.
+    ``num_open``: units that could have been drawn. ``inserted_steps``: steps that actors recorded so far.
     ``episodes``: that ended in segments which arrived since the last batch.
     """
 

@@ -103,7 +103,10 @@ class Replay:
         if num_torn:
             with transaction(self._ledger.connection) as db:
                 counts.add_to_counter(db, "replay_torn", num_torn)
-        self._inserted_steps = self.buffer.newest_arrival
+        self._inserted_rows = self.buffer.newest_arrival
+        (self._inserted_steps,) = self._ledger.connection.execute(
+            "SELECT coalesce(sum(num_steps), 0) FROM trajectories"
+        ).fetchone()
         self.limiter.inserted = counts.read_counter(self._ledger.connection, "replay_inserted")
         self._drop_absent("failed", NOT_ON_DISK, now_s=now_s)
         self._follow_ledger()
@@ -185,14 +188,15 @@ class Replay:
         ledger, first_seq = self._ledger, self._ledger.next_seq
         arrivals: list[Arrival] = []
         episodes: list[EpisodeRow] = []
-        num_steps = num_complete = 0
+        num_rows = num_steps = num_complete = 0
         try:
             for seq, parcel in enumerate(parcels, start=first_seq):
                 record = _only_trajectory(parcel)
                 resident = Resident(seq, record.trajectory_id, record.spans, record.started_at_s)
                 segment = Segment(resident, record.stream_id, record.stream_position, record.tensors)
-                num_complete += self.buffer.insert(segment, arrival=self._inserted_steps + num_steps)
-                num_steps += self._units
+                num_complete += self.buffer.insert(segment, arrival=self._inserted_rows + num_rows)
+                num_rows += self._units
+                num_steps += record.num_steps
                 episodes += parcel.columns.episodes[0]
                 arrivals.append(
                     Arrival(
@@ -209,6 +213,7 @@ class Replay:
         except (OSError, TidegateError):
             self.buffer.evict(range(first_seq, first_seq + len(parcels)))
             raise
+        self._inserted_rows += num_rows
         self._inserted_steps += num_steps
         self.limiter.inserted += num_complete
         self._unused.update(range(first_seq, first_seq + len(parcels)))

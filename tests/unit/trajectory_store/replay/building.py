@@ -61,6 +61,7 @@ def segment_message(
     made = stream or Stream(7, num_envs=N, end_chance=0.1)
     made.extend((index + 1) * T)
     task = TaskId(f"t-{index}")
+    tensors = made.segment(index * T, T)
     return message_of(
         Trajectory(
             trajectory_id=trajectory_id(task, sample_index=0),
@@ -69,8 +70,8 @@ def segment_message(
             group_id=GroupId(task),
             group_size=1,
             spans=(VersionSpan(version=version or at(0), start=0, stop=T),),
-            tensors=made.segment(index * T, T),
-            num_steps=UNITS,
+            tensors=tensors,
+            num_steps=int(np.count_nonzero(tensors["valid"])),
             episodes=(EpisodeEnd(float(index), 3, 1),),
             started_at_s=started_at_s,
             finished_at_s=started_at_s,

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.support.replay import Stream
 from tests.unit.trajectory_store.building import accept, make_trajectory, message_of, started_store, state_of
 from tests.unit.trajectory_store.replay.building import (
     BATCH,
@@ -15,6 +16,7 @@ from tests.unit.trajectory_store.replay.building import (
     RUN,
     UNITS,
     N,
+    T,
     at,
     commit,
     dropped,
@@ -330,9 +332,24 @@ def test_episodes_come_once_with_the_next_batch(tmp_path: Path) -> None:
     insert(store, 0, 1)
     batch = sampled(store, at(0))
     assert [end.episode_return for end in batch.episodes] == [0.0, 1.0]
-    assert batch.inserted_steps == 2 * UNITS
     assert sampled(store, at(1)).episodes == ()
     store.close()
+
+
+def test_steps_that_actors_recorded_are_counted_without_rows_between_episodes_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    store = started_replay(tmp_path)
+    stream = Stream(7, num_envs=N, end_chance=0.1)
+    messages = [segment_message(index, stream=stream) for index in range(6)]
+    assert store.ingest(messages, now_s=NOW_S).refused == []
+    num_steps = sum(int(stream.segment(index * T, T)["valid"].sum()) for index in range(6))
+    assert num_steps < 6 * UNITS
+    assert sampled(store, at(0)).inserted_steps == num_steps
+    store.close()
+    again = open_replay(tmp_path)
+    assert sampled(again, at(1)).inserted_steps == num_steps
+    again.close()
 
 
 def test_disk_that_is_full_leaves_buffer_and_ledger_as_they_were(
