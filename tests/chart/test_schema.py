@@ -53,6 +53,24 @@ def test_every_object_with_properties_is_closed() -> None:
     assert opened == ["/properties/global"]  # shared with charts around this one
 
 
+def test_no_choice_of_a_setting_is_a_word_that_yaml_reads_as_true_or_false() -> None:
+    misread: list[str] = []
+
+    def visit(node: object, path: str) -> None:
+        if isinstance(node, dict):
+            schema = cast("dict[str, Any]", node)
+            choices = cast("list[object]", schema.get("enum", []))
+            misread.extend(f"{path}: {choice}" for choice in choices if yaml.safe_load(str(choice)) != choice)
+            for key, value in schema.items():
+                visit(value, f"{path}/{key}")
+        elif isinstance(node, list):
+            for index, value in enumerate(cast("list[object]", node)):
+                visit(value, f"{path}/{index}")
+
+    visit(json.loads(chart_schema.text()), "")
+    assert misread == []
+
+
 @pytest.mark.parametrize(
     ("values", "place"),
     [

@@ -11,19 +11,19 @@ import msgspec
 from tidegate.core.errors import ConfigError
 
 AlgorithmName: TypeAlias = Literal["actor_critic", "applied_gradients", "language_model", "q_learning", "sac"]
-ReplayUnit: TypeAlias = Literal["off", "transition", "sequence"]
+ReplayUnit: TypeAlias = Literal["none", "transition", "sequence"]
 
 
 class AlgorithmEntry(msgspec.Struct, frozen=True):
     """``policies``: the kinds that it trains.
 
     ``engine``: the actor's engine whose records it needs; empty for those that send segments or completions.
-    ``replay``: what it draws from the trajectory store's replay; ``off`` for whole trajectories, each once.
+    ``replay``: what it draws from the trajectory store's replay; ``none`` for whole trajectories, each once.
     """
 
     policies: tuple[str, ...]
     engine: str = ""
-    replay: ReplayUnit = "off"
+    replay: ReplayUnit = "none"
 
 
 # `auto` takes the first that trains the policy.
@@ -77,7 +77,7 @@ def check_replay(algorithm: AlgorithmName, *, unit: ReplayUnit) -> ConfigError |
     needed = ALGORITHMS[algorithm].replay
     if unit == needed:
         return None
-    if needed == "off":
+    if needed == "none":
         trained_on = [
             f"set learner.algorithm to {name}" for name, entry in ALGORITHMS.items() if entry.replay == unit
         ]

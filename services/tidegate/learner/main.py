@@ -158,7 +158,7 @@ def open_supply(
     """
     _, algorithm = find_algorithm(config.algorithm, policy_kind=settings.policy.kind)
     limits = StalenessLimits(max_lag=settings.staleness.max_lag, max_age_s=settings.staleness.max_age_s)
-    if algorithm.replay == "off":
+    if algorithm.replay == "none":
         return TrajectorySupply(store, batch_size=settings.batch_size, limits=limits)
     return ReplaySupply(
         store,

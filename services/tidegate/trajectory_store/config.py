@@ -13,7 +13,7 @@ GIB = 1024 * MIB
 class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Replay of segments: the learner draws units of them again and again, instead of each segment once.
 
-    ``unit``: ``off``, ``transition`` (``n_steps`` steps) or ``sequence`` (``sequence_length`` steps). Neither crosses
+    ``unit``: ``none``, ``transition`` (``n_steps`` steps) or ``sequence`` (``sequence_length`` steps). Neither crosses
     the end of an episode. With a unit, ``batch_size`` counts units.
     ``capacity``: steps of single environments that are kept, in whole segments; the oldest go first, also when they
     leave ``staleness``. A segment that goes unused is dropped as unsampled. About 25 bytes each and the observations,
@@ -31,7 +31,7 @@ class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is refused.
     """
 
-    unit: Literal["off", "transition", "sequence"] = "off"
+    unit: Literal["none", "transition", "sequence"] = "none"
     capacity: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] = 1_000_000
     n_steps: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     sequence_length: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 80
@@ -47,7 +47,7 @@ class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def enabled(self) -> bool:
         """Whether the store replays."""
-        return self.unit != "off"
+        return self.unit != "none"
 
 
 class TrajectoryStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

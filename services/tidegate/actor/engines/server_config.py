@@ -17,7 +17,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (the first, the served, the next version); empty: ``server-weights`` in the actor's data folder. Updates are fastest
     on an in-memory file system.
     ``probe``: ``local`` compares the server's logprobs with this actor's own model after each update, at the cost of
-    one copy of the model in memory and one short pass for each version; ``off`` trusts the server. Servers have loaded
+    one copy of the model in memory and one short pass for each version; ``none`` trusts the server. Servers have loaded
     wrong weights without an error (docs/engines.md), so keep ``local`` if there is enough memory.
     ``probe_tolerance``: mean difference of logprobs that the probe accepts; 0: the measured value for the dtype. Too
     small refuses good updates, too large accepts small errors.
@@ -34,7 +34,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: str = ""
     arguments: tuple[str, ...] = ()
     update_dir: str = ""
-    probe: Literal["local", "off"] = "local"
+    probe: Literal["local", "none"] = "local"
     probe_tolerance: Annotated[float, msgspec.Meta(ge=0.0, le=100.0)] = 0.0
     ready_deadline_s: Seconds = 600.0
     update_deadline_s: Seconds = 120.0
