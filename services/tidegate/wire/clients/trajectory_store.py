@@ -1,7 +1,6 @@
 """Client of the trajectory store."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Sequence
 
 import grpc
 import msgspec
@@ -18,6 +17,7 @@ from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import TrajectoryStoreServiceStub
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.clients.remote import AUDIT_DEADLINE_S, DEADLINE_S, POLL_GRACE_S, remote_errors
+from tidegate.wire.clients.streamed_batches import SERVICE, batch_request, leased_trajectories, received
 from tidegate.wire.convert import (
     envelope_from_proto,
     lineage_to_proto,
@@ -27,16 +27,12 @@ from tidegate.wire.convert import (
     version_to_proto,
 )
 from tidegate.wire.digest import digest_of
-from tidegate.wire.frame import decode_frame
 from tidegate.wire.samples import ReplaySample, decode_sample
 from tidegate.wire.subjects import CHUNK_BYTES
 
-SERVICE = "trajectory_store"
 LEASE_CHUNK_FIELD = 4
 SAMPLE_CHUNK_FIELD = 2
 UPLOAD_CHUNK_FIELD = 2
-RequestT = TypeVar("RequestT", pb.LeaseBatchRequest, pb.SampleBatchRequest)
-HeadT = TypeVar("HeadT", pb.LeaseBatchResponse, pb.SampleBatchResponse)
 _LEASE = "/tidegate.v1.TrajectoryStoreService/LeaseBatch"
 _SAMPLE = "/tidegate.v1.TrajectoryStoreService/SampleBatch"
 _UPLOAD = "/tidegate.v1.TrajectoryStoreService/UploadPayload"
@@ -178,13 +174,13 @@ class TrajectoryStoreClient:
             RecordError: the streamed frames do not add up.
             UnavailableError: the store is away.
         """
-        request = _request(
+        request = batch_request(
             pb.LeaseBatchRequest, version, batch_size, limits, max_wait_s=max_wait_s, learner_id=learner_id
         )
-        head, data = await _received(self._lease(request, timeout=max_wait_s + DEADLINE_S))
+        head, data = await received(self._lease(request, timeout=max_wait_s + DEADLINE_S))
         if head is None or not head.batch_id:
             return None
-        return LeasedBatch(head.batch_id, _frames(head, data))
+        return LeasedBatch(head.batch_id, leased_trajectories(head, data))
 
     async def sample_batch(
         self,
@@ -201,10 +197,10 @@ class TrajectoryStoreClient:
             RecordError: the streamed frame is not what was drawn, or the store does not replay.
             UnavailableError: the store is away.
         """
-        request = _request(
+        request = batch_request(
             pb.SampleBatchRequest, version, batch_size, limits, max_wait_s=max_wait_s, learner_id=learner_id
         )
-        head, data = await _received(self._sample(request, timeout=max_wait_s + DEADLINE_S))
+        head, data = await received(self._sample(request, timeout=max_wait_s + DEADLINE_S))
         if head is None or not head.frame_size:
             return None
         if len(data) != head.frame_size:
@@ -370,53 +366,6 @@ class TrajectoryStoreClient:
         with remote_errors(SERVICE):
             await self._upload(requests(), timeout=6 * DEADLINE_S)
         return reference.SerializeToString()
-
-
-def _request(
-    kind: type[RequestT],
-    version: PolicyVersion,
-    batch_size: int,
-    limits: StalenessLimits,
-    *,
-    max_wait_s: float,
-    learner_id: str,
-) -> RequestT:
-    return kind(
-        version=version_to_proto(version),
-        batch_size=batch_size,
-        max_lag=limits.max_lag,
-        max_age_s=limits.max_age_s,
-        max_wait_s=max_wait_s,
-        learner_id=learner_id,
-    )
-
-
-async def _received(stream: AsyncIterable[HeadT | memoryview]) -> tuple[HeadT | None, bytes]:
-    """The first message of a streamed batch, and its own bytes with those of the chunks that follow."""
-    head: HeadT | None = None
-    chunks: list[bytes | memoryview] = []
-    with remote_errors(SERVICE):
-        async for message in stream:
-            if isinstance(message, memoryview):
-                chunks.append(message)
-            else:
-                head = message
-                chunks.append(message.chunk)
-    return head, b"".join(chunks)
-
-
-def _frames(head: pb.LeaseBatchResponse, batch: bytes) -> list[Trajectory]:
-    data = memoryview(batch)
-    if len(data) != sum(head.frame_sizes):
-        raise RecordError(f"A batch of {sum(head.frame_sizes)} bytes arrived as {len(data)} bytes")
-    wanted = set(head.trajectory_ids)
-    trajectories: list[Trajectory] = []
-    start = 0
-    for size in head.frame_sizes:
-        frame = decode_frame(data[start : start + size])
-        trajectories.extend(trajectory for trajectory in frame if trajectory.trajectory_id in wanted)
-        start += size
-    return trajectories
 
 
 def _totals(response: pb.GetLedgerResponse) -> LedgerTotals:

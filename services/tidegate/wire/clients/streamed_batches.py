@@ -1,0 +1,70 @@
+"""Batches that the trajectory store streams to a learner: their request, and how their messages become one value."""
+
+from collections.abc import AsyncIterable
+from typing import TypeVar
+
+from tidegate.core.errors import RecordError
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Trajectory
+from tidegate.core.staleness import StalenessLimits
+from tidegate.v1 import trajectory_store_service_pb2 as pb
+from tidegate.wire.clients.remote import remote_errors
+from tidegate.wire.convert import version_to_proto
+from tidegate.wire.frame import decode_frame
+
+SERVICE = "trajectory_store"
+RequestT = TypeVar("RequestT", pb.LeaseBatchRequest, pb.SampleBatchRequest)
+HeadT = TypeVar("HeadT", pb.LeaseBatchResponse, pb.SampleBatchResponse)
+
+
+def batch_request(
+    kind: type[RequestT],
+    version: PolicyVersion,
+    batch_size: int,
+    limits: StalenessLimits,
+    *,
+    max_wait_s: float,
+    learner_id: str,
+) -> RequestT:
+    """The request of a lease or of a sample."""
+    return kind(
+        version=version_to_proto(version),
+        batch_size=batch_size,
+        max_lag=limits.max_lag,
+        max_age_s=limits.max_age_s,
+        max_wait_s=max_wait_s,
+        learner_id=learner_id,
+    )
+
+
+async def received(stream: AsyncIterable[HeadT | memoryview]) -> tuple[HeadT | None, bytes]:
+    """The first message of a streamed batch, and its own bytes with those of the chunks that follow."""
+    head: HeadT | None = None
+    chunks: list[bytes | memoryview] = []
+    with remote_errors(SERVICE):
+        async for message in stream:
+            if isinstance(message, memoryview):
+                chunks.append(message)
+            else:
+                head = message
+                chunks.append(message.chunk)
+    return head, b"".join(chunks)
+
+
+def leased_trajectories(head: pb.LeaseBatchResponse, batch: bytes) -> list[Trajectory]:
+    """The trajectories of a lease.
+
+    Raises:
+        RecordError: the frames do not add up.
+    """
+    data = memoryview(batch)
+    if len(data) != sum(head.frame_sizes):
+        raise RecordError(f"A batch of {sum(head.frame_sizes)} bytes arrived as {len(data)} bytes")
+    wanted = set(head.trajectory_ids)
+    trajectories: list[Trajectory] = []
+    start = 0
+    for size in head.frame_sizes:
+        frame = decode_frame(data[start : start + size])
+        trajectories.extend(trajectory for trajectory in frame if trajectory.trajectory_id in wanted)
+        start += size
+    return trajectories
