@@ -1,10 +1,10 @@
-"""Columns of segments as sequences for a recurrent policy: each ends where its episode does, so that none is reset.
+"""Rows as sequences for a recurrent policy: each ends where its episode does, so that none is reset.
 
 The row after an episode's end is no step, but its observation bootstraps a truncated episode: it is the last row of its
 sequence, and the next one begins after it with an empty state. A column's first sequence continues from the recorded
 state. A loop over steps with resets inside would cost several times as much as one fused call over such sequences.
 
-Shapes: T steps, N environments, S = T + 1 rows, R = S · N rows in all, Q sequences, L the length of the longest.
+Shapes: T steps, N environments, S = T + 1 rows, Q sequences, R rows of all of them, L the length of the longest.
 """
 
 from dataclasses import dataclass
@@ -41,14 +41,25 @@ def pack_sequences(valid_TN: NDArray[np.bool_]) -> PackedSequences:
     lengths_Q = np.diff(firsts_Q, append=num_envs * num_rows)
     order_Q = np.argsort(-lengths_Q, kind="stable")
     firsts_Q, lengths_Q = firsts_Q[order_Q], lengths_Q[order_Q]
-    num_longest = int(lengths_Q.max(initial=0))
-    batch_sizes_L = (lengths_Q > np.arange(num_longest)[:, None]).sum(axis=1)
-    places_R = np.repeat(np.arange(num_longest), batch_sizes_L)
-    ranks_R = np.arange(len(places_R)) - np.repeat(np.cumsum(batch_sizes_L) - batch_sizes_L, batch_sizes_L)
-    by_column_R = firsts_Q[ranks_R] + places_R
+    by_column_R, batch_sizes_L = pack_rows(firsts_Q, lengths_Q)
     return PackedSequences(
         rows_R=by_column_R % num_rows * num_envs + by_column_R // num_rows,
         batch_sizes_L=batch_sizes_L,
         columns_Q=firsts_Q // num_rows,
         continues_Q=firsts_Q % num_rows == 0,
     )
+
+
+def pack_rows(
+    firsts_Q: NDArray[np.int64], lengths_Q: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows (R,) of sequences in the order of torch's packed sequences, and the batch sizes (L,) at each place.
+
+    ``firsts_Q``: the position of each sequence's first row; the others follow it. ``lengths_Q``: in rows, the longest
+    first.
+    """
+    num_longest = int(lengths_Q.max(initial=0))
+    batch_sizes_L = (lengths_Q > np.arange(num_longest)[:, None]).sum(axis=1)
+    places_R = np.repeat(np.arange(num_longest), batch_sizes_L)
+    ranks_R = np.arange(len(places_R)) - np.repeat(np.cumsum(batch_sizes_L) - batch_sizes_L, batch_sizes_L)
+    return firsts_Q[ranks_R] + places_R, batch_sizes_L

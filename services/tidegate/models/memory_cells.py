@@ -83,8 +83,10 @@ def unrolled(
     state_QM: Any,
     batch_sizes: Any,
     xp: ArrayModule,
-) -> Any:
-    """Outputs (R, H) of whole sequences from their states, in torch (``xp``): one fused call.
+) -> tuple[Any, Any]:
+    """Outputs (R, H) of whole sequences from their states, and the states (Q, M) after them, in torch (``xp``).
+
+    One fused call.
 
     Rows are in the order of torch's packed sequences: the first rows of all sequences, the longest first, then the
     second rows of those that have one. ``batch_sizes``: how many sequences have a row at each place, on the CPU.
@@ -101,4 +103,5 @@ def unrolled(
     if cell == "lstm":
         start = (start[..., :num_units].contiguous(), start[..., num_units:].contiguous())
     # has_biases, num_layers, dropout, train, bidirectional
-    return call(features_RF, batch_sizes, start, weights, True, 1, 0.0, True, False)[0]
+    outputs, *after = call(features_RF, batch_sizes, start, weights, True, 1, 0.0, True, False)
+    return outputs, xp.concatenate([part[0] for part in after], -1)

@@ -5,7 +5,7 @@ flat dict of float32 arrays by name, as published; the methods that compute are 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ PairRunner: TypeAlias = Callable[[Mapping[str, Array]], tuple[NDArray[np.float32
 # Of one version: observations by name and the state (B, M) before them, to outputs (B, P) and the state after; M is 0
 # without memory.
 VersionRunner: TypeAlias = Callable[[Mapping[str, Array], Array], tuple[Array, Array]]
+# The same with values (B,) between the two.
+PairStepper: TypeAlias = Callable[[Mapping[str, Array], Array], tuple[Array, Array, Array]]
 
 
 class SegmentPolicy(Protocol):
@@ -55,7 +57,7 @@ class SegmentPolicy(Protocol):
 
     @property
     def memory_size(self) -> int:
-        """Numbers of state that it carries from step to step; 0 for none, and see ``models.recurrent``."""
+        """Numbers of state that it carries from step to step; 0 for none, and see ``MemoryPolicy``."""
         ...
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -106,4 +108,42 @@ class SegmentPolicy(Protocol):
         self, params: Mapping[str, Array], observations: Mapping[str, Array]
     ) -> dict[str, Array]:
         """The tensors of running statistics after these further observations (B, *leaf shape); empty without any."""
+        ...
+
+
+@runtime_checkable
+class MemoryPolicy(SegmentPolicy, Protocol):
+    """A policy with a state: it refuses single observations without one, and has these instead.
+
+    Shapes: P outputs, M numbers of state, R rows of packed sequences, Q sequences.
+    """
+
+    def stepper(self, params: Mapping[str, Array], *, threads: int = 1) -> VersionRunner:
+        """One version for an actor, prepared; see ``SegmentPolicy.runner``."""
+        ...
+
+    def unrolled(
+        self,
+        params: Mapping[str, Any],
+        observations: Mapping[str, Any],
+        memory_QM: Any,
+        batch_sizes: Any,
+        xp: ArrayModule,
+    ) -> tuple[Any, Any]:
+        """Outputs (R, P) and values (R,) of whole sequences; ``xp`` is torch.
+
+        ``observations``: (R, *leaf shape) in the order of ``memory_cells.unrolled``; ``memory_QM``: the state before
+        each sequence.
+        """
+        ...
+
+    def memory_after(
+        self,
+        params: Mapping[str, Any],
+        observations: Mapping[str, Any],
+        memory_QM: Any,
+        batch_sizes: Any,
+        xp: ArrayModule,
+    ) -> Any:
+        """The state (Q, M) after whole sequences; as ``unrolled``, without what only outputs need."""
         ...

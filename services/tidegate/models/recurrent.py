@@ -25,14 +25,14 @@ from tidegate.models.layers import (
     with_shared_outputs,
 )
 from tidegate.models.memory_cells import STATE_PARTS, Cell, cell_shapes, cell_step, init_cell, unrolled
-from tidegate.models.policy_port import PolicyRunner, VersionRunner
+from tidegate.models.policy_port import PairStepper, PolicyRunner, VersionRunner
 from tidegate.models.scaled_inputs import FIXED
 
 TensorT = TypeVar("TensorT")
 
 
 class RecurrentPolicy:
-    """``models.policy_port.SegmentPolicy`` with ``layers`` and then a ``cell`` of ``num_units``.
+    """``models.policy_port.MemoryPolicy`` with ``layers`` and then a ``cell`` of ``num_units``.
 
     Actors compute it by ``stepper``, the learner by ``unrolled``.
     """
@@ -119,13 +119,22 @@ class RecurrentPolicy:
         )
 
     def stepper(self, params: Mapping[str, Array], *, threads: int = 1) -> VersionRunner:
-        """One version for an actor, prepared; see ``SegmentPolicy.runner``."""
+        """See ``MemoryPolicy``."""
         features = self._layers.runner(params, threads=threads)
 
         def step(observations: Mapping[str, Array], memory_BM: Array) -> tuple[Array, Array]:
             hidden_BH, memory_BM = cell_step(self._cell, params, features(observations), memory_BM)
-            outputs = hidden_BH @ params["policy.weight"] + params["policy.bias"]
-            return with_shared_outputs(outputs, params, np), memory_BM
+            return self._outputs(params, hidden_BH, np), memory_BM
+
+        return step
+
+    def pair_stepper(self, params: Mapping[str, Array], *, threads: int = 1) -> PairStepper:
+        """As ``stepper``, of outputs and values."""
+        features = self._layers.runner(params, threads=threads)
+
+        def step(observations: Mapping[str, Array], memory_BM: Array) -> tuple[Array, Array, Array]:
+            hidden_BH, memory_BM = cell_step(self._cell, params, features(observations), memory_BM)
+            return self._outputs(params, hidden_BH, np), self._values(params, hidden_BH), memory_BM
 
         return step
 
@@ -137,18 +146,33 @@ class RecurrentPolicy:
         batch_sizes: Any,
         xp: ArrayModule,
     ) -> tuple[Any, Any]:
-        """Outputs (R, P) and values (R,) of whole sequences; ``xp`` is torch.
-
-        ``observations``: (R, *leaf shape) in the order of ``memory_cells.unrolled``; ``memory_QM``: the state before
-        each sequence.
-        """
+        """See ``MemoryPolicy``."""
         features_RF = self._layers.features(params, observations, xp)
         # Convolutions may compute in a lower precision; a state that runs through many steps does not.
         with xp.autocast(features_RF.device.type, enabled=False):
-            hidden_RH = unrolled(self._cell, params, features_RF.float(), memory_QM, batch_sizes, xp)
-            outputs = hidden_RH @ params["policy.weight"] + params["policy.bias"]
-            values = hidden_RH @ params["value.weight"] + params["value.bias"]
-        return with_shared_outputs(outputs, params, xp), values[..., 0]
+            hidden_RH, _ = unrolled(self._cell, params, features_RF.float(), memory_QM, batch_sizes, xp)
+            return self._outputs(params, hidden_RH, xp), self._values(params, hidden_RH)
+
+    def memory_after(
+        self,
+        params: Mapping[str, Any],
+        observations: Mapping[str, Any],
+        memory_QM: Any,
+        batch_sizes: Any,
+        xp: ArrayModule,
+    ) -> Any:
+        """See ``MemoryPolicy``."""
+        features_RF = self._layers.features(params, observations, xp)
+        with xp.autocast(features_RF.device.type, enabled=False):
+            return unrolled(self._cell, params, features_RF.float(), memory_QM, batch_sizes, xp)[1]
+
+    def _outputs(self, params: Mapping[str, Any], hidden: Any, xp: ArrayModule) -> Any:
+        outputs = hidden @ params["policy.weight"] + params["policy.bias"]
+        return with_shared_outputs(outputs, params, xp)
+
+    @staticmethod
+    def _values(params: Mapping[str, Any], hidden: Any) -> Any:
+        return (hidden @ params["value.weight"] + params["value.bias"])[..., 0]
 
     def updated_statistics(
         self, params: Mapping[str, Array], observations: Mapping[str, Array]

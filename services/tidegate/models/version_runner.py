@@ -9,8 +9,7 @@ import numpy as np
 
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array, PolicySnapshot
-from tidegate.models.policy_port import SegmentPolicy, VersionRunner
-from tidegate.models.recurrent import RecurrentPolicy
+from tidegate.models.policy_port import MemoryPolicy, SegmentPolicy, VersionRunner
 
 
 def check_snapshot(policy: SegmentPolicy, snapshot: PolicySnapshot) -> None:
@@ -35,7 +34,7 @@ def version_runner(policy: SegmentPolicy, params: Mapping[str, Array], *, thread
     Raises:
         NotFoundError: the policy has images, and onnxruntime is not installed.
     """
-    if isinstance(policy, RecurrentPolicy):
+    if isinstance(policy, MemoryPolicy):
         return policy.stepper(params, threads=threads)
     run = policy.runner(params, threads=threads)
     return lambda observations, memory_BM: (run(observations), memory_BM)

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.core.records import Array
-from tidegate.models.policy_port import PolicyRunner, SegmentPolicy
-from tidegate.models.recurrent import RecurrentPolicy
+from tidegate.models.policy_port import MemoryPolicy, PolicyRunner, SegmentPolicy
 from tidegate.vector_envs.observations import recorded_observations
 
 # Keeps the seeds of episodes that are only watched apart from those of a run's segments.
@@ -60,7 +59,7 @@ def play_episodes(
     Raises:
         TidegateError: the environment cannot be used, or keeps failing.
     """
-    run = None if isinstance(policy, RecurrentPolicy) else policy.runner(params)
+    run = None if isinstance(policy, MemoryPolicy) else policy.runner(params)
     episodes: list[PlayedEpisode] = []
     for number in itertools.count():
         round_seed = int(np.random.SeedSequence([seed, SEEDS_OF_EPISODES, number]).generate_state(1)[0] >> 1)
@@ -79,7 +78,7 @@ def play_episodes(
 
 def _from_empty_memory(policy: SegmentPolicy, params: Mapping[str, Array]) -> PolicyRunner:
     """A runner for one round: a copy plays one episode in it, so that its state begins empty and is never emptied."""
-    assert isinstance(policy, RecurrentPolicy), "policies without memory have a runner for all rounds"
+    assert isinstance(policy, MemoryPolicy), "policies without memory have a runner for all rounds"
     step = policy.stepper(params)
     memory_NM: Array | None = None
 
