@@ -66,3 +66,11 @@ def loss(
             0.5 * error**2 if error <= huber_width else huber_width * (error - 0.5 * huber_width)
         )
     return total / len(values)
+
+
+def sequence_priority(errors: Sequence[float], *, burn_in: int, length: int, max_share: float) -> float:
+    """The mixture of the largest and the mean error after the burn-in (Kapturowski 2019)."""
+    sizes = [abs(errors[step]) for step in range(burn_in, length)]
+    if not sizes:
+        return 0.0
+    return max_share * max(sizes) + (1.0 - max_share) * sum(sizes) / len(sizes)

@@ -9,8 +9,23 @@ from tidegate.core.response import Response
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
+class QSequenceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Q-learning on sequences (``learner.algorithm`` ``r2d2``).
+
+    ``burn_in``: first steps of a sequence that only bring its stored state up to date and are not trained; 0 from an
+    episode's start, where the state is no version's. Shorter than ``trajectory_store.replay.sequence_length``, or
+    nothing would be trained; steps between two starts that are in no sequence's trained part are never trained.
+    ``n_steps``: of a target; fewer at an end, and at the end of the sequence.
+    ``priority_max_share``: a sequence's priority is this share of its largest TD error and the rest of their mean.
+    """
+
+    burn_in: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    n_steps: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 5
+    priority_max_share: Share = 0.9
+
+
 class QLearningSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Objective and optimiser of a Q-learning step: double, dueling DQN on transitions of n steps (Ape-X).
+    """Objective and optimiser of a Q-learning step: double, dueling DQN on transitions (Ape-X) or sequences (R2D2).
 
     How many steps, how units are drawn and how often is ``trajectory_store.replay``'s.
     ``discount``: γ per step. ``value_rescaling``: learn h(Q) instead of Q, which compresses large returns; for rewards
@@ -33,6 +48,7 @@ class QLearningSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     adam_epsilon: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 1e-5
     max_grad_norm: Annotated[float, msgspec.Meta(gt=0.0)] = 10.0
     target_period: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 200
+    sequences: QSequenceSettings = QSequenceSettings()
 
     def under(self, response: Response) -> "QLearningSettings":
         """The settings under the graded response: its learning rate; its clips are of policy gradients."""
@@ -48,6 +64,9 @@ class QActingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``n_steps``, ``discount`` and ``value_rescaling`` are those of the TD error that is sent as first priority; they
     equal the store's and the learner's, or first priorities would mean something else than later ones.
 
+    ``sequence_period`` (``policy.memory``): steps between two stored states, from which sequences of replay begin; 0
+    stores one a segment. It equals the store's. Sequences have no first priority.
+
     Source: Horgan 2018, section 4.1.
     """
 
@@ -56,3 +75,4 @@ class QActingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_steps: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     discount: Share = 0.99
     value_rescaling: bool = False
+    sequence_period: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0

@@ -11,7 +11,7 @@ A segment is one trajectory: ``unroll_length`` steps (T) of ``num_envs`` environ
 | terminated | (T, N) | bool or uint8 | the episode terminated at t: no bootstrap |
 | truncated | (T, N) | bool or uint8 | the episode was truncated at t by a time limit: bootstrap |
 | valid | (T, N) | bool or uint8 | 0 on rows that are no steps |
-| memory | (N, M) | float32 | the state before the first row, of a policy with memory only |
+| memory | (N, M) or (R, N, M) | float32 | of policies with memory: the state before the first row, or R rows (replay) |
 | priorities | (T, N) | float32 | first priorities of replayed units, of a Q-network only; the store reads them |
 
 ``segment_tensors`` makes this table for an environment: Dict and Tuple observations have one tensor a part; a shape is

@@ -9,7 +9,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.launch.q_learning_checks import check_q_learning
 from tidegate.launch.run_plan import RunFile
 from tidegate.launch.targets import RunTarget
-from tidegate.learner.algorithm import AlgorithmName, check_engine, check_replay, find_algorithm
+from tidegate.learner.algorithm import AlgorithmName, check_engine, check_memory, check_replay, find_algorithm
 from tidegate.runtime.loading import load
 
 # Of trajectories that are trained once; what replay keeps may be older.
@@ -52,12 +52,8 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
             why="running statistics are updated from segments, and its learner receives gradients alone",
             fix="remove policy.normalise_observations and workload.reward.normalise; scale by policy.input_scale",
         )
-    if policy.memory != "none" and (policy.kind not in ("mlp", "cnn") or algorithm == "applied_gradients"):
-        return ConfigError(
-            f"policy.memory {policy.memory} is set with policy.kind {policy.kind} and learner.algorithm {algorithm}",
-            why="only an mlp or a cnn has a recurrent cell, and only a learner of segments unrolls it",
-            fix="remove policy.memory, or set policy.kind to mlp or cnn and learner.algorithm to auto",
-        )
+    if problem := check_memory(algorithm, memory=policy.memory, policy_kind=policy.kind):
+        return problem
     if policy.kind == "transformers" and not policy.path:
         return ConfigError(
             "policy.kind is transformers and policy.path names no model",

@@ -10,7 +10,9 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 
-AlgorithmName: TypeAlias = Literal["actor_critic", "applied_gradients", "language_model", "q_learning", "sac"]
+AlgorithmName: TypeAlias = Literal[
+    "actor_critic", "applied_gradients", "language_model", "q_learning", "r2d2", "sac"
+]
 ReplayUnit: TypeAlias = Literal["none", "transition", "sequence"]
 
 
@@ -19,19 +21,22 @@ class AlgorithmEntry(msgspec.Struct, frozen=True):
 
     ``engine``: the actor's engine whose records it needs; empty for those that send segments or completions.
     ``replay``: what it draws from the trajectory store's replay; ``none`` for whole trajectories, each once.
+    ``memory``: whether it trains policies with memory (``policy.memory``), or nothing else.
     """
 
     policies: tuple[str, ...]
     engine: str = ""
     replay: ReplayUnit = "none"
+    memory: Literal["never", "optional", "always"] = "never"
 
 
 # `auto` takes the first that trains the policy.
 ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
-    "actor_critic": AlgorithmEntry(("mlp", "cnn")),
+    "actor_critic": AlgorithmEntry(("mlp", "cnn"), memory="optional"),
     "applied_gradients": AlgorithmEntry(("mlp",), engine="gradient_env"),
     "language_model": AlgorithmEntry(("char_lm", "transformers")),
     "q_learning": AlgorithmEntry(("q_mlp", "q_cnn"), replay="transition"),
+    "r2d2": AlgorithmEntry(("q_mlp",), replay="sequence", memory="always"),
     "sac": AlgorithmEntry(("squashed_mlp",), replay="transition"),
 }
 
@@ -89,3 +94,25 @@ def check_replay(algorithm: AlgorithmName, *, unit: ReplayUnit) -> ConfigError |
         f"learner.algorithm {algorithm} trains on units of replay, and trajectory_store.replay.unit is {unit}",
         fix=f"set trajectory_store.replay.unit to {needed}",
     )
+
+
+def check_memory(algorithm: AlgorithmName, *, memory: str, policy_kind: str) -> ConfigError | None:
+    """Why the algorithm cannot train a policy with or without this memory; None when it can.
+
+    ``memory``: ``policy.memory``.
+    """
+    wanted = ALGORITHMS[algorithm].memory
+    has_memory = memory != "none"
+    if has_memory and wanted == "never":
+        return ConfigError(
+            f"policy.memory {memory} is set with policy.kind {policy_kind} and learner.algorithm {algorithm}",
+            why="only a learner of segments or of sequences unrolls a recurrent cell",
+            fix="remove policy.memory, or set policy.kind to mlp or cnn and learner.algorithm to auto, or policy.kind"
+            " to q_mlp and learner.algorithm to r2d2",
+        )
+    if not has_memory and wanted == "always":
+        return ConfigError(
+            f"learner.algorithm {algorithm} trains policies with memory, and policy.memory is none",
+            fix="set policy.memory to gru or lstm, or learner.algorithm to auto",
+        )
+    return None

@@ -18,7 +18,8 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``algorithm``: ``auto`` takes the first that trains the policy: ``actor_critic`` for networks of segments,
     ``language_model``. ``applied_gradients`` (A3C) applies gradients that actors computed with ``actor.engine``
     ``gradient_env``. ``q_learning`` (Ape-X) trains Q-networks on transitions of ``trajectory_store.replay``,
-    ``sac`` (soft actor-critic) policies of continuous actions.
+    ``r2d2`` those with ``policy.memory`` on sequences, with the settings of ``q_learning``, ``sac`` (soft actor-critic)
+    policies of continuous actions.
     ``actor_critic`` belongs to policies of kind ``mlp`` and ``cnn``, ``q_learning`` to ``q_mlp`` and ``q_cnn``, ``sac``
     to ``squashed_mlp``, ``language_model`` to language models, ``warmup`` to ``char_lm``.
     ``updates_per_version``: updates of equal shares of each batch, of which only the last is committed and published.

@@ -17,6 +17,7 @@ from tidegate.models.mlp import Activation, MlpPolicy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.models.q_network import QNetwork
 from tidegate.models.recurrent import RecurrentPolicy
+from tidegate.models.recurrent_q import RecurrentQNetwork
 
 
 class SegmentPolicySettings(Protocol):
@@ -100,13 +101,16 @@ def cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) ->
 
 
 def q_mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
-    """The values of actions by dense layers.
+    """The values of actions by dense layers, with a recurrent cell if ``policy.memory`` names one.
 
     Raises:
         ConfigError: the settings do not fit the environment, or its actions are not Discrete.
     """
-    _refuse_memory(settings)
     actions = epsilon_greedy(description.action_space, squash=settings.squash_actions)
+    if settings.memory != "none":
+        layers = _dense_features(description, settings)
+        body = _with_memory(description, settings, actions, layers, cell=settings.memory)
+        return RecurrentQNetwork(body, actions)
     return QNetwork(_dense(description, settings, actions), actions)
 
 
@@ -116,7 +120,12 @@ def q_cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) 
     Raises:
         ConfigError: as ``cnn``, or its actions are not Discrete.
     """
-    _refuse_memory(settings)
+    if settings.memory != "none":
+        raise ConfigError(
+            f"policy.memory is set with policy.kind {settings.kind}",
+            why="the learner of Q-networks with memory has no convolutions",
+            fix="remove policy.memory, or set policy.kind to q_mlp or cnn",
+        )
     actions = epsilon_greedy(description.action_space, squash=settings.squash_actions)
     return QNetwork(_convolutional(description, settings, actions), actions)
 
@@ -200,15 +209,6 @@ def _with_memory(
     cell: Cell,
 ) -> RecurrentPolicy:
     return RecurrentPolicy(description, actions, layers=layers, cell=cell, num_units=settings.memory_units)
-
-
-def _refuse_memory(settings: SegmentPolicySettings) -> None:
-    if settings.memory != "none":
-        raise ConfigError(
-            f"policy.memory is set with policy.kind {settings.kind}",
-            why="a Q-network has no recurrent cell",
-            fix="remove policy.memory, or set policy.kind to mlp or cnn",
-        )
 
 
 POLICIES: dict[str, Callable[[EnvironmentDescription, SegmentPolicySettings], SegmentPolicy]] = {

@@ -20,7 +20,7 @@ class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     of which images are compressed.
     ``n_steps``: steps of a transition; rewards of all of them, then the observation after the last.
     ``sequence_length``: steps of a sequence. ``sequence_period``: steps between two starts in a segment; 0 is one start
-    a segment. Where actors record recurrent states (``state.*``), sequences start there instead.
+    a segment. Policies with memory store their states there: ``actor.q_learning.sequence_period`` is the same.
     ``selector``: ``uniform``; ``prioritised`` by what the learner returned, to the power of ``priority_exponent`` (0 is
     uniform, 1 proportional); ``recency``: half as likely for every ``recency_half_life`` steps that came since.
     ``uses_max``: gradient steps that a unit may take part in: 1 is the promise of a run without replay, 0 is unlimited;

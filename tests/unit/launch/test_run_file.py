@@ -373,3 +373,23 @@ def test_q_learning_that_contradicts_itself_is_refused(override: str, reason: st
 )
 def test_soft_actor_critic_that_contradicts_itself_is_refused(override: str, reason: str) -> None:
     assert reason in refusal(override, run=RUNS / "pendulum-sac.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("actor.q_learning.sequence_period=8", "set actor.q_learning.sequence_period to 16"),
+        ("workload.unroll_length=72", "to a divisor of 72"),
+        (
+            "learner.q_learning.sequences.burn_in=40",
+            "set trajectory_store.replay.sequence_length to 56 or more",
+        ),
+        ("trajectory_store.replay.sequence_length=31", "leaves 15 steps of"),
+        ("trajectory_store.replay.unit=transition", "set trajectory_store.replay.unit to sequence"),
+        ("policy.memory=none", "set policy.memory to gru or lstm"),
+        ("learner.algorithm=auto", "q_learning trains on units of replay"),
+        ("policy.kind=q_cnn", "cannot train a policy of the kind q_cnn"),
+    ],
+)
+def test_learning_from_sequences_that_contradicts_itself_is_refused(override: str, reason: str) -> None:
+    assert reason in refusal(override, run=RUNS / "r2d2.yaml")

@@ -17,7 +17,7 @@ from tidegate.algorithms.q_targets import sequence_targets
 from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot, Task
-from tidegate.core.spaces import PRIORITIES
+from tidegate.core.spaces import MEMORY, PRIORITIES
 from tidegate.models.epsilon_greedy import EpsilonGreedy
 
 
@@ -79,6 +79,7 @@ class QActing:
         self._num_envs = num_envs
         # As many as the segment has steps, freed when the next one begins.
         self._values: list[Array] = []
+        self._states: list[Array] = []
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         """See ``Acting``."""
@@ -87,6 +88,7 @@ class QActing:
     def begin(self, task: Task) -> PolicyVersion:
         """See ``Acting``."""
         self._values = []
+        self._states = []
         # Another stream than those of the segment's actions and of the first reset.
         rates_N = exploration_rates(self._num_envs, self._settings, np.random.default_rng([task.seed, 2]))
         self._actions = self._actions.with_epsilons(rates_N)
@@ -96,6 +98,7 @@ class QActing:
         """See ``Acting``; it never ends a segment."""
         outputs = self._local.outputs(observations, memory_NM)
         self._values.append(outputs.outputs)
+        self._states.append(memory_NM)
         actions, logprobs_N = self._actions.sample(outputs.outputs, rng)
         return Actions(actions, logprobs_N, outputs.memory, outputs.version)
 
@@ -103,6 +106,8 @@ class QActing:
         self, observations: Mapping[str, Array], memory_NM: Array, segment: Mapping[str, Array]
     ) -> dict[str, Array]:
         """See ``Acting``: first priorities, which need the values of the last observations too."""
+        if memory_NM.shape[1]:
+            return {MEMORY: np.stack(self._states[:: self._settings.sequence_period or len(self._states)])}
         last = self._local.outputs(observations, memory_NM)
         q_SNA = np.stack([*self._values, last.outputs])
         return {PRIORITIES: first_priorities(q_SNA, segment, self._settings, self._reward)}

@@ -18,12 +18,13 @@ from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.applied_gradients import AppliedGradientsTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.q_learner import QLearner
+from tidegate.learner.optim.r2d2 import R2d2Learner
 from tidegate.learner.optim.sac import SacTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.language_models import open_language_model
 from tidegate.models.mlp import MlpPolicy
 from tidegate.models.policies import build_policy
-from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.policy_port import MemoryPolicy, SegmentPolicy
 from tidegate.runtime.config import Settings
 
 
@@ -120,6 +121,24 @@ def q_learning(setting: TrainerSetting) -> QLearner:
     )
 
 
+def r2d2(setting: TrainerSetting) -> R2d2Learner:
+    """The trainer of Q-networks with memory from replayed sequences.
+
+    Raises:
+        ConfigError: the policy does not fit the environment.
+    """
+    policy = setting.segment_policy()
+    assert isinstance(policy, MemoryPolicy), "the run file's policy.memory is checked before the start"
+    return R2d2Learner(
+        policy,
+        setting.config.q_learning,
+        seed=setting.settings.seed,
+        device=setting.device,
+        reward=setting.settings.workload.reward,
+        ranks=setting.ranks,
+    )
+
+
 def sac(setting: TrainerSetting) -> SacTrainer:
     """The trainer of policies with squashed actions from replayed transitions.
 
@@ -143,6 +162,7 @@ TRAINERS: dict[AlgorithmName, Callable[[TrainerSetting], SharedTrainer]] = {
     "applied_gradients": applied_gradients,
     "language_model": language_model,
     "q_learning": q_learning,
+    "r2d2": r2d2,
     "sac": sac,
 }
 

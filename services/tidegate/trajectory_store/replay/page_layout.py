@@ -2,7 +2,7 @@
 
 A page has ``num_steps`` (T) steps of ``num_envs`` (N) environments. Its tensors lie by environment, so that the rows of
 one environment follow each other: (N, R, *shape), where R is T + 1 for observations, T for what belongs to a step, and
-the number of stored starts for a recurrent state (``state.*``, recorded as (R, N, *shape)). Images lie in blocks
+the number of stored starts for a recurrent state (``memory``, recorded as (R, N, M)). Images lie in blocks
 (``blocks``): the tensors ``frames.*`` of ``algorithms.frame_stacks``, which ``starts.*`` refer to.
 """
 
@@ -16,11 +16,10 @@ import numpy as np
 from tidegate.algorithms.frame_stacks import FRAMES, STARTS
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
-from tidegate.core.spaces import OBSERVATIONS, PRIORITIES
+from tidegate.core.spaces import MEMORY, OBSERVATIONS, PRIORITIES
 
 RowKind: TypeAlias = Literal["observation", "step", "state"]
 
-STATE = "state."
 # What says where episodes end; every segment has them.
 FLAGS = ("valid", "terminated", "truncated")
 
@@ -117,7 +116,7 @@ def check_layout(tensors: Mapping[str, Array], layout: PageLayout, *, name: str)
 def _ring(key: str, tensor: Array, *, num_steps: int, num_envs: int, name: str) -> RingTensor:
     rows = tensor.shape[0] if tensor.ndim >= 2 and tensor.shape[1] == num_envs else 0
     is_observation = key == OBSERVATIONS or key.startswith((f"{OBSERVATIONS}.", STARTS))
-    kind: RowKind = "observation" if is_observation else "state" if key.startswith(STATE) else "step"
+    kind: RowKind = "observation" if is_observation else "state" if key == MEMORY else "step"
     expected = {"observation": num_steps + 1, "step": num_steps, "state": max(1, rows)}[kind]
     if rows != expected:
         raise RecordError(

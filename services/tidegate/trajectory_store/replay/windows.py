@@ -5,7 +5,7 @@ of its steps (B, n), its ``lengths`` in steps, and whether its last step ``termi
 the steps (``actions``, ``behavior_logprobs``) of the first one. Rewards past the length are 0.
 
 A sequence of L steps: ``observations*`` (B, L+1, ...), every tensor of the steps (B, L, ...), its ``lengths``, stored
-recurrent states ``state.*`` of its first step, and ``is_initial`` where that step begins an episode between two stored
+recurrent state (``memory``) of its first step, and ``is_initial`` where that step begins an episode between two stored
 states, so that its state is the initial one. What is past the length repeats the last step; flags and rewards there are
 0.
 

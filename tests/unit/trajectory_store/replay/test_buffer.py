@@ -197,7 +197,7 @@ def test_stored_state_comes_with_the_sequence_that_begins_at_it(tmp_path: Path) 
     buffer = ReplayBuffer(tmp_path, msgspec.structs.replace(settings_of(horizon=2, period=1), num_steps=6))
     buffer.follow(LINEAGE, TREE)
     tensors = stream.segment(0, 6)
-    tensors["state.hidden"] = np.arange(2 * N * 3, dtype=np.float32).reshape(2, N, 3) + 1
+    tensors["memory"] = np.arange(2 * N * 3, dtype=np.float32).reshape(2, N, 3) + 1
     buffer.insert(segment_of(1, tensors), arrival=0)
     drawn = draw(buffer, 300)
     assert drawn is not None
@@ -206,8 +206,8 @@ def test_stored_state_comes_with_the_sequence_that_begins_at_it(tmp_path: Path) 
         env, row = divmod(unit % (6 * N), 6)
         # Two states in six steps: rows 0 and 3 have one, other first steps of episodes begin with the initial one.
         assert found["is_initial"][index] == (row % 3 != 0)
-        stored = tensors["state.hidden"][row // 3, env] if row % 3 == 0 else np.zeros(3)
-        assert found["state.hidden"][index].tolist() == stored.tolist()
+        stored = tensors["memory"][row // 3, env] if row % 3 == 0 else np.zeros(3)
+        assert found["memory"][index].tolist() == stored.tolist()
     assert {unit % 6 for unit in drawn.ids.tolist()} >= {0, 3}
     buffer.close()
 

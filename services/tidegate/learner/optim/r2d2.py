@@ -1,0 +1,267 @@
+"""Sequences of replay to updates of a Q-network with memory: R2D2 (Kapturowski 2019).
+
+The maths is ``algorithms.q_learning``, ``q_targets`` and ``q_sequences``.
+
+Shapes: B sequences, L steps of each, S = L + 1 observations, A actions, M numbers of state.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tidegate.algorithms.loss import Loss
+from tidegate.algorithms.q_learning import double_q_values, q_learning_loss, values_of
+from tidegate.algorithms.q_learning_settings import QLearningSettings
+from tidegate.algorithms.q_sequences import burn_ins, sequence_priorities, trained_steps
+from tidegate.algorithms.q_targets import sequence_targets
+from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
+from tidegate.core.errors import RecordError
+from tidegate.core.records import Array
+from tidegate.core.response import FRESH, Response
+from tidegate.core.spaces import MEMORY, recorded_shape
+from tidegate.learner.optim.adam import AdamW
+from tidegate.learner.optim.gradients import shared_gradient_step
+from tidegate.learner.optim.optimizer_state import load_optimizer_arrays, optimizer_arrays, optimizer_tensors
+from tidegate.learner.optim.policy_parameters import PolicyParameters
+from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.optim.replay_port import ReplayUnits
+from tidegate.learner.optim.sequence_values import SequencePlan, sequence_values
+from tidegate.learner.optim.target_network import TargetNetwork
+from tidegate.learner.ranks.port import ALONE, Packed, Ranks
+from tidegate.learner.ranks.share import rows_of, share_of_rows
+from tidegate.models.policy_port import MemoryPolicy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """Sequences as tensors.
+
+    ``observations``: (B, S, ...) by name. ``rewards_BL``: as recorded; everything past ``lengths_B`` is ignored.
+    ``memory_BM``: the state before the first step. ``burn_ins_B``: first steps that are not trained. ``weights_B``:
+    importance weights.
+    """
+
+    observations: dict[str, Tensor]
+    actions_BL: Tensor
+    rewards_BL: Tensor
+    terminated_BL: Tensor
+    truncated_BL: Tensor
+    lengths_B: Tensor
+    memory_BM: Tensor
+    burn_ins_B: Tensor
+    weights_B: Tensor
+
+    def __len__(self) -> int:
+        """The number of sequences."""
+        return len(self.lengths_B)
+
+    def rows(self, rows: slice) -> "SequenceBatch":
+        """Some of the sequences."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        observations = {name: tensor[rows] for name, tensor in fields.pop("observations").items()}
+        return SequenceBatch(observations=observations, **{name: each[rows] for name, each in fields.items()})
+
+
+class R2d2Learner:
+    """Double dueling DQN with memory, Adam and a target network. The same seed and batches, the same parameters."""
+
+    def __init__(
+        self,
+        policy: MemoryPolicy,
+        settings: QLearningSettings,
+        *,
+        seed: int,
+        device: torch.device,
+        reward: RewardSettings,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """Fresh parameters from ``seed``; ``reward``: what updates make of rewards; ``ranks`` make each together."""
+        self._policy = policy
+        self._settings = settings
+        self._device = device
+        self._reward = reward
+        self._ranks = ranks
+        self._parameters = PolicyParameters(policy, seed=seed, device=device)
+        self._target = TargetNetwork(self._parameters.tensors, period=settings.target_period)
+        self._optimizer = AdamW(
+            self._parameters.trained,
+            learning_rate=settings.learning_rate,
+            epsilon=settings.adam_epsilon,
+        )
+        self._priorities_B: NDArray[np.float32] | None = None
+
+    def prepare(self, units: ReplayUnits, /) -> SequenceBatch:
+        """The units as tensors.
+
+        Raises:
+            RecordError: they are no sequences of this policy's environment.
+        """
+        num_units, tensors = len(units), units.tensors
+        rewards = tensors.get("rewards")
+        num_steps = rewards.shape[1] if rewards is not None and rewards.ndim == 2 else 0
+        steps, memory_shape = (num_units, num_steps), (num_units, self._policy.memory_size)
+        actions_BL = self._tensor(tensors, "actions", steps).long()
+        num_actions = self._policy.actions.num_outputs
+        if actions_BL.numel() and not 0 <= int(actions_BL.min()) <= int(actions_BL.max()) < num_actions:
+            raise RecordError(
+                f"Sampled actions from {int(actions_BL.min())} to {int(actions_BL.max())}",
+                why=f"the environment has {num_actions}, counted from 0",
+            )
+        memory_BM = self._tensor(tensors, MEMORY, memory_shape)
+        burn_ins_B = burn_ins(memory_BM.cpu().numpy(), burn_in=self._settings.sequences.burn_in)
+        weights_B = units.importance_weights(self._settings.importance_exponent)
+        return SequenceBatch(
+            observations={
+                name: self._tensor(tensors, name, (num_units, num_steps + 1, *recorded_shape(leaf)))
+                for name, leaf in self._policy.observations.items()
+            },
+            actions_BL=actions_BL,
+            rewards_BL=self._tensor(tensors, "rewards", steps),
+            terminated_BL=self._tensor(tensors, "terminated", steps).bool(),
+            truncated_BL=self._tensor(tensors, "truncated", steps).bool(),
+            lengths_B=self._tensor(tensors, "lengths", (num_units,)).long(),
+            memory_BM=memory_BM,
+            burn_ins_B=torch.tensor(burn_ins_B, device=self._device),
+            weights_B=torch.tensor(weights_B, device=self._device),
+        )
+
+    def update(self, batch: SequenceBatch, *, number: int, response: Response = FRESH) -> dict[str, float]:
+        """One gradient step; none where no sequence goes on after its burn-in."""
+        del number
+        settings = self._settings.under(response)
+        self._optimizer.learning_rate = settings.learning_rate
+        rewards_BL = scaled_rewards(batch.rewards_BL, self._reward, torch)
+        batch = dataclasses.replace(batch, rewards_BL=rewards_BL)
+        weights_B = batch.weights_B
+        if response.weights:
+            weights_B = weights_B * torch.tensor(response.weights, device=self._device)
+        num_steps = rewards_BL.shape[1]
+        trained_BL = trained_steps(batch.lengths_B, batch.burn_ins_B, num_steps=num_steps)
+        inside_BL = trained_steps(batch.lengths_B, torch.zeros_like(batch.lengths_B), num_steps=num_steps)
+        metrics: dict[str, float] = {}
+        if trained_BL.any():
+            metrics = self._gradient_step(batch, trained_BL, weights_B, settings)
+            self._target.count_step()
+        else:
+            self._priorities_B = np.zeros(len(batch), np.float32)
+        # The target network's follow with its next copy.
+        self._parameters.update_statistics(
+            {name: rows[:, :-1][inside_BL] for name, rows in batch.observations.items()}
+        )
+        return {
+            **metrics,
+            "learning_rate": settings.learning_rate,
+            "reward_mean": float(rewards_BL[inside_BL].mean()),
+        }
+
+    def _gradient_step(
+        self, batch: SequenceBatch, trained_BL: Tensor, weights_B: Tensor, settings: QLearningSettings
+    ) -> dict[str, float]:
+        mine = share_of_rows(len(batch), rank=self._ranks.rank, count=self._ranks.count)
+        weights_BL = weights_B[:, None].expand_as(trained_BL)
+
+        def loss_of(outputs_BL2: Tensor) -> Loss:
+            values_BL, targets_BL = outputs_BL2[..., 0], outputs_BL2[..., 1].detach()
+            errors_BL = (targets_BL - values_BL).detach()
+            max_share = settings.sequences.priority_max_share
+            self._priorities_B = sequence_priorities(errors_BL, trained_BL, max_share=max_share).cpu().numpy()
+            return q_learning_loss(
+                values_BL[trained_BL],
+                targets_BL[trained_BL],
+                weights_BL[trained_BL],
+                huber_width=settings.huber_width,
+            )
+
+        return shared_gradient_step(
+            # Targets travel with the values, so that each rank computes only its own.
+            self._values_and_targets(batch.rows(mine), settings),
+            loss_of,
+            self._optimizer,
+            rows_B=rows_of(mine, device=self._device),
+            num_rows=len(batch),
+            ranks=self._ranks,
+            max_grad_norm=settings.max_grad_norm,
+        )
+
+    def _values_and_targets(self, batch: SequenceBatch, settings: QLearningSettings) -> Tensor:
+        """The values of the actions taken, with their graph, and their targets, (B, L, 2); 0 in the burn-in."""
+        plan = SequencePlan(
+            batch.lengths_B.cpu().numpy(),
+            batch.burn_ins_B.cpu().numpy(),
+            num_steps=batch.rewards_BL.shape[1],
+            device=self._device,
+        )
+        online_BSA = sequence_values(
+            self._policy, self._parameters.tensors, plan, batch.observations, batch.memory_BM
+        )
+        with torch.no_grad():
+            target_BSA = sequence_values(
+                self._policy, self._target.params, plan, batch.observations, batch.memory_BM
+            )
+            targets_LB = sequence_targets(
+                batch.rewards_BL.T,
+                batch.terminated_BL.T,
+                (batch.terminated_BL | batch.truncated_BL).T,
+                double_q_values(online_BSA.detach(), target_BSA).T,
+                torch,
+                n_steps=settings.sequences.n_steps,
+                discount=settings.discount,
+                rescale=settings.value_rescaling,
+            )
+        values_BL = values_of(online_BSA[:, :-1], batch.actions_BL)
+        return torch.stack([values_BL, targets_LB.T], dim=-1)
+
+    def _tensor(self, tensors: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Tensor:
+        found = tensors.get(name)
+        if found is None or found.shape != shape:
+            raise RecordError(
+                f"Sampled units have {name} of shape {None if found is None else found.shape}, expected {shape}",
+                why="sequences of this run's environment have it (trajectory_store.replay.windows)",
+                fix="set trajectory_store.replay.unit to sequence, and start in a new run folder",
+            )
+        return torch.tensor(found, device=self._device)
+
+    def priorities(self) -> NDArray[np.float32] | None:
+        """Of the sequences' TD errors before the newest update."""
+        return self._priorities_B
+
+    def policy(self) -> dict[str, Array]:
+        """A copy of all parameters."""
+        return self._parameters.copied()
+
+    def pack(self, batch: SequenceBatch) -> Packed:
+        """See ``ranks.port.SharedTrainer``."""
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        return Packed(tensors={**fields.pop("observations"), **fields}, values={})
+
+    def unpack(self, packed: Packed) -> SequenceBatch:
+        """See ``ranks.port.SharedTrainer``."""
+        tensors = dict(packed.tensors)
+        observations = {name: tensors.pop(name) for name in self._policy.observations}
+        return SequenceBatch(observations=observations, **tensors)
+
+    def live(self) -> dict[str, Tensor]:
+        """See ``ranks.port.SharedTrainer``: parameters, moments and the target network."""
+        return {
+            **self._parameters.tensors,
+            **optimizer_tensors(self._optimizer),
+            **self._target.tensors(),
+        }
+
+    def state(self) -> TrainerState:
+        """A copy of Adam's moments and of the target network."""
+        return TrainerState(tensors=optimizer_arrays(self._optimizer) | self._target.arrays(), values={})
+
+    def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
+        """Restore a checkpoint.
+
+        Raises:
+            StaleFolderError: it holds another network.
+        """
+        self._parameters.load(policy)
+        load_optimizer_arrays(self._optimizer, state.tensors)
+        self._target.load(state.tensors)
