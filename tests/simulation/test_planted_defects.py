@@ -4,7 +4,8 @@ A few seeds are tried, because the fault that exposes the defect must be drawn f
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Fresh
 from tidegate.learner import state as learner_state
+from tidegate.runtime import lifecycle
 from tidegate.runtime.lifecycle import ServiceLifecycle, ServiceServer
 from tidegate.runtime.service import ServiceParts
 from tidegate.sim.faults import FAULTS, Fault, drain_blocked_actor, drain_one
@@ -124,12 +126,15 @@ def test_catches_a_lifecycle_that_stops_before_its_loops_have_ended(monkeypatch:
 def test_catches_a_lifecycle_that_closes_a_service_whose_calls_are_still_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    @contextlib.asynccontextmanager
     async def close_under_calls(
-        _lifecycle: ServiceLifecycle, _server: ServiceServer, parts: ServiceParts
-    ) -> None:
+        parts: ServiceParts, server: ServiceServer, *, address: str
+    ) -> AsyncGenerator[None]:
+        await server.start(address)
+        yield
         if parts.close is not None:
             await parts.close()
 
-    monkeypatch.setattr(ServiceLifecycle, "_close", close_under_calls)
+    monkeypatch.setattr(lifecycle, "served", close_under_calls)
     report = first_failure(seeds=range(6), max_lag=4, faults=DRAINS)
     assert report.violations[0].startswith("I9:"), report.violations

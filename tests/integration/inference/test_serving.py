@@ -25,13 +25,15 @@ from tests.support.service_harness import make_context, until
 from tidegate.catalogue import inference as statistics
 from tidegate.core.errors import BackpressureError, RecordError
 from tidegate.inference.config import InferenceConfig
+from tidegate.inference.loops import Inference
+from tidegate.inference.streams import ActingStream
 from tidegate.models.policies import build_policy
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.inference import InferenceStream
 from tidegate.wire.subjects import Topology
-from tidegate.wire.vector_step import ActedStep, ActingPolicy
+from tidegate.wire.vector_step import ActedStep, ActingPolicy, ActStep
 
 pytestmark = pytest.mark.integration
 
@@ -242,8 +244,16 @@ async def test_streams_beyond_the_limit_are_refused_until_a_place_is_free(
 
 
 async def test_drain_answers_the_steps_that_wait_and_ends_every_stream(
-    bus: Bus, topology: Topology, settings: Settings
+    bus: Bus, topology: Topology, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    arrived: list[int] = []
+    ask = Inference.ask
+
+    def noted(inference: Inference, stream: ActingStream, asked: ActStep) -> None:
+        ask(inference, stream, asked)
+        arrived.append(asked.number)
+
+    monkeypatch.setattr(Inference, "ask", noted)
     await announce_policy(bus, topology, 0, mlp_params(0))
     config = InferenceConfig(batch_wait_ms=1000.0)
     service = Service(make_context("inference", settings, bus=bus), config)
@@ -255,7 +265,7 @@ async def test_drain_answers_the_steps_that_wait_and_ends_every_stream(
         for stream in (asking, idle):
             await next_answer(stream)
         await asking.send(step(2))  # waits for the other one, which does not ask
-        await until(lambda: service.stats.value(statistics.REQUESTS) == 2)
+        await until(lambda: 2 in arrived)
         await service.drain()
         assert (await next_answer(asking)).number == 2
         assert await asking.receive() is None
