@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.t
 MAX_LAG = 2
 DEATHS = 3
 # Beyond the last kill, so that the run does not reach its target before the last recovery was seen.
-VERSIONS = 200
+VERSIONS = 100
 
 
 def test_a_run_survives_kill_nine_of_its_inference_service(
