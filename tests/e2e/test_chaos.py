@@ -15,7 +15,7 @@ from tidegate.launch.run_file import read_run_file
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Run files whose trajectories are gradients, or are trained on more than once.
-CLASSIC = ("a3c", "apex", "pendulum-sac")
+CLASSIC = ("a3c", "apex", "r2d2", "pendulum-sac")
 # As long as a process that swaps, or a node that stalls; calls to it run into their deadlines.
 HANG_S = (0.5, 4.0)
 HANG_SHARE = 0.3
