@@ -188,10 +188,18 @@ def judge(
     Raises:
         UnknownVersionError: a span names a lineage that the run never opened.
     """
-    lag = lag_of(spans, head, tree)
+    return judge_measured(
+        lag=lag_of(spans, head, tree),
+        span=span_of(spans, tree),
+        age_s=now_s - started_at_s,
+        limits=limits,
+    )
+
+
+def judge_measured(*, lag: int, span: int, age_s: float, limits: StalenessLimits) -> Verdict:
+    """``judge`` of a trajectory whose lag (versions), span (versions) and age are known."""
     if lag > limits.max_lag:
         return Stale(lag=lag, limit=limits.max_lag)
-    age_s = now_s - started_at_s
     if not age_s <= limits.max_age_s:  # an age that is not a number fails closed
         return Expired(age_s=age_s, limit_s=limits.max_age_s)
-    return Fresh(lag=lag, span=span_of(spans, tree), age_s=age_s)
+    return Fresh(lag=lag, span=span, age_s=age_s)

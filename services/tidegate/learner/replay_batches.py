@@ -11,10 +11,16 @@ from numpy.typing import NDArray
 
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import Trajectory
-from tidegate.core.staleness import Expired, Fresh, LineageTree, Stale, StalenessLimits, lag_offset, span_of
+from tidegate.core.staleness import Fresh, LineageTree, StalenessLimits, judge_measured, lag_offset, span_of
 from tidegate.learner.committing import TrainedBatch, TrainedUnits
 from tidegate.learner.optim.replay_port import ReplayUnits
-from tidegate.learner.state import JudgedTrajectory, OutdatedBatch, OutdatedTrajectory, TrainingProgress
+from tidegate.learner.state import (
+    JudgedTrajectory,
+    OutdatedBatch,
+    OutdatedTrajectory,
+    TrainingProgress,
+    outdated_by,
+)
 from tidegate.wire.clients.trajectory_store import Consumption, SampledUnits, TrajectoryStoreClient
 from tidegate.wire.columns import SpanRow
 from tidegate.wire.samples import ReplaySample, SampledRow
@@ -143,20 +149,16 @@ class ReplaySupply:
         Raises:
             UnknownVersionError: a span names a lineage that the run never opened.
         """
-        limits = self._limits
         judged: list[JudgedTrajectory] = []
         outdated: list[OutdatedTrajectory] = []
         for row in leased.rows:
             lag, span = self._spans.measure(row, version=version, tree=tree)
             age_s = now_s - row.started_at_s
-            if lag > limits.max_lag:
-                detail = str(Stale(lag=lag, limit=limits.max_lag))
-                outdated.append(OutdatedTrajectory(row.trajectory_id, "stale", detail))
-            elif not age_s <= limits.max_age_s:  # an age that is not a number fails closed
-                detail = str(Expired(age_s=age_s, limit_s=limits.max_age_s))
-                outdated.append(OutdatedTrajectory(row.trajectory_id, "expired", detail))
+            verdict = judge_measured(lag=lag, span=span, age_s=age_s, limits=self._limits)
+            if isinstance(verdict, Fresh):
+                judged.append(JudgedTrajectory(row.trajectory_id, verdict))
             else:
-                judged.append(JudgedTrajectory(row.trajectory_id, Fresh(lag, span, age_s)))
+                outdated.append(outdated_by(verdict, row.trajectory_id))
         if outdated:
             return OutdatedBatch(tuple(outdated))
         lags_R = np.array([item.verdict.lag for item in judged], np.int64)

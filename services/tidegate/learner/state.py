@@ -13,7 +13,16 @@ import msgspec
 
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason, EpisodeEnd, Trajectory, VersionSpan
-from tidegate.core.staleness import Expired, Fresh, Lineage, LineageTree, StalenessLimits, Verdict, judge
+from tidegate.core.staleness import (
+    Expired,
+    Fresh,
+    Lineage,
+    LineageTree,
+    Stale,
+    StalenessLimits,
+    Verdict,
+    judge,
+)
 
 EPISODES_MAX = 100
 LAGS_MAX = 1024
@@ -159,9 +168,14 @@ def recheck(
         if isinstance(verdict, Fresh):
             judged.append(JudgedTrajectory(trajectory.trajectory_id, verdict))
         else:
-            reason: DropReason = "expired" if isinstance(verdict, Expired) else "stale"
-            outdated.append(OutdatedTrajectory(trajectory.trajectory_id, reason, str(verdict)))
+            outdated.append(outdated_by(verdict, trajectory.trajectory_id))
     return OutdatedBatch(tuple(outdated)) if outdated else TrainableBatch(tuple(judged))
+
+
+def outdated_by(verdict: Stale | Expired, trajectory_id: TrajectoryId) -> OutdatedTrajectory:
+    """Why a trajectory is released instead of trained."""
+    reason: DropReason = "expired" if isinstance(verdict, Expired) else "stale"
+    return OutdatedTrajectory(trajectory_id, reason, str(verdict))
 
 
 class LagWindow:
