@@ -18,14 +18,11 @@ from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
 from tidegate.algorithms.transition_batch import TransitionBatch, stack_transitions, transition_tensors
 from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
-from tidegate.learner.optim.adam import AdamW
 from tidegate.learner.optim.gradients import shared_gradient_step
-from tidegate.learner.optim.optimizer_state import load_optimizer_arrays, optimizer_arrays, optimizer_tensors
 from tidegate.learner.optim.policy_network import PolicyNetwork, Precision
-from tidegate.learner.optim.policy_parameters import PolicyParameters
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
-from tidegate.learner.optim.target_network import TargetNetwork
+from tidegate.learner.optim.trained_q_network import TrainedQNetwork
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import rows_of, share_of_rows
 from tidegate.models.policy_port import SegmentPolicy
@@ -55,16 +52,10 @@ class QLearner:
         self._device = device
         self._reward = reward
         self._ranks = ranks
-        self._parameters = PolicyParameters(policy, seed=seed, device=device)
-        params = self._parameters.tensors
+        self._trained = TrainedQNetwork(policy, settings, seed=seed, device=device)
+        params, target_params = self._trained.parameters.tensors, self._trained.target.params
         self._network = PolicyNetwork(policy, params, precision=precision, device=device)
-        self._target = TargetNetwork(params, period=settings.target_period)
-        self._target_network = PolicyNetwork(policy, self._target.params, precision=precision, device=device)
-        self._optimizer = AdamW(
-            self._parameters.trained,
-            learning_rate=settings.learning_rate,
-            epsilon=settings.adam_epsilon,
-        )
+        self._target_network = PolicyNetwork(policy, target_params, precision=precision, device=device)
         self._priorities_B: NDArray[np.float32] | None = None
 
     def prepare(self, units: ReplayUnits, /) -> TransitionBatch:
@@ -80,7 +71,7 @@ class QLearner:
         """One gradient step."""
         del number
         settings = self._settings.under(response)
-        self._optimizer.learning_rate = settings.learning_rate
+        self._trained.optimizer.learning_rate = settings.learning_rate
         rewards_BH = scaled_rewards(batch.rewards_BH, self._reward, torch)
         weights_B = batch.weights_B
         if response.weights:
@@ -98,15 +89,15 @@ class QLearner:
             # Targets travel with the values, so that each rank computes only its own.
             torch.stack([values_B, targets_B], dim=1),
             loss_of,
-            self._optimizer,
+            self._trained.optimizer,
             rows_B=rows_of(mine, device=self._device),
             num_rows=len(batch),
             ranks=self._ranks,
             max_grad_norm=settings.max_grad_norm,
         )
-        self._target.count_step()
+        self._trained.target.count_step()
         # The target network's follow with its next copy.
-        self._parameters.update_statistics(batch.observations)
+        self._trained.parameters.update_statistics(batch.observations)
         return {
             **metrics,
             "learning_rate": settings.learning_rate,
@@ -140,7 +131,7 @@ class QLearner:
 
     def policy(self) -> dict[str, Array]:
         """A copy of all parameters."""
-        return self._parameters.copied()
+        return self._trained.parameters.copied()
 
     def pack(self, batch: TransitionBatch) -> Packed:
         """See ``ranks.port.SharedTrainer``."""
@@ -152,15 +143,11 @@ class QLearner:
 
     def live(self) -> dict[str, Tensor]:
         """See ``ranks.port.SharedTrainer``: parameters, moments and the target network."""
-        return {
-            **self._parameters.tensors,
-            **optimizer_tensors(self._optimizer),
-            **self._target.tensors(),
-        }
+        return self._trained.live()
 
     def state(self) -> TrainerState:
         """A copy of Adam's moments and of the target network."""
-        return TrainerState(tensors=optimizer_arrays(self._optimizer) | self._target.arrays(), values={})
+        return self._trained.state()
 
     def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
         """Restore a checkpoint.
@@ -168,6 +155,4 @@ class QLearner:
         Raises:
             StaleFolderError: it holds another network.
         """
-        self._parameters.load(policy)
-        load_optimizer_arrays(self._optimizer, state.tensors)
-        self._target.load(state.tensors)
+        self._trained.restore(policy, state)

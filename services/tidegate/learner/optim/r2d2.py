@@ -23,14 +23,11 @@ from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
 from tidegate.core.spaces import MEMORY, recorded_shape
-from tidegate.learner.optim.adam import AdamW
 from tidegate.learner.optim.gradients import shared_gradient_step
-from tidegate.learner.optim.optimizer_state import load_optimizer_arrays, optimizer_arrays, optimizer_tensors
-from tidegate.learner.optim.policy_parameters import PolicyParameters
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
 from tidegate.learner.optim.sequence_values import SequencePlan, sequence_values
-from tidegate.learner.optim.target_network import TargetNetwork
+from tidegate.learner.optim.trained_q_network import TrainedQNetwork
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import rows_of, share_of_rows
 from tidegate.models.policy_port import MemoryPolicy
@@ -85,13 +82,7 @@ class R2d2Learner:
         self._device = device
         self._reward = reward
         self._ranks = ranks
-        self._parameters = PolicyParameters(policy, seed=seed, device=device)
-        self._target = TargetNetwork(self._parameters.tensors, period=settings.target_period)
-        self._optimizer = AdamW(
-            self._parameters.trained,
-            learning_rate=settings.learning_rate,
-            epsilon=settings.adam_epsilon,
-        )
+        self._trained = TrainedQNetwork(policy, settings, seed=seed, device=device)
         self._priorities_B: NDArray[np.float32] | None = None
 
     def prepare(self, units: ReplayUnits, /) -> SequenceBatch:
@@ -133,7 +124,7 @@ class R2d2Learner:
         """One gradient step; none where no sequence goes on after its burn-in."""
         del number
         settings = self._settings.under(response)
-        self._optimizer.learning_rate = settings.learning_rate
+        self._trained.optimizer.learning_rate = settings.learning_rate
         rewards_BL = scaled_rewards(batch.rewards_BL, self._reward, torch)
         batch = dataclasses.replace(batch, rewards_BL=rewards_BL)
         weights_B = batch.weights_B
@@ -145,11 +136,11 @@ class R2d2Learner:
         metrics: dict[str, float] = {}
         if trained_BL.any():
             metrics = self._gradient_step(batch, trained_BL, weights_B, settings)
-            self._target.count_step()
+            self._trained.target.count_step()
         else:
             self._priorities_B = np.zeros(len(batch), np.float32)
         # The target network's follow with its next copy.
-        self._parameters.update_statistics(
+        self._trained.parameters.update_statistics(
             {name: rows[:, :-1][inside_BL] for name, rows in batch.observations.items()}
         )
         return {
@@ -180,7 +171,7 @@ class R2d2Learner:
             # Targets travel with the values, so that each rank computes only its own.
             self._values_and_targets(batch.rows(mine), settings),
             loss_of,
-            self._optimizer,
+            self._trained.optimizer,
             rows_B=rows_of(mine, device=self._device),
             num_rows=len(batch),
             ranks=self._ranks,
@@ -196,11 +187,11 @@ class R2d2Learner:
             device=self._device,
         )
         online_BSA = sequence_values(
-            self._policy, self._parameters.tensors, plan, batch.observations, batch.memory_BM
+            self._policy, self._trained.parameters.tensors, plan, batch.observations, batch.memory_BM
         )
         with torch.no_grad():
             target_BSA = sequence_values(
-                self._policy, self._target.params, plan, batch.observations, batch.memory_BM
+                self._policy, self._trained.target.params, plan, batch.observations, batch.memory_BM
             )
             targets_LB = sequence_targets(
                 batch.rewards_BL.T,
@@ -231,7 +222,7 @@ class R2d2Learner:
 
     def policy(self) -> dict[str, Array]:
         """A copy of all parameters."""
-        return self._parameters.copied()
+        return self._trained.parameters.copied()
 
     def pack(self, batch: SequenceBatch) -> Packed:
         """See ``ranks.port.SharedTrainer``."""
@@ -246,15 +237,11 @@ class R2d2Learner:
 
     def live(self) -> dict[str, Tensor]:
         """See ``ranks.port.SharedTrainer``: parameters, moments and the target network."""
-        return {
-            **self._parameters.tensors,
-            **optimizer_tensors(self._optimizer),
-            **self._target.tensors(),
-        }
+        return self._trained.live()
 
     def state(self) -> TrainerState:
         """A copy of Adam's moments and of the target network."""
-        return TrainerState(tensors=optimizer_arrays(self._optimizer) | self._target.arrays(), values={})
+        return self._trained.state()
 
     def restore(self, policy: Mapping[str, Array], state: TrainerState) -> None:
         """Restore a checkpoint.
@@ -262,6 +249,4 @@ class R2d2Learner:
         Raises:
             StaleFolderError: it holds another network.
         """
-        self._parameters.load(policy)
-        load_optimizer_arrays(self._optimizer, state.tensors)
-        self._target.load(state.tensors)
+        self._trained.restore(policy, state)
