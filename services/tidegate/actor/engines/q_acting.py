@@ -77,7 +77,7 @@ class QActing:
         self._settings = settings
         self._reward = reward
         self._num_envs = num_envs
-        # As many as the segment has steps, freed when the next one begins.
+        # As many as the segment has steps, freed when the next one begins: values without memory, states with one.
         self._values: list[Array] = []
         self._states: list[Array] = []
 
@@ -97,8 +97,10 @@ class QActing:
     def act(self, observations: Mapping[str, Array], memory_NM: Array, rng: np.random.Generator) -> Actions:
         """See ``Acting``; it never ends a segment."""
         outputs = self._local.outputs(observations, memory_NM)
-        self._values.append(outputs.outputs)
-        self._states.append(memory_NM)
+        if memory_NM.shape[1]:
+            self._states.append(memory_NM)
+        else:
+            self._values.append(outputs.outputs)
         actions, logprobs_N = self._actions.sample(outputs.outputs, rng)
         return Actions(actions, logprobs_N, outputs.memory, outputs.version)
 
