@@ -1,6 +1,9 @@
 """``kill -9`` of the processes of a run, the recovery, and the accounting afterwards."""
 
+import sys
 from typing import Any
+
+import pytest
 
 from tests.e2e.conftest import Run
 from tidegate.launch.fork_server.kinds import LIGHT, TORCH
@@ -36,6 +39,13 @@ def kill_and_recover(run: Run, victim: str) -> tuple[float, float]:
         what=f"training after the death of {victim}",
     )
     return back_s, back_s + trains_s
+
+
+def kill_and_print(run: Run, victim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``kill_and_recover``, with a line that shows what it took."""
+    back_s, trains_s = kill_and_recover(run, victim)
+    with capsys.disabled():
+        sys.stdout.write(f"\n  kill -9 {victim}: back after {back_s:.1f} s, trains on after {trains_s:.1f} s")
 
 
 def assert_accounting_balances(audit: dict[str, Any], *, max_lag: int) -> None:

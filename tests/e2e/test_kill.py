@@ -1,12 +1,11 @@
 """A run survives the death of any process, and its accounting balances."""
 
-import sys
 from collections.abc import Callable
 
 import pytest
 
 from tests.e2e.conftest import Run
-from tests.e2e.killing import VICTIMS, assert_accounting_balances, kill_and_recover
+from tests.e2e.killing import VICTIMS, assert_accounting_balances, kill_and_print
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -24,11 +23,7 @@ def test_a_run_survives_kill_nine_of_every_process_in_turn(
     )
     run.until(lambda: len(run.steps()) >= 10, timeout_s=60, what="training")
     for victim in VICTIMS:
-        back_s, trains_s = kill_and_recover(run, victim)
-        with capsys.disabled():
-            sys.stdout.write(
-                f"\n  kill -9 {victim}: back after {back_s:.1f} s, trains on after {trains_s:.1f} s"
-            )
+        kill_and_print(run, victim, capsys)
     code, summary = run.wait(timeout_s=400)
     assert code == 0, run.tail()
     assert summary["reached"]

@@ -1,12 +1,11 @@
 """A run whose actors hold no weights survives the deaths of the service that acts for them."""
 
-import sys
 from collections.abc import Callable
 
 import pytest
 
 from tests.e2e.conftest import Run
-from tests.e2e.killing import assert_accounting_balances, kill_and_recover
+from tests.e2e.killing import assert_accounting_balances, kill_and_print
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -23,11 +22,7 @@ def test_a_run_survives_kill_nine_of_its_inference_service(
     run = start("runs/seed.yaml", "--until", target, "--for", "300s", "--set", "actor.replicas=1")
     run.until(lambda: len(run.steps()) >= 10, timeout_s=60, what="training")
     for victim in (*["inference"] * DEATHS, "actor-0"):
-        back_s, trains_s = kill_and_recover(run, victim)
-        with capsys.disabled():
-            sys.stdout.write(
-                f"\n  kill -9 {victim}: back after {back_s:.1f} s, trains on after {trains_s:.1f} s"
-            )
+        kill_and_print(run, victim, capsys)
     code, summary = run.wait(timeout_s=300)
     assert code == 0, run.tail()
     assert summary["reached"]

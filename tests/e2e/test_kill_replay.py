@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import ROOT, Run
-from tests.e2e.killing import assert_accounting_balances, kill_and_recover
+from tests.e2e.killing import assert_accounting_balances, kill_and_print
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -40,13 +40,9 @@ def test_a_run_with_replay_survives_kill_nine_and_every_use_is_counted(
     run = start("runs/apex.yaml", "--until", target, "--for", "500s", *overrides)
     run.until(lambda: len(run.steps()) >= 12, timeout_s=120, what="training")
     for victim in VICTIMS:
-        back_s, trains_s = kill_and_recover(run, victim)
+        kill_and_print(run, victim, capsys)
         audit = audited(run)
         assert audit["balanced"], audit["problems"]
-        with capsys.disabled():
-            sys.stdout.write(
-                f"\n  kill -9 {victim}: back after {back_s:.1f} s, trains on after {trains_s:.1f} s"
-            )
     code, summary = run.wait(timeout_s=400)
     assert code == 0, run.tail()
     assert summary["reached"]
