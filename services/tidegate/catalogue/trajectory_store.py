@@ -137,7 +137,7 @@ REPLAY_BYTES = Gauge(
     "replay_bytes", "By", "Size of the replay buffer's files.", exported="tidegate.replay.size"
 )
 REPLAY_WAIT = Text(
-    "replay_wait", "Who waits for whom at the replay buffer, and why; empty for nobody.", exported=False
+    "replay_wait", "Which side the replay limiter holds back, and why; empty for neither.", exported=False
 )
 REPLAY_WAIT_S = Family(
     Counter,

@@ -192,7 +192,7 @@ def _paced_by_replay(signals: Signals) -> Diagnosis | None:
         return Diagnosis(
             "learner",
             f"At the replay buffer actors wait for the learner {actors_wait:.0%} of the time{now}.",
-            f"{action('learner', signals)}, or lower trajectory_store.replay.samples_per_insert (0: nobody waits)",
+            f"{action('learner', signals)}, or lower trajectory_store.replay.samples_per_insert (0: no limit)",
             "learner",
         )
     return None

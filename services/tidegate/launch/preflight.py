@@ -62,7 +62,7 @@ class Preflight:
         It is forked where that is safe, so that it does not load again what this process has loaded.
         """
         question = EnvironmentQuestion(workload, policy)
-        # A file and no pipe: nobody has to read it for the process to get on.
+        # A file instead of a pipe: a full pipe that is not read blocks its writer.
         printed = TemporaryFile()  # noqa: SIM115 (closed by ``close``)
         answers, theirs = os.pipe()
         with os.fdopen(theirs, "wb") as reply:
