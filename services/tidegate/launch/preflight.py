@@ -19,10 +19,9 @@ import msgspec
 from tidegate.core.errors import ConfigError
 from tidegate.launch import environment_check
 from tidegate.launch.environment_check import Answer, Described, EnvironmentQuestion, Refused
-from tidegate.launch.fork_server.preloading import can_fork
+from tidegate.launch.fork_server.preloading import begin_child, can_fork
 from tidegate.launch.guarded import SUPERVISOR_VARIABLE
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
-from tidegate.runtime.parent_death import guard
 
 # Environments with an engine of their own take a while to open; CartPole takes 0.4 s.
 DEADLINE_S = 120.0
@@ -173,13 +172,10 @@ def _forked(question: EnvironmentQuestion, *, reply: BinaryIO, printed: BinaryIO
         # The collector of the child is not to write into what both processes share.
         gc.freeze()
         gc.enable()
-        os.setsid()
-        if guard(supervisor_pid, signal.SIGKILL):
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
-            os.dup2(printed.fileno(), 1)
-            os.dup2(printed.fileno(), 2)
-            environment_check.answer(question, reply)
+        begin_child(supervisor_pid)
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+        environment_check.answer(question, reply)
     finally:
         # Whatever was raised, this copy of the supervisor goes no further.
         os._exit(1)

@@ -101,10 +101,18 @@ def _fork_server(name: str) -> None:
     ours.close()
     while _made:
         _made.popitem()[1][1].close()
+    begin_child(supervisor_pid)
+    serve_forks(name, theirs, supervisor_pid=supervisor_pid)
+
+
+def begin_child(supervisor_pid: int) -> None:
+    """In a process that was just forked: a session of its own, without standard input, killed with the supervisor.
+
+    Ends the process where the supervisor is gone already.
+    """
     os.setsid()
     if not guard(supervisor_pid, signal.SIGKILL):
         os._exit(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    serve_forks(name, theirs, supervisor_pid=supervisor_pid)
