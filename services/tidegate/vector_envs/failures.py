@@ -80,10 +80,12 @@ def _place_of(error: Exception) -> str:
     for cause in reversed(list(_causes(error))):
         if isinstance(cause, SyntaxError) and cause.filename:
             return f" at {_short(cause.filename)}:{cause.lineno}"
-        for frame in reversed(traceback.extract_tb(cause.__traceback__)):
-            parts = Path(frame.filename).parts
-            if not frame.filename.startswith("<") and not any(name in parts for name in _LIBRARIES):
-                return f" at {_short(frame.filename)}:{frame.lineno}"
+        for frame, line in reversed(list(traceback.walk_tb(cause.__traceback__))):
+            filename = frame.f_code.co_filename
+            # By the module and not by the path: a user's folder may have the name of a library.
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if not filename.startswith("<") and package not in _LIBRARIES:
+                return f" at {_short(filename)}:{line}"
     return ""
 
 

@@ -1,5 +1,8 @@
 """The description of an environment, and the refusal of one whose code fails when it is tried out."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.unit.vector_envs.envs import MODULE
@@ -65,6 +68,31 @@ def test_an_environment_that_fails_when_it_is_tried_out_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         describe(settings)
+
+
+BROKEN = """
+import gymnasium
+
+class Broken(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        raise OSError("the level file is missing")
+
+gymnasium.register("Broken-v0", Broken)
+"""
+
+
+@pytest.mark.parametrize("folder", ["tidegate", "gymnasium", "numpy"])
+def test_the_line_that_failed_is_named_in_a_folder_with_the_name_of_a_library(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / f"broken_in_{folder}.py").write_text(BROKEN, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / folder), *sys.path])
+    with pytest.raises(ConfigError, match=rf"level file is missing at .*{folder}/broken_in_{folder}.py:9"):
+        describe(workload(f"broken_in_{folder}:Broken-v0"))
 
 
 def test_an_unknown_environment_is_refused() -> None:
