@@ -27,21 +27,25 @@ POLL_S = 0.02
 def main(arguments: list[str]) -> int:
     """Run the server until it or the actor ends."""
     actor, command = int(arguments[0]), arguments[1:]
-    signal.signal(signal.SIGTERM, _stop)
+    early_signals: list[int] = []
+    # An exception during Popen would leave a server that nothing ends.
+    signal.signal(signal.SIGTERM, lambda number, _frame: early_signals.append(number))
     if not guard(actor, signal.SIGTERM):
         return 1
     server = subprocess.Popen(command, start_new_session=True)
     try:
-        return server.wait()
+        signal.signal(signal.SIGTERM, _stop)
+        return 1 if early_signals else server.wait()
     except SystemExit:
         return 1
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the server ends as fast as it can
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # for a server that ended by itself
         _end_group(server)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     del number, frame
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the clean-up
     raise SystemExit
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.processes import is_alive
 from tidegate.actor.engines.server_process import ServerProcess
 from tidegate.core.errors import UnavailableError
 
@@ -35,6 +36,24 @@ async def main():
 
 asyncio.run(main())
 """
+# A guard that is stopped when its server already runs and Popen has not returned.
+STOPPED_EARLY = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from tidegate.actor.engines import server_guard
+
+popen = subprocess.Popen
+
+def stopped_early(*arguments, **options):
+    server = popen(*arguments, **options)
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return server
+
+subprocess.Popen = stopped_early
+sys.exit(server_guard.main([str(os.getppid()), "/bin/sh", "-c", sys.argv[1], "server", sys.argv[2]]))
+"""
 
 
 def shell(script: str, folder: Path, *arguments: str) -> ServerProcess:
@@ -46,10 +65,6 @@ def shell(script: str, folder: Path, *arguments: str) -> ServerProcess:
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():
         await asyncio.sleep(0.01)
-
-
-def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 async def test_an_ended_server_is_reported_with_its_last_output(tmp_path: Path) -> None:
@@ -78,7 +93,7 @@ async def test_stopping_ends_all_of_its_processes(tmp_path: Path) -> None:
     second = int((tmp_path / "pid").read_text())
     process.check()
     await process.stop()
-    await until(lambda: is_gone(second))
+    await until(lambda: not is_alive(second))
 
 
 async def test_a_server_whose_first_process_dies_leaves_no_second_one(tmp_path: Path) -> None:
@@ -87,7 +102,7 @@ async def test_a_server_whose_first_process_dies_leaves_no_second_one(tmp_path: 
     await until((tmp_path / "pid").exists)
     second = int((tmp_path / "pid").read_text())
     os.kill(psutil.Process(second).ppid(), signal.SIGKILL)
-    await until(lambda: is_gone(second))
+    await until(lambda: not is_alive(second))
     await process.stop()
 
 
@@ -99,7 +114,7 @@ async def test_remaining_processes_may_clean_up_before_they_end(tmp_path: Path) 
     await until((tmp_path / "pid").exists)
     second = int((tmp_path / "pid").read_text())
     os.kill(psutil.Process(second).ppid(), signal.SIGKILL)
-    await until(lambda: is_gone(second))
+    await until(lambda: not is_alive(second))
     assert not shared.exists()
     await process.stop()
 
@@ -113,4 +128,11 @@ async def test_a_killed_actor_ends_its_server(tmp_path: Path) -> None:
     finally:
         actor.kill()
         await actor.wait()
-    await until(lambda: is_gone(second))
+    await until(lambda: not is_alive(second))
+
+
+async def test_a_guard_stopped_while_it_starts_its_server_ends_the_server(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    guard = await asyncio.create_subprocess_exec(sys.executable, "-c", STOPPED_EARLY, TWO, str(pid))
+    assert await guard.wait() == 1
+    await until(lambda: not is_alive(int(pid.read_text())))
