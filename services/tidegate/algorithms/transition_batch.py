@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tidegate.algorithms.drawn_tensors import DrawnTensor, check_drawn
 from tidegate.algorithms.segments import segment_tensors
-from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
 from tidegate.core.spaces import (
     EnvironmentDescription,
@@ -24,15 +24,6 @@ from tidegate.core.spaces import (
 
 # Before the names of the observations after a transition.
 NEXT = "next."
-
-
-@dataclass(frozen=True, slots=True)
-class TransitionTensor:
-    """One tensor of drawn transitions. ``shape``: after B, None where any size will do."""
-
-    shape: tuple[int | None, ...]
-    dtype: str
-    nums_values: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +79,27 @@ class TransitionBatch:
         return TransitionBatch(observations=observations, next_observations=next_observations, **fields)
 
 
-def transition_tensors(description: EnvironmentDescription) -> dict[str, TransitionTensor]:
+def transition_tensors(description: EnvironmentDescription) -> dict[str, DrawnTensor]:
     """Every tensor of drawn transitions of this environment, by the store's names.
 
     Raises:
         ConfigError: its actions have several parts.
     """
-    expected: dict[str, TransitionTensor] = {}
+    expected: dict[str, DrawnTensor] = {}
     for name, leaf in observation_leaves(description.observation_space).items():
-        seen = TransitionTensor(recorded_shape(leaf), recorded_dtype(leaf))
+        seen = DrawnTensor(recorded_shape(leaf), recorded_dtype(leaf))
         expected[name] = expected[f"{NEXT}{name}"] = seen
     action = segment_tensors(description)["actions"]
-    expected["actions"] = TransitionTensor(action.shape, action.dtypes[0], action.nums_values)
-    expected["rewards"] = TransitionTensor((None,), "float32")
-    expected["lengths"] = TransitionTensor((), "int32")
-    expected["terminated"] = TransitionTensor((), "bool")
+    expected["actions"] = DrawnTensor(action.shape, action.dtypes[0], action.nums_values)
+    expected["rewards"] = DrawnTensor((None,), "float32")
+    expected["lengths"] = DrawnTensor((), "int32")
+    expected["terminated"] = DrawnTensor((), "bool")
     return expected
 
 
 def stack_transitions(
     tensors: Mapping[str, Array],
-    expected: Mapping[str, TransitionTensor],
+    expected: Mapping[str, DrawnTensor],
     *,
     weights_B: NDArray[np.float32],
     device: torch.device,
@@ -118,8 +109,7 @@ def stack_transitions(
     Raises:
         RecordError: a tensor is missing, has another shape or dtype, or an action is none of its space.
     """
-    for name, wanted in expected.items():
-        _check(tensors.get(name), wanted, name=name, num_rows=len(weights_B))
+    check_drawn(tensors, expected, num_units=len(weights_B), unit="transition")
     named = {
         name: _on_device(tensors[name], device)
         for name in expected
@@ -137,32 +127,6 @@ def stack_transitions(
             "weights_B": _on_device(weights_B, device),
         }
     )
-
-
-def _check(tensor: Array | None, wanted: TransitionTensor, *, name: str, num_rows: int) -> None:
-    if tensor is None:
-        raise RecordError(
-            f"Drawn transitions have no {name}",
-            fix="set trajectory_store.replay.unit to transition; see algorithms/transition_batch.py",
-        )
-    shape = (num_rows, *wanted.shape)
-    fits = len(shape) == tensor.ndim and all(
-        size is None or size == found for size, found in zip(shape, tensor.shape, strict=True)
-    )
-    if not fits or tensor.dtype.name != wanted.dtype:
-        described = tuple("any" if size is None else size for size in shape)
-        raise RecordError(
-            f"Drawn transitions have {name} of shape {tensor.shape} and type {tensor.dtype}",
-            why=f"this environment's have {described} and {wanted.dtype}",
-            fix="use the workload section that they were recorded with, or start in a new run folder",
-        )
-    if wanted.nums_values and tensor.size:
-        limits = np.array(wanted.nums_values).reshape(tensor.shape[1:])
-        if int(tensor.min()) < 0 or not (tensor < limits).all():
-            raise RecordError(
-                f"Drawn transitions have {name} from {int(tensor.min())} to {int(tensor.max())}",
-                why=f"the environment's space has {wanted.nums_values} values, counted from 0",
-            )
 
 
 def _on_device(array: Array, device: torch.device) -> Tensor:

@@ -9,9 +9,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from tidegate.core.errors import ConfigError
 from tidegate.core.ids import GroupId, PolicyVersion, TrajectoryId
-from tidegate.core.records import DropReason, VersionSpan
+from tidegate.core.records import DropReason, Trajectory, VersionSpan
 from tidegate.core.staleness import Expired, Fresh, LineageTree, StalenessLimits, Verdict, judge
 
 
@@ -142,26 +141,37 @@ def choose_batch(
     A batch is full when the remaining capacity is smaller than every group in it; with groups of one size that divides
     ``batch_size`` it holds exactly ``batch_size`` trajectories.
 
+    A group that is larger than a batch could never be trained whole: it is dropped as invalid, and the others go on.
+
     Raises:
-        ConfigError: a group is larger than a batch, so it could never be trained whole.
         UnknownVersionError: a span names a lineage that the run never opened.
     """
     judged = judge_groups(groups, head=head, tree=tree, limits=limits, now_s=now_s)
     batch: list[Candidate] = []
+    oversized: list[Drop] = []
     smallest = batch_size
     for group in sorted(judged.fresh, key=_urgency):
         size = len(group.members)
         if size > batch_size:
-            raise ConfigError(
-                f"Group {group.members[0].group_id} has {size} trajectories, a batch only {batch_size}",
-                why="a group is trained whole",
-                fix="set `batch_size` to a multiple of `num_samples`",
+            detail = (
+                f"its group {group.members[0].group_id} has {size} trajectories, a batch only {batch_size}:"
+                " `batch_size` must be a multiple of `workload.num_samples`"
             )
-        if size <= batch_size - len(batch):
+            oversized += [Drop(candidate=member, reason="invalid", detail=detail) for member in group.members]
+        elif size <= batch_size - len(batch):
             batch.extend(group.members)
             smallest = min(smallest, size)
     is_full = batch_size - len(batch) < smallest
-    return Choice(batch=tuple(batch) if is_full else (), dropped=judged.dropped)
+    return Choice(batch=tuple(batch) if is_full else (), dropped=(*judged.dropped, *oversized))
+
+
+def training_order(batch: Sequence[Trajectory]) -> list[int]:
+    """The indices of a batch in the order in which a learner trains it: by task, then as they stand in the batch.
+
+    A batch comes in order of arrival, which differs from run to run; the order of training must not, so that the same
+    batch gives the same update.
+    """
+    return sorted(range(len(batch)), key=lambda index: batch[index].task_id)
 
 
 def _urgency(group: FreshGroup) -> tuple[int, int]:

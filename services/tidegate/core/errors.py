@@ -74,10 +74,30 @@ class ConflictError(TidegateError):
     status = "ABORTED"
 
 
+class UnauthenticatedError(TidegateError):
+    """A call came without a credential, or with one that is not accepted (any more).
+
+    Retryable, because credentials are rotated while services run.
+    """
+
+    status = "UNAUTHENTICATED"
+    retryable = True
+
+
+class PermissionDeniedError(TidegateError):
+    """The caller is known, and its role may not do this."""
+
+    status = "PERMISSION_DENIED"
+
+
 class StaleFolderError(TidegateError):
     """A data folder belongs to another run, or was written by an incompatible version."""
 
     status = "FAILED_PRECONDITION"
+
+
+class FolderInUseError(ConfigError):
+    """Another process works in the run folder."""
 
 
 class CorruptionError(TidegateError):

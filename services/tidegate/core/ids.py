@@ -47,3 +47,23 @@ def trajectory_id(task_id: TaskId, *, sample_index: int) -> TrajectoryId:
 def task_of(trajectory: TrajectoryId) -> TaskId:
     """The task a trajectory id came from (inverse of ``trajectory_id``)."""
     return TaskId(trajectory.rpartition(".")[0])
+
+
+def task_id(seq: int) -> TaskId:
+    """The id of the ``seq``-th admitted task."""
+    return TaskId(f"t{seq:010d}")
+
+
+def position_of(trajectory: str) -> tuple[int, int] | None:
+    """Task number and sample index of a trajectory id; None for an id the task queue cannot have made."""
+    task, separator, sample = trajectory.rpartition(".")
+    if not separator or not task.startswith("t") or not task[1:].isdecimal() or not sample.isdecimal():
+        return None
+    where = int(task[1:]), int(sample)
+    # One trajectory, one spelling: a foreign "t1.0" must not pass for "t0000000001.0".
+    return where if trajectory_at(*where) == trajectory else None
+
+
+def trajectory_at(seq: int, sample_index: int) -> TrajectoryId:
+    """The inverse of ``position_of``."""
+    return trajectory_id(task_id(seq), sample_index=sample_index)

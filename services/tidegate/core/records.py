@@ -16,7 +16,9 @@ Array: TypeAlias = NDArray[Any]
 
 TaskKind = Literal["segment", "group", "evaluation"]
 
-DropReason = Literal["stale", "expired", "invalid", "failed", "superseded", "settled", "retired", "unsampled"]
+DropReason = Literal[
+    "stale", "expired", "invalid", "failed", "superseded", "settled", "retired", "unsampled", "poisoned"
+]
 DROP_REASONS: tuple[DropReason, ...] = (
     "stale",
     "expired",
@@ -26,6 +28,7 @@ DROP_REASONS: tuple[DropReason, ...] = (
     "settled",
     "retired",
     "unsampled",
+    "poisoned",
 )
 
 
@@ -43,7 +46,7 @@ class Task(msgspec.Struct, frozen=True):
 
     ``required_version`` is the oldest policy that may start it: starting under an older one would overshoot the
     staleness budget by the time its batch is trained. ``evaluation`` tasks are control work and never become
-    trajectories.
+    trajectories. ``key``: proves to the trajectory store who was given the task (``wire.task_proof``).
     """
 
     task_id: TaskId
@@ -62,6 +65,7 @@ class Task(msgspec.Struct, frozen=True):
     sampler: Sampler = Sampler()
     admitted_at_s: float = 0.0
     trace_parent: str = ""
+    key: bytes = b""
 
 
 class VersionSpan(msgspec.Struct, frozen=True, gc=False):

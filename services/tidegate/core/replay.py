@@ -2,7 +2,7 @@
 
 A use is one gradient step, named by the version the gradient was applied to: a batch used at ``(L, s)`` produced
 ``(L, s + 1)``. A use survives in a version when the version it produced is an ancestor of it. Restored at step ``f``,
-a learner keeps the updates made at steps below ``f``; the one made at ``f`` itself is lost and may be made again.
+a learner keeps the updates made at steps below ``f``; the one made at ``f`` itself is lost and may be recomputed.
 """
 
 from collections import Counter

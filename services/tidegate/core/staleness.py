@@ -36,21 +36,18 @@ class LineageTree(msgspec.Struct, frozen=True):
         Raises:
             UnknownVersionError: the parent is not in the tree, or the name is taken by another branch.
         """
-        known = self.lineages.get(lineage.name)
-        if known == lineage:
-            return self
-        if known is not None:
-            raise UnknownVersionError(
-                f"Lineage {lineage.name} is already known with another parent",
-                why=f"it forked from {known.parent}@{known.fork_step}, not {lineage.parent}@{lineage.fork_step}",
-                fix="two learners of one run are running: stop one",
-            )
-        if lineage.parent is not None and lineage.parent not in self.lineages:
-            raise UnknownVersionError(
-                f"Lineage {lineage.name} names parent {lineage.parent}, which no learner opened",
-                fix="restore the run folder that holds the parent's checkpoint, or start a new run",
-            )
-        return LineageTree({**self.lineages, lineage.name: lineage})
+        return self.add_all((lineage,))
+
+    def add_all(self, lineages: Iterable[Lineage]) -> "LineageTree":
+        """The tree with more branches, parents before children; copied once.
+
+        Raises:
+            UnknownVersionError: as ``add``.
+        """
+        found = dict(self.lineages)
+        for lineage in lineages:
+            _add(found, lineage)
+        return self if len(found) == len(self.lineages) else LineageTree(found)
 
     def path(self, version: PolicyVersion) -> list[tuple[LineageName, int]]:
         """Lineages from ``version`` to the root, each with the last step of it that ``version`` descends from.
@@ -108,6 +105,24 @@ class LineageTree(msgspec.Struct, frozen=True):
         if version.lineage not in order:
             raise UnknownVersionError(f"Policy version {version} belongs to a lineage this run never opened")
         return required.lineage in order and order.index(version.lineage) > order.index(required.lineage)
+
+
+def _add(lineages: dict[LineageName, Lineage], lineage: Lineage) -> None:
+    known = lineages.get(lineage.name)
+    if known == lineage:
+        return
+    if known is not None:
+        raise UnknownVersionError(
+            f"Lineage {lineage.name} is already known with another parent",
+            why=f"it forked from {known.parent}@{known.fork_step}, not {lineage.parent}@{lineage.fork_step}",
+            fix="two learners of one run are running: stop one",
+        )
+    if lineage.parent is not None and lineage.parent not in lineages:
+        raise UnknownVersionError(
+            f"Lineage {lineage.name} names parent {lineage.parent}, which no learner opened",
+            fix="restore the run folder that holds the parent's checkpoint, or start a new run",
+        )
+    lineages[lineage.name] = lineage
 
 
 class StalenessLimits(msgspec.Struct, frozen=True):

@@ -1,9 +1,7 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.batching import Candidate, Group, choose_batch, judge_groups
-from tidegate.core.errors import ConfigError
+from tidegate.core.batching import Candidate, Choice, Group, choose_batch, judge_groups
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Expired, Fresh, Lineage, LineageTree, StalenessLimits, judge
@@ -35,8 +33,8 @@ def group(first_seq: int, size: int, *, step: int = 10) -> Group:
     return tuple(candidate(first_seq + i, step=step, group=f"g-{first_seq}", size=size) for i in range(size))
 
 
-def chosen(groups: list[Group], *, batch_size: int, max_lag: int = 4, max_age_s: float = 60.0) -> list[int]:
-    choice = choose_batch(
+def choose(groups: list[Group], *, batch_size: int, max_lag: int = 4, max_age_s: float = 60.0) -> Choice:
+    return choose_batch(
         groups,
         batch_size=batch_size,
         head=version(10),
@@ -44,6 +42,10 @@ def chosen(groups: list[Group], *, batch_size: int, max_lag: int = 4, max_age_s:
         limits=StalenessLimits(max_lag=max_lag, max_age_s=max_age_s),
         now_s=NOW_S,
     )
+
+
+def chosen(groups: list[Group], *, batch_size: int, max_lag: int = 4, max_age_s: float = 60.0) -> list[int]:
+    choice = choose(groups, batch_size=batch_size, max_lag=max_lag, max_age_s=max_age_s)
     return [member.seq for member in choice.batch]
 
 
@@ -76,9 +78,15 @@ def test_smaller_group_fills_the_capacity_a_larger_one_leaves() -> None:
     assert chosen([group(1, 3), group(4, 3), (candidate(7),)], batch_size=4) == [1, 2, 3, 7]
 
 
-def test_group_larger_than_a_batch_is_named_as_a_wrong_setting() -> None:
-    with pytest.raises(ConfigError, match="num_samples"):
-        chosen([group(1, 8)], batch_size=4)
+def test_group_larger_than_a_batch_is_dropped_as_invalid_and_the_others_are_trained() -> None:
+    choice = choose([group(1, 3), (candidate(4),), (candidate(5),)], batch_size=2)
+    assert [member.seq for member in choice.batch] == [4, 5]
+    assert [(drop.candidate.seq, drop.reason) for drop in choice.dropped] == [
+        (1, "invalid"),
+        (2, "invalid"),
+        (3, "invalid"),
+    ]
+    assert "num_samples" in choice.dropped[0].detail
 
 
 def test_trajectory_beyond_the_lag_budget_is_dropped_as_stale() -> None:
