@@ -92,6 +92,7 @@ class Task(_message.Message):
     SAMPLER_FIELD_NUMBER: _builtins.int
     ADMITTED_AT_S_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     run_id: _builtins.str
     kind: Global___TaskKind.ValueType
@@ -106,6 +107,8 @@ class Task(_message.Message):
     unroll_length: _builtins.int
     admitted_at_s: _builtins.float
     trace_parent: _builtins.str
+    key: _builtins.bytes
+    """Proves to the trajectory store who was given the task; set when it is published."""
     @_builtins.property
     def required_version(self) -> _policy_pb2.PolicyVersion: ...
     @_builtins.property
@@ -129,10 +132,11 @@ class Task(_message.Message):
         sampler: Global___Sampler | None = ...,
         admitted_at_s: _builtins.float = ...,
         trace_parent: _builtins.str = ...,
+        key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["required_version", b"required_version", "sampler", b"sampler"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_at_s", b"admitted_at_s", "answer", b"answer", "attempt", b"attempt", "curriculum_bin", b"curriculum_bin", "env_id", b"env_id", "kind", b"kind", "num_samples", b"num_samples", "prompt", b"prompt", "prompt_id", b"prompt_id", "required_version", b"required_version", "run_id", b"run_id", "sampler", b"sampler", "seed", b"seed", "task_id", b"task_id", "trace_parent", b"trace_parent", "unroll_length", b"unroll_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_at_s", b"admitted_at_s", "answer", b"answer", "attempt", b"attempt", "curriculum_bin", b"curriculum_bin", "env_id", b"env_id", "key", b"key", "kind", b"kind", "num_samples", b"num_samples", "prompt", b"prompt", "prompt_id", b"prompt_id", "required_version", b"required_version", "run_id", b"run_id", "sampler", b"sampler", "seed", b"seed", "task_id", b"task_id", "trace_parent", b"trace_parent", "unroll_length", b"unroll_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -30,6 +30,7 @@ class LeaseBatchRequest(_message.Message):
     MAX_AGE_S_FIELD_NUMBER: _builtins.int
     MAX_WAIT_S_FIELD_NUMBER: _builtins.int
     LEARNER_ID_FIELD_NUMBER: _builtins.int
+    HELD_BATCH_IDS_FIELD_NUMBER: _builtins.int
     batch_size: _builtins.int
     max_lag: _builtins.int
     max_age_s: _builtins.float
@@ -37,6 +38,12 @@ class LeaseBatchRequest(_message.Message):
     learner_id: _builtins.str
     @_builtins.property
     def version(self) -> _policy_pb2.PolicyVersion: ...
+    @_builtins.property
+    def held_batch_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Batches that the learner trains or has trained, without an acknowledged commit. While one of them is not held for it
+        any more it is given none: what it trained may be available again.
+        """
+
     def __init__(
         self,
         *,
@@ -46,10 +53,11 @@ class LeaseBatchRequest(_message.Message):
         max_age_s: _builtins.float = ...,
         max_wait_s: _builtins.float = ...,
         learner_id: _builtins.str = ...,
+        held_batch_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "learner_id", b"learner_id", "max_age_s", b"max_age_s", "max_lag", b"max_lag", "max_wait_s", b"max_wait_s", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "held_batch_ids", b"held_batch_ids", "learner_id", b"learner_id", "max_age_s", b"max_age_s", "max_lag", b"max_lag", "max_wait_s", b"max_wait_s", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -91,6 +99,71 @@ class LeaseBatchResponse(_message.Message):
 Global___LeaseBatchResponse: _TypeAlias = LeaseBatchResponse  # noqa: Y015
 
 @_typing.final
+class ReadUpdateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def version(self) -> _policy_pb2.PolicyVersion:
+        """The version that was updated."""
+
+    def __init__(
+        self,
+        *,
+        version: _policy_pb2.PolicyVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadUpdateRequest: _TypeAlias = ReadUpdateRequest  # noqa: Y015
+
+@_typing.final
+class ReadUpdateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    FRAME_SIZES_FIELD_NUMBER: _builtins.int
+    TRAJECTORY_IDS_FIELD_NUMBER: _builtins.int
+    LAGS_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    chunk: _builtins.bytes
+    @_builtins.property
+    def version(self) -> _policy_pb2.PolicyVersion:
+        """Set on the first message only. Unset: the surviving branch has no update of the version, or its payloads are gone.
+        Of another lineage than was asked for, where that one forks from the version.
+        """
+
+    @_builtins.property
+    def frame_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in LeaseBatchResponse."""
+
+    @_builtins.property
+    def trajectory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def lags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each trajectory, the lag at which it was trained."""
+
+    def __init__(
+        self,
+        *,
+        version: _policy_pb2.PolicyVersion | None = ...,
+        frame_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        trajectory_ids: _abc.Iterable[_builtins.str] | None = ...,
+        lags: _abc.Iterable[_builtins.int] | None = ...,
+        chunk: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame_sizes", b"frame_sizes", "lags", b"lags", "trajectory_ids", b"trajectory_ids", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadUpdateResponse: _TypeAlias = ReadUpdateResponse  # noqa: Y015
+
+@_typing.final
 class SampleBatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -100,6 +173,7 @@ class SampleBatchRequest(_message.Message):
     MAX_AGE_S_FIELD_NUMBER: _builtins.int
     MAX_WAIT_S_FIELD_NUMBER: _builtins.int
     LEARNER_ID_FIELD_NUMBER: _builtins.int
+    HELD_BATCH_IDS_FIELD_NUMBER: _builtins.int
     batch_size: _builtins.int
     max_lag: _builtins.int
     max_age_s: _builtins.float
@@ -107,6 +181,10 @@ class SampleBatchRequest(_message.Message):
     learner_id: _builtins.str
     @_builtins.property
     def version(self) -> _policy_pb2.PolicyVersion: ...
+    @_builtins.property
+    def held_batch_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in LeaseBatchRequest."""
+
     def __init__(
         self,
         *,
@@ -116,10 +194,11 @@ class SampleBatchRequest(_message.Message):
         max_age_s: _builtins.float = ...,
         max_wait_s: _builtins.float = ...,
         learner_id: _builtins.str = ...,
+        held_batch_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "learner_id", b"learner_id", "max_age_s", b"max_age_s", "max_lag", b"max_lag", "max_wait_s", b"max_wait_s", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "held_batch_ids", b"held_batch_ids", "learner_id", b"learner_id", "max_age_s", b"max_age_s", "max_lag", b"max_lag", "max_wait_s", b"max_wait_s", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -148,6 +227,55 @@ class SampleBatchResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SampleBatchResponse: _TypeAlias = SampleBatchResponse  # noqa: Y015
+
+@_typing.final
+class RenewLeasesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEARNER_ID_FIELD_NUMBER: _builtins.int
+    BATCH_IDS_FIELD_NUMBER: _builtins.int
+    learner_id: _builtins.str
+    @_builtins.property
+    def batch_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        learner_id: _builtins.str = ...,
+        batch_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_ids", b"batch_ids", "learner_id", b"learner_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewLeasesRequest: _TypeAlias = RenewLeasesRequest  # noqa: Y015
+
+@_typing.final
+class RenewLeasesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOST_BATCH_IDS_FIELD_NUMBER: _builtins.int
+    LEASE_TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    lease_timeout_s: _builtins.float
+    """A lease that is not renewed for so long ends."""
+    @_builtins.property
+    def lost_batch_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Neither leased to this learner nor committed: their trajectories are available again."""
+
+    def __init__(
+        self,
+        *,
+        lost_batch_ids: _abc.Iterable[_builtins.str] | None = ...,
+        lease_timeout_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_timeout_s", b"lease_timeout_s", "lost_batch_ids", b"lost_batch_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewLeasesResponse: _TypeAlias = RenewLeasesResponse  # noqa: Y015
 
 @_typing.final
 class SampledUnits(_message.Message):
@@ -576,16 +704,20 @@ class DropUnarrivedRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DROPPED_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    proof: _builtins.str
+    """That the sender holds the task of all of these, as in the header of a message, or is the task queue."""
     @_builtins.property
     def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___DroppedTrajectory]: ...
     def __init__(
         self,
         *,
         dropped: _abc.Iterable[Global___DroppedTrajectory] | None = ...,
+        proof: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "proof", b"proof"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -818,6 +950,94 @@ class ReadLedgerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadLedgerResponse: _TypeAlias = ReadLedgerResponse  # noqa: Y015
+
+@_typing.final
+class VerifyLedgerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    head: _builtins.str
+    """The digest of an entry that was noted earlier, or its first hexadecimal digits; empty: none."""
+    def __init__(
+        self,
+        *,
+        head: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyLedgerRequest: _TypeAlias = VerifyLedgerRequest  # noqa: Y015
+
+@_typing.final
+class VerifyLedgerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_ENTRIES_FIELD_NUMBER: _builtins.int
+    NUM_ROWS_FIELD_NUMBER: _builtins.int
+    NUM_PAYLOADS_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    NUM_FINDINGS_FIELD_NUMBER: _builtins.int
+    NUM_FOLDED_FIELD_NUMBER: _builtins.int
+    num_entries: _builtins.int
+    num_rows: _builtins.int
+    num_payloads: _builtins.int
+    head: _builtins.str
+    """The newest entry's digest in hexadecimal digits."""
+    num_findings: _builtins.int
+    num_folded: _builtins.int
+    """Rows that were folded into counters."""
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerFinding]:
+        """At most a thousand."""
+
+    def __init__(
+        self,
+        *,
+        num_entries: _builtins.int = ...,
+        num_rows: _builtins.int = ...,
+        num_payloads: _builtins.int = ...,
+        head: _builtins.str = ...,
+        findings: _abc.Iterable[Global___LedgerFinding] | None = ...,
+        num_findings: _builtins.int = ...,
+        num_folded: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["findings", b"findings", "head", b"head", "num_entries", b"num_entries", "num_findings", b"num_findings", "num_folded", b"num_folded", "num_payloads", b"num_payloads", "num_rows", b"num_rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyLedgerResponse: _TypeAlias = VerifyLedgerResponse  # noqa: Y015
+
+@_typing.final
+class LedgerFinding(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """changed, lost or invented."""
+    what: _builtins.str
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        what: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "what", b"what", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LedgerFinding: _TypeAlias = LedgerFinding  # noqa: Y015
 
 @_typing.final
 class GetTrajectoryRequest(_message.Message):

@@ -45,6 +45,16 @@ class TrajectoryStoreServiceStub:
                 request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchResponse.FromString,
                 _registered_method=True)
+        self.ReadUpdate = channel.unary_stream(
+                '/tidegate.v1.TrajectoryStoreService/ReadUpdate',
+                request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadUpdateRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadUpdateResponse.FromString,
+                _registered_method=True)
+        self.RenewLeases = channel.unary_unary(
+                '/tidegate.v1.TrajectoryStoreService/RenewLeases',
+                request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.RenewLeasesRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.RenewLeasesResponse.FromString,
+                _registered_method=True)
         self.CommitBatch = channel.unary_unary(
                 '/tidegate.v1.TrajectoryStoreService/CommitBatch',
                 request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.CommitBatchRequest.SerializeToString,
@@ -85,6 +95,11 @@ class TrajectoryStoreServiceStub:
                 request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerResponse.FromString,
                 _registered_method=True)
+        self.VerifyLedger = channel.unary_unary(
+                '/tidegate.v1.TrajectoryStoreService/VerifyLedger',
+                request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.VerifyLedgerRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.VerifyLedgerResponse.FromString,
+                _registered_method=True)
         self.GetTrajectory = channel.unary_unary(
                 '/tidegate.v1.TrajectoryStoreService/GetTrajectory',
                 request_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.GetTrajectoryRequest.SerializeToString,
@@ -110,6 +125,20 @@ class TrajectoryStoreServiceServicer:
 
     def SampleBatch(self, request, context):
         """Of a store that replays: waits (at most max_wait_s) until units may be drawn, and streams them as one frame.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadUpdate(self, request, context):
+        """The batch of an update that the ledger has, for a learner that recomputes it after a restore: a head, then raw chunks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewLeases(self, request, context):
+        """Keeps the leases of batches from expiring, and names those that are not held any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,6 +200,13 @@ class TrajectoryStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def VerifyLedger(self, request, context):
+        """Holds the ledger and the payloads on disk against the hash chain: what was changed, lost or invented.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetTrajectory(self, request, context):
         """One trajectory's row and provenance.
         """
@@ -197,6 +233,16 @@ def add_TrajectoryStoreServiceServicer_to_server(servicer, server):
                     servicer.SampleBatch,
                     request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchResponse.SerializeToString,
+            ),
+            'ReadUpdate': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadUpdate,
+                    request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadUpdateRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadUpdateResponse.SerializeToString,
+            ),
+            'RenewLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewLeases,
+                    request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.RenewLeasesRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.RenewLeasesResponse.SerializeToString,
             ),
             'CommitBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitBatch,
@@ -237,6 +283,11 @@ def add_TrajectoryStoreServiceServicer_to_server(servicer, server):
                     servicer.ReadLedger,
                     request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerResponse.SerializeToString,
+            ),
+            'VerifyLedger': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyLedger,
+                    request_deserializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.VerifyLedgerRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_trajectory__store__service__pb2.VerifyLedgerResponse.SerializeToString,
             ),
             'GetTrajectory': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTrajectory,
@@ -304,6 +355,60 @@ class TrajectoryStoreService:
             '/tidegate.v1.TrajectoryStoreService/SampleBatch',
             tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchRequest.SerializeToString,
             tidegate_dot_v1_dot_trajectory__store__service__pb2.SampleBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadUpdate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tidegate.v1.TrajectoryStoreService/ReadUpdate',
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadUpdateRequest.SerializeToString,
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadUpdateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.v1.TrajectoryStoreService/RenewLeases',
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.RenewLeasesRequest.SerializeToString,
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.RenewLeasesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -520,6 +625,33 @@ class TrajectoryStoreService:
             '/tidegate.v1.TrajectoryStoreService/ReadLedger',
             tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerRequest.SerializeToString,
             tidegate_dot_v1_dot_trajectory__store__service__pb2.ReadLedgerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.v1.TrajectoryStoreService/VerifyLedger',
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.VerifyLedgerRequest.SerializeToString,
+            tidegate_dot_v1_dot_trajectory__store__service__pb2.VerifyLedgerResponse.FromString,
             options,
             channel_credentials,
             insecure,

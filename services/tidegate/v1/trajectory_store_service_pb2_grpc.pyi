@@ -20,6 +20,10 @@ class TrajectoryStoreServiceStub:
     """Waits (at most max_wait_s) for a full batch inside the budget, leases it and streams it: a head, then raw chunks."""
     SampleBatch: _aio.UnaryStreamMultiCallable[_trajectory_store_service_pb2.SampleBatchRequest, _trajectory_store_service_pb2.SampleBatchResponse]
     """Of a store that replays: waits (at most max_wait_s) until units may be drawn, and streams them as one frame."""
+    ReadUpdate: _aio.UnaryStreamMultiCallable[_trajectory_store_service_pb2.ReadUpdateRequest, _trajectory_store_service_pb2.ReadUpdateResponse]
+    """The batch of an update that the ledger has, for a learner that recomputes it after a restore: a head, then raw chunks."""
+    RenewLeases: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.RenewLeasesRequest, _trajectory_store_service_pb2.RenewLeasesResponse]
+    """Keeps the leases of batches from expiring, and names those that are not held any more."""
     CommitBatch: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.CommitBatchRequest, _trajectory_store_service_pb2.CommitBatchResponse]
     """Records that a batch was trained at a version. Idempotent."""
     ReleaseBatch: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.ReleaseBatchRequest, _trajectory_store_service_pb2.ReleaseBatchResponse]
@@ -36,6 +40,8 @@ class TrajectoryStoreServiceStub:
     """Counts by state, reason, lag and use: the right-hand side of the audit."""
     ReadLedger: _aio.UnaryStreamMultiCallable[_trajectory_store_service_pb2.ReadLedgerRequest, _trajectory_store_service_pb2.ReadLedgerResponse]
     """One moment of the ledger for an audit: totals counted from every row, then every trajectory id."""
+    VerifyLedger: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.VerifyLedgerRequest, _trajectory_store_service_pb2.VerifyLedgerResponse]
+    """Holds the ledger and the payloads on disk against the hash chain: what was changed, lost or invented."""
     GetTrajectory: _aio.UnaryUnaryMultiCallable[_trajectory_store_service_pb2.GetTrajectoryRequest, _trajectory_store_service_pb2.GetTrajectoryResponse]
     """One trajectory's row and provenance."""
     UploadPayload: _aio.StreamUnaryMultiCallable[_trajectory_store_service_pb2.UploadPayloadRequest, _trajectory_store_service_pb2.UploadPayloadResponse]
@@ -59,6 +65,22 @@ class TrajectoryStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_trajectory_store_service_pb2.SampleBatchRequest, _abc.AsyncIterator[_trajectory_store_service_pb2.SampleBatchResponse]],
     ) -> _abc.AsyncIterator[_trajectory_store_service_pb2.SampleBatchResponse]:
         """Of a store that replays: waits (at most max_wait_s) until units may be drawn, and streams them as one frame."""
+
+    @_abc_1.abstractmethod
+    def ReadUpdate(
+        self,
+        request: _trajectory_store_service_pb2.ReadUpdateRequest,
+        context: _aio.ServicerContext[_trajectory_store_service_pb2.ReadUpdateRequest, _abc.AsyncIterator[_trajectory_store_service_pb2.ReadUpdateResponse]],
+    ) -> _abc.AsyncIterator[_trajectory_store_service_pb2.ReadUpdateResponse]:
+        """The batch of an update that the ledger has, for a learner that recomputes it after a restore: a head, then raw chunks."""
+
+    @_abc_1.abstractmethod
+    def RenewLeases(
+        self,
+        request: _trajectory_store_service_pb2.RenewLeasesRequest,
+        context: _aio.ServicerContext[_trajectory_store_service_pb2.RenewLeasesRequest, _abc.Awaitable[_trajectory_store_service_pb2.RenewLeasesResponse]],
+    ) -> _abc.Awaitable[_trajectory_store_service_pb2.RenewLeasesResponse]:
+        """Keeps the leases of batches from expiring, and names those that are not held any more."""
 
     @_abc_1.abstractmethod
     def CommitBatch(
@@ -123,6 +145,14 @@ class TrajectoryStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_trajectory_store_service_pb2.ReadLedgerRequest, _abc.AsyncIterator[_trajectory_store_service_pb2.ReadLedgerResponse]],
     ) -> _abc.AsyncIterator[_trajectory_store_service_pb2.ReadLedgerResponse]:
         """One moment of the ledger for an audit: totals counted from every row, then every trajectory id."""
+
+    @_abc_1.abstractmethod
+    def VerifyLedger(
+        self,
+        request: _trajectory_store_service_pb2.VerifyLedgerRequest,
+        context: _aio.ServicerContext[_trajectory_store_service_pb2.VerifyLedgerRequest, _abc.Awaitable[_trajectory_store_service_pb2.VerifyLedgerResponse]],
+    ) -> _abc.Awaitable[_trajectory_store_service_pb2.VerifyLedgerResponse]:
+        """Holds the ledger and the payloads on disk against the hash chain: what was changed, lost or invented."""
 
     @_abc_1.abstractmethod
     def GetTrajectory(

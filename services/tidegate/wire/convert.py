@@ -1,6 +1,6 @@
 """Core values to protobuf messages and back, one pair of functions for each type. ``wire.frame`` has the tensors."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import cast
 
 from google.protobuf.message import DecodeError
@@ -20,6 +20,7 @@ from tidegate.core.records import (
 )
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.v1 import policy_pb2, trajectory_pb2
+from tidegate.wire.bounds import check_lineages, shown
 
 _KIND_TO_PROTO: dict[TaskKind, trajectory_pb2.TaskKind.ValueType] = {
     "segment": trajectory_pb2.TASK_KIND_SEGMENT,
@@ -55,16 +56,15 @@ def tree_to_proto(tree: LineageTree) -> list[policy_pb2.Lineage]:
     return [lineage_to_proto(lineage) for lineage in tree.lineages.values()]
 
 
-def tree_from_proto(messages: Iterable[policy_pb2.Lineage]) -> LineageTree:
+def tree_from_proto(messages: Sequence[policy_pb2.Lineage]) -> LineageTree:
     """The tree from a message.
 
     Raises:
+        RecordError: there are too many lineages, or one is impossible.
         UnknownVersionError: a lineage names a parent that does not come before it.
     """
-    tree = LineageTree()
-    for message in messages:
-        tree = tree.add(lineage_from_proto(message))
-    return tree
+    check_lineages(messages)
+    return LineageTree().add_all([lineage_from_proto(message) for message in messages])
 
 
 def sampler_to_proto(sampler: Sampler) -> trajectory_pb2.Sampler:
@@ -106,7 +106,13 @@ def task_to_bytes(task: Task) -> bytes:
         sampler=sampler_to_proto(task.sampler),
         admitted_at_s=task.admitted_at_s,
         trace_parent=task.trace_parent,
+        key=task.key,
     ).SerializeToString()
+
+
+def with_task_key(spec: bytes, key: bytes) -> bytes:
+    """The body of a TASKS message with its key: bytes of one message that follow each other are one message."""
+    return spec + trajectory_pb2.Task(key=key).SerializeToString()
 
 
 def task_from_bytes(data: bytes) -> Task:
@@ -123,7 +129,8 @@ def task_from_bytes(data: bytes) -> Task:
     kind = _KIND_FROM_PROTO.get(message.kind)
     if kind is None or not message.task_id:
         raise RecordError(
-            "A task message has no kind or no id", why=f"kind={message.kind}, task_id={message.task_id!r}"
+            "A task message has no kind or no id",
+            why=f"kind={message.kind}, task_id={shown(message.task_id)}",
         )
     return Task(
         task_id=TaskId(message.task_id),
@@ -142,6 +149,7 @@ def task_from_bytes(data: bytes) -> Task:
         sampler=sampler_from_proto(message.sampler),
         admitted_at_s=message.admitted_at_s,
         trace_parent=message.trace_parent,
+        key=message.key,
     )
 
 

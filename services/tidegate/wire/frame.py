@@ -13,6 +13,7 @@ shape: tensors of equal name in a group lie one after the other, each record's a
 any byte string gives records or a ``RecordError``, and what it allocates for blocks is bounded before it does.
 """
 
+import hashlib
 import struct
 from collections.abc import Sequence
 
@@ -49,11 +50,13 @@ _head_decoder = msgspec.msgpack.Decoder(FrameHead)
 class Frame(msgspec.Struct, frozen=True, eq=False):
     """A verified frame: its records as columns, and the places of their tensors in its payload.
 
-    ``head``: see ``provenance_of``. ``decompressed``: the values of compressed places, by their index in ``layout``.
+    ``head``: see ``provenance_of``. ``tensors``: the part of it that describes them. ``decompressed``: the values of
+    compressed places, by their index in ``layout``.
     """
 
     head: bytes
     columns: RecordColumns
+    tensors: msgspec.Raw
     layout: Layout
     payload: memoryview
     decompressed: dict[int, Array]
@@ -65,6 +68,15 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
             values = self.decompressed.get(index)
             place.share(place.values(self.payload) if values is None else values, by_record)
         return self.columns.records(by_record)
+
+    def content_digest(self) -> bytes:
+        """See ``content_digest``."""
+        return _content_digest(self.columns, self.tensors, self.payload)
+
+
+def written_digest(frame: bytes) -> bytes:
+    """The digest that a frame carries, of everything after it; not checked here."""
+    return frame[len(MAGIC) : _DIGEST_STOP]
 
 
 def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
@@ -138,8 +150,32 @@ def open_frame(data: bytes | memoryview) -> Frame:
         if place.stored_bytes is not None
     }
     return Frame(
-        head=head_bytes, columns=head.columns, layout=layout, payload=payload, decompressed=decompressed
+        head=head_bytes,
+        columns=head.columns,
+        tensors=head.tensors,
+        layout=layout,
+        payload=payload,
+        decompressed=decompressed,
     )
+
+
+def content_digest(frame: bytes | memoryview) -> bytes:
+    """SHA-256 of what an actor made of a frame: ids, versions and tensors, whatever others add to its records.
+
+    Raises:
+        RecordError: ``frame`` is truncated or malformed.
+    """
+    view = memoryview(frame)
+    stop = _head_stop(view)
+    head = _parse_head(bytes(view[_PREFIX_BYTES:stop]))
+    return _content_digest(head.columns, head.tensors, view[min(stop + -stop % ALIGNMENT_BYTES, len(view)) :])
+
+
+def _content_digest(columns: RecordColumns, tensors: msgspec.Raw, payload: memoryview) -> bytes:
+    digest = hashlib.sha256(msgspec.msgpack.encode((columns.trajectory_id, columns.spans)))
+    digest.update(tensors)
+    digest.update(payload)
+    return digest.digest()
 
 
 def decode_frame(data: bytes | memoryview) -> list[Trajectory]:
@@ -178,8 +214,17 @@ def decode_provenance(head: bytes) -> list[Trajectory]:
     Raises:
         RecordError: ``head`` is malformed.
     """
-    columns = _parse_head(head).columns
+    columns = columns_of_provenance(head)
     return columns.records([{} for _ in range(len(columns))])
+
+
+def columns_of_provenance(head: bytes) -> RecordColumns:
+    """The same as columns.
+
+    Raises:
+        RecordError: ``head`` is malformed.
+    """
+    return _parse_head(head).columns
 
 
 def _head_stop(view: memoryview) -> int:

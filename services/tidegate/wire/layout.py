@@ -14,6 +14,7 @@ import numpy as np
 
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array
+from tidegate.wire.bounds import TENSOR_RANK_MAX
 from tidegate.wire.columns import Int64
 from tidegate.wire.compression import (
     CODEC_LZ4,
@@ -25,7 +26,6 @@ from tidegate.wire.compression import (
 )
 
 ALIGNMENT_BYTES = 64
-TENSOR_RANK_MAX = 8
 # Layouts cached by a process, the least recently used are evicted; a larger one is read each time.
 LAYOUTS_MAX = 256
 KEPT_BYTES_MAX = 4096

@@ -4,7 +4,6 @@ Layout: "TGP1" | XXH3-128 of everything after it | ``_Body`` as MessagePack, wit
 little-endian bytes. The decoder is total: any byte string gives progress or a ``RecordError``.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
@@ -14,6 +13,7 @@ import numpy as np
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId, TaskId
 from tidegate.core.records import Array, Task, ToolCall, VersionSpan
+from tidegate.wire.bounds import MAGNITUDE_MAX, TIME_S_MAX, are_summable, are_within, is_time
 from tidegate.wire.digest import DIGEST_BYTES, digest_of
 from tidegate.wire.validate import LOGPROB_TOLERANCE
 
@@ -146,7 +146,7 @@ def decode_progress(data: bytes) -> Progress:
     indexes = [row.index for row in body.samples]
     if len(set(indexes)) < len(indexes) or max(indexes, default=-1) >= body.num_samples:
         raise _error(body, f"holds the samples {indexes} of {body.num_samples}")
-    if not math.isfinite(body.started_at_s):
+    if not is_time(body.started_at_s):
         raise _error(body, f"began at {body.started_at_s}")
     return Progress(
         run_id=body.run_id,
@@ -216,7 +216,7 @@ def _sample(body: _Body, row: _SampleBody) -> SampleProgress:
     if tokens.size and int(tokens.min()) < 0:
         raise _error(body, f"{what} with a token below 0")
     # In this order: a comparison with NaN is False.
-    if logprobs.size and not (np.isfinite(logprobs).all() and float(logprobs.max()) <= LOGPROB_TOLERANCE):
+    if logprobs.size and not (are_summable(logprobs) and float(logprobs.max()) <= LOGPROB_TOLERANCE):
         raise _error(body, f"{what} with logprobs that no policy can produce")
     if not _covers(row.spans, len(tokens)):
         raise _error(body, f"{what} whose versions do not cover its tokens in order")
@@ -224,9 +224,10 @@ def _sample(body: _Body, row: _SampleBody) -> SampleProgress:
         logprobs[start:stop].any() for start, stop in row.replies
     ):
         raise _error(body, f"{what} whose replies do not lie between its turns")
-    numbers = [*row.components.values(), *(time_s for call in row.tool_calls for time_s in call[3:])]
-    if not all(map(math.isfinite, numbers)) or not math.isfinite(row.reward or 0.0):
-        raise _error(body, f"{what} with a reward or a time that is not finite")
+    times = [time_s for call in row.tool_calls for time_s in call[3:]]
+    rewards = [*row.components.values(), row.reward or 0.0]
+    if not are_within(times, TIME_S_MAX) or not are_within(rewards, MAGNITUDE_MAX):
+        raise _error(body, f"{what} with a reward or a time that is not finite, or too large")
     return SampleProgress(
         index=row.index,
         tokens=tokens,

@@ -3,9 +3,12 @@
 import msgspec
 
 from tidegate.core.errors import RecordError
+from tidegate.wire.bounds import ID_CHARS_MAX, check_count, check_name, is_time, shown
 
 # The largest range in which a float represents every integer.
 VALUE_MAX = 2.0**53
+# The catalogue declares some hundred for a service, members of families included.
+STATISTICS_MAX = 4096
 
 
 class ServiceStats(msgspec.Struct, frozen=True):
@@ -37,7 +40,7 @@ def decode_stats(data: bytes) -> ServiceStats:
     """A snapshot from the body of a stats message.
 
     Raises:
-        RecordError: the bytes are no snapshot, or one of its values is not finite.
+        RecordError: the bytes are no snapshot, or it is none that a service makes.
     """
     try:
         stats = _DECODER.decode(data)
@@ -51,8 +54,14 @@ def check_stats(stats: ServiceStats) -> None:
     """Refuse a snapshot with values unfit for arithmetic.
 
     Raises:
-        RecordError: a value is not finite, or too large for a counter.
+        RecordError: a value is not finite, or too large for a counter; a name, the times or the number of values are
+            out of their bounds.
     """
+    for text, what in ((stats.service, "service"), (stats.instance, "instance"), (stats.state, "state")):
+        check_name(text, f"The {what} of a report", chars_max=ID_CHARS_MAX)
+    check_count(len(stats.values) + len(stats.labels), "statistics of one report", max_count=STATISTICS_MAX)
+    if not is_time(stats.at_s) or not is_time(stats.started_at_s):
+        raise RecordError(f"{shown(stats.instance)} reports at {stats.at_s}, since {stats.started_at_s}")
     for name, value in stats.values.items():
         if not -VALUE_MAX <= value <= VALUE_MAX:
             raise RecordError(

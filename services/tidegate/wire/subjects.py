@@ -36,6 +36,11 @@ HEADER_REFERENCE = "Tidegate-Reference"
 # Ids in a message, comma-joined: readable without decoding, so that a body that cannot be decoded can still
 # be recorded as dropped in the ledger.
 HEADER_TRAJECTORY_IDS = "Tidegate-Trajectories"
+HEADER_TASK_PROOF = "Tidegate-Task"
+
+# The pool of actors that takes tasks, and the one shard of the trajectory store.
+POOL = "default"
+SHARD = 0
 
 RUN_ID_PATTERN = re.compile(r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")
 
@@ -55,15 +60,25 @@ class StreamSpec(msgspec.Struct, frozen=True):
     duplicate_window_s: float = 120.0
 
 
-class ConsumerSpec(msgspec.Struct, frozen=True):
-    """One durable pull consumer. ``max_ack_pending`` bounds unacknowledged messages; an ack frees a slot."""
+class DurableName(msgspec.Struct, frozen=True):
+    """The name of one durable consumer."""
 
     stream: str
-    durable: str
+    name: str
+
+
+class ConsumerSpec(msgspec.Struct, frozen=True):
+    """One durable pull consumer. ``max_ack_pending`` bounds unacknowledged messages; an ack frees a slot.
+
+    ``max_deliver``: -1 is no limit, as for every consumer of a run: at a limit the broker keeps a message, delivers it
+    to no one and reports nothing. ``core.deliveries`` decides when work is dropped.
+    """
+
+    durable: DurableName
     filter_subject: str
     ack_wait_s: float
-    max_deliver: int
     max_ack_pending: int
+    max_deliver: int = -1
 
 
 class Topology(msgspec.Struct, frozen=True):
@@ -117,7 +132,7 @@ class Topology(msgspec.Struct, frozen=True):
         return f"tg.{self.run_id}.bad.{source}"
 
     def stats(self, service: str) -> str:
-        """Core subject (no stream) of one service's statistics."""
+        """Core subject (no stream) of the statistics of a service's instances; only its user may publish there."""
         return f"tg.{self.run_id}.stats.{service}"
 
     def streams(self, *, max_tasks: int) -> tuple[StreamSpec, ...]:
@@ -193,35 +208,41 @@ class Topology(msgspec.Struct, frozen=True):
             ),
         )
 
+    def task_durable(self, pool: str) -> DurableName:
+        """The consumer of TASKS that the actors of one pool share."""
+        return DurableName(self.stream("TASKS"), f"actors-{pool}")
+
+    def rollout_durable(self, environment: str) -> DurableName:
+        """The consumer of ROLLOUTS that the workers of one environment share."""
+        return DurableName(self.stream("ROLLOUTS"), f"environments-{environment}")
+
+    def trajectory_durable(self, shard: int) -> DurableName:
+        """The consumer of TRAJECTORIES that one store shard reads."""
+        return DurableName(self.stream("TRAJECTORIES"), f"store-{shard}")
+
     def task_consumer(self, pool: str, *, ack_wait_s: float, max_running: int) -> ConsumerSpec:
         """Actors of one pool share it; ``max_ack_pending`` is the bound on rollouts in flight, updated live."""
         return ConsumerSpec(
-            stream=self.stream("TASKS"),
-            durable=f"actors-{pool}",
+            durable=self.task_durable(pool),
             filter_subject=self.tasks(pool),
             ack_wait_s=ack_wait_s,
-            max_deliver=5,
             max_ack_pending=max_running,
         )
 
     def rollout_consumer(self, environment: str, *, ack_wait_s: float, max_running: int) -> ConsumerSpec:
         """Workers of one environment share it; acked once the scored trajectory's publish was acked."""
         return ConsumerSpec(
-            stream=self.stream("ROLLOUTS"),
-            durable=f"environments-{environment}",
+            durable=self.rollout_durable(environment),
             filter_subject=self.rollouts(environment),
             ack_wait_s=ack_wait_s,
-            max_deliver=5,
             max_ack_pending=max_running,
         )
 
     def trajectory_consumer(self, shard: int, *, ack_wait_s: float = 5.0) -> ConsumerSpec:
         """One store shard reads it; acked only after the ledger's commit, redelivered until then."""
         return ConsumerSpec(
-            stream=self.stream("TRAJECTORIES"),
-            durable=f"store-{shard}",
+            durable=self.trajectory_durable(shard),
             filter_subject=self.trajectories(shard),
             ack_wait_s=ack_wait_s,
-            max_deliver=-1,
             max_ack_pending=4096,
         )

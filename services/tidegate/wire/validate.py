@@ -1,21 +1,45 @@
-"""Validation of trajectories at the edge, before anything trains on them.
+"""Validation of trajectories and tasks at the edge, before anything trains on them.
 
-A frame that decodes can still be wrong: NaN logprobs, probabilities above one, spans that leave steps without a
-version. Such a record is refused here with its reason, counted, and kept in QUARANTINE; other records are not affected.
+A frame that decodes can still be wrong: NaN logprobs, probabilities above one, a reward whose sum float32 cannot hold,
+spans that leave steps without a version. The bounds are those of ``wire.bounds``. Such a record is refused here with
+its reason, counted, and kept in QUARANTINE; other records are not affected.
 """
 
 import math
 from functools import lru_cache
 from itertools import cycle
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import RunId
-from tidegate.core.records import Array, Trajectory
+from tidegate.core.records import Array, Task, Trajectory
 from tidegate.core.spaces import is_observation
+from tidegate.wire.bounds import (
+    GROUP_SIZE_MAX,
+    INT32_MAX,
+    MAGNITUDE_MAX,
+    SEED_MAX,
+    STEP_MAX,
+    TEMPERATURE_MAX,
+    TIME_S_MAX,
+    UNROLL_MAX,
+    are_summable,
+    are_within,
+    check_number,
+    check_token,
+    check_version,
+    is_id,
+    is_lineage,
+    is_summable,
+    is_time,
+    is_trace_parent,
+    match_id,
+    match_lineage,
+    match_trace_parent,
+    shown,
+)
 from tidegate.wire.columns import RecordColumns, SpanRow
 from tidegate.wire.frame import Frame
 from tidegate.wire.layout import ALIGNMENT_BYTES, LAYOUTS_MAX, Layout, Place, spread
@@ -24,8 +48,6 @@ from tidegate.wire.layout import ALIGNMENT_BYTES, LAYOUTS_MAX, Layout, Place, sp
 LOGPROB_TOLERANCE = 1e-3
 # Tensors with one entry a step and environment, or one a token, like the logprobs; they may have further dimensions.
 PER_POSITION = ("actions", "rewards", "terminated", "truncated", "valid", "tokens", "values", "chosen")
-# Tensors that must be finite where they hold floats, besides the logprobs and observations.
-FINITE = ("rewards", "actions", "memory")
 
 
 def validate_frame(frame: Frame, *, run_id: str) -> None:
@@ -45,16 +67,19 @@ def _is_sound(frame: Frame, run_id: str) -> bool:
     """Whether the columns alone prove every record valid; False proves nothing."""
     columns = frame.columns
     times = columns.started_at_s + columns.finished_at_s
+    times += [time_s for stages in columns.stages for stage in stages for time_s in stage[2:]]
     scalars = [episode[0] for episodes in columns.episodes for episode in episodes]
     scalars += [reward for reward in columns.reward if reward is not None]
     return (
         columns.run_id.count(RunId(run_id)) == len(columns.run_id)
-        and "" not in columns.task_id
-        and "" not in columns.group_id
-        and min(columns.group_size) > 0
-        and min(columns.num_steps) >= 0
-        and all(map(math.isfinite, times))
-        and all(map(math.isfinite, scalars))
+        and all(map(match_id, columns.task_id))
+        and all(map(match_id, columns.group_id))
+        and all(map(match_id, columns.trajectory_id))
+        and all(map(match_trace_parent, columns.trace_parent))
+        and 0 < min(columns.group_size) <= max(columns.group_size) <= GROUP_SIZE_MAX
+        and 0 <= min(columns.num_steps) <= max(columns.num_steps) <= STEP_MAX
+        and are_within(times, TIME_S_MAX)
+        and are_within(scalars, MAGNITUDE_MAX)
         and _are_samples(columns)
         and _are_tensors_sound(frame, [_num_covered(spans) for spans in columns.spans])
     )
@@ -70,7 +95,7 @@ def _num_covered(spans: tuple[SpanRow, ...]) -> int:
     """Positions that the spans cover in order, from the first; -1 when they do not."""
     position = 0
     for lineage, step, start, stop in spans:
-        if start != position or stop <= start or not lineage or step < 0:
+        if start != position or stop <= start or not match_lineage(lineage) or not 0 <= step <= STEP_MAX:
             return -1
         position = stop
     return position
@@ -113,9 +138,7 @@ def _expected(layout: Layout) -> _Expected | None:
             continue
         if place.rows != expected or place.shape[1 : 1 + len(leading)] != leading:
             return None
-    finite = [
-        place for name, place in places.items() if name == logprobs.name or _is_checked(name, place.dtype)
-    ]
+    finite = [place for place in places.values() if place.dtype.kind == "f"]
     actions = places.get("actions")
     return _Expected(
         rows=rows,
@@ -124,11 +147,6 @@ def _expected(layout: Layout) -> _Expected | None:
         chosen=places.get("chosen"),
         finite=_joined(finite),
     )
-
-
-def _is_checked(name: str, dtype: np.dtype[Any]) -> bool:
-    """Whether a tensor must be finite: integers always are."""
-    return dtype.kind == "f" and (name in FINITE or is_observation(name))
 
 
 def _joined(places: list[Place]) -> list[Place]:
@@ -172,7 +190,7 @@ def _are_tensors_sound(frame: Frame, num_covered: list[int]) -> bool:
         expected.chosen.values(payload), logprobs, spread(rows, len(frame.columns)), frame.columns.num_steps
     ):
         return False
-    return all(_is_finite(place.values(payload)) for place in expected.finite) and (
+    return all(are_summable(place.values(payload)) for place in expected.finite) and (
         expected.are_densities
         or not logprobs.size
         or bool(np.maximum.reduce(logprobs, axis=None) <= LOGPROB_TOLERANCE)
@@ -191,9 +209,27 @@ def _are_choices(chosen: Array, logprobs: Array, rows: list[int], num_steps: lis
     return min(counts) > 0 and counts == spread(num_steps, len(rows)) and not logprobs[~chosen].any()
 
 
-def _is_finite(values: Array) -> bool:
-    # Searching for a False costs half as much as a reduction, on a small segment.
-    return b"\0" not in np.isfinite(values).tobytes()
+def validate_task(task: Task) -> None:
+    """Refuse a task that no queue publishes: its id names a subject, its numbers size what an actor allocates.
+
+    Raises:
+        RecordError: the id, the version or a number is out of range.
+    """
+    what = f"Task {shown(task.task_id)}"
+    check_token(task.task_id, "Task")
+    check_version(task.required_version, f"the version that {what} requires")
+    check_number(task.num_samples, f"num_samples of {what}", least=1, most=GROUP_SIZE_MAX)
+    check_number(task.attempt, f"attempt of {what}", least=0, most=INT32_MAX)
+    check_number(task.seed, f"seed of {what}", least=0, most=SEED_MAX)
+    check_number(task.unroll_length, f"unroll_length of {what}", least=0, most=UNROLL_MAX)
+    check_number(task.admitted_at_s, f"admitted_at_s of {what}", least=-TIME_S_MAX, most=TIME_S_MAX)
+    sampler = task.sampler
+    check_number(sampler.temperature, f"temperature of {what}", least=0.0, most=TEMPERATURE_MAX)
+    check_number(sampler.top_p, f"top_p of {what}", least=0.0, most=1.0)
+    check_number(sampler.top_k, f"top_k of {what}", least=-1, most=INT32_MAX)
+    check_number(sampler.max_new_tokens, f"max_new_tokens of {what}", least=0, most=INT32_MAX)
+    if not is_trace_parent(task.trace_parent):
+        raise RecordError(f"{what} has the trace context {shown(task.trace_parent)}")
 
 
 def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
@@ -202,16 +238,19 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
     Raises:
         RecordError: the record could not come from a policy of this run; the message names the field and the reason.
     """
-    name = f"Trajectory {trajectory.trajectory_id!r}"
+    name = f"Trajectory {shown(trajectory.trajectory_id)}"
     if trajectory.run_id != run_id:
         raise RecordError(f"{name} belongs to run {trajectory.run_id!r}, this is {run_id!r}")
-    if not trajectory.task_id or not trajectory.trajectory_id.startswith(f"{trajectory.task_id}."):
-        raise RecordError(f"{name} is not a sample of its task {trajectory.task_id!r}")
-    if not trajectory.group_size > 0 or not trajectory.group_id:
-        raise RecordError(f"{name} has no group")
-    if trajectory.num_steps < 0 or not (
-        math.isfinite(trajectory.started_at_s) and math.isfinite(trajectory.finished_at_s)
-    ):
+    ids = (trajectory.task_id, trajectory.trajectory_id)
+    if not all(map(is_id, ids)) or not trajectory.trajectory_id.startswith(f"{trajectory.task_id}."):
+        raise RecordError(f"{name} is not a sample of its task {shown(trajectory.task_id)}")
+    if not 0 < trajectory.group_size <= GROUP_SIZE_MAX or not is_id(trajectory.group_id):
+        raise RecordError(f"{name} has no group", why=f"its group has {trajectory.group_size} samples")
+    if not is_trace_parent(trajectory.trace_parent):
+        raise RecordError(f"{name} has the trace context {shown(trajectory.trace_parent)}")
+    times = [trajectory.started_at_s, trajectory.finished_at_s]
+    times += [time_s for stage in trajectory.stages for time_s in (stage.started_at_s, stage.finished_at_s)]
+    if not 0 <= trajectory.num_steps <= STEP_MAX or not all(map(is_time, times)):
         raise RecordError(f"{name} has no valid step count or times", why="its age could not be judged")
     logprobs = trajectory.tensors.get("behavior_logprobs")
     if logprobs is None:
@@ -236,13 +275,25 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
             why=f"chosen must be a bool a token, {trajectory.num_steps} of them true, the others without logprob",
         )
     for tensor_name, tensor in trajectory.tensors.items():
-        if _is_checked(tensor_name, tensor.dtype) and not np.isfinite(tensor).all():
-            raise RecordError(f"{name} has values in {tensor_name} that are not finite")
+        if tensor.dtype.kind == "f" and not are_summable(tensor):
+            raise RecordError(
+                f"{name} has {_culprit(tensor)} in {tensor_name}",
+                why=f"a learner computes in float32: values must be finite and below {MAGNITUDE_MAX:g}",
+            )
     scalars = [episode.episode_return for episode in trajectory.episodes]
     if trajectory.reward is not None:
         scalars.append(trajectory.reward)
-    if not all(math.isfinite(value) for value in scalars):
-        raise RecordError(f"{name} has a reward or an episode's return that is not finite")
+    for value in scalars:
+        if not is_summable(value):
+            raise RecordError(
+                f"{name} has {value} as its reward or an episode's return",
+                why=f"a learner computes in float32: it must be finite and below {MAGNITUDE_MAX:g}",
+            )
+
+
+def _culprit(values: Array) -> float:
+    """The first value that is not summable."""
+    return next(value for value in values.flat if not is_summable(float(value)))
 
 
 def _validate_spans(trajectory: Trajectory, logprobs: Array, name: str) -> None:
@@ -251,8 +302,8 @@ def _validate_spans(trajectory: Trajectory, logprobs: Array, name: str) -> None:
         if (
             span.start != position
             or span.stop <= span.start
-            or not span.version.lineage
-            or span.version.step < 0
+            or not is_lineage(span.version.lineage)
+            or not 0 <= span.version.step <= STEP_MAX
         ):
             raise RecordError(
                 f"{name} has version spans that do not cover its steps in order",

@@ -19,6 +19,7 @@ from tidegate.wire.policy_payload import announce, tensors_of
 
 VERSION = PolicyVersion(LineageName("0-aaaa"), 3)
 TREE = LineageTree().add(Lineage(name=LineageName("0-aaaa")))
+TRACE_PARENT = f"00-{'1' * 32}-{'2' * 16}-01"
 
 
 def snapshot(**named: NDArray[Any]) -> PolicySnapshot:
@@ -89,7 +90,7 @@ def test_manifest_with_wrong_tensor_metadata_gives_tensors_or_a_record_error(
 
 
 def test_small_policy_travels_inside_of_its_announcement() -> None:
-    message, raw = announce(snapshot(w=np.ones(3, np.float32)), TREE, trace_parent="00-a")
+    message, raw = announce(snapshot(w=np.ones(3, np.float32)), TREE, trace_parent=TRACE_PARENT)
     without = Announcement.from_bytes(message.SerializeToString())
     assert without.inline_snapshot() is None
     message.inline_payload = b"".join(raw)

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.unit.wire.strategies import TOOL_CALLS
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId, TaskId
-from tidegate.core.records import Sampler, Task, VersionSpan
+from tidegate.core.records import Sampler, Task, ToolCall, VersionSpan
 from tidegate.wire.digest import digest_of
 from tidegate.wire.progress import (
     MAGIC,
@@ -23,8 +22,11 @@ from tidegate.wire.progress import (
 )
 
 TEXT = st.text(max_size=12)
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
-FINITE_CALLS = TOOL_CALLS.filter(lambda call: np.isfinite([call.started_at_s, call.finished_at_s]).all())
+# Times and rewards.
+FINITE = st.floats(-1e10, 1e10)
+FINITE_CALLS = st.builds(
+    ToolCall, name=TEXT, arguments=TEXT, result=TEXT, started_at_s=FINITE, finished_at_s=FINITE
+)
 
 
 @st.composite

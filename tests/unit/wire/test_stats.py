@@ -1,17 +1,20 @@
+import math
+
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given
 
 from tidegate.core.errors import RecordError
-from tidegate.wire.stats import VALUE_MAX, ServiceStats, decode_stats, encode_stats
+from tidegate.wire.stats import STATISTICS_MAX, VALUE_MAX, ServiceStats, decode_stats, encode_stats
 
 SNAPSHOTS = st.builds(
     ServiceStats,
     service=st.text(max_size=8),
     instance=st.text(max_size=8),
     state=st.text(max_size=8),
-    at_s=st.floats(allow_nan=False),
-    started_at_s=st.floats(allow_nan=False),
+    at_s=st.floats(-1e11, 1e11),
+    started_at_s=st.floats(-1e11, 1e11),
     values=st.dictionaries(st.text(max_size=8), st.floats(-VALUE_MAX, VALUE_MAX), max_size=4),
     labels=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=4),
 )
@@ -39,4 +42,22 @@ def test_any_bytes_give_a_snapshot_or_a_record_error(
 def test_a_value_that_no_arithmetic_survives_is_refused(value: float) -> None:
     stats = ServiceStats("task_queue", "task_queue", "ready", 1.0, 0.0, {"running_trajectories": value})
     with pytest.raises(RecordError, match="running_trajectories"):
+        decode_stats(encode_stats(stats))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"service": "s" * 200},
+        {"instance": "i" * 200},
+        {"state": "?" * 200},
+        {"at_s": math.nan},
+        {"started_at_s": -1e300},
+        {"values": {f"v{index}": 0.0 for index in range(STATISTICS_MAX + 1)}},
+        {"labels": {f"l{index}": "" for index in range(STATISTICS_MAX + 1)}},
+    ],
+)
+def test_report_that_no_service_makes_is_refused(changes: dict[str, object]) -> None:
+    stats = msgspec.structs.replace(ServiceStats("actor", "actor-0", "ready", 1.0, 0.0), **changes)
+    with pytest.raises(RecordError):
         decode_stats(encode_stats(stats))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
-from tidegate.core.records import EpisodeEnd, Trajectory, VersionSpan
+from tidegate.core.records import EpisodeEnd, StageTiming, Trajectory, VersionSpan
 from tidegate.wire import validate
 from tidegate.wire.frame import encode_frame, open_frame
 from tidegate.wire.validate import validate_frame, validate_trajectory
@@ -114,6 +114,18 @@ def test_good_frame_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         {"trajectory_id": "t-1"},
         {"group_id": ""},
         {"group_size": 0},
+        {"group_size": 2**31 - 1},
+        {"trajectory_id": "t-1./0"},
+        {"group_id": "g" * 200},
+        {"group_id": "g 1"},
+        {"num_steps": 2**63 - 1},
+        {"trace_parent": "zz1"},
+        {"stages": (StageTiming("score", "worker", 1e300, 1e300),)},
+        {"spans": (span(0, T, step=2**62),)},
+        {"spans": (span(0, T, lineage="a b"),)},
+        {"reward": 3e38},
+        {"reward": 1e300},
+        {"episodes": (EpisodeEnd(-1e300, 1, 1),)},
         {"num_steps": -1},
         {"started_at_s": math.nan},
         {"started_at_s": -math.inf},
@@ -268,7 +280,7 @@ def test_one_value_of_a_part_that_is_not_finite_is_enough(name: str, value: floa
 def test_values_that_are_not_finite_are_refused(name: str) -> None:
     record = segment()
     record.tensors[name] = np.full_like(record.tensors[name], np.nan)
-    with pytest.raises(RecordError, match=f"{name} that are not finite"):
+    with pytest.raises(RecordError, match=f"nan in {name}"):
         check(record)
 
 
@@ -292,3 +304,12 @@ def test_padding_of_tensors_is_not_validated() -> None:
     np.frombuffer(payload, np.uint8)[padding] = 0xFF
     assert padding.any()
     validate_frame(msgspec.structs.replace(frame, payload=memoryview(payload)), run_id="run-1")
+
+
+@pytest.mark.parametrize("name", ["rewards", "behavior_logprobs", "observations", "values"])
+def test_finite_value_that_float32_cannot_sum_is_refused_and_named(name: str) -> None:
+    record = segment(values=np.zeros((T, N), np.float32))
+    tensor = record.tensors[name].copy()
+    tensor.flat[1] = -3e38
+    with pytest.raises(RecordError, match=rf"-3\.0+\d*e\+38 in {name}"):
+        check(segment(**{**record.tensors, name: tensor}))

@@ -19,6 +19,8 @@ _BY_STATUS: dict[grpc.StatusCode, type[errors.TidegateError]] = {
     grpc.StatusCode.ABORTED: errors.ConflictError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.BackpressureError,
     grpc.StatusCode.FAILED_PRECONDITION: errors.StaleFolderError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
     grpc.StatusCode.DATA_LOSS: errors.CorruptionError,
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
     grpc.StatusCode.CANCELLED: errors.UnavailableError,

@@ -1,6 +1,6 @@
 """Batches that the trajectory store streams to a learner: their request, and how their messages become one value."""
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Sequence
 from typing import TypeVar
 
 from tidegate.core.errors import RecordError
@@ -14,7 +14,7 @@ from tidegate.wire.frame import decode_frame
 
 SERVICE = "trajectory_store"
 RequestT = TypeVar("RequestT", pb.LeaseBatchRequest, pb.SampleBatchRequest)
-HeadT = TypeVar("HeadT", pb.LeaseBatchResponse, pb.SampleBatchResponse)
+HeadT = TypeVar("HeadT", pb.LeaseBatchResponse, pb.SampleBatchResponse, pb.ReadUpdateResponse)
 
 
 def batch_request(
@@ -25,6 +25,7 @@ def batch_request(
     *,
     max_wait_s: float,
     learner_id: str,
+    held: Sequence[str],
 ) -> RequestT:
     """The request of a lease or of a sample."""
     return kind(
@@ -34,6 +35,7 @@ def batch_request(
         max_age_s=limits.max_age_s,
         max_wait_s=max_wait_s,
         learner_id=learner_id,
+        held_batch_ids=held,
     )
 
 
@@ -51,8 +53,10 @@ async def received(stream: AsyncIterable[HeadT | memoryview]) -> tuple[HeadT | N
     return head, b"".join(chunks)
 
 
-def leased_trajectories(head: pb.LeaseBatchResponse, batch: bytes) -> list[Trajectory]:
-    """The trajectories of a lease.
+def leased_trajectories(
+    head: pb.LeaseBatchResponse | pb.ReadUpdateResponse, batch: bytes
+) -> list[Trajectory]:
+    """The trajectories of a lease, or of an update.
 
     Raises:
         RecordError: the frames do not add up.

@@ -1,6 +1,7 @@
 """Client of the trajectory store."""
 
 from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
 import grpc
 import msgspec
@@ -12,6 +13,7 @@ from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason, StageTiming, Trajectory
 from tidegate.core.staleness import Fresh, Lineage, LineageTree, StalenessLimits
+from tidegate.core.verification import Finding, FindingKind, Verification
 from tidegate.v1 import trajectory_pb2
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import TrajectoryStoreServiceStub
@@ -33,16 +35,36 @@ from tidegate.wire.subjects import CHUNK_BYTES
 LEASE_CHUNK_FIELD = 4
 SAMPLE_CHUNK_FIELD = 2
 UPLOAD_CHUNK_FIELD = 2
+UPDATE_CHUNK_FIELD = 5
 _LEASE = "/tidegate.v1.TrajectoryStoreService/LeaseBatch"
+_UPDATE = "/tidegate.v1.TrajectoryStoreService/ReadUpdate"
 _SAMPLE = "/tidegate.v1.TrajectoryStoreService/SampleBatch"
 _UPLOAD = "/tidegate.v1.TrajectoryStoreService/UploadPayload"
 
 
 class LeasedBatch(msgspec.Struct, frozen=True, eq=False):
-    """A batch leased to the learner: train it and commit, or release it. Its lease ends with the learner's lineage."""
+    """A batch leased to the learner: train it and commit, or release it.
+
+    Its lease ends with the learner's lineage, or when it is not renewed.
+    """
 
     batch_id: str
     trajectories: list[Trajectory]
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """The answer to a renewal: which leases are not held any more, and how long one lasts without a renewal."""
+
+    lost: frozenset[str]
+    lease_timeout_s: float
+
+
+class TrainedUpdate(msgspec.Struct, frozen=True, eq=False):
+    """An update of ``version`` that the ledger has: its trajectories, and the lag of each."""
+
+    version: PolicyVersion
+    trajectories: list[Trajectory]
+    lags: list[int]
 
 
 class Consumption(msgspec.Struct, frozen=True):
@@ -153,6 +175,11 @@ class TrajectoryStoreClient:
             request_serializer=pb.SampleBatchRequest.SerializeToString,
             response_deserializer=chunk_deserializer(pb.SampleBatchResponse, SAMPLE_CHUNK_FIELD),
         )
+        self._update = channel.unary_stream(
+            _UPDATE,
+            request_serializer=pb.ReadUpdateRequest.SerializeToString,
+            response_deserializer=chunk_deserializer(pb.ReadUpdateResponse, UPDATE_CHUNK_FIELD),
+        )
         self._upload = channel.stream_unary(
             _UPLOAD,
             request_serializer=chunk_serializer(UPLOAD_CHUNK_FIELD),
@@ -167,20 +194,49 @@ class TrajectoryStoreClient:
         limits: StalenessLimits,
         max_wait_s: float,
         learner_id: str,
+        held: Sequence[str] = (),
     ) -> LeasedBatch | None:
         """The next full batch inside the budget at ``version``; None when none was ready within ``max_wait_s``.
+
+        ``held``: batches that the learner trains, or has trained without an acknowledged commit; while one of them is
+        lost there is none.
 
         Raises:
             RecordError: the streamed frames do not add up.
             UnavailableError: the store is away.
         """
         request = batch_request(
-            pb.LeaseBatchRequest, version, batch_size, limits, max_wait_s=max_wait_s, learner_id=learner_id
+            pb.LeaseBatchRequest,
+            version,
+            batch_size,
+            limits,
+            max_wait_s=max_wait_s,
+            learner_id=learner_id,
+            held=held,
         )
         head, data = await received(self._lease(request, timeout=max_wait_s + DEADLINE_S))
         if head is None or not head.batch_id:
             return None
         return LeasedBatch(head.batch_id, leased_trajectories(head, data))
+
+    async def read_update(self, version: PolicyVersion) -> TrainedUpdate | None:
+        """The batch of the surviving branch's update of ``version``; None if there is none, or a payload is gone.
+
+        Raises:
+            RecordError: the streamed frames do not add up.
+            UnavailableError: the store is away.
+        """
+        request = pb.ReadUpdateRequest(version=version_to_proto(version))
+        head, data = await received(self._update(request, timeout=AUDIT_DEADLINE_S))
+        if head is None or not head.HasField("version"):
+            return None
+        lags = dict(zip(head.trajectory_ids, head.lags, strict=True))
+        trajectories = leased_trajectories(head, data)
+        return TrainedUpdate(
+            version_from_proto(head.version),
+            trajectories,
+            [lags[each.trajectory_id] for each in trajectories],
+        )
 
     async def sample_batch(
         self,
@@ -190,15 +246,24 @@ class TrajectoryStoreClient:
         limits: StalenessLimits,
         max_wait_s: float,
         learner_id: str,
+        held: Sequence[str] = (),
     ) -> ReplaySample | None:
         """The next units of a store that replays, for an update of ``version``; None when none could be drawn in time.
+
+        ``held``: as in ``lease_batch``.
 
         Raises:
             RecordError: the streamed frame is not what was drawn, or the store does not replay.
             UnavailableError: the store is away.
         """
         request = batch_request(
-            pb.SampleBatchRequest, version, batch_size, limits, max_wait_s=max_wait_s, learner_id=learner_id
+            pb.SampleBatchRequest,
+            version,
+            batch_size,
+            limits,
+            max_wait_s=max_wait_s,
+            learner_id=learner_id,
+            held=held,
         )
         head, data = await received(self._sample(request, timeout=max_wait_s + DEADLINE_S))
         if head is None or not head.frame_size:
@@ -206,6 +271,13 @@ class TrajectoryStoreClient:
         if len(data) != head.frame_size:
             raise RecordError(f"A sampled batch of {head.frame_size} bytes arrived as {len(data)} bytes")
         return decode_sample(data)
+
+    async def renew_leases(self, batch_ids: Sequence[str], *, learner_id: str) -> Renewal:
+        """Keep leases from expiring."""
+        request = pb.RenewLeasesRequest(learner_id=learner_id, batch_ids=batch_ids)
+        with remote_errors(SERVICE):
+            response = await self._stub.RenewLeases(request, timeout=DEADLINE_S)
+        return Renewal(frozenset(response.lost_batch_ids), response.lease_timeout_s)
 
     async def commit_batch(
         self,
@@ -218,7 +290,7 @@ class TrajectoryStoreClient:
         """Record that a batch was trained at ``version``, with its units if it was sampled. Idempotent.
 
         Raises:
-            ConflictError: the lease ended, because another learner opened a lineage.
+            ConflictError: the lease ended, because it was not renewed or another learner opened a lineage.
         """
         request = pb.CommitBatchRequest(
             batch_id=batch_id,
@@ -297,11 +369,17 @@ class TrajectoryStoreClient:
         ]
         return outcomes, response.next_cursor
 
-    async def drop_unarrived(self, dropped: Sequence[Dropped]) -> int:
-        """Drop trajectories that no actor will finish; returns how many had no outcome before."""
+    async def drop_unarrived(self, dropped: Sequence[Dropped], *, proof: str = "") -> int:
+        """Drop trajectories that no actor will finish; returns how many had no outcome before.
+
+        ``proof``: of their task, or of the task queue (``wire.task_proof``).
+
+        Raises:
+            RecordError: the proof is of other trajectories, or none.
+        """
         with remote_errors(SERVICE):
             response = await self._stub.DropUnarrived(
-                pb.DropUnarrivedRequest(dropped=_dropped(dropped)), timeout=DEADLINE_S
+                pb.DropUnarrivedRequest(dropped=_dropped(dropped), proof=proof), timeout=DEADLINE_S
             )
         return response.dropped
 
@@ -327,6 +405,25 @@ class TrajectoryStoreClient:
         if totals is None:
             raise RecordError("The trajectory store sent no totals", why="it runs another version")
         return totals, ids
+
+    async def verify_ledger(self, *, head: str = "") -> Verification:
+        """Hold the ledger against its hash chain; ``head``: an entry's digest noted earlier, or its first digits."""
+        with remote_errors(SERVICE):
+            response = await self._stub.VerifyLedger(
+                pb.VerifyLedgerRequest(head=head), timeout=AUDIT_DEADLINE_S
+            )
+        return Verification(
+            num_entries=response.num_entries,
+            num_rows=response.num_rows,
+            num_payloads=response.num_payloads,
+            head=response.head,
+            findings=[
+                Finding(kind=cast("FindingKind", each.kind), what=each.what, why=each.why)
+                for each in response.findings
+            ],
+            num_findings=response.num_findings,
+            num_folded=response.num_folded,
+        )
 
     async def trajectory(self, trajectory_id: str) -> TrajectoryStatus:
         """One trajectory's row.

@@ -1,0 +1,128 @@
+"""What the store's calls may ask for, checked before anything is done. The bounds are those of ``wire.bounds``."""
+
+from collections.abc import Sequence
+
+from tidegate.core.errors import RecordError
+from tidegate.core.ids import PolicyVersion
+from tidegate.v1 import trajectory_store_service_pb2 as pb
+from tidegate.wire.bounds import (
+    BATCH_MAX,
+    IDS_MAX,
+    INT32_MAX,
+    LINEAGES_MAX,
+    NAME_CHARS_MAX,
+    STEP_MAX,
+    TIME_S_MAX,
+    check_count,
+    check_id,
+    check_lineage,
+    check_lineages,
+    check_name,
+    check_number,
+    check_version,
+)
+
+# Batches whose commit a checkpoint does not prove; the learner has a few.
+CONSUMED_MAX = 4096
+OUTCOMES_MAX = 100_000
+# Updates that a learner can be ahead of what it committed and announced: those in flight, a handful.
+STEPS_AHEAD_MAX = 1024
+
+
+def check_next_batch(
+    request: pb.LeaseBatchRequest | pb.SampleBatchRequest, *, head: PolicyVersion | None
+) -> None:
+    """Refuse a request for a batch that no learner makes; ``head`` is the newest version that the store knows.
+
+    Raises:
+        RecordError: its version is none, or far ahead of ``head``; or a number is out of range.
+    """
+    check_version(request.version, "The version to be updated")
+    check_number(request.batch_size, "batch_size", least=1, most=BATCH_MAX)
+    check_number(request.max_lag, "max_lag", least=0, most=INT32_MAX)
+    check_number(request.max_age_s, "max_age_s", least=0.0, most=TIME_S_MAX)
+    check_wait(request.max_wait_s)
+    check_name(request.learner_id, "learner_id")
+    version = request.version
+    if head is not None and version.lineage == head.lineage and version.step > head.step + STEPS_AHEAD_MAX:
+        raise RecordError(
+            f"A batch for {version.lineage}@{version.step} was requested, the newest version is {head}",
+            why=f"a learner is at most {STEPS_AHEAD_MAX} updates ahead of what it committed",
+        )
+
+
+def check_wait(max_wait_s: float) -> None:
+    """Refuse a wait that is no number; one that is too long is answered sooner.
+
+    Raises:
+        RecordError: it is not a number, or negative.
+    """
+    check_number(max_wait_s, "max_wait_s", least=0.0, most=TIME_S_MAX)
+
+
+def check_commit(request: pb.CommitBatchRequest) -> None:
+    """Refuse a commit that names no batch or version.
+
+    Raises:
+        RecordError: an id, the version or a number is out of range.
+    """
+    check_id(request.batch_id, "Batch")
+    check_version(request.version, "The version that was trained")
+    _check_consumptions(request.consumptions)
+    check_number(request.sampled.max_lag, "max_lag", least=0, most=INT32_MAX)
+
+
+def check_dropped(batch_id: str | None, dropped: Sequence[pb.DroppedTrajectory]) -> None:
+    """Refuse a list of drops that is too long to be written at once, or names what can be no trajectory.
+
+    Raises:
+        RecordError: an id is none, or there are too many.
+    """
+    if batch_id is not None:
+        check_id(batch_id, "Batch")
+    check_count(len(dropped), "dropped trajectories", max_count=IDS_MAX)
+    for item in dropped:
+        check_id(item.trajectory_id, "Trajectory")
+        check_name(item.reason, "A reason", chars_max=NAME_CHARS_MAX)
+
+
+def check_opening(request: pb.OpenLineageRequest, *, num_lineages: int) -> None:
+    """Refuse a lineage that no learner opens, and one more than a tree may have.
+
+    ``num_lineages``: that the store has.
+
+    Raises:
+        RecordError: a name, step or count is out of range.
+    """
+    check_lineage(request.lineage)
+    check_lineages(request.ancestors)
+    check_count(num_lineages + 1, "lineages of a run", max_count=LINEAGES_MAX)
+    check_name(request.learner_id, "learner_id")
+    check_count(len(request.consumed), "consumed batches", max_count=CONSUMED_MAX)
+    for batch in request.consumed:
+        check_id(batch.batch_id, "Batch")
+        check_version(batch.version, "The version that was trained")
+        _check_consumptions(batch.consumptions)
+        check_number(batch.max_lag, "max_lag", least=0, most=INT32_MAX)
+        for item in batch.units:
+            check_id(item.trajectory_id, "Trajectory")
+
+
+def check_watch(request: pb.WatchOutcomesRequest) -> None:
+    """Refuse a poll with a cursor or limit that cannot be.
+
+    Raises:
+        RecordError: a number is out of range.
+    """
+    check_number(request.cursor, "cursor", least=0, most=STEP_MAX)
+    check_number(request.limit, "limit", least=1, most=OUTCOMES_MAX)
+    check_wait(request.max_wait_s)
+
+
+def _check_consumptions(consumptions: Sequence[pb.Consumption]) -> None:
+    check_count(len(consumptions), "consumptions", max_count=BATCH_MAX)
+    for item in consumptions:
+        check_id(item.trajectory_id, "Trajectory")
+        check_number(item.stale_by_versions, "stale_by_versions", least=0, most=INT32_MAX)
+        check_number(item.span, "span", least=0, most=INT32_MAX)
+        check_number(item.age_s, "age_s", least=-TIME_S_MAX, most=TIME_S_MAX)

@@ -1,0 +1,119 @@
+"""Proof that a message is of a task that the task queue admitted, by the service that it was given to.
+
+The queue gives each task a key: the HMAC of what it admitted under a secret that only it and the trajectory store hold.
+An actor writes the HMAC of its records under that key into a header, and never the key itself. The store derives the
+key from the header's claim and so needs neither a call nor a table. Environment workers, which add rewards, pass the
+header on: it covers ids, versions and tensors (``frame.content_digest``), which do not change after the actor.
+"""
+
+import hmac
+from collections.abc import Sequence
+
+import msgspec
+
+from tidegate.core.errors import RecordError
+from tidegate.core.ids import (
+    PolicyVersion,
+    RunId,
+    TaskId,
+    TrajectoryId,
+    parse_version,
+    task_of,
+    trajectory_id,
+)
+from tidegate.core.records import Task
+
+DIGEST_BYTES = 32
+MAC_BYTES = 16
+# A group; beyond it a claim is not believed.
+SAMPLES_MAX = 4096
+_PARTS = 4
+_QUEUE = "queue"
+
+
+class TaskClaim(msgspec.Struct, frozen=True):
+    """What a task's key is bound to: how many samples it has, and the oldest version that may start it."""
+
+    run_id: RunId
+    task_id: TaskId
+    num_samples: int
+    required_version: PolicyVersion
+
+    def key(self, secret: bytes) -> bytes:
+        """The key of the task."""
+        named = ("task", *msgspec.structs.astuple(self)[:3], str(self.required_version))
+        return hmac.digest(secret, msgspec.msgpack.encode(named), "sha256")
+
+
+class TaskProof(msgspec.Struct, frozen=True):
+    """A verified header: the task of the message, and the digest of the records that its actor made."""
+
+    claim: TaskClaim
+    trajectory_ids: tuple[TrajectoryId, ...]
+    digest: bytes
+
+
+def task_key(task: Task, secret: bytes) -> bytes:
+    """The key that a task is published with."""
+    return TaskClaim(task.run_id, task.task_id, task.num_samples, task.required_version).key(secret)
+
+
+def proof_of(task: Task, ids: Sequence[TrajectoryId], digest: bytes) -> str:
+    """The header of records of ``task``; empty for a task without a key."""
+    if not task.key:
+        return ""
+    mac = _mac(task.key, ids, digest)
+    return f"{task.num_samples} {task.required_version} {digest.hex()} {mac.hex()}"
+
+
+def open_proof(header: str, ids: Sequence[TrajectoryId], *, secret: bytes, run_id: RunId) -> TaskProof:
+    """Verify that the sender was given the task of these trajectories.
+
+    Raises:
+        RecordError: there is no proof, or it is not of these trajectories.
+    """
+    parts = header.split(" ")
+    if len(parts) != _PARTS or not ids:
+        raise RecordError(
+            "A message does not prove that the task queue admitted it",
+            why="it names no trajectory, or has no header with the proof of its task",
+            fix="only actors that were given a task may publish its trajectories",
+        )
+    try:
+        num_samples, required_version = int(parts[0]), parse_version(parts[1])
+        digest, mac = bytes.fromhex(parts[2]), bytes.fromhex(parts[3])
+    except ValueError as error:
+        raise RecordError("A proof of a task cannot be read", why=str(error)) from error
+    claim = TaskClaim(run_id, task_of(ids[0]), num_samples, required_version)
+    if not 0 < num_samples <= SAMPLES_MAX or not hmac.compare_digest(
+        mac, _mac(claim.key(secret), ids, digest)
+    ):
+        raise RecordError(
+            f"Trajectory {ids[0]!r} and {len(ids) - 1} others are named by a message without a valid proof",
+            why="the task queue did not admit them so, or the sender does not hold their task",
+        )
+    samples = {trajectory_id(claim.task_id, sample_index=index) for index in range(num_samples)}
+    if len(set(ids)) < len(ids) or not samples.issuperset(ids):
+        raise RecordError(
+            f"A message of task {claim.task_id!r} names trajectories that the task does not have"
+        )
+    return TaskProof(claim, tuple(ids), digest)
+
+
+def proof_of_queue(ids: Sequence[TrajectoryId], secret: bytes | None) -> str:
+    """The task queue's own proof, for any trajectories; empty without a secret."""
+    return "" if secret is None else f"{_QUEUE} {_queue_mac(secret, ids).hex()}"
+
+
+def is_proof_of_queue(header: str, ids: Sequence[TrajectoryId], *, secret: bytes) -> bool:
+    """Whether the task queue made this proof of these trajectories."""
+    mac = _queue_mac(secret, ids).hex()
+    return hmac.compare_digest(header.encode(errors="replace"), f"{_QUEUE} {mac}".encode())
+
+
+def _queue_mac(secret: bytes, ids: Sequence[TrajectoryId]) -> bytes:
+    return hmac.digest(secret, msgspec.msgpack.encode((_QUEUE, list(ids))), "sha256")[:MAC_BYTES]
+
+
+def _mac(key: bytes, ids: Sequence[TrajectoryId], digest: bytes) -> bytes:
+    return hmac.digest(key, msgspec.msgpack.encode(("records", list(ids), digest)), "sha256")[:MAC_BYTES]
