@@ -9,11 +9,12 @@ never ends by itself, so every pull expires within five seconds.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 import nats.errors
+import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -30,6 +31,7 @@ from tidegate.runtime.replies import Replies
 from tidegate.runtime.retrying import Backoff, FailedAttempt, retry
 from tidegate.runtime.streams import ConsumerState, Stored, Streams, StreamState
 from tidegate.runtime.subscribing import subscribe
+from tidegate.runtime.tls import broker_identity
 from tidegate.wire.subjects import (
     HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE,
     HEADER_MESSAGE_ID,
@@ -37,6 +39,7 @@ from tidegate.wire.subjects import (
     HEADER_SOURCE,
     MESSAGE_BYTES_MAX,
     ConsumerSpec,
+    DurableName,
     StreamSpec,
     Topology,
 )
@@ -51,6 +54,14 @@ WRONG_LAST_SEQUENCE_CODES = frozenset({10071, 10164})
 ATTEMPT_TIMEOUT_S = 2.0
 BACKOFF = Backoff(start_s=0.03, max_s=1.0)
 CONNECT_TIMEOUT_S = 30.0
+# Longer than the client's own limits of one connection.
+CONNECT_ATTEMPT_TIMEOUT_S = 5.0
+# Headers of a refused message that are kept: the ids of a large group. A stream takes 64 KiB, with the reason.
+QUARANTINE_HEADER_BYTES_MAX = 48 * 1024
+# Part of the broker's error when a user publishes or subscribes where it may not.
+REFUSED = "permissions violation"
+# Streams are there before their consumers, so this is the time between the two, on a slow machine.
+CONSUMER_TIMEOUT_S = 60.0
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -101,7 +112,6 @@ class Bus:
         cls,
         url: str,
         *,
-        token: str,
         name: str,
         topology: Topology,
         clock: Clock,
@@ -109,49 +119,69 @@ class Bus:
         password: str = "",
         timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> "Bus":
-        """Connect, by token or by user and password, waiting for a broker that is still starting.
+        """Connect, as a user with a password or without either, waiting for a broker that is still starting.
+
+        With TLS where the environment names a folder with this process' certificate (``runtime.tls``).
 
         Raises:
+            ConfigError: the certificate cannot be read.
             UnavailableError: no broker answered within ``timeout_s``.
         """
         bus: Bus | None = None
+        identity = broker_identity()
+
+        async def renew_identity() -> None:
+            """A certificate that was renewed meanwhile is for the next handshake."""
+            if identity is not None:
+                identity.renew()
 
         async def on_reconnect() -> None:
             if bus is not None:
                 bus.note_reconnect()
 
-        async def on_error(_error: Exception) -> None:
-            """The client retries by itself; each caller sees its own failure."""
+        async def on_error(error: Exception) -> None:
+            """The client retries by itself, each caller sees its own failure; a refusal leaves no other trace."""
+            await renew_identity()
+            if REFUSED in str(error).lower():
+                log.warning("broker_refused", user=user, error=str(error))
 
-        client = Client()
+        log = structlog.get_logger(name)
         # Seconds; the library annotates int, and its code accepts any number.
         reconnect_wait = cast("int", 0.1 + 0.1 * random.random())
-        try:
-            # The client retries by itself without end; this adds a deadline.
-            async with asyncio.timeout(timeout_s):
-                await client.connect(
-                    servers=[url],
-                    token=token or None,
-                    user=user or None,
-                    password=password or None,
-                    # A user receives only its own answers: permissions name its own inbox.
-                    inbox_prefix=f"_INBOX_{user}" if user else "_INBOX",
-                    name=name,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=reconnect_wait,
-                    connect_timeout=2,
-                    ping_interval=5,
-                    allow_reconnect=True,
-                    reconnected_cb=on_reconnect,
-                    error_cb=on_error,
-                )
-        except (OSError, nats.errors.Error, TimeoutError) as error:
-            await client.close()
-            raise UnavailableError(
-                f"No broker answers at {url} within {timeout_s:g} s",
-                why=str(error),
-                fix="start nats-server, or correct broker_url",
-            ) from error
+        deadline_s = clock.monotonic_s() + timeout_s
+        while True:
+            client = Client()
+            try:
+                # The client retries by itself, but after a failed TLS handshake it waits without end for a connection
+                # that never closes (CPython, `StreamWriter.wait_closed`): a new one continues.
+                async with asyncio.timeout(min(CONNECT_ATTEMPT_TIMEOUT_S, deadline_s - clock.monotonic_s())):
+                    await client.connect(
+                        servers=[url],
+                        user=user or None,
+                        password=password or None,
+                        # A user receives only its own answers: permissions name its own inbox.
+                        inbox_prefix=f"_INBOX_{user}" if user else "_INBOX",
+                        name=name,
+                        max_reconnect_attempts=-1,
+                        reconnect_time_wait=reconnect_wait,
+                        connect_timeout=2,
+                        ping_interval=5,
+                        allow_reconnect=True,
+                        disconnected_cb=renew_identity,
+                        reconnected_cb=on_reconnect,
+                        tls=identity.context if identity is not None else None,
+                        error_cb=on_error,
+                    )
+                    break
+            except (OSError, nats.errors.Error, TimeoutError) as error:
+                await client.close()
+                if clock.monotonic_s() >= deadline_s:
+                    raise UnavailableError(
+                        f"No broker answers at {url} within {timeout_s:g} s",
+                        why=str(client.last_error or error),
+                        fix="start nats-server, or correct broker_url",
+                    ) from error
+                await asyncio.sleep(reconnect_wait)
         bus = cls(client, topology, clock)
         return bus
 
@@ -182,17 +212,35 @@ class Bus:
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
-    async def bootstrap(self, specs: tuple[StreamSpec, ...], *, copies: int = 1) -> None:
-        """Create or verify every stream; any service may do it, in any order, at the same time as others.
+    async def bootstrap(
+        self,
+        streams: Sequence[StreamSpec],
+        *,
+        consumers: Sequence[ConsumerSpec] = (),
+        copies: int = 1,
+    ) -> None:
+        """Create or update every stream and its consumer, as the one user that may (``wire.permissions``).
 
-        ``copies``: servers of the broker that keep each message.
+        ``copies``: servers of the broker that keep each message. Repeating it changes nothing.
 
         Raises:
             StaleFolderError: a stream exists with a shape that would lose messages to change.
             UnavailableError: JetStream did not answer in time.
         """
+        for stream in streams:
+            await self._streams.ensure_stream(stream, copies=copies)
+        for consumer in consumers:
+            await self._streams.ensure_consumer(consumer)
+
+    async def await_streams(self, specs: Sequence[StreamSpec], *, timeout_s: float) -> None:
+        """Return once every stream is there in its shape; ``bootstrap`` creates them.
+
+        Raises:
+            StaleFolderError: a stream exists with another shape.
+            UnavailableError: one was not created within ``timeout_s``, or JetStream did not answer.
+        """
         for spec in specs:
-            await self._streams.ensure_stream(spec, copies=copies)
+            await self._streams.await_stream(spec, timeout_s=timeout_s)
 
     async def stream_state(self, stream: str) -> StreamState:
         """How full a stream is.
@@ -218,22 +266,14 @@ class Bus:
         """
         return await self._streams.last(stream, subject)
 
-    async def purge(self, stream: str, subject: str) -> None:
-        """Delete the messages of a subject, for streams whose messages are notes and not work.
+    async def consumer(self, durable: DurableName, *, timeout_s: float = CONSUMER_TIMEOUT_S) -> Consumer:
+        """A reader of a durable pull consumer, which ``bootstrap`` creates.
 
         Raises:
-            UnavailableError: JetStream did not answer; they may be deleted or not.
+            UnavailableError: it was not created within ``timeout_s``, or JetStream did not answer.
         """
-        await self._streams.purge(stream, subject)
-
-    async def consumer(self, spec: ConsumerSpec) -> Consumer:
-        """Create or bind a durable pull consumer.
-
-        Raises:
-            UnavailableError: JetStream did not answer in time.
-        """
-        await self._streams.ensure_consumer(spec)
-        consumer = await Consumer.open(self._client, spec, self._clock)
+        await self._streams.await_consumer(durable, timeout_s=timeout_s)
+        consumer = await Consumer.open(self._client, durable, self._clock)
         self._consumers.append(consumer)
         return consumer
 
@@ -242,13 +282,13 @@ class Bus:
         for consumer in self._consumers:
             consumer.end_waits()
 
-    async def set_max_ack_pending(self, stream: str, durable: str, value: int) -> None:
+    async def set_max_ack_pending(self, durable: DurableName, value: int) -> None:
         """Change how many unacknowledged messages a durable consumer allows.
 
         Raises:
             UnavailableError: JetStream did not answer, or the consumer is not there yet.
         """
-        await self._streams.set_max_ack_pending(stream, durable, value)
+        await self._streams.set_max_ack_pending(durable, value)
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -331,11 +371,20 @@ class Bus:
     async def quarantine(
         self, source: str, data: bytes, *, reason: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Keep a refused message for inspection, with the service that refused it and the reason."""
-        kept = {key: value for key, value in (headers or {}).items() if not key.startswith("Nats-")}
+        """Keep a refused message for inspection, with the service that refused it and the reason.
+
+        What exceeds a message is left out: its sender may have sent more than the bus does.
+        """
+        kept: Headers = {}
+        room = QUARANTINE_HEADER_BYTES_MAX
+        for key, value in (headers or {}).items():
+            room -= len(key) + len(value) + 4
+            if key.startswith("Nats-") or room < 0:
+                continue
+            kept[key] = value
         kept[HEADER_REASON] = reason.replace("\n", " ")[:1024]
         kept[HEADER_SOURCE] = source
-        body = data[: MESSAGE_BYTES_MAX - 16 * 1024]
+        body = data[: MESSAGE_BYTES_MAX - QUARANTINE_HEADER_BYTES_MAX - 16 * 1024]
         await self.publish(
             self._topology.quarantine(source),
             body,

@@ -316,10 +316,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``batch_size``: trajectories a learner step, whole groups. ``max_running``: trajectories between admission and the
     store (C). ``addresses``: host:port of each instance by service name. ``data_dir``: the run folder.
-    ``broker_user``, ``broker_password``: instead of a token. ``broker_wait_s``: seconds to wait for a broker that is
-    still starting. ``stream_copies``: servers of the broker that keep each message. ``listen``: host:port to listen on
-    if other services know another address (a pod). ``instance``: the name of this instance if no supervisor numbers
-    instances (a pod's name); empty: its number.
+    ``credentials_dir``: the folder with the credentials of calls (``runtime.call_credentials``).
+    ``broker_user``, ``broker_password``: this process' user at the broker. ``broker_wait_s``: seconds to wait for a
+    broker that is still starting, and for its streams. ``stream_copies``: servers of the broker that keep each message.
+    ``task_secret_path``: the file with the secret of tasks (``runtime.task_secret``), which the task queue and the
+    trajectory store read; empty: tasks are not signed. ``listen``: host:port to listen on if other services know
+    another address (a pod). ``instance``: the name of this instance if no supervisor numbers instances (a pod's name);
+    empty: its number.
     """
 
     run: RunId
@@ -332,9 +335,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     telemetry: TelemetryConfig
     drain_timeout_s: PositiveSeconds
     broker_url: str
-    broker_token: str
     addresses: dict[str, list[str]]
     data_dir: str
+    credentials_dir: str
     response: ResponseConfig = ResponseConfig()
     slos: SlosConfig = SlosConfig()
     long_tail: LongTailConfig = LongTailConfig()
@@ -342,5 +345,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker_password: str = ""
     broker_wait_s: PositiveSeconds = 30.0
     stream_copies: Positive = 1
+    task_secret_path: str = ""
     listen: str = ""
     instance: str = ""

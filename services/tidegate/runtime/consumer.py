@@ -18,7 +18,7 @@ from nats.errors import Error as NatsError
 
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.subscribing import subscribe
-from tidegate.wire.subjects import ConsumerSpec
+from tidegate.wire.subjects import DurableName
 
 # A pull pending over a broker restart ends only at its own expiry; measured, hence the cap.
 WAIT_MAX_S = 5.0
@@ -84,11 +84,11 @@ class Delivery:
 class Consumer:
     """Readers of one durable. Not for concurrent ``fetch`` calls: one loop owns it."""
 
-    def __init__(self, client: Client, spec: ConsumerSpec, clock: Clock) -> None:
+    def __init__(self, client: Client, durable: DurableName, clock: Clock) -> None:
         """Use ``open``."""
         self._client = client
         self._clock = clock
-        self._next_subject = f"$JS.API.CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}"
+        self._next_subject = f"$JS.API.CONSUMER.MSG.NEXT.{durable.stream}.{durable.name}"
         self._inbox = client.new_inbox()
         self._requests = itertools.count()
         self._last_request = -1
@@ -101,9 +101,9 @@ class Consumer:
         self.request_errors_total = 0
 
     @classmethod
-    async def open(cls, client: Client, spec: ConsumerSpec, clock: Clock) -> "Consumer":
+    async def open(cls, client: Client, durable: DurableName, clock: Clock) -> "Consumer":
         """Bind to a durable that exists."""
-        consumer = cls(client, spec, clock)
+        consumer = cls(client, durable, clock)
         consumer._subscription = await subscribe(client, f"{consumer._inbox}.*", consumer._receive)
         return consumer
 

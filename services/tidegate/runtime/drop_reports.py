@@ -11,9 +11,16 @@ BACKOFF = Backoff(start_s=0.1, max_s=2.0)
 
 
 async def report_dropped(
-    context: ServiceContext, store: TrajectoryStoreClient, dropped: Sequence[Dropped], *, task_id: str
+    context: ServiceContext,
+    store: TrajectoryStoreClient,
+    dropped: Sequence[Dropped],
+    *,
+    task_id: str,
+    proof: str,
 ) -> bool:
     """Make trajectories of a task terminal; False if draining began while the store was away.
+
+    ``proof``: that this service was given the task (``wire.task_proof``).
 
     Raises:
         TidegateError: the store refuses them.
@@ -27,7 +34,7 @@ async def report_dropped(
 
     try:
         await retry(
-            lambda: store.drop_unarrived(dropped),
+            lambda: store.drop_unarrived(dropped, proof=proof),
             BACKOFF,
             draining=StopWhenDraining(context.drain),
             on_retry=note,

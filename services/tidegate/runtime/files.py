@@ -1,8 +1,11 @@
-"""Files that others read while they are written."""
+"""Files that others read while they are written, and locks of one holder."""
 
+import fcntl
 import os
 from pathlib import Path
 
+# What a run writes holds prompts, answers and weights: for its user alone.
+PRIVATE_UMASK = 0o077
 # Less the umask, as for any new file.
 MODE_DEFAULT = 0o666
 
@@ -21,3 +24,20 @@ def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
     unfinished.replace(path)
+
+
+def lock_file(path: Path) -> int | None:
+    """Lock ``path``, which is created if need be; None where another process holds the lock.
+
+    The descriptor holds it until it is closed or its process ends for any reason.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -12,14 +12,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
 from tidegate.catalogue import process
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import RecordError, TidegateError
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.call_refusals import counting_refusals
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
@@ -35,8 +37,8 @@ from tidegate.runtime.service import (
     max_tasks,
 )
 from tidegate.runtime.stats_board import StatsBoard
+from tidegate.runtime.stats_reports import publish_stats
 from tidegate.runtime.telemetry import Telemetry
-from tidegate.wire.stats import encode_stats
 from tidegate.wire.subjects import Topology
 
 # Time for calls in flight once the loops have ended.
@@ -136,8 +138,8 @@ class ServiceLifecycle:
                 channels=ports.channels,
             )
             try:
-                await bus.bootstrap(
-                    topology.streams(max_tasks=max_tasks(settings)), copies=settings.stream_copies
+                await bus.await_streams(
+                    topology.streams(max_tasks=max_tasks(settings)), timeout_s=settings.broker_wait_s
                 )
                 await self._serve(context)
             except TidegateError as error:
@@ -155,7 +157,8 @@ class ServiceLifecycle:
         parts = await self._spec.build(context, self._config)
         lifecycle = LifecycleServicer(context.stats, self._drain, context.clock)
         server = self._ports.open_server(
-            [*parts.servicers, lifecycle.registration()], context.telemetry.served
+            [*parts.servicers, lifecycle.registration()],
+            counting_refusals(partial(_count_call, context), context.stats),
         )
         address = self._settings.listen or self._settings.addresses[self._spec.name][self._index]
         async with served(parts, server, address=address):
@@ -211,7 +214,15 @@ class ServiceLifecycle:
         context.stats.set(process.BROKER_RECONNECTS, context.bus.reconnects)
         context.stats.set(process.BACKPRESSURE, context.bus.backpressure_total)
         snapshot = context.stats.snapshot(at_s=context.clock.now_s())
-        await context.bus.publish_core(context.topology.stats(self._instance), encode_stats(snapshot))
+        await publish_stats(context.bus, context.topology, snapshot)
+
+
+def _count_call(context: ServiceContext, method: str, seconds: float, status: str) -> None:
+    context.telemetry.served(method, seconds, status)
+    if status == TidegateError.status:
+        context.stats.add(process.CALLS_FAILED.member(method))
+    elif status == RecordError.status:
+        context.stats.add(process.CALLS_INVALID.member(method))
 
 
 @contextlib.asynccontextmanager

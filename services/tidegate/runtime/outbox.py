@@ -9,15 +9,21 @@ from typing import TypeVar
 
 from tidegate.catalogue import publishing
 from tidegate.core.errors import BackpressureError, PayloadTooLargeError
-from tidegate.core.records import Trajectory
+from tidegate.core.records import Task, Trajectory
 from tidegate.runtime.retrying import Backoff, FailedAttempt, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
-from tidegate.wire.frame import encode_frame
-from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
+from tidegate.wire.frame import content_digest, encode_frame
+from tidegate.wire.subjects import (
+    HEADER_REFERENCE,
+    HEADER_TASK_PROOF,
+    HEADER_TRACE_PARENT,
+    HEADER_TRAJECTORY_IDS,
+    SHARD,
+)
+from tidegate.wire.task_proof import proof_of
 
 BACKOFF = Backoff(start_s=0.1, max_s=2.0)
-SHARD = 0
 
 T = TypeVar("T")
 
@@ -32,14 +38,15 @@ class Outbox:
         self._context = context
         self._store = store
 
-    async def send_rollouts(self, env_id: str, records: Sequence[Trajectory]) -> None:
-        """Send a group to ROLLOUTS, where environment workers score it.
+    async def send_rollouts(self, env_id: str, task: Task, records: Sequence[Trajectory]) -> None:
+        """Send the group of ``task`` to ROLLOUTS, where environment workers score it.
 
         Raises:
             PayloadTooLargeError: no message can hold it; nothing was sent.
             TidegateError: the broker refuses it.
         """
-        context, frame, headers = self._context, encode_frame(records), _headers(records)
+        context, frame = self._context, encode_frame(records)
+        headers = _headers(records, proof=_proof(task, records, frame))
         task_id = records[0].task_id
         await self.retry(
             task_id,
@@ -48,14 +55,17 @@ class Outbox:
             ),
         )
 
-    async def send_trajectories(self, records: Sequence[Trajectory]) -> None:
+    async def send_trajectories(self, records: Sequence[Trajectory], *, of: Task | str) -> None:
         """Send scored records to TRAJECTORIES: the frame, or the reference under which the store holds it.
+
+        ``of``: their task, or the proof that an actor sent with them.
 
         Raises:
             TidegateError: the broker or the store refuses them.
         """
         bus, subject = self._context.bus, self._context.topology.trajectories(SHARD)
-        frame, headers = encode_frame(records), _headers(records)
+        frame = encode_frame(records)
+        headers = _headers(records, proof=of if isinstance(of, str) else _proof(of, records, frame))
         task_id = records[0].task_id
         message_id = f"{task_id}:scored"
 
@@ -86,8 +96,15 @@ class Outbox:
         return await retry(step, BACKOFF, draining=UntilCancelled(), on_retry=note)
 
 
-def _headers(records: Sequence[Trajectory]) -> dict[str, str]:
+def _proof(task: Task, records: Sequence[Trajectory], frame: bytes) -> str:
+    if not task.key:
+        return ""
+    return proof_of(task, [record.trajectory_id for record in records], content_digest(frame))
+
+
+def _headers(records: Sequence[Trajectory], *, proof: str) -> dict[str, str]:
     return {
+        **({HEADER_TASK_PROOF: proof} if proof else {}),
         HEADER_TRACE_PARENT: records[0].trace_parent,
         HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
     }

@@ -7,7 +7,8 @@ that the subscription misses comes with the next read of the stream.
 import asyncio
 import contextlib
 
-from tidegate.core.errors import TidegateError, UnavailableError
+from tidegate.catalogue import process
+from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.announcement import Announcement
@@ -27,7 +28,10 @@ class PolicyWatch:
         self._head: Announcement | None = None
         self._changed = asyncio.Event()
         self._refresh = asyncio.Event()
-        self.refused_total = 0
+        self._stats = context.stats
+        self._log = context.log
+        # The last message that was no announcement: it stays the newest until weight distribution announces again.
+        self._unreadable: bytes | None = None
 
     @property
     def head(self) -> Announcement | None:
@@ -80,8 +84,11 @@ class PolicyWatch:
     def _take(self, data: bytes) -> None:
         try:
             announcement = Announcement.from_bytes(data)
-        except TidegateError:
-            self.refused_total += 1
+        except RecordError as error:
+            if data != self._unreadable:
+                self._unreadable = data
+                self._stats.add(process.ANNOUNCEMENTS_IGNORED)
+                self._log.warning("announcement_ignored", error=str(error))
             return
         if self._head is None or supersedes(announcement, self._head):
             self._head = announcement

@@ -17,7 +17,8 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle, instance_of
 from tidegate.runtime.rpc import RpcServer
-from tidegate.runtime.service import Channels, ServiceSpec
+from tidegate.runtime.service import ServiceSpec
+from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import open_telemetry
 from tidegate.wire.subjects import Topology
@@ -41,16 +42,17 @@ async def _run(spec: ServiceSpec, config: object, settings: Settings, *, index: 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, drain.request)
     instance = instance_of(spec, settings, index=index)
+    accepted = accepted_tokens(settings)
     ports = ProcessPorts(
         clock=clock,
         drain=drain,
         log=structlog.get_logger(instance),
-        channels=Channels(settings.addresses),
+        channels=channels_of(settings, spec.name),
         open_telemetry=lambda stats: open_telemetry(
             settings.telemetry, service=spec.name, instance=instance, run=settings.run, board=stats
         ),
         open_bus=partial(_open_bus, settings, instance, clock),
-        open_server=lambda registrations, meter: RpcServer(registrations, meter=meter),
+        open_server=lambda registrations, meter: RpcServer(registrations, accepted, meter=meter),
         record_usage=_record_usage,
         on_built=_freeze_built,
     )
@@ -60,7 +62,6 @@ async def _run(spec: ServiceSpec, config: object, settings: Settings, *, index: 
 async def _open_bus(settings: Settings, instance: str, clock: SystemClock, topology: Topology) -> Bus:
     return await Bus.connect(
         settings.broker_url,
-        token=settings.broker_token,
         user=settings.broker_user,
         password=settings.broker_password,
         name=instance,

@@ -1,21 +1,25 @@
-"""gRPC servers and channels: error translation, raw chunks, health and reflection."""
+"""gRPC servers and channels: authenticated callers, error translation, raw chunks, health and reflection."""
 
 from __future__ import annotations  # gRPC's classes are generic for the type checker only
 
-import contextvars
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 import grpc
-import structlog
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from tidegate.core.errors import ConfigError, TidegateError
+from tidegate.core.errors import ConfigError, RecordError, TidegateError
 from tidegate.runtime import tls
+from tidegate.runtime.authenticated_channel import AuthenticatedChannel, trace_context
+from tidegate.runtime.call_authentication import GuardedHandlers
+from tidegate.runtime.call_credentials import AcceptedTokens, CallToken
+from tidegate.runtime.call_errors import FailureLog, OnFailure, answer_to
 from tidegate.wire.subjects import HEADER_TRACE_PARENT
 
 # A chunk is 1 MiB; control messages stay far below.
@@ -23,10 +27,6 @@ HEALTH_NAME = "grpc.health.v1.Health"
 # Health names for a kubelet: was ever ready, answers at all, is ready now.
 HEALTH_STARTUP, HEALTH_LIVENESS, HEALTH_READINESS = "startup", "liveness", "readiness"
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
-# Trace context of the call being served, or to be sent with the next call.
-trace_context: contextvars.ContextVar[str] = contextvars.ContextVar("trace_context", default="")
-
-log = structlog.get_logger("rpc")
 
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -99,50 +99,101 @@ def _enter(context: grpc.aio.ServicerContext[Any, Any]) -> None:
             trace_context.set(str(value))
 
 
-def _translated_unary(
-    behaviour: Callable[[Any, Any], Awaitable[Any]], method: str, meter: CallMeter
-) -> Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Awaitable[Any]]:
-    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+def _decoded(decode: Callable[[bytes], Any], data: bytes, method: str) -> Any:
+    try:
+        return decode(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise RecordError(f"A request of {method} cannot be parsed", why=str(error)) from error
+
+
+async def _each_decoded(
+    decode: Callable[[bytes], Any], requests: AsyncIterator[bytes], method: str
+) -> AsyncIterator[Any]:
+    async for data in requests:
+        yield _decoded(decode, data, method)
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """One method as it is served. It takes and gives bytes: a codec that fails in gRPC's hands is answered UNKNOWN."""
+
+    name: str
+    behaviour: Callable[[Any, Any], Any]
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    is_request_streamed: bool
+    meter: CallMeter
+    on_failure: OnFailure
+
+    def _request(self, received: Any) -> Any:
+        if self.is_request_streamed:
+            return _each_decoded(self.decode, received, self.name)
+        return _decoded(self.decode, received, self.name)
+
+    async def unary(self, received: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        """Answer a call that has one response."""
         _enter(context)
         status, started_at_s = "OK", time.perf_counter()
         try:
-            return await behaviour(request, context)
-        except TidegateError as error:
+            return self.encode(await self.behaviour(self._request(received), context))
+        except grpc.aio.BaseError:
+            raise  # the call has ended: no caller waits for an answer
+        except Exception as raised:
+            error = answer_to(raised, self.name, on_failure=self.on_failure)
             status = error.status
             await _abort(context, error)
         finally:
-            meter(method, time.perf_counter() - started_at_s, status)
+            self.meter(self.name, time.perf_counter() - started_at_s, status)
 
-    return call
-
-
-def _translated_stream(
-    behaviour: Callable[[Any, Any], AsyncIterator[Any]], method: str, meter: CallMeter
-) -> Callable[[Any, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Any]]:
-    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    async def stream(
+        self, received: Any, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[bytes]:
+        """Answer a call that has a stream of responses."""
         _enter(context)
         status, started_at_s = "OK", time.perf_counter()
         try:
-            async for response in behaviour(request, context):
-                yield response
-        except TidegateError as error:
+            async for response in self.behaviour(self._request(received), context):
+                yield self.encode(response)
+        except grpc.aio.BaseError:
+            raise  # the call has ended: no caller waits for an answer
+        except Exception as raised:
+            error = answer_to(raised, self.name, on_failure=self.on_failure)
             status = error.status
             await _abort(context, error)
         finally:
-            meter(method, time.perf_counter() - started_at_s, status)
-
-    return call
+            self.meter(self.name, time.perf_counter() - started_at_s, status)
 
 
-def register(server: grpc.aio.Server, registration: Registration, *, meter: CallMeter = _unmetered) -> None:
-    """Add a servicer whose ``TidegateError``s leave as status codes and whose raw methods skip protobuf."""
+def register(
+    server: grpc.aio.Server,
+    registration: Registration,
+    accepted: AcceptedTokens,
+    *,
+    meter: CallMeter = _unmetered,
+    on_failure: OnFailure,
+) -> None:
+    """Add a servicer whose errors leave as status codes and whose raw methods skip protobuf.
+
+    Only callers whose token is ``accepted``, and whose role may call a method, reach it. A ``TidegateError`` leaves
+    with its own status, a request that cannot be parsed as INVALID_ARGUMENT, and any other exception as INTERNAL,
+    after ``on_failure`` was told.
+    """
     capture = _Capture()
     registration.add(registration.servicer, cast("grpc.aio.Server", capture))
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-    for method, handler in capture.methods.items():
-        request_codec = registration.raw_requests.get(method, handler.request_deserializer)
-        full_name = f"{registration.name}/{method}"
-        response_codec = registration.raw_responses.get(method, handler.response_serializer)
+    for name, handler in capture.methods.items():
+        served: Any = (
+            handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        )
+        method = _Method(
+            name=f"{registration.name}/{name}",
+            behaviour=served,
+            decode=cast("Any", registration.raw_requests.get(name, handler.request_deserializer)),
+            encode=cast("Any", registration.raw_responses.get(name, handler.response_serializer)),
+            is_request_streamed=bool(handler.request_streaming),
+            meter=meter,
+            on_failure=on_failure,
+        )
         make: Any
         if handler.response_streaming:
             make = (
@@ -150,20 +201,18 @@ def register(server: grpc.aio.Server, registration: Registration, *, meter: Call
                 if handler.request_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
-            served = cast("Any", handler.stream_stream or handler.unary_stream)
-            behaviour: Any = _translated_stream(served, full_name, meter)
+            handlers[name] = make(method.stream)
         else:
             make = (
                 grpc.stream_unary_rpc_method_handler
                 if handler.request_streaming
                 else grpc.unary_unary_rpc_method_handler
             )
-            served = cast("Any", handler.stream_unary or handler.unary_unary)
-            behaviour = _translated_unary(served, full_name, meter)
-        handlers[method] = make(
-            behaviour, request_deserializer=request_codec, response_serializer=response_codec
-        )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(registration.name, handlers),))
+            handlers[name] = make(method.unary)
+    guarded = GuardedHandlers(
+        registration.name, handlers, accepted, on_refused=lambda method, status: meter(method, 0.0, status)
+    )
+    server.add_generic_rpc_handlers((guarded,))
 
 
 class RpcServer:
@@ -173,18 +222,23 @@ class RpcServer:
     answers, ``startup`` from the first time it was ready, ``readiness`` while it is.
     """
 
-    def __init__(self, registrations: Sequence[Registration], *, meter: CallMeter = _unmetered) -> None:
+    def __init__(
+        self,
+        registrations: Sequence[Registration],
+        accepted: AcceptedTokens,
+        *,
+        meter: CallMeter = _unmetered,
+    ) -> None:
+        """``accepted``: recognises callers by their tokens."""
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
         # With TLS: health for a kubelet, which has no certificate. It serves nothing else.
         self._health_server: grpc.aio.Server | None = None
         self._health: Any = HealthServicer()  # ships without types
         self._names = [registration.name for registration in registrations]
-        for registration in registrations:
-            register(self._server, registration, meter=meter)
+        on_failure = FailureLog()
+        for registration in (*registrations, _reflection_of(self._names)):
+            register(self._server, registration, accepted, meter=meter, on_failure=on_failure)
         cast("Any", health_pb2_grpc).add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            [*self._names, HEALTH_NAME, reflection.SERVICE_NAME], self._server
-        )
 
     async def start(self, address: str) -> None:
         """Listen; where there are certificates with mutual TLS, and in plain text for health on the next port.
@@ -222,6 +276,15 @@ class RpcServer:
             await self._health_server.stop(0.0)
 
 
+def _reflection_of(names: Sequence[str]) -> Registration:
+    """The descriptions of a server's services, for operators' tools."""
+    return Registration(
+        add=cast("Any", reflection_pb2_grpc).add_ServerReflectionServicer_to_server,
+        servicer=cast("Any", ReflectionServicer)([*names, HEALTH_NAME, reflection.SERVICE_NAME]),
+        name=reflection.SERVICE_NAME,
+    )
+
+
 def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> None:
     try:
         port = (
@@ -240,34 +303,22 @@ def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCrede
         )
 
 
-class _TraceMetadata(grpc.aio.UnaryUnaryClientInterceptor):
-    """Puts the current trace context into the metadata of calls that belong to a trace."""
-
-    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        """Add ``traceparent`` when a trace is current."""
-        trace_parent = trace_context.get()
-        if trace_parent:
-            metadata = grpc.aio.Metadata(*(client_call_details.metadata or ()))
-            metadata.add(HEADER_TRACE_PARENT, trace_parent)
-            client_call_details = client_call_details._replace(metadata=metadata)
-        return await continuation(client_call_details, request)
-
-
-def open_channel(address: str) -> grpc.aio.Channel:
+def open_channel(address: str, token: CallToken | None) -> grpc.aio.Channel:
     """A persistent channel that finds a restarted peer again within a second; with TLS where there are certificates.
+
+    ``token``: the caller's credential, sent with every call; None to ask for health only.
 
     Raises:
         ConfigError: a certificate cannot be read.
     """
     certificates = tls.identity_folder()
     if certificates:
-        return grpc.aio.secure_channel(
-            address,
-            tls.channel_credentials(certificates),
-            options=_CHANNEL_OPTIONS,
-            interceptors=[_TraceMetadata()],
+        channel = grpc.aio.secure_channel(
+            address, tls.channel_credentials(certificates), options=_CHANNEL_OPTIONS
         )
-    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS, interceptors=[_TraceMetadata()])
+    else:
+        channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    return AuthenticatedChannel(channel, token)
 
 
 async def ask_health(channel: grpc.aio.Channel, name: str, *, timeout_s: float) -> str:

@@ -13,9 +13,10 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
-from tidegate.runtime.rpc import Registration, open_channel
+from tidegate.runtime.rpc import Registration
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import Telemetry
+from tidegate.wire.call_permissions import Role
 from tidegate.wire.subjects import Topology
 
 Loop = Callable[[], Awaitable[None]]
@@ -28,9 +29,9 @@ class Channels:
         self,
         addresses: Mapping[str, list[str]],
         *,
-        open_channel: Callable[[str], grpc.aio.Channel] = open_channel,
+        open_channel: Callable[[str], grpc.aio.Channel],
     ) -> None:
-        """``addresses``: host:port of each instance, by service."""
+        """``addresses``: host:port of each instance, by service. ``open_channel``: sends the caller's credential."""
         self._addresses = addresses
         self._open = open_channel
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -95,7 +96,7 @@ class ServiceSpec:
     of a learner that only compute are started this way.
     """
 
-    name: str
+    name: Role
     config_type: type[Any]
     build: Callable[[ServiceContext, Any], Awaitable[ServiceParts]]
     instead: Callable[[Any, Settings], Coroutine[Any, Any, int] | None] = lambda _config, _settings: None

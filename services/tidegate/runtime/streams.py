@@ -1,7 +1,9 @@
-"""Streams and durable consumers: created or verified, never destructively edited."""
+"""Streams and durable consumers: created and updated by the bootstrap user, never destructively edited.
+
+Everyone else waits for them and verifies their shape (``wire.permissions``).
+"""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -13,13 +15,15 @@ from nats.js import api
 
 from tidegate.core.errors import StaleFolderError, TidegateError, UnavailableError
 from tidegate.runtime.clock import Clock
-from tidegate.wire.subjects import ConsumerSpec, StreamSpec
+from tidegate.wire.subjects import ConsumerSpec, DurableName, StreamSpec
 
 # JetStream error codes (server/errors.json): another client created it meanwhile.
 STREAM_NAME_IN_USE = 10058
 CONSUMER_EXISTS_CODES = frozenset({10013, 10148})
 RETRY_FOR_S = 30.0
 RETRY_EVERY_S = 0.1
+# Between two looks for a stream or a consumer that is not there yet.
+WAIT_EVERY_S = 0.2
 REQUEST_TIMEOUT_S = 5.0
 
 
@@ -56,6 +60,45 @@ class Streams:
         self._manager = cast("Any", client).jsm(timeout=REQUEST_TIMEOUT_S)
         self._clock = clock
 
+    async def await_stream(self, spec: StreamSpec, *, timeout_s: float) -> None:
+        """Return once the stream is there.
+
+        Raises:
+            StaleFolderError: it exists with another retention, discard or subjects.
+            UnavailableError: it was not created within ``timeout_s``, or JetStream did not answer.
+        """
+        current = await self._await(
+            lambda: self._manager.stream_info(spec.name), what=f"Stream {spec.name}", timeout_s=timeout_s
+        )
+        _check_shape(current.config, spec)
+
+    async def await_consumer(self, durable: DurableName, *, timeout_s: float) -> None:
+        """Return once the durable consumer is there.
+
+        Raises:
+            UnavailableError: it was not created within ``timeout_s``, or JetStream did not answer.
+        """
+        await self._await(
+            lambda: self._manager.consumer_info(durable.stream, durable.name),
+            what=f"Consumer {durable.name}",
+            timeout_s=timeout_s,
+        )
+
+    async def _await(self, ask: Callable[[], Awaitable[Any]], *, what: str, timeout_s: float) -> Any:
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        while True:
+            try:
+                return await ask()
+            except (nats.errors.Error, TimeoutError, OSError) as error:
+                if self._clock.monotonic_s() >= deadline_s:
+                    missing = isinstance(error, nats.js.errors.NotFoundError)
+                    raise UnavailableError(
+                        f"{what} is not there" if missing else f"{what} cannot be read from the broker",
+                        why=f"no stream was created within {timeout_s:g} s" if missing else str(error),
+                        fix="`tidegate up` creates it, in a cluster the Job `streams` of the release: see its log",
+                    ) from error
+            await asyncio.sleep(WAIT_EVERY_S)
+
     async def ensure_stream(self, spec: StreamSpec, *, copies: int) -> None:
         """Create the stream or verify its shape; limits and copies are updated in place.
 
@@ -66,12 +109,12 @@ class Streams:
         await self._retry(lambda: self._ensure_stream(spec, copies=copies), what=f"Stream {spec.name}")
 
     async def ensure_consumer(self, spec: ConsumerSpec) -> None:
-        """Create the durable consumer unless it exists; settings that admission changed live are kept.
+        """Create the durable consumer or update it in place; the bound that admission sets live is kept.
 
         Raises:
             UnavailableError: JetStream did not answer in time.
         """
-        await self._retry(lambda: self._ensure_consumer(spec), what=f"Consumer {spec.durable}")
+        await self._retry(lambda: self._ensure_consumer(spec), what=f"Consumer {spec.durable.name}")
 
     async def _retry(self, attempt: Callable[[], Awaitable[None]], *, what: str) -> None:
         deadline_s = self._clock.monotonic_s() + RETRY_FOR_S
@@ -97,25 +140,17 @@ class Streams:
                 if error.err_code != STREAM_NAME_IN_USE:
                     raise
             return
-        if (
-            current.retention != wanted.retention
-            or current.discard != wanted.discard
-            or sorted(current.subjects or []) != sorted(spec.subjects)
-        ):
-            raise StaleFolderError(
-                f"Stream {spec.name} exists with another shape",
-                why=f"retention {current.retention}, discard {current.discard}, subjects {current.subjects}",
-                fix="start a new run folder; changing it in place would lose messages",
-            )
+        _check_shape(current, spec)
         if _limits(current) != _limits(wanted):
             await self._manager.update_stream(wanted)
 
     async def _ensure_consumer(self, spec: ConsumerSpec) -> None:
+        stream, durable = spec.durable.stream, spec.durable.name
         try:
-            await self._manager.consumer_info(spec.stream, spec.durable)
+            current: api.ConsumerConfig = (await self._manager.consumer_info(stream, durable)).config
         except nats.js.errors.NotFoundError:
             wanted = api.ConsumerConfig(
-                durable_name=spec.durable,
+                durable_name=durable,
                 filter_subject=spec.filter_subject,
                 ack_policy=api.AckPolicy.EXPLICIT,
                 ack_wait=spec.ack_wait_s,
@@ -125,24 +160,29 @@ class Streams:
                 max_waiting=512,
             )
             try:
-                await self._manager.add_consumer(spec.stream, wanted)
+                await self._manager.add_consumer(stream, wanted)
             except nats.js.errors.APIError as error:
                 if error.err_code not in CONSUMER_EXISTS_CODES:
                     raise
+            return
+        if (current.ack_wait, current.max_deliver) != (spec.ack_wait_s, spec.max_deliver):
+            current.ack_wait, current.max_deliver = spec.ack_wait_s, spec.max_deliver
+            await self._manager.add_consumer(stream, current)
 
-    async def set_max_ack_pending(self, stream: str, durable: str, value: int) -> None:
+    async def set_max_ack_pending(self, durable: DurableName, value: int) -> None:
         """Change how many unacknowledged messages a durable consumer allows.
 
         Raises:
             UnavailableError: JetStream did not answer, or the consumer is not there yet.
         """
         try:
-            config: api.ConsumerConfig = (await self._manager.consumer_info(stream, durable)).config
+            info = await self._manager.consumer_info(durable.stream, durable.name)
+            config: api.ConsumerConfig = info.config
             if config.max_ack_pending != value:
                 config.max_ack_pending = value
-                await self._manager.add_consumer(stream, config)
+                await self._manager.add_consumer(durable.stream, config)
         except (nats.errors.Error, TimeoutError) as error:
-            raise UnavailableError(f"Consumer {durable} cannot be changed", why=str(error)) from error
+            raise UnavailableError(f"Consumer {durable.name} cannot be changed", why=str(error)) from error
 
     async def state(self, stream: str) -> StreamState:
         """How full a stream is.
@@ -177,21 +217,12 @@ class Streams:
             UnavailableError: JetStream did not answer.
         """
         try:
-            message = await self._ask(self._manager.get_last_msg(stream, subject, direct=True), what=subject)
+            message = await self._ask(self._manager.get_last_msg(stream, subject), what=subject)
         except nats.js.errors.NotFoundError:
             return None
         return Stored(
             data=message.data or b"", headers=dict(message.headers or {}), sequence=message.seq or 0
         )
-
-    async def purge(self, stream: str, subject: str) -> None:
-        """Delete the messages of a subject; a subject without messages is no error.
-
-        Raises:
-            UnavailableError: JetStream did not answer.
-        """
-        with contextlib.suppress(nats.js.errors.NotFoundError):
-            await self._ask(self._manager.purge_stream(stream, subject=subject), what=subject)
 
     async def _ask(self, question: Awaitable[Any], *, what: str) -> Any:
         try:
@@ -217,12 +248,30 @@ def _stream_config(spec: StreamSpec, *, copies: int) -> api.StreamConfig:
         duplicate_window=spec.duplicate_window_s,
         storage=api.StorageType.FILE,
         num_replicas=copies,
-        allow_direct=True,
+        # Its answers would be the stored bytes, at any subject that a request names (`wire.permissions`).
+        allow_direct=False,
     )
+
+
+def _check_shape(current: api.StreamConfig, spec: StreamSpec) -> None:
+    """Refuse a stream that would lose messages if it became ``spec``."""
+    wanted = _stream_config(spec, copies=1)
+    if (
+        current.retention != wanted.retention
+        or current.discard != wanted.discard
+        or sorted(current.subjects or []) != sorted(spec.subjects)
+    ):
+        raise StaleFolderError(
+            f"Stream {spec.name} exists with another shape",
+            why=f"retention {current.retention}, discard {current.discard}, subjects {current.subjects}",
+            fix="start a new run folder; changing it in place would lose messages",
+        )
 
 
 def _limits(config: api.StreamConfig) -> tuple[int | None, ...]:
     return (
+        # Of streams that were created with it: see `wire.permissions`.
+        config.allow_direct,
         config.max_bytes,
         config.max_msgs,
         config.max_msgs_per_subject,

@@ -17,6 +17,7 @@ from opentelemetry.sdk.metrics.export import (
     Gauge,
     Histogram,
     HistogramDataPoint,
+    MetricExportResult,
     MetricsData,
     NumberDataPoint,
     ResourceMetrics,
@@ -44,7 +45,9 @@ SPAN_QUEUE_MAX = 32_768
 # Traces rebuilt for dropped trajectories, per second; in an incident every trajectory may be one.
 DEFERRED_PER_S_MAX = 50.0
 EXPORT_TIMEOUT_S = 5
-CLOSE_TIMEOUT_MS = 3000
+CLOSE_TIMEOUT_S = 3.0
+# For a collector that did not take the last metrics: a service that stops does not wait for it again.
+CLOSE_TIMEOUT_UNREACHABLE_S = 0.2
 FIRST_EXPORT_S = 1.0
 _KINDS = {
     "internal": SpanKind.INTERNAL,
@@ -102,12 +105,8 @@ class OtlpExporter:
             span_limits=SpanLimits(max_links=LINKS_MAX),
             shutdown_on_exit=False,
         )
-        self._tracers.add_span_processor(
-            BatchSpanProcessor(
-                OTLPSpanExporter(endpoint=endpoint, insecure=insecure, timeout=EXPORT_TIMEOUT_S),
-                max_queue_size=SPAN_QUEUE_MAX,
-            )
-        )
+        self._spans = OTLPSpanExporter(endpoint=endpoint, insecure=insecure, timeout=EXPORT_TIMEOUT_S)
+        self._tracers.add_span_processor(BatchSpanProcessor(self._spans, max_queue_size=SPAN_QUEUE_MAX))
         self._tracer = self._tracers.get_tracer("tidegate")
         self._table = MetricTable()
         self._metrics = _MetricLoop(
@@ -180,10 +179,18 @@ class OtlpExporter:
         self._table.put(name, value, attributes, trace_parent)
 
     def close(self) -> None:
-        """Flush both pipelines, at most a few seconds each."""
-        self._tracers.force_flush(timeout_millis=CLOSE_TIMEOUT_MS)
-        self._tracers.shutdown()
-        self._metrics.close()
+        """Flush both pipelines, within ``CLOSE_TIMEOUT_S`` together; what is not sent by then is lost.
+
+        Without a collector and with a full queue, the SDK's ``force_flush`` takes minutes and its ``shutdown`` one.
+        """
+        timeout_s = CLOSE_TIMEOUT_S if self._metrics.reachable else CLOSE_TIMEOUT_UNREACHABLE_S
+        closed_at_s = time.monotonic() + timeout_s
+        self._metrics.stop()
+        flushing = threading.Thread(target=self._tracers.shutdown, name="spans", daemon=True)
+        flushing.start()
+        flushing.join(timeout=timeout_s)
+        cast("Any", self._spans).shutdown()
+        self._metrics.close(timeout_s=max(0.0, closed_at_s - time.monotonic()))
 
 
 class _MetricLoop:
@@ -211,6 +218,8 @@ class _MetricLoop:
         self._board = board
         self._scope = InstrumentationScope("tidegate")
         self._started_at_ns = time.time_ns()
+        # Whether the collector took the last export.
+        self.reachable = True
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
 
@@ -218,11 +227,14 @@ class _MetricLoop:
         """Start; the first export follows shortly, the next ones once a period."""
         self._thread.start()
 
-    def close(self) -> None:
-        """One last export, and no more."""
+    def stop(self) -> None:
+        """Begin the last export."""
         self._closed.set()
-        self._thread.join(timeout=EXPORT_TIMEOUT_S)
-        cast("Any", self._exporter).shutdown(timeout_millis=CLOSE_TIMEOUT_MS)
+
+    def close(self, *, timeout_s: float) -> None:
+        """Wait for the last export, then give it up."""
+        self._thread.join(timeout=timeout_s)
+        cast("Any", self._exporter).shutdown()
 
     def _work(self) -> None:
         # The first one soon, so that a reader of increases sees the initial values.
@@ -243,9 +255,10 @@ class _MetricLoop:
             for metric in table.metrics.values()
             if metric.series and (found := self._of(metric, now_ns)) is not None
         ]
-        cast("Any", self._exporter).export(  # its keyword arguments are untyped
+        result = cast("Any", self._exporter).export(  # its keyword arguments are untyped
             MetricsData([ResourceMetrics(self._resource, [ScopeMetrics(self._scope, metrics, "")], "")])
         )
+        self.reachable = result is MetricExportResult.SUCCESS
 
     def _of(self, metric: Metric, now_ns: int) -> SdkMetric | None:
         instrument = metric.instrument

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.consumers import open_consumer
 from tests.support.service_harness import until
 from tidegate.core.errors import (
     BackpressureError,
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 
 async def connect(nats: Broker, topology: Topology) -> Bus:
-    return await Bus.connect(nats.url, token="", name="other", topology=topology, clock=SystemClock())
+    return await Bus.connect(nats.url, name="other", topology=topology, clock=SystemClock())
 
 
 async def test_publish_reports_a_repeated_id_as_duplicate(bus: Bus, topology: Topology) -> None:
@@ -39,7 +40,7 @@ async def test_full_stream_is_backpressure_until_a_reader_frees_a_slot(bus: Bus,
     waiting = asyncio.create_task(
         bus.publish(topology.tasks("default"), b"task", message_id="t-64", deadline_s=10.0)
     )
-    consumer = await bus.consumer(topology.task_consumer("default", ack_wait_s=30.0, max_running=8))
+    consumer = await open_consumer(bus, topology.task_consumer("default", ack_wait_s=30.0, max_running=8))
     [delivery] = await consumer.fetch(1, wait_s=5.0)
     await delivery.ack()
     assert not (await waiting).duplicate
@@ -156,5 +157,5 @@ async def test_quarantine_keeps_the_body_and_the_reason(bus: Bus, topology: Topo
 async def test_connect_without_a_broker_names_the_address(topology: Topology) -> None:
     with pytest.raises(UnavailableError, match="start nats-server"):
         await Bus.connect(
-            "nats://127.0.0.1:9", token="", name="test", topology=topology, clock=SystemClock(), timeout_s=0.3
+            "nats://127.0.0.1:9", name="test", topology=topology, clock=SystemClock(), timeout_s=0.3
         )

@@ -5,18 +5,18 @@ import asyncio
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.consumers import open_consumer
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.consumer import Consumer, Delivery
-from tidegate.wire.subjects import ConsumerSpec, Topology
+from tidegate.wire.subjects import ConsumerSpec, DurableName, Topology
 
 pytestmark = pytest.mark.integration
 
 
 def spec(topology: Topology, *, ack_wait_s: float = 30.0, max_deliver: int = -1) -> ConsumerSpec:
     return ConsumerSpec(
-        stream=topology.stream("TRAJECTORIES"),
-        durable="reader",
+        durable=DurableName(topology.stream("TRAJECTORIES"), "reader"),
         filter_subject=topology.trajectories(0),
         ack_wait_s=ack_wait_s,
         max_deliver=max_deliver,
@@ -40,7 +40,7 @@ async def fetch_all(consumer: Consumer, count: int) -> list[Delivery]:
 async def test_fetch_returns_what_is_there_without_waiting_for_a_full_batch(
     bus: Bus, topology: Topology
 ) -> None:
-    consumer = await bus.consumer(spec(topology))
+    consumer = await open_consumer(bus, spec(topology))
     await publish(bus, topology, "a", "b", "c")
     deliveries = await fetch_all(consumer, 3)
     assert [delivery.data for delivery in deliveries] == [b"a", b"b", b"c"]
@@ -49,7 +49,7 @@ async def test_fetch_returns_what_is_there_without_waiting_for_a_full_batch(
 
 
 async def test_pending_fetch_wakes_with_the_first_message(bus: Bus, topology: Topology) -> None:
-    consumer = await bus.consumer(spec(topology))
+    consumer = await open_consumer(bus, spec(topology))
     waiting = asyncio.create_task(consumer.fetch(10, wait_s=60.0))
     await asyncio.sleep(0.1)
     await publish(bus, topology, "a")
@@ -67,8 +67,8 @@ class StoppedClock(SystemClock):
 async def test_waiting_fetch_returns_when_its_service_drains_and_loses_nothing(
     nats: Broker, bus: Bus, topology: Topology
 ) -> None:
-    draining = await Bus.connect(nats.url, token="", name="drains", topology=topology, clock=StoppedClock())
-    consumer = await draining.consumer(spec(topology))
+    draining = await Bus.connect(nats.url, name="drains", topology=topology, clock=StoppedClock())
+    consumer = await open_consumer(draining, spec(topology))
     waiting = asyncio.create_task(consumer.fetch(10, wait_s=1.0))
     await asyncio.sleep(0)
     draining.end_waits()
@@ -78,28 +78,28 @@ async def test_waiting_fetch_returns_when_its_service_drains_and_loses_nothing(
     await publish(bus, topology, "a")
     await consumer.close()
     await draining.close()
-    other = await bus.consumer(spec(topology))
+    other = await open_consumer(bus, spec(topology))
     assert [delivery.data for delivery in await fetch_all(other, 1)] == [b"a"]
 
 
 async def test_fetch_of_nothing_ends_at_its_deadline_and_the_next_one_still_works(
     bus: Bus, topology: Topology
 ) -> None:
-    consumer = await bus.consumer(spec(topology))
+    consumer = await open_consumer(bus, spec(topology))
     assert await consumer.fetch(1, wait_s=0.2) == []
     await publish(bus, topology, "a")
     assert len(await fetch_all(consumer, 1)) == 1
 
 
 async def test_larger_fetch_after_a_smaller_request_gets_everything(bus: Bus, topology: Topology) -> None:
-    consumer = await bus.consumer(spec(topology))
+    consumer = await open_consumer(bus, spec(topology))
     assert await consumer.fetch(1, wait_s=0.1) == []
     await publish(bus, topology, *(f"m{number}" for number in range(20)))
     assert len(await fetch_all(consumer, 20)) == 20
 
 
 async def test_nak_redelivers_with_a_higher_count(bus: Bus, topology: Topology) -> None:
-    consumer = await bus.consumer(spec(topology))
+    consumer = await open_consumer(bus, spec(topology))
     await publish(bus, topology, "a")
     [first] = await fetch_all(consumer, 1)
     await first.nak()
@@ -108,7 +108,7 @@ async def test_nak_redelivers_with_a_higher_count(bus: Bus, topology: Topology) 
 
 
 async def test_heartbeats_keep_a_delivery_and_their_absence_loses_it(bus: Bus, topology: Topology) -> None:
-    consumer = await bus.consumer(spec(topology, ack_wait_s=2.0))
+    consumer = await open_consumer(bus, spec(topology, ack_wait_s=2.0))
     await publish(bus, topology, "a")
     [first] = await fetch_all(consumer, 1)
     for _ in range(4):
@@ -120,7 +120,7 @@ async def test_heartbeats_keep_a_delivery_and_their_absence_loses_it(bus: Bus, t
 
 
 async def test_terminated_and_acked_messages_leave_the_work_queue(bus: Bus, topology: Topology) -> None:
-    consumer = await bus.consumer(spec(topology))
+    consumer = await open_consumer(bus, spec(topology))
     await publish(bus, topology, "a", "b")
     first, second = await fetch_all(consumer, 2)
     await first.term()
@@ -133,7 +133,7 @@ async def test_terminated_and_acked_messages_leave_the_work_queue(bus: Bus, topo
 async def test_closing_releases_messages_that_were_delivered_but_never_fetched(
     bus: Bus, topology: Topology
 ) -> None:
-    consumer = await bus.consumer(spec(topology))
+    consumer = await open_consumer(bus, spec(topology))
     waiting = asyncio.create_task(consumer.fetch(5, wait_s=60.0))
     await asyncio.sleep(0.1)
     await publish(bus, topology, "a", "b", "c")
@@ -142,7 +142,7 @@ async def test_closing_releases_messages_that_were_delivered_but_never_fetched(
     await consumer.close()
     for delivery in taken:
         await delivery.ack()
-    other = await bus.consumer(spec(topology))
+    other = await open_consumer(bus, spec(topology))
     rest = await fetch_all(other, 3 - len(taken))
     assert {delivery.data for delivery in [*taken, *rest]} == {b"a", b"b", b"c"}
 
@@ -151,7 +151,7 @@ async def test_closing_releases_messages_that_were_delivered_but_never_fetched(
 async def test_nothing_is_lost_when_the_broker_crashes_with_messages_out(
     bus: Bus, nats: Broker, topology: Topology
 ) -> None:
-    consumer = await bus.consumer(spec(topology, ack_wait_s=1.0))
+    consumer = await open_consumer(bus, spec(topology, ack_wait_s=1.0))
     await publish(bus, topology, "a", "b")
     [first, _] = await fetch_all(consumer, 2)
     await first.ack()
@@ -165,3 +165,20 @@ async def test_nothing_is_lost_when_the_broker_crashes_with_messages_out(
             for delivery in await consumer.fetch(5, wait_s=1.0):
                 seen.add(delivery.data)
                 await delivery.ack()
+
+
+async def test_consumer_with_a_limit_on_deliveries_of_an_earlier_version_loses_the_limit(
+    bus: Bus, topology: Topology
+) -> None:
+    limited = await open_consumer(bus, spec(topology, ack_wait_s=1.0, max_deliver=2))
+    await publish(bus, topology, "a")
+    [first] = await fetch_all(limited, 1)
+    await first.nak()
+    await limited.close()
+    await bus.bootstrap((), consumers=(spec(topology, ack_wait_s=1.0),))
+    consumer = await open_consumer(bus, spec(topology, ack_wait_s=1.0))
+    for number in range(2, 6):
+        [delivery] = await fetch_all(consumer, 1)
+        assert delivery.num_delivered == number
+        await delivery.nak()
+    await consumer.close()

@@ -6,17 +6,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
+import grpc
 import msgspec
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.call_credentials import permitted_channel
 from tests.support.settings import make_settings
+from tidegate.catalogue.process import CALLS_INVALID
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
-from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.lifecycle import LifecycleClient
+from tidegate.wire.lifecycle import LIFECYCLE_NAME
 from tidegate.wire.stats import ServiceStats, decode_stats
 from tidegate.wire.subjects import Topology
 
@@ -42,7 +46,9 @@ class Toy:
         return process
 
     async def ready(self) -> LifecycleClient:
-        client = LifecycleClient(open_channel(self.settings.addresses["admission"][0]), service="admission")
+        client = LifecycleClient(
+            permitted_channel(self.settings.addresses["admission"][0]), service="admission"
+        )
         async with asyncio.timeout(60.0):
             while True:
                 try:
@@ -53,7 +59,8 @@ class Toy:
 
 
 @pytest.fixture
-def toy(tmp_path: Path, nats: Broker) -> Iterator[Toy]:
+def toy(tmp_path: Path, nats: Broker, bus: Bus) -> Iterator[Toy]:
+    assert bus.connected, "it created the streams"
     toy = Toy(make_settings(tmp_path, broker_url=nats.url, drain_timeout_s=1.0))
     yield toy
     for process in toy.processes:
@@ -70,6 +77,16 @@ async def test_sigterm_drains_and_exits_zero(toy: Toy) -> None:
     await toy.ready()
     process.send_signal(signal.SIGTERM)
     assert await exit_code(process) == 0
+
+
+async def test_invalid_call_is_counted_by_its_method(toy: Toy) -> None:
+    toy.start("behave")
+    client = await toy.ready()
+    method = f"{LIFECYCLE_NAME}/Drain"
+    async with permitted_channel(toy.settings.addresses["admission"][0]) as channel:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await cast("Any", channel).unary_unary(f"/{method}")(b"\xff\xff")
+    assert (await client.stats(now_s=0.0)).values[CALLS_INVALID.member(method)] == 1
 
 
 async def test_drain_call_does_what_sigterm_does(toy: Toy) -> None:

@@ -8,10 +8,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from structlog.testing import capture_logs
 
 from tests.support.broker import free_port
+from tests.support.call_credentials import accepted, permitted_channel
 from tidegate.core import errors
-from tidegate.runtime.rpc import Registration, RpcServer, open_channel, trace_context
+from tidegate.runtime.authenticated_channel import trace_context
+from tidegate.runtime.rpc import Registration, RpcServer
 from tidegate.v1 import weight_distribution_service_pb2 as pb
 from tidegate.v1.weight_distribution_service_pb2_grpc import (
     WeightDistributionServiceStub,
@@ -31,14 +34,15 @@ class Servicer:
 
     def __init__(self) -> None:
         self.received: list[object] = []
-        self.failure: errors.TidegateError | None = None
+        self.failure: Exception | None = None
+        self.head: object = pb.GetHeadResponse()
         self.seen_trace = ""
 
     async def GetHead(self, request: object, context: object) -> pb.GetHeadResponse:
         self.seen_trace = trace_context.get()
         if self.failure is not None:
             raise self.failure
-        return pb.GetHeadResponse()
+        return cast("pb.GetHeadResponse", self.head)
 
     async def PullPolicy(self, request: pb.PullPolicyRequest, context: object) -> AsyncIterator[bytes]:
         for chunk in CHUNKS[request.offset :]:
@@ -59,6 +63,7 @@ class Served:
     def __init__(self) -> None:
         self.servicer = Servicer()
         self.address = f"127.0.0.1:{free_port()}"
+        self.answers: list[tuple[str, str]] = []
         self.server = RpcServer(
             [
                 Registration(
@@ -68,9 +73,15 @@ class Served:
                     raw_requests={"PublishPolicy": chunk_deserializer(pb.PublishPolicyRequest, 2)},
                     raw_responses={"PullPolicy": chunk_serializer(1)},
                 )
-            ]
+            ],
+            accepted(),
+            meter=self.meter,
         )
-        self.channel = open_channel(self.address)
+        self.channel = permitted_channel(self.address)
+
+    def meter(self, method: str, seconds: float, status: str) -> None:
+        assert seconds >= 0
+        self.answers.append((method, status))
 
 
 @pytest.fixture
@@ -131,6 +142,61 @@ def test_message_sent_into_an_ended_call_is_retryable(details: str, *, retryable
     assert caught.value.retryable is retryable
 
 
+@pytest.mark.parametrize("method", ["GetHead", "PullPolicy", "PublishPolicy"])
+async def test_bytes_that_are_no_message_are_refused_as_invalid(served: Served, method: str) -> None:
+    status, details = await ended(served, method, b"\xff\xff\xff")
+    assert status == grpc.StatusCode.INVALID_ARGUMENT
+    assert "cannot be parsed" in details
+    await served.server.stop(grace_s=60.0)
+    assert served.answers == [(f"{NAME}/{method}", "INVALID_ARGUMENT")]
+
+
+@pytest.mark.parametrize("method", ["GetHead", "PullPolicy"])
+async def test_unexpected_exception_is_internal_and_logged_once_with_its_traceback(
+    served: Served, method: str
+) -> None:
+    served.servicer.failure = ValueError("a secret of the service")
+    with capture_logs() as lines:
+        for _ in range(3):
+            status, details = await ended(served, method, b"")
+            assert (status, details) == (grpc.StatusCode.INTERNAL, f"{NAME}/{method} failed by a ValueError")
+    assert [(line["event"], line["method"], line["log_level"]) for line in lines] == [
+        ("call_failed", f"{NAME}/{method}", "error")
+    ]
+    assert lines[0]["exc_info"] is served.servicer.failure
+    await served.server.stop(grace_s=60.0)
+    assert served.answers == 3 * [(f"{NAME}/{method}", "INTERNAL")]
+
+
+async def test_answer_that_cannot_be_encoded_is_internal(served: Served) -> None:
+    served.servicer.head = "no message"
+    status, _ = await ended(served, "GetHead", b"")
+    assert status == grpc.StatusCode.INTERNAL
+    await served.server.stop(grace_s=60.0)
+    assert served.answers == [(f"{NAME}/GetHead", "INTERNAL")]
+
+
+async def ended(served: Served, method: str, request: bytes) -> tuple[grpc.StatusCode, str]:
+    """The status of a call with these bytes, and the first part of its sentence."""
+    path = f"/{NAME}/{method}"
+    channel: Any = served.channel
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield request
+
+    try:
+        if method == "PullPolicy":
+            async for _ in channel.unary_stream(path)(request):
+                pass
+        elif method == "PublishPolicy":
+            await channel.stream_unary(path)(requests())
+        else:
+            await channel.unary_unary(path)(request)
+    except grpc.aio.AioRpcError as error:
+        return error.code(), (error.details() or "").partition(". ")[0]
+    return grpc.StatusCode.OK, ""
+
+
 async def test_raw_chunks_are_ordinary_messages_to_a_client_that_knows_only_protobuf(served: Served) -> None:
     stub = WeightDistributionServiceStub(served.channel)
     assert [message.chunk async for message in stub.PullPolicy(pb.PullPolicyRequest(offset=1))] == CHUNKS[1:]
@@ -157,7 +223,7 @@ async def test_a_raw_client_and_a_raw_server_agree(served: Served) -> None:
 
 async def test_a_taken_port_is_an_error_that_names_the_address(served: Served) -> None:
     with pytest.raises(errors.ConfigError, match=served.address):
-        await RpcServer([]).start(served.address)
+        await RpcServer([], accepted()).start(served.address)
 
 
 async def test_health_is_serving_only_once_set(served: Served) -> None:

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
+from tests.support.broker import free_port
 from tests.support.otlp_sink import otlp_sink
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process
@@ -72,6 +74,16 @@ def test_an_unsampled_trace_is_written_only_when_it_turns_out_to_matter() -> Non
     [span] = sink.spans
     assert span.trace_id.hex() == root[3:35]
     assert {item.key for item in span.attributes} == {"tidegate.trace.deferred"}
+
+
+def test_service_that_stops_does_not_wait_for_a_collector_that_is_away() -> None:
+    telemetry = opened(f"127.0.0.1:{free_port()}")
+    for _ in range(20_000):  # forty batches, for each of which the SDK tries for five seconds
+        telemetry.emit("trajectory.generate", parent=telemetry.root(), started_at_s=1.0, finished_at_s=2.0)
+    closing = threading.Thread(target=telemetry.close, daemon=True)
+    closing.start()
+    closing.join(timeout=60.0)
+    assert not closing.is_alive()
 
 
 def test_deferred_traces_are_rate_limited() -> None:

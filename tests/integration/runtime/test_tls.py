@@ -1,7 +1,5 @@
 """Mutual TLS: only peers of one authority connect, and a kubelet without a certificate may check health."""
 
-import shutil
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,39 +7,20 @@ import grpc
 import pytest
 
 from tests.support.broker import free_port
+from tests.support.call_credentials import accepted
+from tests.support.certificates import make_identity, needs_openssl
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.rpc import HEALTH_LIVENESS, HEALTH_READINESS, RpcServer, ask_health, open_channel
 from tidegate.runtime.tls import FOLDER_VARIABLE
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        shutil.which("openssl") is None, reason="certificates are made by openssl, which is not here"
-    ),
-]
-
-
-def openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-
-
-def make_identity(folder: Path) -> Path:
-    """An authority, and a certificate of it for this machine's loopback."""
-    folder.mkdir()
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
-    openssl("req", "-x509", *curve, "-subj", "/CN=authority", "-days", "2",
-            "-keyout", str(folder / "ca.key"), "-out", str(folder / "ca.crt"))  # fmt: skip
-    openssl("req", "-x509", *curve, "-subj", "/CN=tidegate", "-days", "1", "-addext", "subjectAltName=IP:127.0.0.1",
-            "-CA", str(folder / "ca.crt"), "-CAkey", str(folder / "ca.key"),
-            "-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt"))  # fmt: skip
-    return folder
+pytestmark = [pytest.mark.integration, needs_openssl]
 
 
 @pytest.fixture
 async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """A server that is ready and shows the certificate in ``own``."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(make_identity(tmp_path / "own")))
-    server = RpcServer([])
+    server = RpcServer([], accepted())
     address = f"127.0.0.1:{free_port()}"
     await server.start(address)
     await server.set_serving(serving=True)
@@ -50,7 +29,7 @@ async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def ask(address: str, name: str = HEALTH_READINESS) -> str:
-    channel = open_channel(address)
+    channel = open_channel(address, None)
     try:
         return await ask_health(channel, name, timeout_s=2.0)
     finally:
@@ -90,11 +69,11 @@ async def test_a_folder_without_certificates_is_named(
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     with pytest.raises(ConfigError, match=r"tls\.crt"):
-        await RpcServer([]).start(f"127.0.0.1:{free_port()}")
+        await RpcServer([], accepted()).start(f"127.0.0.1:{free_port()}")
 
 
 async def test_calls_of_the_generated_stubs_are_encrypted_as_well(address: str) -> None:
-    channel = open_channel(address)
+    channel = open_channel(address, None)
     await channel.channel_ready()
     assert channel.get_state() is grpc.ChannelConnectivity.READY
     await channel.close()

@@ -39,7 +39,9 @@ async def test_telemetry_is_flushed_when_there_is_no_broker(tmp_path: Path) -> N
         clock=SystemClock(),
         drain=Drain(),
         log=structlog.get_logger(),
-        channels=Channels({}),
+        channels=Channels(
+            {}, open_channel=lambda _address: pytest.fail("nothing is called without a broker")
+        ),
         open_telemetry=lambda _stats: cast("Telemetry", telemetry),
         open_bus=open_no_bus,
         open_server=lambda _registrations, _meter: pytest.fail("nothing serves without a broker"),

@@ -11,7 +11,7 @@ from tidegate.runtime.races import run_until
 
 @pytest.fixture(autouse=True)
 async def no_task_left() -> AsyncGenerator[None]:
-    """Neither the work nor the signal outlives a race, and no failure is left for nobody to hear."""
+    """Neither the work nor the signal outlives a race, and no failure is left unread."""
     before = asyncio.all_tasks()
     unheard: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))

@@ -1,0 +1,225 @@
+"""Credentials of gRPC calls: a token for each role, and the digests by which a server recognises them.
+
+A folder holds ``<role>.token`` for each role that its reader may act as, and ``digests.json``: the SHA-256 of every
+token that is accepted, by role. So a server recognises every caller and can act as none of them. ``tidegate up``
+derives all tokens from one secret and writes the folder; in a cluster it is a mounted Secret with the reader's own
+token only. Files are read again when they change. A role has up to three accepted tokens, so that a rotation refuses no
+call while some pods have seen it and others have not: the current one, the previous one, and the next one, which
+becomes the current one at the next rotation.
+"""
+
+import hashlib
+import hmac
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.runtime.files import replace_file
+from tidegate.wire.call_permissions import ROLES, Role
+
+DIGESTS_FILE = "digests.json"
+# How often a file is looked at. A kubelet takes a minute to write a changed Secret into a pod.
+LOOK_PERIOD_S = 1.0
+
+ContentT = TypeVar("ContentT")
+
+log = structlog.get_logger("call_credentials")
+
+_UNREADABLE = (OSError, ValueError, msgspec.MsgspecError)
+
+
+class CallToken(Protocol):
+    """The token of a caller."""
+
+    def current(self) -> str:
+        """The token to send with a call that begins now."""
+        ...
+
+
+class AcceptedTokens(Protocol):
+    """The tokens that a server accepts."""
+
+    def role_of(self, token: str) -> Role | None:
+        """The role whose token it is; None for an unknown token."""
+        ...
+
+
+class FixedToken(msgspec.Struct, frozen=True):
+    """A token that never changes."""
+
+    token: str
+
+    def current(self) -> str:
+        """The token."""
+        return self.token
+
+
+def derive_token(secret: str, role: Role) -> str:
+    """The token of a role of a run on one machine: 64 hexadecimal digits."""
+    return hmac.digest(secret.encode(), f"tidegate call as {role}".encode(), "sha256").hex()
+
+
+def digest_of_token(token: str) -> str:
+    """What a server knows of a token. The token is random and long, so that a plain digest gives nothing away."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+def token_file(role: Role) -> str:
+    """The name of a role's file in a folder of credentials."""
+    return f"{role}.token"
+
+
+def encode_digests(tokens: Mapping[Role, Sequence[str]]) -> bytes:
+    """``digests.json`` for the tokens that are accepted of each role."""
+    digests = {role: [digest_of_token(token) for token in accepted] for role, accepted in tokens.items()}
+    return msgspec.json.format(msgspec.json.encode(digests), indent=2) + b"\n"
+
+
+def write_credentials(folder: Path, tokens: Mapping[Role, str]) -> None:
+    """Write a folder of credentials that only its owner can read."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for role, token in tokens.items():
+        replace_file(folder / token_file(role), f"{token}\n".encode(), mode=0o600)
+    digests = encode_digests({role: [token] for role, token in tokens.items()})
+    replace_file(folder / DIGESTS_FILE, digests, mode=0o600)
+
+
+def derived_tokens(secret: str) -> dict[Role, str]:
+    """The token of every role of a run on one machine."""
+    return {role: derive_token(secret, role) for role in ROLES}
+
+
+class DigestTable:
+    """Accepted tokens by their digests."""
+
+    def __init__(self, digests: Mapping[str, Sequence[str]]) -> None:
+        """``digests``: of the accepted tokens, by role; roles of another version are ignored."""
+        self._known: list[tuple[Role, str]] = [
+            (role, digest) for role in ROLES for digest in digests.get(role, ())
+        ]
+
+    def role_of(self, token: str) -> Role | None:
+        """The role whose token it is; None for an unknown token. Compares digests in constant time."""
+        presented = digest_of_token(token)
+        for role, digest in self._known:
+            if hmac.compare_digest(digest, presented):
+                return role
+        return None
+
+
+def accepting(tokens: Mapping[Role, str]) -> DigestTable:
+    """A table that accepts these tokens."""
+    return DigestTable({role: [digest_of_token(token)] for role, token in tokens.items()})
+
+
+class TokenFile:
+    """The token in a file, read again when the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it.
+
+        Raises:
+            ConfigError: the file cannot be read, or holds no token.
+        """
+        self._file = _ChangingFile(path, _parse_token)
+
+    def current(self) -> str:
+        """The newest token."""
+        return self._file.content()
+
+
+class DigestsFile:
+    """The accepted tokens in ``digests.json``, read again when the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it.
+
+        Raises:
+            ConfigError: the file cannot be read, or holds no digests.
+        """
+        self._file = _ChangingFile(path, _parse_digests)
+
+    def role_of(self, token: str) -> Role | None:
+        """The role whose token it is; None for an unknown token."""
+        return self._file.content().role_of(token)
+
+
+class _ChangingFile(Generic[ContentT]):
+    """A parsed file. One that cannot be read any more keeps its last content, and says so in the log."""
+
+    def __init__(self, path: Path, parse: Callable[[bytes], ContentT]) -> None:
+        self._path = path
+        self._parse = parse
+        self._looked_at_s = time.monotonic()
+        self._mark = (0, 0)
+        try:
+            self._content = self._read()
+        except _UNREADABLE as error:
+            raise ConfigError(
+                f"The call credential {path} cannot be read",
+                why=str(error),
+                fix="let `tidegate up` or the chart's Job make the folder, or see its owner and mode",
+            ) from error
+
+    def content(self) -> ContentT:
+        now_s = time.monotonic()
+        if now_s - self._looked_at_s >= LOOK_PERIOD_S:
+            self._looked_at_s = now_s
+            try:
+                if _mark_of(self._path) != self._mark:
+                    self._content = self._read()
+            except _UNREADABLE as error:
+                log.warning("call_credential_unreadable", file=str(self._path), error=str(error))
+        return self._content
+
+    def _read(self) -> ContentT:
+        mark = _mark_of(self._path)
+        content = self._parse(self._path.read_bytes())
+        self._mark = mark
+        return content
+
+
+def _mark_of(path: Path) -> tuple[int, int]:
+    """Differs after the file was replaced; follows the link that a kubelet exchanges."""
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_ino
+
+
+def _parse_token(data: bytes) -> str:
+    token = data.decode("ascii").strip()
+    if not token:
+        raise ValueError("it is empty")
+    return token
+
+
+def _parse_digests(data: bytes) -> DigestTable:
+    digests = msgspec.json.decode(data, type=dict[str, list[str]])
+    if not any(digests.values()):
+        raise ValueError("it accepts no token")
+    if not all(digest.isascii() for accepted in digests.values() for digest in accepted):
+        raise ValueError("a digest is not hexadecimal")
+    return DigestTable(digests)
+
+
+def find_token(folder: Path, role: Role) -> TokenFile:
+    """The token of a role in a folder of credentials.
+
+    Raises:
+        NotFoundError: the folder lets its reader not act as this role.
+        ConfigError: the file cannot be read.
+    """
+    path = folder / token_file(role)
+    if not path.exists():
+        raise NotFoundError(
+            f"There is no credential to call services as {role} here",
+            why=f"{path} does not exist",
+            fix="start the run with `tidegate up`; in a cluster use the pod of admission, which has the operator's",
+        )
+    return TokenFile(path)

@@ -1,0 +1,259 @@
+"""Malformed calls and messages to real services on a real broker: each is answered or counted, and nothing ends.
+
+A failure prints its seed and the call; ``TIDEGATE_FUZZ_SEED`` repeats it.
+"""
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from structlog.testing import capture_logs
+
+from tests.integration.inference.serving import inference_settings, serving
+from tests.support.broker import Broker, free_port
+from tests.support.call_credentials import accepted, permitted_channel
+from tests.support.fuzzing import Fuzzer
+from tests.support.service_harness import make_context, running
+from tests.unit.trajectory_store.building import MAIN, make_trajectory
+from tidegate.actor import main as actor
+from tidegate.actor.config import ActorConfig
+from tidegate.admission import main as admission
+from tidegate.admission.config import AdmissionConfig
+from tidegate.core.errors import BackpressureError
+from tidegate.core.staleness import Lineage
+from tidegate.environment import main as environment
+from tidegate.environment.config import EnvironmentConfig
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.drain import Drain
+from tidegate.runtime.lifecycle_servicer import LifecycleServicer
+from tidegate.runtime.rpc import RpcServer
+from tidegate.runtime.stats_board import StatsBoard
+from tidegate.task_queue import main as task_queue
+from tidegate.task_queue.config import TaskQueueConfig
+from tidegate.trajectory_store import main as trajectory_store
+from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.reading import LEDGER_FILE, totals
+from tidegate.trajectory_store.verifying import verify
+from tidegate.v1 import (
+    actor_service_pb2,
+    admission_service_pb2,
+    environment_service_pb2,
+    externalscaler_pb2,
+    inference_service_pb2,
+    lifecycle_service_pb2,
+    policy_pb2,
+    task_queue_service_pb2,
+    trajectory_pb2,
+    trajectory_store_service_pb2,
+    weight_distribution_service_pb2,
+)
+from tidegate.weight_distribution import main as weight_distribution
+from tidegate.weight_distribution.config import WeightDistributionConfig
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+from tidegate.wire.frame import encode_frame
+from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, POOL, Topology
+
+pytestmark = pytest.mark.integration
+
+SERVICES: dict[str, tuple[Any, object, tuple[Any, ...]]] = {
+    "trajectory_store": (trajectory_store.build, TrajectoryStoreConfig(), (trajectory_store_service_pb2,)),
+    "task_queue": (task_queue.build, TaskQueueConfig(), (task_queue_service_pb2,)),
+    "admission": (admission.build, AdmissionConfig(), (admission_service_pb2, externalscaler_pb2)),
+    "environment": (environment.build, EnvironmentConfig(), (environment_service_pb2,)),
+    "weight_distribution": (
+        weight_distribution.build,
+        WeightDistributionConfig(reconcile_period_s=0.2),
+        (weight_distribution_service_pb2,),
+    ),
+    "actor": (actor.build, ActorConfig(), (actor_service_pb2,)),
+}
+KNOWN = (
+    "0-aaaa",
+    "1-bbbb",
+    "t1",
+    "t1.0",
+    "t2.0",
+    "0-aaaa@0#1",
+    "learner-0",
+    "CartPole-v1",
+    "arithmetic",
+    "failed",
+    "stale",
+)
+# A poll is held for at most 30 s, and a stream for as long as its caller wants.
+CALL_S = 120.0
+PUBLISH_S = 1.0
+STREAMS_WITHOUT_END = {"StreamIsActive"}
+# Neither is what a caller did wrong.
+DEFECTS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
+IN_FLIGHT_MAX = 8
+
+
+class Target(NamedTuple):
+    """One method of one service."""
+
+    service: str
+    method: MethodDescriptor
+
+    @property
+    def path(self) -> str:
+        return f"/{self.method.containing_service.full_name}/{self.method.name}"
+
+
+MODULES = {name: modules for name, (_, _, modules) in SERVICES.items()} | {
+    "inference": (inference_service_pb2,),
+    "lifecycle": (lifecycle_service_pb2,),
+}
+TARGETS = [
+    Target(name, method)
+    for name, modules in MODULES.items()
+    for module in modules
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if method.name not in STREAMS_WITHOUT_END
+]
+
+
+@asynccontextmanager
+async def platform(tmp_path: Path, nats: Broker, bus: Bus) -> AsyncGenerator[dict[str, str]]:
+    """The addresses of the services, each with its loops; leaving fails if a loop ended by an error."""
+    settings = inference_settings(tmp_path, nats)
+    async with AsyncExitStack() as stack:
+        for name, (build, config, _) in SERVICES.items():
+            await stack.enter_async_context(running(build, config, make_context(name, settings, bus=bus)))
+        await stack.enter_async_context(serving(settings, bus))
+        # The call that every service has; no role may drain here, or the first one would end the test.
+        board = StatsBoard(service="admission", instance="admission-0", started_at_s=0.0)
+        lifecycle = RpcServer([LifecycleServicer(board, Drain(), SystemClock()).registration()], accepted())
+        address = f"127.0.0.1:{free_port()}"
+        await lifecycle.start(address)
+        stack.push_async_callback(lifecycle.stop, grace_s=0.0)
+        yield {name: settings.addresses[name][0] for name in (*SERVICES, "inference")} | {
+            "lifecycle": address
+        }
+
+
+async def ended(channel: Any, target: Target, requests: list[bytes]) -> grpc.StatusCode:
+    """The status of one call."""
+
+    async def stream() -> AsyncIterator[bytes]:
+        for request in requests:
+            yield request
+
+    method = target.method
+    kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
+    call = getattr(channel, kind)(target.path)(
+        stream() if method.client_streaming else requests[0], timeout=CALL_S
+    )
+    try:
+        if method.server_streaming:
+            async for _ in call:
+                pass
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        # The client's own INTERNAL, for a message sent into a call that the server has just refused (grpc/grpc#36066).
+        is_late = (error.details() or "").startswith("Internal error from Core")
+        return grpc.StatusCode.CANCELLED if is_late else error.code()
+    return grpc.StatusCode.OK
+
+
+async def send(bus: Bus, topology: Topology, fuzzer: Fuzzer, rng: random.Random, number: int) -> None:
+    """One malformed message on one subject."""
+    frame = encode_frame([make_trajectory(f"f{number}")])
+    announcement = fuzzer.message(policy_pb2.PolicyAnnouncement.DESCRIPTOR).SerializeToString()
+    task = fuzzer.message(trajectory_pb2.Task.DESCRIPTOR).SerializeToString()
+    subject, body = rng.choice(
+        (
+            (topology.trajectories(0), frame),
+            (topology.tasks(POOL), task),
+            (topology.rollouts("CartPole-v1"), frame),
+            (topology.policy("default"), announcement),
+            (topology.control("task_queue"), b'{"max_lag": 1e400}'),
+            (topology.event("evaluation"), task),
+            (topology.stats("actor"), task),
+        )
+    )
+    data = fuzzer.damaged(body)[:200_000]
+    if subject == topology.stats("actor"):
+        await bus.publish_core(subject, data)
+    else:
+        headers = {HEADER_TRAJECTORY_IDS: rng.choice(("", "a b,,c", f"f{number}.0"))}
+        # A full stream is an answer: a fuzzed call may have stopped the readers of tasks.
+        with suppress(BackpressureError):
+            await bus.publish(
+                subject, data, message_id=f"fuzz-{number}", headers=headers, deadline_s=PUBLISH_S
+            )
+
+
+async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, num_calls: int) -> None:
+    """``num_calls`` calls, and a message for each fifth of them."""
+    seed = int(os.environ.get("TIDEGATE_FUZZ_SEED") or random.randrange(2**32))
+    rng = random.Random(seed)
+    fuzzer = Fuzzer(rng, known=KNOWN)
+    statuses: Counter[str] = Counter()
+    failed: list[str] = []
+    places = asyncio.Semaphore(IN_FLIGHT_MAX)
+    with capture_logs() as lines:
+        async with platform(tmp_path, nats, bus) as addresses, asyncio.TaskGroup() as group:
+            channels = {name: permitted_channel(address) for name, address in addresses.items()}
+            store = TrajectoryStoreClient(channels["trajectory_store"])
+            await store.open_lineage(Lineage(name=MAIN), learner_id="learner-0", consumed=[])
+            started_at_s = time.monotonic()
+
+            async def call(target: Target, requests: list[bytes]) -> None:
+                async with places:
+                    status = await ended(channels[target.service], target, requests)
+                statuses[status.name] += 1
+                if status in DEFECTS:
+                    failed.append(f"{target.path} {status.name} of {[request[:200] for request in requests]}")
+
+            tasks: list[asyncio.Task[None]] = []
+            for number in range(num_calls):
+                target = rng.choice(TARGETS)
+                count = rng.choice((0, 1, 1, 2, 3)) if target.method.client_streaming else 1
+                requests = [fuzzer.request(target.method.input_type) for _ in range(count)]
+                if number % 5 == 0:
+                    await send(bus, topology, fuzzer, rng, number)
+                tasks.append(group.create_task(call(target, requests)))
+                if len(tasks) >= 4 * IN_FLIGHT_MAX:
+                    await tasks.pop(0)
+            await asyncio.gather(*tasks)
+            took_s = time.monotonic() - started_at_s
+            sys.stdout.write(f"seed {seed}: {num_calls / took_s:.0f} calls/s, {dict(statuses)}\n")
+            # Every service still answers what is right, and the ledger is what the store wrote.
+            await store.ledger()
+            ledger = tmp_path / "trajectory_store" / LEDGER_FILE
+            assert verify(ledger).findings == []
+            assert totals(ledger).trained_twice == 0
+            for channel in channels.values():
+                await channel.close()
+    defects = [line for line in lines if line["event"] == "call_failed"]
+    assert not failed, f"seed {seed}: {failed[:5]} {defects[:3]}"
+    assert sum(statuses.values()) == num_calls
+    assert statuses["INVALID_ARGUMENT"] > num_calls / 10
+
+
+async def test_malformed_calls_and_messages_are_answered_and_end_nothing(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology
+) -> None:
+    await fuzz(tmp_path, nats, bus, topology, num_calls=2000)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(7200)
+async def test_many_malformed_calls_and_messages_are_answered_and_end_nothing(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology
+) -> None:
+    await fuzz(tmp_path, nats, bus, topology, num_calls=int(os.environ.get("TIDEGATE_FUZZ_CALLS") or 20_000))
