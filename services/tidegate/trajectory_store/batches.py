@@ -1,18 +1,21 @@
 """Batches in the ledger's file: leased, then committed or released. All of it runs in the caller's transaction."""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 from tidegate.core.batching import Drop
-from tidegate.core.errors import ConflictError, NotFoundError
+from tidegate.core.errors import ConflictError, NotFoundError, RecordError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.core.records import DROP_REASONS
 from tidegate.core.staleness import Fresh
 from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.hash_chain import DroppedNote, TrainedNote, note, runs_of, units_note
 from tidegate.trajectory_store.outcome_log import append_outcomes
 from tidegate.trajectory_store.replay.uses import num_units
 from tidegate.trajectory_store.rows import DETAIL_CHARACTERS_MAX
 from tidegate.trajectory_store.state import BatchLease
-from tidegate.wire.clients.trajectory_store import Consumption
+from tidegate.wire.clients.trajectory_store import Consumption, Dropped
 
 BACK_TO_AVAILABLE = (
     "UPDATE trajectories SET state = 'available', reason = '', detail = '', batch_id = NULL, leased_at_s = NULL,"
@@ -54,15 +57,40 @@ def write_commit(
     db.execute(
         "UPDATE batches SET state = 'committed', step = ? WHERE batch_id = ?", (version.step, lease.batch_id)
     )
+    if lease.units:
+        note(db, units_note(lease.batch_id, version, lease.units))
     measured = [(candidate.seq, verdicts[candidate.trajectory_id]) for candidate in lease.candidates]
     counts.add_uses(db, version, measured)
-    write_trained(db, version, measured, now_s=now_s)
+    write_trained(db, version, measured, now_s=now_s, is_use=True)
 
 
 def write_trained(
-    db: sqlite3.Connection, version: PolicyVersion, measured: Sequence[tuple[int, Fresh]], *, now_s: float
+    db: sqlite3.Connection,
+    version: PolicyVersion,
+    measured: Sequence[tuple[int, Fresh]],
+    *,
+    now_s: float,
+    is_use: bool,
 ) -> None:
-    """Rows, whatever their state was, are trained by the update made at ``version``."""
+    """Rows, whatever their state was, are trained by the update made at ``version``.
+
+    ``is_use``: see ``TrainedNote``.
+    """
+    if not measured:
+        return
+    note(
+        db,
+        TrainedNote(
+            lineage=version.lineage,
+            step=version.step,
+            at_s=now_s,
+            is_use=is_use,
+            runs=runs_of(seq for seq, _ in measured),
+            lags=[verdict.lag for _, verdict in measured],
+            spans=[verdict.span for _, verdict in measured],
+            ages_s=[verdict.age_s for _, verdict in measured],
+        ),
+    )
     db.executemany(
         "UPDATE trajectories SET state = 'trained', reason = '', detail = '', trained_lineage = ?, trained_step = ?,"
         " lag = ?, span = ?, age_s = ?, terminal_at_s = ? WHERE seq = ?",
@@ -76,16 +104,23 @@ def write_trained(
 
 def write_drops(db: sqlite3.Connection, drops: Sequence[Drop], *, now_s: float) -> None:
     """Rows end without a gradient."""
-    db.executemany(
-        "UPDATE trajectories SET state = 'dropped', reason = ?, detail = ?, terminal_at_s = ? WHERE seq = ?",
-        ((drop.reason, drop.detail[:DETAIL_CHARACTERS_MAX], now_s, drop.candidate.seq) for drop in drops),
-    )
-    for drop in drops:
-        append_outcomes(db, (drop.candidate.seq,), "dropped", reason=drop.reason)
+    for (reason, detail), alike in groupby(
+        drops, key=lambda drop: (drop.reason, drop.detail[:DETAIL_CHARACTERS_MAX])
+    ):
+        seqs = [drop.candidate.seq for drop in alike]
+        note(db, DroppedNote(at_s=now_s, reason=reason, detail=detail, runs=runs_of(seqs)))
+        db.executemany(
+            "UPDATE trajectories SET state = 'dropped', reason = ?, detail = ?, terminal_at_s = ? WHERE seq = ?",
+            ((reason, detail, now_s, seq) for seq in seqs),
+        )
+        append_outcomes(db, seqs, "dropped", reason=reason)
 
 
-def write_release(db: sqlite3.Connection, lease: BatchLease) -> None:
-    """A lease ends: its rows are available again, unless they were found to be trained meanwhile."""
+def write_release(db: sqlite3.Connection, lease: BatchLease, *, expired: bool = False) -> None:
+    """A lease ends: its rows are available again, unless they were found to be trained meanwhile.
+
+    ``expired``: it ended without its learner, and is counted.
+    """
     db.execute(
         "UPDATE batches SET state = 'released', num_samples = 0, units = NULL WHERE batch_id = ? AND state = 'leased'",
         (lease.batch_id,),
@@ -94,6 +129,9 @@ def write_release(db: sqlite3.Connection, lease: BatchLease) -> None:
         f"{BACK_TO_AVAILABLE} WHERE seq = ? AND state = 'leased'",
         ((candidate.seq,) for candidate in lease.candidates),
     )
+    counts.add_to_counter(db, "leases_expired", int(expired))
+    if expired:
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('expired_lineage', ?)", (lease.version.lineage,))
 
 
 def write_consumed(
@@ -121,7 +159,7 @@ def write_consumed(
         if (trained_lineage, trained_step) != (version.lineage, version.step):
             measured.append((seq, item.verdict))
     counts.add_uses(db, version, measured)
-    write_trained(db, version, measured, now_s=now_s)
+    write_trained(db, version, measured, now_s=now_s, is_use=True)
     db.executemany(
         "UPDATE trajectories SET batch_id = ? WHERE seq = ?", ((batch_id, seq) for seq, _ in measured)
     )
@@ -139,9 +177,16 @@ def check_committed(db: sqlite3.Connection, batch_id: str, version: PolicyVersio
     if row != ("committed", version.lineage, version.step):
         raise ConflictError(
             f"Batch {batch_id} can no longer be committed at {version}",
-            why=f"it is {row[0]} at {row[1]}@{row[2]}: a lease ends with its commit, its release or a new lineage",
-            fix="lease another batch; a learner that lost its lineage must restart from the newest checkpoint",
+            why=f"it is {row[0]} at {row[1]}@{row[2]}: a lease ends with its commit, its release, a new lineage, or"
+            " trajectory_store.lease_timeout_s without a renewal. Nothing of this commit counts as trained",
+            fix="restart the learner from its newest checkpoint; its updates since are of an abandoned branch",
         )
+
+
+def is_committed(db: sqlite3.Connection, batch_id: str) -> bool:
+    """Whether a batch was trained."""
+    row = db.execute("SELECT state FROM batches WHERE batch_id = ?", (batch_id,)).fetchone()
+    return row == ("committed",)
 
 
 def check_released(db: sqlite3.Connection, batch_id: str) -> None:
@@ -156,3 +201,17 @@ def check_released(db: sqlite3.Connection, batch_id: str) -> None:
         raise NotFoundError(f"Batch {batch_id} was never leased")
     if row != ("released",):
         raise ConflictError(f"Batch {batch_id} was committed and cannot be released")
+
+
+def check_reasons(dropped: Iterable[Dropped]) -> None:
+    """Check that reasons are known.
+
+    Raises:
+        RecordError: one is not of ``DROP_REASONS``.
+    """
+    for item in dropped:
+        if item.reason not in DROP_REASONS:
+            raise RecordError(
+                f"Trajectory {item.trajectory_id} is dropped for the unknown reason {item.reason!r}",
+                fix=f"use one of {', '.join(DROP_REASONS)}",
+            )

@@ -60,12 +60,21 @@ class TrajectoryStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     of ``fetch_messages_max``, still comes in. Both must hold at least one batch.
     ``segment_bytes``: size at which a payload file is closed and the next one opened. ``retain_bytes_max``: bytes of
     payload files kept although no trajectory in them waits any more; beyond it, trajectories of a lost branch that are
-    not in a checkpoint can no longer be trained again. ``frame_cache_bytes``: recent payloads kept in memory.
+    not in a checkpoint can no longer be trained again. ``replayable_bytes_max``: of these, bytes of the newest files
+    that stay although a checkpoint has made them superfluous, so that ``tidegate replay`` can recompute their updates.
+    ``frame_cache_bytes``: recent payloads kept in memory.
     ``uploads_bytes_max`` and ``upload_ttl_s``: capacity and lifetime of uploads that no message refers to yet; a
     lifetime below the time a message may wait in the stream would lose it. ``outcomes_max``: entries of the outcome
     log; a reader further behind is given every row's present state instead. ``expiry_period_s``: seconds between
-    searches for trajectories that left the budget. ``replay``: instead of giving each trajectory out once; then
-    ``replay.capacity`` bounds what is resident.
+    searches for trajectories that left the budget and for leases that were not renewed. ``lease_timeout_s``: a lease
+    that its learner did not renew for so long ends, and its trajectories are available again; a learner renews its
+    leases four times as often, also during a long update. Less than a learner may be stopped (a suspended machine, a
+    network partition) costs it a restore; more lets training wait for a learner that went away.
+    ``rows_kept_max``: rows of trajectories that the ledger keeps, about 500 bytes each (10,000,000: 5 GB). Beyond it
+    the oldest are folded into counters and a set of their ids, once nothing can change them (docs/decisions/0015): they
+    are counted by ``tidegate audit`` and no longer shown by ``explain``, ``export`` and ``report``. With replay all are
+    kept.
+    ``replay``: instead of giving each trajectory out once; then ``replay.capacity`` bounds what is resident.
     """
 
     durability: Literal["process", "power_loss"] = "process"
@@ -74,9 +83,12 @@ class TrajectoryStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     max_resident_bytes: Annotated[int, msgspec.Meta(ge=MIB)] = GIB
     segment_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=GIB)] = 64 * MIB
     retain_bytes_max: Annotated[int, msgspec.Meta(ge=MIB)] = 4 * GIB
+    replayable_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
     frame_cache_bytes: Annotated[int, msgspec.Meta(ge=0, le=GIB)] = 8 * MIB
     uploads_bytes_max: Annotated[int, msgspec.Meta(ge=MIB)] = GIB
     upload_ttl_s: Annotated[float, msgspec.Meta(ge=1.0)] = 3600.0
     outcomes_max: Annotated[int, msgspec.Meta(ge=1000)] = 200_000
     expiry_period_s: Annotated[float, msgspec.Meta(ge=0.05, le=60.0)] = 1.0
+    lease_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 60.0
+    rows_kept_max: Annotated[int, msgspec.Meta(ge=1000)] = 10_000_000
     replay: ReplayConfig = ReplayConfig()

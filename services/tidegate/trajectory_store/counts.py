@@ -8,12 +8,14 @@ from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import DropReason
 from tidegate.core.replay import OPEN_END, Use, overused, surviving_steps
 from tidegate.core.staleness import Fresh, LineageTree
+from tidegate.trajectory_store.folded_ids import read_folded
 from tidegate.trajectory_store.state import Tally
 
 COUNTERS = (
     "duplicates",
     "quarantined",
     "revived",
+    "leases_expired",
     "replay_inserted",
     "replay_overused",
     "replay_refused",
@@ -23,8 +25,15 @@ COUNTERS = (
 
 
 def count_rows(db: sqlite3.Connection) -> Tally:
-    """Every count from the rows themselves: one pass over the ledger."""
+    """Every count from the rows themselves, and of folded ones from what is left of them: one pass over the ledger."""
     tally = Tally()
+    folded = read_folded(db)
+    for count in folded.counts:
+        tally.accepted += count.num_accepted
+        if count.state == "trained":
+            tally.trained_by_lag[count.lag] += count.num_rows
+        else:
+            tally.dropped[cast("DropReason", count.reason)] += count.num_rows
     for state, reason, lag, count, num_accepted in db.execute(
         "SELECT state, reason, lag, count(*), count(frame_id) FROM trajectories GROUP BY state, reason, lag"
     ):
@@ -43,10 +52,12 @@ def count_rows(db: sqlite3.Connection) -> Tally:
         "SELECT max((SELECT coalesce(max(lag), 0) FROM uses),"
         " (SELECT coalesce(max(max_lag), 0) FROM batches WHERE state = 'committed'))"
     ).fetchone()
+    tally.max_lag_trained = max(tally.max_lag_trained, folded.max_lag)
     counters = dict(db.execute("SELECT key, CAST(value AS INTEGER) FROM meta").fetchall())
     tally.duplicates = counters.get("duplicates", 0)
     tally.quarantined = counters.get("quarantined", 0)
     tally.revived = counters.get("revived", 0)
+    tally.leases_expired = counters.get("leases_expired", 0)
     return tally
 
 
@@ -98,11 +109,14 @@ def recount_trained_twice(db: sqlite3.Connection, tree: LineageTree) -> int:
 
 
 def _overused(db: sqlite3.Connection, tree: LineageTree, query: str) -> int:
+    folded = read_folded(db).trained_twice
     if not tree.lineages:
-        return 0
+        return folded
     newest = list(tree.lineages)[-1]
     uses = (
         Use(seq=seq, version=PolicyVersion(lineage=LineageName(lineage), step=step))
         for seq, lineage, step in db.execute(query)
     )
-    return overused(uses, surviving=surviving_steps(PolicyVersion(lineage=newest, step=OPEN_END), tree))
+    return folded + overused(
+        uses, surviving=surviving_steps(PolicyVersion(lineage=newest, step=OPEN_END), tree)
+    )

@@ -1,15 +1,20 @@
 """From a message to trajectories that may be trusted: decoded, validated, and of a lineage this run opened."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tidegate.core.errors import CorruptionError, NotFoundError, RecordError
 from tidegate.core.ids import RunId, TrajectoryId
 from tidegate.core.staleness import LineageTree
+from tidegate.trajectory_store.admission_check import AdmissionCheck, AheadOfHeadError
+from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.uploads import UploadArea
+from tidegate.wire.bounds import is_id
 from tidegate.wire.columns import RecordColumns
 from tidegate.wire.frame import Frame, open_frame
 from tidegate.wire.reference import reference_from_bytes
-from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
+from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TASK_PROOF, HEADER_TRAJECTORY_IDS
 from tidegate.wire.validate import validate_frame
 
 # A group; beyond it a header is not believed.
@@ -24,9 +29,9 @@ class ArrivedMessage(msgspec.Struct, frozen=True, eq=False):
     received_at_s: float
 
     def trajectory_ids(self) -> list[TrajectoryId]:
-        """The trajectory ids in the header; empty when the sender gave none."""
+        """The trajectory ids in the header, without what is none; empty when the sender gave no id."""
         names = self.headers.get(HEADER_TRAJECTORY_IDS, "").split(",")
-        return [TrajectoryId(name) for name in names[:IDS_PER_MESSAGE_MAX] if name]
+        return [TrajectoryId(name) for name in names[:IDS_PER_MESSAGE_MAX] if is_id(name)]
 
     @property
     def is_reference(self) -> bool:
@@ -49,19 +54,43 @@ class Parcel(msgspec.Struct, frozen=True, eq=False):
 
 
 class Refusal(msgspec.Struct, frozen=True, eq=False):
-    """A message that does not, and why."""
+    """A message that does not, and why.
+
+    ``dropped``: the trajectories that end with it: those its header names, where its sender proved to hold their task.
+    ``is_early``: of a version that may be announced in a moment.
+    """
 
     message: ArrivedMessage
     reason: str
+    dropped: Sequence[TrajectoryId] = ()
+    is_early: bool = False
+
+
+class Ingested(msgspec.Struct, frozen=True, eq=False):
+    """What became of some messages: what was stored of them, refused messages, and what had been stored before."""
+
+    accepted: Sequence[Arrival]
+    refused: list[Refusal]
+    num_duplicates: int
 
 
 def open_message(
-    message: ArrivedMessage, *, run_id: RunId, tree: LineageTree, uploads: UploadArea
+    message: ArrivedMessage,
+    *,
+    run_id: RunId,
+    tree: LineageTree,
+    uploads: UploadArea,
+    admission: AdmissionCheck,
 ) -> Parcel | Refusal:
     """Decode and validate one message.
 
     A reference to an upload that is gone is a refusal; the ledger knows whether its trajectories arrived before.
     """
+    ids = message.trajectory_ids()
+    try:
+        proof = admission.proof(message.headers.get(HEADER_TASK_PROOF, ""), ids)
+    except RecordError as error:
+        return Refusal(message=message, reason=str(error))
     try:
         frame, upload = message.data, None
         if message.is_reference:
@@ -70,8 +99,14 @@ def open_message(
         opened = open_frame(frame)
         validate_frame(opened, run_id=run_id)
         _check_lineages(opened.columns, tree)
+        admission.check(proof, opened, tree=tree)
     except (RecordError, NotFoundError, CorruptionError) as error:
-        return Refusal(message=message, reason=str(error))
+        return Refusal(
+            message=message,
+            reason=str(error),
+            dropped=ids,
+            is_early=isinstance(error, AheadOfHeadError),
+        )
     return Parcel(
         message=message,
         frame=frame,

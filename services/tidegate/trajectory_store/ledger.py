@@ -7,6 +7,7 @@ commit. One thread owns it.
 
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +17,13 @@ import msgspec
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.batching import Candidate, Drop, drop_group
 from tidegate.core.errors import ConflictError, RecordError, UnknownVersionError
-from tidegate.core.ids import PolicyVersion, TrajectoryId
-from tidegate.core.records import DROP_REASONS
+from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.replay import produced_by, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree, lag_of
-from tidegate.trajectory_store import batches, counts, restore
+from tidegate.trajectory_store import batches, counts, folding, restore
+from tidegate.trajectory_store.batches import check_reasons
+from tidegate.trajectory_store.folded_ids import FoldedIds, folded_among, read_folded
+from tidegate.trajectory_store.hash_chain import ArrivedNote, DroppedNote, UnarrivedNote, note
 from tidegate.trajectory_store.memory import load_memory
 from tidegate.trajectory_store.outcome_log import append_outcomes, prune_outcomes, read_outcomes
 from tidegate.trajectory_store.rows import (
@@ -31,6 +34,7 @@ from tidegate.trajectory_store.rows import (
     arrived,
     candidates_of,
     never_arrived,
+    only_new,
 )
 from tidegate.trajectory_store.schema import open_for_writing, transaction
 from tidegate.trajectory_store.state import BatchLease, LiveFrames, Location, Pool, Tally
@@ -79,17 +83,20 @@ class Ledger:
         self._next_seq = memory.next_seq
         self._next_frame = memory.next_frame
         self._next_batch = memory.next_batch
+        self._folded: FoldedIds = memory.folded
+        self.num_folded = memory.num_folded
 
     # -- arriving --------------------------------------------------------------------------------------------------
 
     def known(self, trajectory_ids: Collection[TrajectoryId]) -> set[TrajectoryId]:
-        """Which of these have a row, in whatever state."""
+        """Which of these have a row, in whatever state, or had one that was folded."""
         ids = msgspec.json.encode(list(trajectory_ids)).decode()
         rows = self._db.execute(
             "SELECT trajectory_id FROM trajectories WHERE trajectory_id IN (SELECT value FROM json_each(?))",
             (ids,),
         )
-        return {TrajectoryId(trajectory_id) for (trajectory_id,) in rows}
+        found = {TrajectoryId(trajectory_id) for (trajectory_id,) in rows}
+        return found | folded_among(self._db, self._folded, trajectory_ids) if self.num_folded else found
 
     def accept(
         self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float, inserted_units: int = 0
@@ -99,29 +106,16 @@ class Ledger:
         ``duplicates`` is how many more came again, without a frame. ``inserted_units``: of replay, which passes none
         that have a row.
         """
-        try:
-            self._insert(arrivals, duplicates=duplicates, now_s=now_s, inserted_units=inserted_units)
-        except sqlite3.IntegrityError:
+        names = [name for arrival in arrivals for name in arrival.columns.trajectory_id]
+        if not (self.num_folded and folded_among(self._db, self._folded, names)):
             # Redeliveries are few: known rows are queried only after the unique key found one.
-            fresh = self._without_known(arrivals)
-            repeated = sum(len(item.columns) for item in arrivals) - sum(len(item.columns) for item in fresh)
-            self._insert(fresh, duplicates=duplicates + repeated, now_s=now_s)
-            return Accepted(arrivals=fresh, num_duplicates=duplicates + repeated)
-        return Accepted(arrivals=arrivals, num_duplicates=duplicates)
-
-    def _without_known(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
-        """Each trajectory once, and none that has a row."""
-        known = self.known({name for arrival in arrivals for name in arrival.columns.trajectory_id})
-        fresh: list[Arrival] = []
-        for arrival in arrivals:
-            new: list[int] = []
-            for position, name in enumerate(arrival.columns.trajectory_id):
-                if name not in known:
-                    known.add(name)
-                    new.append(position)
-            if new:
-                fresh.append(arrival.only(new))
-        return fresh
+            with suppress(sqlite3.IntegrityError):
+                self._insert(arrivals, duplicates=duplicates, now_s=now_s, inserted_units=inserted_units)
+                return Accepted(arrivals=arrivals, num_duplicates=duplicates)
+        fresh = only_new(arrivals, known=self.known(set(names)))
+        duplicates += len(names) - sum(len(item.columns) for item in fresh)
+        self._insert(fresh, duplicates=duplicates, now_s=now_s)
+        return Accepted(arrivals=fresh, num_duplicates=duplicates)
 
     def _insert(
         self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float, inserted_units: int = 0
@@ -141,11 +135,14 @@ class Ledger:
                         *msgspec.structs.astuple(arrival.location),
                         arrival.received_at_s,
                         arrival.head,
+                        arrival.digest,
                     )
                     for frame_id, arrival in enumerate(arrivals, start=self._next_frame)
                 ],
             )
             self._db.executemany(INSERT_ARRIVED, chain.from_iterable(rows))
+            if arrivals:
+                note(self._db, self._arrived_note(arrivals, now_s=now_s))
             append_outcomes(self._db, range(self._next_seq, self._next_seq + len(candidates)), "accepted")
             counts.add_to_counter(self._db, "duplicates", duplicates)
             counts.add_to_counter(self._db, "replay_inserted", inserted_units)
@@ -157,6 +154,20 @@ class Ledger:
         self.tally.accepted += len(candidates)
         self.tally.available += len(candidates)
         self.tally.duplicates += duplicates
+
+    def _arrived_note(self, arrivals: Sequence[Arrival], *, now_s: float) -> ArrivedNote:
+        return ArrivedNote(
+            at_s=now_s,
+            first_frame=self._next_frame,
+            first_seq=self._next_seq,
+            digests=b"".join([arrival.digest for arrival in arrivals]),
+            num_rows=[len(arrival.columns) for arrival in arrivals],
+            indexes={
+                position: list(arrival.frame_indexes)
+                for position, arrival in enumerate(arrivals)
+                if not arrival.is_whole
+            },
+        )
 
     def drop_unarrived(self, dropped: Iterable[Dropped], *, now_s: float, quarantined: int = 0) -> int:
         """Give trajectories that never arrived their outcome; those with a row keep theirs.
@@ -177,8 +188,11 @@ class Ledger:
             for seq, item in enumerate(wanted.values(), start=self._next_seq)
         ]
         with transaction(self._db):
+            if rows:
+                note(self._db, UnarrivedNote(now_s, self._next_seq, [row.trajectory_id for row in rows]))
             self._db.executemany(INSERT_ROW, rows)
             for row in rows:
+                note(self._db, DroppedNote(now_s, row.reason, row.detail, [(row.seq, 1)]))
                 append_outcomes(self._db, (row.seq,), "dropped", reason=row.reason)
             counts.add_to_counter(self._db, "quarantined", quarantined)
         self._next_seq += len(rows)
@@ -193,6 +207,18 @@ class Ledger:
         if self.head is not None and version.lineage == self.head.lineage and version.step > self.head.step:
             self.head = version
 
+    def newest_step(self, lineage: LineageName) -> int:
+        """The newest version of a lineage that anybody can have been given; -1 of one that was never opened.
+
+        A closed lineage published at most the version that its newest leased batch made.
+        """
+        if self.head is not None and lineage == self.head.lineage:
+            return self.head.step
+        if lineage not in self.tree.lineages:
+            return -1
+        (step,) = self._db.execute("SELECT max(step) FROM batches WHERE lineage = ?", (lineage,)).fetchone()
+        return max(self.tree.lineages[lineage].fork_step, -1 if step is None else step + 1)
+
     def lease_of(self, learner_id: str, version: PolicyVersion) -> BatchLease | None:
         """What this learner already holds at this version: an answer that got lost is given again."""
         return next(
@@ -203,6 +229,13 @@ class Ledger:
             ),
             None,
         )
+
+    def holds(self, batch_id: str, *, learner_id: str) -> bool:
+        """Whether a batch is leased to this learner, or was committed: no other learner can have its trajectories."""
+        lease = self.leases.get(batch_id)
+        if lease is not None:
+            return lease.learner_id == learner_id
+        return batches.is_committed(self._db, batch_id)
 
     def check_open(self, version: PolicyVersion) -> None:
         """Refuse a learner whose lineage is not the one that is open.
@@ -294,10 +327,13 @@ class Ledger:
         self.tally.note_trained(verdict.lag for verdict in verdicts.values())
         return self.frames.finish(lease.candidates)
 
-    def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> list[Location]:
+    def release(
+        self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float, expired: bool = False
+    ) -> list[Location]:
         """Give a batch back: the named trajectories, and with them their groups, end; the others are available again.
 
-        Releasing a batch again changes nothing. Returns the frames that no trajectory needs any more.
+        ``expired``: the lease ended without its learner. Releasing a batch again changes nothing. Returns the
+        frames that no trajectory needs any more.
 
         Raises:
             NotFoundError: there was no such batch.
@@ -320,9 +356,10 @@ class Ledger:
                 drops.setdefault(drop.candidate.seq, drop)
         kept = [candidate for candidate in lease.candidates if candidate.seq not in drops]
         with transaction(self._db):
-            batches.write_release(self._db, lease)
+            batches.write_release(self._db, lease, expired=expired)
             batches.write_drops(self._db, list(drops.values()), now_s=now_s)
         del self.leases[batch_id]
+        self.tally.leases_expired += expired
         self.tally.leased -= len(lease.candidates)
         self.tally.available += len(kept)
         self.pool.add(kept)
@@ -372,6 +409,7 @@ class Ledger:
         inherited = () if tree.lineages else ancestors
         for known in (*inherited, lineage):
             tree = tree.add(known)
+        folding.check_restorable(read_folded(self._db), lineage, tree)
         with transaction(self._db):
             restore.write_lineages(self._db, inherited, learner_id=learner_id, now_s=now_s)
             revived = restore.open_lineage(
@@ -379,7 +417,7 @@ class Ledger:
                 lineage,
                 tree,
                 learner_id=learner_id,
-                consumed=consumed,
+                consumed=[folding.without_folded(batch, self._folded, self._db) for batch in consumed],
                 leases=self.leases.values(),
                 segments=segments,
                 now_s=now_s,
@@ -405,7 +443,7 @@ class Ledger:
     def newest_segment(self) -> int:
         """The highest segment number any frame was ever written to; 0 before the first."""
         row = self._db.execute("SELECT segment FROM frames ORDER BY frame_id DESC LIMIT 1").fetchone()
-        return row[0] if row else 0
+        return row[0] if row else read_folded(self._db).through_segment
 
     def segments_needed(self) -> set[int]:
         """Segments with a payload that may be needed: its trajectory waits, or no checkpoint has its update."""
@@ -422,6 +460,29 @@ class Ledger:
         with transaction(self._db):
             return prune_outcomes(self._db, outcomes_max=outcomes_max)
 
+    def fold(self, *, rows_kept_max: int, oldest_segment: int, read_to: int) -> int:
+        """Fold the oldest rows beyond ``rows_kept_max``, at most about ``folding.FOLD_ROWS``; returns how many.
+
+        ``oldest_segment``, ``read_to``: see ``folding.fold``.
+        """
+        excess = self._next_seq - 1 - self.num_folded - rows_kept_max
+        if excess <= 0:
+            return 0
+        with transaction(self._db):
+            folded = folding.fold(
+                self._db,
+                self._folded,
+                self.tree,
+                rows_max=min(excess, folding.FOLD_ROWS),
+                oldest_segment=oldest_segment,
+                read_to=read_to,
+            )
+        if folded is None:
+            return 0
+        before, self.num_folded = self.num_folded, read_folded(self._db).through_seq
+        self._folded = folded
+        return self.num_folded - before
+
     def totals(self) -> LedgerTotals:
         """Counts by state, from memory; only what was used again after a restore is queried."""
         return self.tally.totals(trained_twice=counts.trained_twice(self._db, self.tree))
@@ -430,17 +491,3 @@ class Ledger:
     def connection(self) -> sqlite3.Connection:
         """For the read-only queries of ``reading``, on the writer's own connection."""
         return self._db
-
-
-def check_reasons(dropped: Iterable[Dropped]) -> None:
-    """Check that reasons are known.
-
-    Raises:
-        RecordError: one is not of ``DROP_REASONS``.
-    """
-    for item in dropped:
-        if item.reason not in DROP_REASONS:
-            raise RecordError(
-                f"Trajectory {item.trajectory_id} is dropped for the unknown reason {item.reason!r}",
-                fix=f"use one of {', '.join(DROP_REASONS)}",
-            )

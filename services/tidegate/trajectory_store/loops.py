@@ -1,6 +1,7 @@
 """The store's loops: intake of TRAJECTORIES, expiry, and what operators see."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from itertools import cycle
 
@@ -19,7 +20,7 @@ from tidegate.catalogue.telemetry import (
     SPAN_APPEND,
 )
 from tidegate.core.batching import Drop
-from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
+from tidegate.core.errors import NotFoundError, TidegateError, UnavailableError
 from tidegate.core.ids import task_of
 from tidegate.core.records import DROP_REASONS
 from tidegate.core.staleness import StalenessLimits
@@ -35,13 +36,17 @@ from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.store import Store
 from tidegate.trajectory_store.wake import woken
+from tidegate.wire.subjects import SHARD
 
-SHARD = 0
 FETCH_WAIT_S = 1.0
 # A full store checks this often; a commit or a drop frees capacity.
 FULL_WAIT_S = 0.05
 BACKOFF_S = 1.0
 STATS_PERIOD_S = 0.25
+# A trajectory may overtake the announcement of its version, which is read again after a second of silence. What is
+# still unknown after so many deliveries never was a version.
+EARLY_DELIVERIES_MAX = 6
+EARLY_RETRY_S = 0.5
 # Messages that follow each other faster than this are collected for as long, because a transaction costs as much as a
 # message (measured: 190 us of CPU for one alone, 100 us each for sixteen together). One that comes alone never waits.
 LINGER_S = 0.003
@@ -53,8 +58,11 @@ class IntakeLoop:
     Waits for messages, and for capacity below the residency limits, which a gradient or a drop frees.
     """
 
-    def __init__(self, context: ServiceContext, config: TrajectoryStoreConfig, store: Store) -> None:
-        """Nothing is read before ``run``."""
+    def __init__(
+        self, context: ServiceContext, config: TrajectoryStoreConfig, store: Store, policy: PolicyWatch
+    ) -> None:
+        """Nothing is read before ``run``. ``policy`` reports versions before trajectories of them arrive."""
+        self._policy = policy
         self._context = context
         self._config = config
         self._store = store
@@ -70,7 +78,7 @@ class IntakeLoop:
         The next messages are requested before these are stored, so that the broker sends while the ledger writes.
         """
         context = self._context
-        consumer = await context.bus.consumer(context.topology.trajectory_consumer(SHARD))
+        consumer = await context.bus.consumer(context.topology.trajectory_durable(SHARD))
         fetching: asyncio.Task[list[Delivery]] | None = None
         try:
             while not context.drain.requested:
@@ -125,6 +133,8 @@ class IntakeLoop:
         context = self._context
         received_at_s = context.clock.now_s()
         messages = [ArrivedMessage(delivery.data, delivery.headers, received_at_s) for delivery in deliveries]
+        if self._policy.head is not None:
+            self._store.ledger.note_head(self._policy.head.version)
         try:
             intake = self._store.ingest(messages, now_s=context.clock.now_s())
         except (OSError, UnavailableError) as error:
@@ -145,13 +155,16 @@ class IntakeLoop:
     async def _refuse(self, delivery: Delivery, refusal: Refusal) -> None:
         """Keep the message in QUARANTINE, drop its trajectories, and end its delivery."""
         context = self._context
+        if refusal.is_early and delivery.num_delivered < EARLY_DELIVERIES_MAX:
+            await delivery.nak(EARLY_RETRY_S)
+            return
         context.log.warning("message_refused", sequence=delivery.sequence, reason=refusal.reason)
         try:
             await context.bus.quarantine(
                 context.service, delivery.data, reason=refusal.reason, headers=delivery.headers
             )
             self._store.refuse(refusal, now_s=context.clock.now_s())
-        except (UnavailableError, BackpressureError) as error:
+        except TidegateError as error:  # whatever a broker says to it, one message ends no store
             context.log.warning("quarantine_postponed", sequence=delivery.sequence, error=str(error))
             return  # redelivered later
         await delivery.term()
@@ -207,10 +220,24 @@ class ExpiryLoop:
             if self._policy.head is not None:
                 self._store.ledger.note_head(self._policy.head.version)
             try:
+                await self._expire_leases()
                 self._store.expire(self._limits, now_s=context.clock.now_s())
                 self._store.tidy(now_s=context.clock.now_s())
             except UnavailableError as error:
                 context.log.warning("disk_not_writable", error=str(error))
+
+    async def _expire_leases(self) -> None:
+        clock = self._context.clock
+        for lease in self._store.expire_leases(monotonic_s=clock.monotonic_s(), now_s=clock.now_s()):
+            told = {
+                "batch": lease.batch_id,
+                "learner": lease.learner_id,
+                "trajectories": len(lease.candidates),
+                "timeout_s": self._config.lease_timeout_s,
+            }
+            self._context.log.warning("lease_expired", **told)
+            with contextlib.suppress(TidegateError):  # the log has it, too
+                await self._context.bus.event("lease_expired", told)
 
 
 class ReportLoop:
@@ -245,6 +272,7 @@ class ReportLoop:
         stats.set(statistics.DUPLICATES, tally.duplicates)
         stats.set(statistics.QUARANTINED, tally.quarantined)
         stats.set(statistics.REVIVED, tally.revived)
+        stats.set(statistics.LEASES_EXPIRED, tally.leases_expired)
         stats.set(statistics.RESIDENT_BYTES, ledger.frames.num_bytes)
         stats.set(statistics.UPLOADS_BYTES, self._store.uploads.num_bytes)
         if self._store.replay is not None:

@@ -3,6 +3,7 @@
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.task_secret import read_task_secret
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.loops import DrainLoop, ExpiryLoop, IntakeLoop, ReportLoop
 from tidegate.trajectory_store.replay.plan import plan_replay
@@ -34,12 +35,18 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
             why="the store would stop fetching before a batch is full, and wait for ever",
             fix="raise trajectory_store.max_resident_trajectories, or lower batch_size",
         )
+    task_secret = read_task_secret(settings)
+    if task_secret is None:
+        context.log.warning(
+            "tasks_not_signed", why="no secret of tasks is configured: every message is believed"
+        )
     store = Store(
         context.data_dir,
         run_id=settings.run,
         config=config,
         now_s=context.clock.now_s(),
         replay=replay,
+        task_secret=task_secret,
     )
     servicer = TrajectoryStoreServicer(store, context.clock)
     policy = PolicyWatch(context)
@@ -49,7 +56,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
 
     return ServiceParts(
         loops={
-            "intake": IntakeLoop(context, config, store).run,
+            "intake": IntakeLoop(context, config, store, policy).run,
             "expiry": ExpiryLoop(context, config, store, policy).run,
             "policy": policy.run,
             "report": ReportLoop(context, store).run,

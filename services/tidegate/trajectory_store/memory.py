@@ -9,6 +9,7 @@ from tidegate.core.batching import Candidate
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.staleness import LineageTree
 from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.folded_ids import FoldedIds, load_ids, read_folded
 from tidegate.trajectory_store.rows import CANDIDATE_COLUMNS, candidate_from_row, tree_of
 from tidegate.trajectory_store.state import BatchLease, LiveFrames, Location, Pool, Tally
 
@@ -26,6 +27,8 @@ class LedgerMemory:
     next_seq: int
     next_frame: int
     next_batch: int
+    num_folded: int
+    folded: FoldedIds
 
 
 def load_memory(db: sqlite3.Connection) -> LedgerMemory:
@@ -54,6 +57,7 @@ def load_memory(db: sqlite3.Connection) -> LedgerMemory:
             pool.add([candidate])
         else:
             members[batch_id].append(candidate)
+    folded = read_folded(db)
     frames = LiveFrames()
     for frame_id, segment, offset, size, num_live in db.execute(
         "SELECT f.frame_id, f.segment, f.offset, f.size, count(*) FROM trajectories t"
@@ -70,9 +74,11 @@ def load_memory(db: sqlite3.Connection) -> LedgerMemory:
             for batch_id, lease in leased.items()
         },
         frames=frames,
-        next_seq=_next_of(db, "seq", "trajectories"),
-        next_frame=_next_of(db, "frame_id", "frames"),
+        next_seq=max(_next_of(db, "seq", "trajectories"), folded.through_seq + 1),
+        next_frame=max(_next_of(db, "frame_id", "frames"), folded.through_frame + 1),
         next_batch=_next_of(db, "number", "batches"),
+        num_folded=folded.through_seq,
+        folded=load_ids(db),
     )
 
 

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable
 
 from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.trajectory_store.hash_chain import runs_of
 from tidegate.trajectory_store.rows import version_of
 from tidegate.wire.clients.trajectory_store import Outcome
 
@@ -37,19 +38,11 @@ def append_outcomes(
     db.executemany(
         "INSERT INTO outcomes (seq, num_rows, state, reason, trained_lineage, trained_step)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        [(seq, num_rows, state, reason, lineage, step) for seq, num_rows in _runs(seqs)],
+        [
+            (seq, num_rows, state, reason, lineage, step)
+            for seq, num_rows in runs_of(seqs, rows_max=ENTRY_ROWS_MAX)
+        ],
     )
-
-
-def _runs(seqs: Iterable[int]) -> list[tuple[int, int]]:
-    """Rows that follow each other, as their first and their number."""
-    runs: list[tuple[int, int]] = []
-    for seq in seqs:
-        if runs and seq == sum(runs[-1]) and runs[-1][1] < ENTRY_ROWS_MAX:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((seq, 1))
-    return runs
 
 
 def read_outcomes(db: sqlite3.Connection, cursor: int, *, limit: int) -> tuple[list[Outcome], int]:

@@ -14,6 +14,7 @@ from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import GroupId, PolicyVersion, RunId, TrajectoryId, task_of
 from tidegate.core.records import StageTiming, Trajectory
 from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.folded_ids import folded_among, folded_names, load_ids
 from tidegate.trajectory_store.memory import load_tree
 from tidegate.trajectory_store.replay.accounting import recount, uses_of
 from tidegate.trajectory_store.rows import spans_from, version_of
@@ -80,6 +81,7 @@ def moment(path: Path, *, at: PolicyVersion | None = None) -> Generator[LedgerTo
         found = db.execute("SELECT trajectory_id FROM trajectories")
         while rows_read := found.fetchmany(IDS_AT_ONCE):
             yield [TrajectoryId(trajectory_id) for (trajectory_id,) in rows_read]
+        yield from folded_names(db, at_once=IDS_AT_ONCE)
 
 
 def _totals(db: sqlite3.Connection, at: PolicyVersion | None) -> LedgerTotals:
@@ -165,6 +167,12 @@ def status_of(db: sqlite3.Connection, trajectory_id: str) -> TrajectoryStatus:
     Raises:
         NotFoundError: the ledger has no such trajectory.
     """
+    if folded_among(db, load_ids(db), [TrajectoryId(trajectory_id)]):
+        raise NotFoundError(
+            f"The row of trajectory {trajectory_id} was folded into the ledger's counters",
+            why="it ended long ago, and the ledger has more than trajectory_store.rows_kept_max rows",
+            fix="`tidegate audit` counts it; raise rows_kept_max in runs whose old trajectories are to be explained",
+        )
     found = db.execute(
         "SELECT t.group_id, t.group_size, t.state, t.reason, t.detail, t.trained_lineage, t.trained_step,"
         " t.lag, t.span, t.age_s, f.received_at_s, t.accepted_at_s, t.leased_at_s, t.terminal_at_s, t.frame_index,"

@@ -16,11 +16,22 @@ from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Fresh, Lineage, LineageTree
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.batches import BACK_TO_AVAILABLE, write_consumed, write_release, write_trained
+from tidegate.trajectory_store.folded_ids import read_folded
+from tidegate.trajectory_store.hash_chain import (
+    DroppedNote,
+    LineageNote,
+    RevivedNote,
+    UnarrivedNote,
+    note,
+    runs_of,
+)
 from tidegate.trajectory_store.outcome_log import append_outcomes
 from tidegate.trajectory_store.replay.accounting import write_consumed_units
 from tidegate.trajectory_store.rows import INSERT_ROW, never_arrived
 from tidegate.trajectory_store.state import BatchLease
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
+
+SUPERSEDED = "trained in a branch that was lost at a restore; its payload is gone"
 
 
 def open_lineage(
@@ -77,10 +88,13 @@ def write_lineages(
     db: sqlite3.Connection, lineages: Sequence[Lineage], *, learner_id: str, now_s: float
 ) -> None:
     """Add lineages, in the order of their opening; those that the ledger has stay as they are."""
-    db.executemany(
-        "INSERT OR IGNORE INTO lineages (name, parent, fork_step, learner_id, opened_at_s) VALUES (?, ?, ?, ?, ?)",
-        ((each.name, each.parent, each.fork_step, learner_id, now_s) for each in lineages),
-    )
+    for each in lineages:
+        added = db.execute(
+            "INSERT OR IGNORE INTO lineages (name, parent, fork_step, learner_id, opened_at_s) VALUES (?, ?, ?, ?, ?)",
+            (each.name, each.parent, each.fork_step, learner_id, now_s),
+        )
+        if added.rowcount:
+            note(db, LineageNote(each.name, each.parent, each.fork_step))
 
 
 def _add_forgotten(db: sqlite3.Connection, batch: ConsumedBatch, *, now_s: float) -> None:
@@ -88,16 +102,20 @@ def _add_forgotten(db: sqlite3.Connection, batch: ConsumedBatch, *, now_s: float
 
     Only a power cut in ``process`` mode makes it forget.
     """
-    (last,) = db.execute("SELECT coalesce(max(seq), 0) FROM trajectories").fetchone()
+    (last,) = db.execute(
+        "SELECT coalesce(max(seq), ?) FROM trajectories", (read_folded(db).through_seq,)
+    ).fetchone()
     measured = [item.trajectory_id for item in batch.consumptions]
     for trajectory_id in (*measured, *(name for name in batch.units if name not in measured)):
         if db.execute("SELECT 1 FROM trajectories WHERE trajectory_id = ?", (trajectory_id,)).fetchone():
             continue
         last += 1
         db.execute(INSERT_ROW, never_arrived(last, trajectory_id, state="leased", now_s=now_s))
+        note(db, UnarrivedNote(at_s=now_s, first_seq=last, trajectory_ids=[trajectory_id]))
         if trajectory_id not in measured:
             # An earlier update used it first; which one, the ledger forgot as well.
-            write_trained(db, batch.version, [(last, Fresh(lag=0, span=0, age_s=0.0))], now_s=now_s)
+            unknown = Fresh(lag=0, span=0, age_s=0.0)
+            write_trained(db, batch.version, [(last, unknown)], now_s=now_s, is_use=False)
 
 
 def _reinstate(db: sqlite3.Connection, surviving: Mapping[LineageName, int], *, now_s: float) -> None:
@@ -116,7 +134,7 @@ def _reinstate(db: sqlite3.Connection, surviving: Mapping[LineageName, int], *, 
             if not is_trained and step < surviving.get(lineage, 0):
                 found[seq] = (PolicyVersion(lineage=lineage, step=step), Fresh(lag, span, age_s))
     for seq, (version, verdict) in found.items():
-        write_trained(db, version, [(seq, verdict)], now_s=now_s)
+        write_trained(db, version, [(seq, verdict)], now_s=now_s, is_use=False)
 
 
 def _revive(
@@ -140,12 +158,15 @@ def _revive(
         f"{BACK_TO_AVAILABLE}, num_revivals = num_revivals + 1 WHERE seq = ?", ((seq,) for seq in revived)
     )
     append_outcomes(db, revived, "available")
+    if revived:
+        note(db, RevivedNote(runs_of(revived)))
     db.executemany(
-        "UPDATE trajectories SET state = 'dropped', reason = 'superseded', terminal_at_s = ?,"
-        " detail = 'trained in a branch that was lost at a restore; its payload is gone',"
+        "UPDATE trajectories SET state = 'dropped', reason = 'superseded', terminal_at_s = ?, detail = ?,"
         " trained_lineage = NULL, trained_step = NULL, lag = NULL, span = NULL, age_s = NULL WHERE seq = ?",
-        ((now_s, seq) for seq in superseded),
+        ((now_s, SUPERSEDED, seq) for seq in superseded),
     )
+    if superseded:
+        note(db, DroppedNote(at_s=now_s, reason="superseded", detail=SUPERSEDED, runs=runs_of(superseded)))
     append_outcomes(db, superseded, "dropped", reason="superseded")
     counts.add_to_counter(db, "revived", len(revived))
     return len(revived)

@@ -23,14 +23,21 @@ _decode_spans = msgspec.msgpack.Decoder(tuple[SpanRow, ...]).decode
 class Arrival(msgspec.Struct, frozen=True, eq=False):
     """A frame whose bytes are in the segments, with those of its records that the ledger does not know yet.
 
-    ``head``: the frame's provenance, of all of its records. ``frame_indexes``: the place of each record in it.
+    ``head``: the frame's provenance, of all of its records. ``digest``: see ``hash_chain.frame_digest``.
+    ``frame_indexes``: the place of each record in it; a range as long as the ledger knows none of them.
     """
 
     location: Location
     head: bytes
+    digest: bytes
     columns: RecordColumns
     frame_indexes: Sequence[int]
     received_at_s: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the ledger knew none of the frame's records."""
+        return isinstance(self.frame_indexes, range)
 
     def only(self, positions: Sequence[int]) -> "Arrival":
         """With some of its records, by position."""
@@ -39,6 +46,20 @@ class Arrival(msgspec.Struct, frozen=True, eq=False):
             columns=self.columns.only(positions),
             frame_indexes=[self.frame_indexes[position] for position in positions],
         )
+
+
+def only_new(arrivals: Sequence[Arrival], *, known: set[TrajectoryId]) -> list[Arrival]:
+    """Each trajectory once, and none of ``known``, to which it adds them."""
+    fresh: list[Arrival] = []
+    for arrival in arrivals:
+        new: list[int] = []
+        for position, name in enumerate(arrival.columns.trajectory_id):
+            if name not in known:
+                known.add(name)
+                new.append(position)
+        if new:
+            fresh.append(arrival.only(new))
+    return fresh
 
 
 class NewTrajectoryRow(NamedTuple):
@@ -63,17 +84,35 @@ class NewTrajectoryRow(NamedTuple):
     num_revivals: int = 0
 
 
+# Of a trajectory that arrived: what never changes.
+ARRIVED_COLUMNS = (
+    "seq",
+    "trajectory_id",
+    "group_id",
+    "group_size",
+    "curriculum_bin",
+    "reward",
+    "num_steps",
+    "length_tokens",
+    "num_episodes",
+    "mean_return",
+    "spans",
+    "started_at_s",
+    "finished_at_s",
+    "accepted_at_s",
+    "frame_id",
+    "frame_index",
+)
 _COLUMNS = NewTrajectoryRow._fields
 INSERT_ROW = f"INSERT INTO trajectories ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 INSERT_FRAME = (
-    "INSERT INTO frames (frame_id, segment, offset, size, received_at_s, head) VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT INTO frames (frame_id, segment, offset, size, received_at_s, head, digest)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 # Fails when the ledger has a row of that trajectory: whatever arrives again is found by its unique key.
 INSERT_ARRIVED = (
-    "INSERT INTO trajectories (seq, trajectory_id, group_id, group_size, curriculum_bin, reward, num_steps,"
-    " length_tokens, num_episodes, mean_return, spans, started_at_s, finished_at_s, accepted_at_s, frame_id,"
-    " frame_index, state, reason, detail, num_revivals)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'available', '', '', 0)"
+    f"INSERT INTO trajectories ({', '.join(ARRIVED_COLUMNS)}, state, reason, detail, num_revivals)"
+    f" VALUES ({', '.join('?' * len(ARRIVED_COLUMNS))}, 'available', '', '', 0)"
 )
 CANDIDATE_COLUMNS = "seq, trajectory_id, group_id, group_size, spans, started_at_s, frame_id"
 

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Literal
 
 from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, UnavailableError
+from tidegate.trajectory_store import hash_chain
+from tidegate.trajectory_store.hash_chain import CHAIN_TABLE, FOLDED_TABLES
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 5
 LEDGER_FILE = "ledger.sqlite"
 # How long a writer waits for another connection's lock, which only a checkpoint takes for long.
 BUSY_TIMEOUT_MS = 5_000
 PAGE_CACHE_KIB = 4_096
 
 # `frames.head` is the frame without its tensors: the provenance of its trajectories, kept when the payload is gone.
+# `frames.digest`: see `hash_chain.frame_digest`.
 # `trajectories` grows by one narrow row a trajectory, so that counting a million of them takes about a second.
 # `state` is one of `state.RowState`; SQLite's own check of it took a third of the time of writing a row.
 # `uses` holds one row a gradient use, for ever: a restore reads from it what the restored parameters were trained on.
@@ -38,7 +41,8 @@ CREATE TABLE frames (
     offset INTEGER NOT NULL,
     size INTEGER NOT NULL,
     received_at_s REAL NOT NULL,
-    head BLOB NOT NULL
+    head BLOB NOT NULL,
+    digest BLOB NOT NULL
 );
 CREATE TABLE trajectories (
     seq INTEGER PRIMARY KEY,
@@ -136,6 +140,7 @@ def open_for_writing(
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE_KIB}")
         connection.execute("PRAGMA temp_store = MEMORY")
+        hash_chain.begin(connection)
         _create_or_check(connection, path, run_id=run_id)
     except sqlite3.DatabaseError as error:
         connection.close()
@@ -150,7 +155,7 @@ def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
         with transaction(connection):
-            for statement in _TABLES.split(";"):
+            for statement in (*_TABLES.split(";"), CHAIN_TABLE, *FOLDED_TABLES.split(";")):
                 connection.execute(statement)
             connection.execute("INSERT INTO meta VALUES ('run_id', ?)", (run_id,))
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -183,7 +188,7 @@ def _unreadable(path: Path, error: sqlite3.DatabaseError) -> CorruptionError:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Generator[sqlite3.Connection, None, None]:
-    """All of it or nothing: committed at the end, rolled back when anything is raised.
+    """All of it or nothing: committed at the end with its entry of the hash chain, rolled back when anything is raised.
 
     Raises:
         UnavailableError: the disk is full or does not answer; the same call may succeed later.
@@ -191,6 +196,7 @@ def transaction(connection: sqlite3.Connection) -> Generator[sqlite3.Connection,
     try:
         connection.execute("BEGIN IMMEDIATE")
         yield connection
+        hash_chain.seal(connection)
         connection.execute("COMMIT")
     except BaseException as error:
         if connection.in_transaction:
@@ -209,7 +215,7 @@ def reading(path: Path) -> Generator[sqlite3.Connection, None, None]:
     Raises:
         NotFoundError: there is no such file.
         StaleFolderError: another version of the schema wrote it.
-        CorruptionError: the file is no SQLite database.
+        CorruptionError: the file is no SQLite database, or a page of it is damaged.
     """
     if not path.is_file():
         raise NotFoundError(f"There is no ledger at {path}", fix="name the folder of a run that was started")
@@ -220,6 +226,6 @@ def reading(path: Path) -> Generator[sqlite3.Connection, None, None]:
             _check_version(version, path)
             # One snapshot for everything that is read, however long the reader takes.
             connection.execute("BEGIN")
+            yield connection  # a damaged page is found when it is read
         except sqlite3.DatabaseError as error:
             raise _unreadable(path, error) from error
-        yield connection

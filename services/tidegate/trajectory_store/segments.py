@@ -47,7 +47,7 @@ class FrameCache:
         return self._frames.get(location)
 
     def discard(self, location: Location) -> None:
-        """Nobody will ask for this frame again."""
+        """This frame will not be read again."""
         if self._frames.pop(location, None) is not None:
             self._num_bytes -= location.size
 

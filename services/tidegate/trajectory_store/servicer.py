@@ -17,20 +17,25 @@ from tidegate.core.staleness import Fresh, StalenessLimits
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.threads import iterate_in_thread
+from tidegate.trajectory_store.opening_rate import OpeningRate
 from tidegate.trajectory_store.reading import moment
 from tidegate.trajectory_store.replay.sampled_batches import SampledCommit
 from tidegate.trajectory_store.replay.uses import decode_units
 from tidegate.trajectory_store.store import Store
+from tidegate.trajectory_store.verifying import verify
 from tidegate.trajectory_store.wake import woken
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import (
     TrajectoryStoreServiceServicer,
     add_TrajectoryStoreServiceServicer_to_server,
 )
+from tidegate.wire import store_requests
+from tidegate.wire.bounds import DETAIL_CHARS_MAX, check_name, check_version
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.clients.trajectory_store import (
     LEASE_CHUNK_FIELD,
     SAMPLE_CHUNK_FIELD,
+    UPDATE_CHUNK_FIELD,
     UPLOAD_CHUNK_FIELD,
     ConsumedBatch,
     Consumption,
@@ -56,6 +61,9 @@ WAIT_S_MAX = 30.0
 ACCEPTED_LINGER_S = 0.01
 # And this long while the learner is behind, with a whole batch that it has not requested: no call waits for more.
 ACCEPTED_LINGER_BEHIND_S = 0.1
+
+# A learner trains one batch, has the next one leased and waits for the commit of at most two.
+RENEWED_LEASES_MAX = 16
 
 _Context = aio.ServicerContext[Any, Any]
 BatchT = TypeVar("BatchT")
@@ -85,7 +93,9 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         """``stop_waiting`` ends the long polls when the service drains."""
         self._store = store
         self._clock = clock
+        self._opening_rate = OpeningRate()
         self._draining = False
+        self._verifying = asyncio.Lock()
         # As in the learner's last request.
         self._batch_size = 0
 
@@ -99,6 +109,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             raw_responses={
                 "LeaseBatch": chunk_serializer(LEASE_CHUNK_FIELD),
                 "SampleBatch": chunk_serializer(SAMPLE_CHUNK_FIELD),
+                "ReadUpdate": chunk_serializer(UPDATE_CHUNK_FIELD),
             },
         )
 
@@ -110,8 +121,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
 
     async def LeaseBatch(self, request: pb.LeaseBatchRequest, context: _Context) -> AsyncIterator[Any]:
         """Wait for a full batch, lease it, stream it: a head with the first bytes of the joined frames, then chunks."""
-        if request.batch_size <= 0:
-            raise RecordError(f"A batch of {request.batch_size} trajectories cannot be leased")
+        store_requests.check_next_batch(request, head=self._store.ledger.head)
         self._batch_size = request.batch_size
         batch = await self._when_ready(request, self._store.lease)
         if batch is None:
@@ -127,13 +137,30 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         for chunk in _later_chunks(joined):
             yield chunk
 
+    async def ReadUpdate(self, request: pb.ReadUpdateRequest, context: _Context) -> AsyncIterator[Any]:
+        """Stream the batch of an update that the ledger has, as a lease would."""
+        check_version(request.version, "the update")
+        made = self._store.read_update(version_from_proto(request.version))
+        if made is None:
+            yield pb.ReadUpdateResponse()
+            return
+        joined = b"".join(made.frames)
+        yield pb.ReadUpdateResponse(
+            version=version_to_proto(made.version),
+            frame_sizes=[len(frame) for frame in made.frames],
+            trajectory_ids=made.trajectory_ids,
+            lags=made.lags,
+            chunk=joined[:FIRST_CHUNK_BYTES],
+        )
+        for chunk in _later_chunks(joined):
+            yield chunk
+
     async def SampleBatch(self, request: pb.SampleBatchRequest, context: _Context) -> AsyncIterator[Any]:
         """Wait until units may be drawn and stream them: a head with the frame's first bytes, then chunks."""
         replay = self._store.replay
         if replay is None:
             raise _no_replay()
-        if request.batch_size <= 0:
-            raise RecordError(f"A batch of {request.batch_size} units cannot be drawn")
+        store_requests.check_next_batch(request, head=self._store.ledger.head)
         batch = await self._when_ready(request, replay.sample)
         if batch is None:
             yield pb.SampleBatchResponse()
@@ -152,18 +179,35 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         deadline_s = self._deadline_s(request.max_wait_s)
         while True:
             arrived = self._store.arrived.listen()
-            batch = take(
-                version,
-                batch_size=request.batch_size,
-                limits=limits,
-                learner_id=request.learner_id,
-                now_s=self._clock.now_s(),
+            # What a learner trained without a commit is available again once its lease has ended: in another batch for
+            # the same learner it would be trained twice.
+            is_held = not self._store.renew(request.held_batch_ids, learner_id=request.learner_id)
+            batch = (
+                take(
+                    version,
+                    batch_size=request.batch_size,
+                    limits=limits,
+                    learner_id=request.learner_id,
+                    now_s=self._clock.now_s(),
+                )
+                if is_held
+                else None
             )
             if batch is not None or not await self._changed(arrived, deadline_s):
                 return batch
 
+    async def RenewLeases(self, request: pb.RenewLeasesRequest, context: _Context) -> pb.RenewLeasesResponse:
+        """Hear that a learner is alive."""
+        if len(request.batch_ids) > RENEWED_LEASES_MAX:
+            raise RecordError(
+                f"A request renews {len(request.batch_ids)} leases, at most {RENEWED_LEASES_MAX} are allowed"
+            )
+        lost = self._store.renew(request.batch_ids, learner_id=request.learner_id)
+        return pb.RenewLeasesResponse(lost_batch_ids=lost, lease_timeout_s=self._store.lease_timeout_s)
+
     async def CommitBatch(self, request: pb.CommitBatchRequest, context: _Context) -> pb.CommitBatchResponse:
         """Record a gradient."""
+        store_requests.check_commit(request)
         if request.HasField("sampled"):
             self._commit_sampled(request)
             return pb.CommitBatchResponse()
@@ -197,11 +241,16 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self, request: pb.ReleaseBatchRequest, context: _Context
     ) -> pb.ReleaseBatchResponse:
         """Take a batch back."""
+        store_requests.check_dropped(request.batch_id, request.dropped)
         self._store.release(request.batch_id, dropped=_dropped(request.dropped), now_s=self._clock.now_s())
         return pb.ReleaseBatchResponse()
 
     async def OpenLineage(self, request: pb.OpenLineageRequest, context: _Context) -> pb.OpenLineageResponse:
         """Start or restore a learner."""
+        known = self._store.tree.lineages
+        store_requests.check_opening(request, num_lineages=len(known))
+        if request.lineage.name not in known:  # a repeated call opens none
+            self._opening_rate.take(now_s=self._clock.monotonic_s())
         revived = self._store.open_lineage(
             lineage_from_proto(request.lineage),
             learner_id=request.learner_id,
@@ -224,6 +273,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self, request: pb.MarkCheckpointedRequest, context: _Context
     ) -> pb.MarkCheckpointedResponse:
         """Let payloads go that a checkpoint made superfluous."""
+        check_version(request.version, "The checkpointed version")
         self._store.mark_checkpointed(version_from_proto(request.version))
         return pb.MarkCheckpointedResponse()
 
@@ -231,6 +281,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self, request: pb.WatchOutcomesRequest, context: _Context
     ) -> pb.WatchOutcomesResponse:
         """Wait for outcomes after a cursor."""
+        store_requests.check_watch(request)
         deadline_s = self._deadline_s(request.max_wait_s)
         while True:
             added = self._store.outcome_added.listen()
@@ -251,7 +302,10 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self, request: pb.DropUnarrivedRequest, context: _Context
     ) -> pb.DropUnarrivedResponse:
         """Drop trajectories that no actor will finish."""
-        num_dropped = self._store.drop_unarrived(_dropped(request.dropped), now_s=self._clock.now_s())
+        store_requests.check_dropped(None, request.dropped)
+        dropped = _dropped(request.dropped)
+        self._store.admission.check_held([item.trajectory_id for item in dropped], request.proof)
+        num_dropped = self._store.drop_unarrived(dropped, now_s=self._clock.now_s())
         return pb.DropUnarrivedResponse(dropped=num_dropped)
 
     async def GetLedger(self, request: pb.GetLedgerRequest, context: _Context) -> pb.GetLedgerResponse:
@@ -262,12 +316,30 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self, request: pb.ReadLedgerRequest, context: _Context
     ) -> AsyncIterator[pb.ReadLedgerResponse]:
         """One moment of the file, read beside the writer."""
+        if request.HasField("at"):
+            check_version(request.at, "The version of the learner's total")
         at = version_from_proto(request.at) if request.HasField("at") else None
         async for part in iterate_in_thread(partial(moment, self._store.ledger_path, at=at)):
             if isinstance(part, LedgerTotals):
                 yield pb.ReadLedgerResponse(totals=self._ledger(part))
             else:
                 yield pb.ReadLedgerResponse(trajectory_ids=part)
+
+    async def VerifyLedger(
+        self, request: pb.VerifyLedgerRequest, context: _Context
+    ) -> pb.VerifyLedgerResponse:
+        """One moment of the file against its hash chain, read beside the writer; one verification at a time."""
+        async with self._verifying:
+            found = await asyncio.to_thread(verify, self._store.ledger_path, head=request.head)
+        return pb.VerifyLedgerResponse(
+            num_entries=found.num_entries,
+            num_rows=found.num_rows,
+            num_payloads=found.num_payloads,
+            head=found.head,
+            findings=[pb.LedgerFinding(**msgspec.structs.asdict(each)) for each in found.findings],
+            num_findings=found.num_findings,
+            num_folded=found.num_folded,
+        )
 
     def _ledger(self, totals: LedgerTotals) -> pb.GetLedgerResponse:
         head = self._store.ledger.head
@@ -292,6 +364,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self, request: pb.GetTrajectoryRequest, context: _Context
     ) -> pb.GetTrajectoryResponse:
         """One row."""
+        check_name(request.trajectory_id, "The id of a trajectory")
         status = self._store.trajectory(request.trajectory_id)
         return pb.GetTrajectoryResponse(
             envelope=envelope_to_proto(status.trajectory),
@@ -370,7 +443,10 @@ def _consumptions(items: Sequence[pb.Consumption]) -> list[Consumption]:
 
 
 def _dropped(items: Sequence[pb.DroppedTrajectory]) -> list[Dropped]:
-    return [Dropped(TrajectoryId(item.trajectory_id), _reason(item.reason), item.detail) for item in items]
+    return [
+        Dropped(TrajectoryId(item.trajectory_id), _reason(item.reason), item.detail[:DETAIL_CHARS_MAX])
+        for item in items
+    ]
 
 
 def _reason(text: str) -> DropReason:

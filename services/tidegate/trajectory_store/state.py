@@ -10,7 +10,7 @@ import msgspec
 
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.batching import Candidate, Choice, Drop, Group, judge_groups
-from tidegate.core.ids import GroupId, PolicyVersion
+from tidegate.core.ids import GroupId, PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason
 from tidegate.core.staleness import LineageTree, StalenessLimits
 from tidegate.core.waiting import WholeGroups
@@ -32,6 +32,23 @@ class BatchLease(msgspec.Struct, frozen=True):
     learner_id: str
     candidates: tuple[Candidate, ...]
     units: bytes = b""
+
+
+class Batch(msgspec.Struct, frozen=True, eq=False):
+    """A leased batch as it is sent: whole frames, and which of their trajectories belong to it."""
+
+    batch_id: str
+    frames: list[bytes]
+    trajectory_ids: list[TrajectoryId]
+
+
+def batch_of(lease: BatchLease, frames: list[bytes]) -> Batch:
+    """A lease as it is sent, with the frames that its trajectories lie in."""
+    return Batch(
+        batch_id=lease.batch_id,
+        frames=frames,
+        trajectory_ids=[candidate.trajectory_id for candidate in lease.candidates],
+    )
 
 
 class Location(msgspec.Struct, frozen=True, gc=False):
@@ -209,6 +226,7 @@ class Tally:
         self.duplicates = 0
         self.quarantined = 0
         self.revived = 0
+        self.leases_expired = 0
         self.max_lag_trained = 0
 
     @property

@@ -3,22 +3,24 @@
 Synchronous throughout; one thread owns it. Servicer and loops wrap it and add the waiting.
 """
 
-import fcntl
 import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
-
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.batching import Candidate, Drop, drop_group, judge_groups
-from tidegate.core.errors import CorruptionError, RecordError, StaleFolderError
-from tidegate.core.ids import PolicyVersion, RunId, TrajectoryId
+from tidegate.core.errors import CorruptionError, RecordError
+from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits
+from tidegate.trajectory_store.admission_check import AdmissionCheck
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
-from tidegate.trajectory_store.intake import ArrivedMessage, Parcel, Refusal, open_message
+from tidegate.trajectory_store.folder_lock import lock_folder
+from tidegate.trajectory_store.hash_chain import frame_digest
+from tidegate.trajectory_store.intake import ArrivedMessage, Ingested, Parcel, Refusal, open_message
+from tidegate.trajectory_store.kept_updates import MadeUpdate, made_update
+from tidegate.trajectory_store.lease_deadlines import LeaseDeadlines
 from tidegate.trajectory_store.ledger import Accepted, Ledger
 from tidegate.trajectory_store.reading import status_of
 from tidegate.trajectory_store.replay.plan import ReplayPlan
@@ -26,7 +28,7 @@ from tidegate.trajectory_store.replay.replay import Replay, check_kind
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.segments import Segments
-from tidegate.trajectory_store.state import BatchLease, Location
+from tidegate.trajectory_store.state import Batch, BatchLease, Location, batch_of
 from tidegate.trajectory_store.uploads import UploadArea
 from tidegate.trajectory_store.wake import Wake
 from tidegate.wire.clients.trajectory_store import (
@@ -37,25 +39,11 @@ from tidegate.wire.clients.trajectory_store import (
     TrajectoryStatus,
 )
 
+# Transactions of folding in one turn of housekeeping: more rows than arrive in a period.
+FOLDS_MAX = 4
 # Drops kept for their traces; older ones are evicted.
 RECENT_DROPS_MAX = 1024
 SHORTENED_CHARACTERS = 300
-
-
-class Batch(msgspec.Struct, frozen=True, eq=False):
-    """A leased batch as it is sent: whole frames, and which of their trajectories belong to it."""
-
-    batch_id: str
-    frames: list[bytes]
-    trajectory_ids: list[TrajectoryId]
-
-
-class Ingested(msgspec.Struct, frozen=True, eq=False):
-    """What became of some messages: what was stored of them, refused messages, and what had been stored before."""
-
-    accepted: Sequence[Arrival]
-    refused: list[Refusal]
-    num_duplicates: int
 
 
 class Store:
@@ -69,8 +57,11 @@ class Store:
         config: TrajectoryStoreConfig,
         now_s: float,
         replay: ReplayPlan | None = None,
+        task_secret: bytes | None = None,
     ) -> None:
         """Open or create everything below ``folder`` and drop trajectories whose payload a power cut took.
+
+        ``task_secret``: what the task queue signs tasks with; None believes every message.
 
         Raises:
             StaleFolderError: another store has the folder open, it belongs to another run, or to one with other replay.
@@ -83,11 +74,15 @@ class Store:
         # Of replay: what was drawn may let the next segments in.
         self.sampled = Wake()
         self.recent_drops: deque[Drop] = deque(maxlen=RECENT_DROPS_MAX)
+        self._outcomes_read_to = 0
+        self._deadlines = LeaseDeadlines(timeout_s=config.lease_timeout_s, period_s=config.expiry_period_s)
         self.ledger_path = folder / LEDGER_FILE
         with ExitStack() as opened:
-            opened.callback(os.close, _lock(folder))
+            opened.callback(os.close, lock_folder(folder))
             self.ledger = Ledger.open(self.ledger_path, run_id=run_id, durability=config.durability)
             opened.callback(self.ledger.close)
+            newest_step = self.ledger.newest_step
+            self.admission = AdmissionCheck(task_secret, run_id=run_id, newest_step=newest_step)
             self._segments = Segments(
                 folder / "segments",
                 segment_bytes=config.segment_bytes,
@@ -117,6 +112,11 @@ class Store:
     def close(self) -> None:
         """Close every file; what was committed stays."""
         self._opened.close()
+
+    @property
+    def lease_timeout_s(self) -> float:
+        """A lease that is not renewed for so long ends."""
+        return self._config.lease_timeout_s
 
     @property
     def tree(self) -> LineageTree:
@@ -164,7 +164,9 @@ class Store:
         )
 
     def _open(self, message: ArrivedMessage) -> Parcel | Refusal:
-        found = open_message(message, run_id=self._run_id, tree=self.tree, uploads=self.uploads)
+        found = open_message(
+            message, run_id=self._run_id, tree=self.tree, uploads=self.uploads, admission=self.admission
+        )
         if self.replay is not None and isinstance(found, Parcel):
             return self.replay.open(found)
         return found
@@ -203,6 +205,7 @@ class Store:
             Arrival(
                 location=location,
                 head=parcel.head,
+                digest=frame_digest(parcel.frame, parcel.head),
                 columns=parcel.columns,
                 frame_indexes=range(len(parcel.columns)),
                 received_at_s=parcel.message.received_at_s,
@@ -214,8 +217,7 @@ class Store:
     def refuse(self, refusal: Refusal, *, now_s: float) -> int:
         """Drop the trajectories of a refused message, once QUARANTINE has it; returns how many were new."""
         dropped = [
-            Dropped(trajectory_id=name, reason="invalid", detail=refusal.reason)
-            for name in refusal.message.trajectory_ids()
+            Dropped(trajectory_id=name, reason="invalid", detail=refusal.reason) for name in refusal.dropped
         ]
         num_dropped = self.ledger.drop_unarrived(dropped, now_s=now_s, quarantined=1)
         self.outcome_added.notify()
@@ -250,7 +252,6 @@ class Store:
         Raises:
             UnknownVersionError: no learner opened the version's lineage.
             ConflictError: a newer lineage took over.
-            ConfigError: a group is larger than a batch.
             RecordError: this store replays, and gives out samples.
         """
         if self.replay is not None:
@@ -275,7 +276,7 @@ class Store:
             frames, lost = self._read(choice.batch)
             if not lost:
                 lease = self.ledger.lease(choice.batch, version=version, learner_id=learner_id, now_s=now_s)
-                return _batch(lease, frames)
+                return batch_of(lease, frames)
             self._drop_lost(lost, now_s=now_s)
 
     def _lease_again(self, held: BatchLease, *, limits: StalenessLimits, now_s: float) -> Batch | None:
@@ -289,7 +290,7 @@ class Store:
             now_s=now_s,
         )
         if not lost and not judged.dropped:
-            return _batch(held, frames)
+            return batch_of(held, frames)
         dropped = [Dropped(candidate.trajectory_id, "failed", detail) for candidate, detail in lost]
         dropped += [
             Dropped(drop.candidate.trajectory_id, drop.reason, drop.detail) for drop in judged.dropped
@@ -304,14 +305,38 @@ class Store:
         self._forget(self.ledger.commit(batch_id, version=version, consumptions=consumptions, now_s=now_s))
         self.outcome_added.notify()
 
-    def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> None:
+    def read_update(self, version: PolicyVersion) -> MadeUpdate | None:
+        """The batch of an update (see ``made_update``); None with replay, which keeps no batches."""
+        return (
+            None
+            if self.replay is not None
+            else made_update(self.ledger.connection, self._segments, version, tree=self.tree)
+        )
+
+    def release(
+        self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float, expired: bool = False
+    ) -> None:
         """Release a batch (see ``Ledger.release`` and ``Replay.release``)."""
         if self.replay is not None:
-            self.replay.release(batch_id, dropped=dropped, now_s=now_s)
+            self.replay.release(batch_id, dropped=dropped, now_s=now_s, expired=expired)
         else:
-            self._forget(self.ledger.release(batch_id, dropped=dropped, now_s=now_s))
+            self._forget(self.ledger.release(batch_id, dropped=dropped, now_s=now_s, expired=expired))
         self.outcome_added.notify()
         self.arrived.notify()
+
+    def renew(self, batch_ids: Sequence[str], *, learner_id: str) -> list[str]:
+        """Keep leases from expiring; returns those that are not this learner's any more (see ``Ledger.holds``)."""
+        kept = [batch_id for batch_id in batch_ids if self.ledger.holds(batch_id, learner_id=learner_id)]
+        self._deadlines.renew(batch_id for batch_id in kept if batch_id in self.ledger.leases)
+        return [batch_id for batch_id in batch_ids if batch_id not in kept]
+
+    def expire_leases(self, *, monotonic_s: float, now_s: float) -> list[BatchLease]:
+        """End the leases that their learners did not renew in time; returns them."""
+        leases = self.ledger.leases
+        overdue = [leases[name] for name in self._deadlines.overdue(leases.keys(), now_s=monotonic_s)]
+        for lease in overdue:
+            self.release(lease.batch_id, dropped=(), now_s=now_s, expired=True)
+        return overdue
 
     def expire(self, limits: StalenessLimits, *, now_s: float) -> int:
         """Drop what left the budget of the newest known version; returns how many."""
@@ -416,9 +441,12 @@ class Store:
             self.replay.checkpointed(version)
             return
         needed = {*self.ledger.segments_needed(), self._segments.active}
-        for segment in self._segments.sizes:
+        room = self._config.replayable_bytes_max
+        for segment, size in reversed(self._segments.sizes.items()):
             if segment not in needed:
-                self._segments.delete(segment)
+                room -= size
+                if room < 0:
+                    self._segments.delete(segment)
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
@@ -426,6 +454,7 @@ class Store:
         """Hold the bounds that time alone would overrun: the outcome log, old uploads, payloads kept for a restore."""
         self.ledger.prune_outcomes(outcomes_max=self._config.outcomes_max)
         self.uploads.expire(now_s=now_s)
+        self._fold()
         sizes = self._segments.sizes
         excess = sum(sizes.values()) - self._config.retain_bytes_max
         if excess <= 0:
@@ -438,11 +467,24 @@ class Store:
                 self._segments.delete(segment)
                 excess -= size
 
+    def _fold(self) -> None:
+        """Fold rows beyond the bound whose payloads are deleted and whose outcomes were read."""
+        for _ in range(FOLDS_MAX if self.replay is None else 0):
+            if not self.ledger.fold(
+                rows_kept_max=self._config.rows_kept_max,
+                oldest_segment=min(self._segments.sizes, default=self._segments.active),
+                read_to=self._outcomes_read_to,
+            ):
+                break
+
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def outcomes(self, cursor: int, *, limit: int) -> tuple[list[Outcome], int]:
         """Outcomes after ``cursor`` and the next cursor (see ``outcome_log``)."""
-        return self.ledger.outcomes(cursor, limit=limit)
+        outcomes, next_cursor = self.ledger.outcomes(cursor, limit=limit)
+        # The task queue asks with the cursor up to which it keeps what it was given, or is given every row again.
+        self._outcomes_read_to = cursor if 0 <= cursor <= next_cursor else 0
+        return outcomes, next_cursor
 
     def totals(self) -> LedgerTotals:
         """Counts by state: the right-hand side of the audit."""
@@ -455,26 +497,3 @@ class Store:
             NotFoundError: the ledger has no such trajectory.
         """
         return status_of(self.ledger.connection, trajectory_id)
-
-
-def _batch(lease: BatchLease, frames: list[bytes]) -> Batch:
-    return Batch(
-        batch_id=lease.batch_id,
-        frames=frames,
-        trajectory_ids=[candidate.trajectory_id for candidate in lease.candidates],
-    )
-
-
-def _lock(folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "store.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise StaleFolderError(
-            f"The folder {folder} is in use by another trajectory store",
-            why="two writers would each keep half of the truth",
-            fix="stop the other one, or use another folder",
-        ) from error
-    return descriptor

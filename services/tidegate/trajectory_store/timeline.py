@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidegate.trajectory_store.folded_ids import read_folded
 from tidegate.trajectory_store.schema import reading
 
 # Events of a trajectory by the column of their time. One that was dropped while it waited left the store unleased.
@@ -27,9 +28,11 @@ STAGES: Mapping[str, str] = {
 class LedgerTimeline(msgspec.Struct, frozen=True):
     """Sums for each time slice, by its index.
 
+    ``num_folded``: trajectories whose rows were folded; they count as having ended before the first slice.
     ``events``: trajectories by event; ``trained_steps``; ``stages_s``: mean seconds in each stage of what was trained.
     """
 
+    num_folded: int
     events: dict[str, dict[int, int]]
     trained_steps: dict[int, int]
     stages_s: dict[str, dict[int, float]]
@@ -48,6 +51,29 @@ def last_event_s(path: Path) -> float | None:
     return last_s
 
 
+def num_folded_rows(path: Path) -> int:
+    """Trajectories whose rows were folded.
+
+    Raises:
+        NotFoundError, StaleFolderError, CorruptionError: the ledger cannot be read.
+    """
+    with reading(path) as db:
+        return read_folded(db).through_seq
+
+
+def first_kept_s(path: Path) -> float | None:
+    """Seconds since the epoch of the arrival of the oldest row, where older ones were folded; else None.
+
+    Raises:
+        NotFoundError, StaleFolderError, CorruptionError: the ledger cannot be read.
+    """
+    with reading(path) as db:
+        if not read_folded(db).through_seq:
+            return None
+        (first_s,) = db.execute("SELECT min(accepted_at_s) FROM trajectories").fetchone()
+    return first_s
+
+
 def read_timeline(path: Path, *, start_s: float, slice_s: float) -> LedgerTimeline:
     """The timeline in slices of ``slice_s`` seconds after ``start_s``.
 
@@ -55,6 +81,7 @@ def read_timeline(path: Path, *, start_s: float, slice_s: float) -> LedgerTimeli
         NotFoundError, StaleFolderError, CorruptionError: the ledger cannot be read.
     """
     with reading(path) as db:
+        num_folded = read_folded(db).through_seq
         events = {
             name: dict(
                 db.execute(
@@ -79,7 +106,7 @@ def read_timeline(path: Path, *, start_s: float, slice_s: float) -> LedgerTimeli
             (start_s, slice_s),
         ).fetchall()
     stages_s = {name: {row[0]: float(row[1 + index]) for row in rows} for index, name in enumerate(STAGES)}
-    return LedgerTimeline(events=events, trained_steps=steps, stages_s=stages_s)
+    return LedgerTimeline(num_folded=num_folded, events=events, trained_steps=steps, stages_s=stages_s)
 
 
 def rollout_times(path: Path, *, num_max: int) -> list[tuple[float, float]]:

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.call_credentials import permitted_channel
+from tests.support.consumers import create_missing
 from tests.support.settings import make_settings
 from tests.unit.trajectory_store.building import MAIN, at, make_trajectory
 from tidegate.core.audit import LedgerTotals
@@ -21,7 +23,6 @@ from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
-from tidegate.runtime.rpc import open_channel
 from tidegate.trajectory_store.reading import LEDGER_FILE, ids, totals
 from tidegate.wire.clients.trajectory_store import Consumption, LeasedBatch, TrajectoryStoreClient
 from tidegate.wire.frame import encode_frame
@@ -68,13 +69,13 @@ class Killable:
 
 @pytest.fixture
 async def store(
-    nats: Broker, bus: Bus, tmp_path: Path
+    nats: Broker, bus: Bus, topology: Topology, tmp_path: Path
 ) -> AsyncIterator[tuple[Killable, TrajectoryStoreClient]]:
     settings = make_settings(tmp_path / "run", broker_url=nats.url, max_lag=LIMITS.max_lag)
-    (tmp_path / "run").mkdir()
+    await create_missing(bus, [topology.trajectory_consumer(0)])
     process = Killable(settings, tmp_path)
     process.start()
-    channel = open_channel(settings.addresses["trajectory_store"][0])
+    channel = permitted_channel(settings.addresses["trajectory_store"][0])
     client = TrajectoryStoreClient(channel)
     await patiently(lambda: client.open_lineage(Lineage(name=MAIN), learner_id="learner-0"))
     yield process, client

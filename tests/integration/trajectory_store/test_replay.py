@@ -64,6 +64,7 @@ async def test_units_are_sampled_and_committed_with_priorities_over_a_socket(
         totals, _ = await peers.client.ledger()
         assert (totals.trained, totals.max_lag_trained) == (1, 2)
         counted, names = await peers.client.read_ledger(at=at(2))
+        assert (await peers.client.verify_ledger()).findings == []
         assert names == {sent.trajectory_id}
         assert counted.replay is not None
         assert (counted.replay.sampled, counted.replay.recounted, counted.replay.sampled_at) == (48, 48, 32)

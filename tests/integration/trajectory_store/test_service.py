@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.otlp_sink import otlp_sink
-from tests.support.service_harness import make_context, running, until
+from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tests.unit.trajectory_store.building import LIMITS, MAIN, at, make_group, make_trajectory
 from tidegate.catalogue import trajectory_store as statistics
@@ -61,8 +61,8 @@ class Peers:
     def __init__(self, context: ServiceContext) -> None:
         self.context = context
         self.bus = context.bus
-        self.client = TrajectoryStoreClient(context.channel("trajectory_store"))
-        self.stub = TrajectoryStoreServiceStub(context.channel("trajectory_store"))
+        self.client = TrajectoryStoreClient(channel_of_test(context, "trajectory_store"))
+        self.stub = TrajectoryStoreServiceStub(channel_of_test(context, "trajectory_store"))
 
     def now_s(self) -> float:
         return self.context.clock.now_s()
@@ -134,6 +134,31 @@ async def quarantined(peers: Peers) -> tuple[str, bytes]:
     stored = await peers.bus.last(stream, subject)
     assert stored is not None
     return stored.headers[HEADER_REASON], stored.data
+
+
+async def test_stranger_that_went_away_gives_its_batch_back_and_its_late_commit_is_refused(
+    tmp_path: Path, bus: Bus, nats: Broker
+) -> None:
+    config = TrajectoryStoreConfig(lease_timeout_s=1.0, expiry_period_s=0.2)
+    async with store_of(nats, bus, tmp_path, config) as peers:
+        await peers.open()
+        await peers.send(peers.trajectory("t-1"))
+        stolen = await peers.client.lease_batch(
+            at(0), batch_size=1, limits=LIMITS, max_wait_s=WAIT_S, learner_id="stranger"
+        )
+        assert stolen is not None
+        ours = await peers.lease(at(0))
+        assert ours is not None
+        assert ours.trajectories[0].trajectory_id == stolen.trajectories[0].trajectory_id
+        with pytest.raises(ConflictError, match="Nothing of this commit counts as trained"):
+            await peers.commit(stolen, at(0))
+        renewal = await peers.client.renew_leases([stolen.batch_id], learner_id="stranger")
+        assert renewal.lost == {stolen.batch_id}
+        # What a learner trained and lost may be in any batch from now on.
+        again = await peers.client.lease_batch(
+            at(1), batch_size=1, limits=LIMITS, max_wait_s=0.0, learner_id="learner-0", held=[stolen.batch_id]
+        )
+        assert again is None
 
 
 async def test_trajectory_goes_from_its_message_to_a_gradient(peers: Peers) -> None:

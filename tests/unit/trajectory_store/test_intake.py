@@ -8,6 +8,7 @@ from tests.unit.trajectory_store.building import MAIN, NOW_S, RUN, at, make_traj
 from tidegate.core.ids import LineageName, RunId
 from tidegate.core.records import Trajectory, VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.trajectory_store.admission_check import AdmissionCheck
 from tidegate.trajectory_store.intake import (
     IDS_PER_MESSAGE_MAX,
     ArrivedMessage,
@@ -31,7 +32,8 @@ def uploads(tmp_path: Path) -> UploadArea:
 
 
 def opened(message: ArrivedMessage, uploads: UploadArea) -> Parcel | Refusal:
-    return open_message(message, run_id=RUN, tree=TREE, uploads=uploads)
+    admission = AdmissionCheck(None, run_id=RUN, newest_step=lambda _lineage: 0)
+    return open_message(message, run_id=RUN, tree=TREE, uploads=uploads, admission=admission)
 
 
 def refusal_of(record: Trajectory, uploads: UploadArea) -> str:

@@ -25,6 +25,7 @@ from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.reading import ids, totals
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.store import Store
+from tidegate.trajectory_store.verifying import verify
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped
 
 # In memory where possible: these tests kill processes and do not simulate power cuts.
@@ -401,6 +402,12 @@ class LedgerMachine(RuleBasedStateMachine):
         trained = {name for name, row in self.rows.items() if row.state == "trained"}
         assert set(learner.parameters) - unconfirmed == trained
         assert unconfirmed <= {name for name, row in self.rows.items() if row.state == "leased"}
+
+    @invariant()
+    def is_intact(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        assert verify(self.folder / LEDGER_FILE).findings == []
 
     @invariant()
     def tells_every_outcome_to_a_reader_that_may_be_late(self) -> None:

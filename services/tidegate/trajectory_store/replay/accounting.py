@@ -26,6 +26,7 @@ from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import LineageTree
 from tidegate.trajectory_store.counts import add_to_counter, read_counter
+from tidegate.trajectory_store.hash_chain import note, units_note
 from tidegate.trajectory_store.replay.uses import (
     count_by_trajectory,
     decode_counts,
@@ -224,6 +225,9 @@ def write_consumed_units(db: sqlite3.Connection, batch: ConsumedBatch) -> None:
         "UPDATE batches SET units = ?, num_samples = ? WHERE batch_id = ? AND folded = ? AND units IS NULL",
         (encode_units(ids), len(ids), batch.batch_id, UNFOLDED),
     )
+    (column,) = db.execute("SELECT units FROM batches WHERE batch_id = ?", (batch.batch_id,)).fetchone()
+    if column is not None:
+        note(db, units_note(batch.batch_id, batch.version, column))
 
 
 def recount(

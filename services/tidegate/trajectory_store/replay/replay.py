@@ -19,6 +19,7 @@ from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason, Trajectory
 from tidegate.core.staleness import StalenessLimits
 from tidegate.trajectory_store import batches, counts
+from tidegate.trajectory_store.hash_chain import frame_digest
 from tidegate.trajectory_store.intake import Parcel, Refusal
 from tidegate.trajectory_store.ledger import Accepted, Ledger
 from tidegate.trajectory_store.replay import accounting
@@ -153,7 +154,7 @@ class Replay:
             segment = _only_trajectory(parcel)
             self.buffer.check(segment.tensors, name=f"Trajectory {segment.trajectory_id}")
         except RecordError as error:
-            return Refusal(message=parcel.message, reason=str(error))
+            return Refusal(message=parcel.message, reason=str(error), dropped=parcel.message.trajectory_ids())
         return parcel
 
     def accept(self, parcels: Sequence[Parcel], *, duplicates: int, now_s: float) -> Accepted:
@@ -202,8 +203,9 @@ class Replay:
                     Arrival(
                         location=Location(segment=seq, offset=0, size=len(parcel.frame)),
                         head=parcel.head,
+                        digest=frame_digest(parcel.frame, parcel.head),
                         columns=parcel.columns,
-                        frame_indexes=(0,),
+                        frame_indexes=range(1),
                         received_at_s=parcel.message.received_at_s,
                     )
                 )
@@ -367,7 +369,9 @@ class Replay:
         self._unused.difference_update(candidate.seq for candidate in first)
         return Committed(len(first), report)
 
-    def release(self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float) -> None:
+    def release(
+        self, batch_id: str, *, dropped: Sequence[Dropped], now_s: float, expired: bool = False
+    ) -> None:
         """Give a batch back (see ``SampledBatches.release``); the pages of what is ``dropped`` are evicted.
 
         Raises:
@@ -381,7 +385,7 @@ class Replay:
             return
         ids = decode_units(lease.units)
         drops = self._batches.release(
-            batch_id, dropped=dropped, resident=self.buffer.pages.seqs(), now_s=now_s
+            batch_id, dropped=dropped, resident=self.buffer.pages.seqs(), now_s=now_s, expired=expired
         )
         if drops:
             self._ended(drops)

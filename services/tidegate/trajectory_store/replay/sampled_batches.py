@@ -18,7 +18,8 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.replay import produced_by
 from tidegate.core.staleness import lag_of
 from tidegate.trajectory_store import batches, counts
-from tidegate.trajectory_store.ledger import Ledger, check_reasons
+from tidegate.trajectory_store.batches import check_reasons
+from tidegate.trajectory_store.ledger import Ledger
 from tidegate.trajectory_store.replay.uses import decode_units, encode_units
 from tidegate.trajectory_store.schema import transaction
 from tidegate.trajectory_store.state import BatchLease
@@ -138,12 +139,19 @@ class SampledBatches:
                 leases[batch_id] = msgspec.structs.replace(other, candidates=left)
 
     def release(
-        self, batch_id: str, *, dropped: Sequence[Dropped], resident: Collection[int], now_s: float
+        self,
+        batch_id: str,
+        *,
+        dropped: Sequence[Dropped],
+        resident: Collection[int],
+        now_s: float,
+        expired: bool = False,
     ) -> list[Drop]:
         """Give a batch back; returns what ended by it.
 
-        ``dropped`` end, where nothing had used them; so do those that are evicted meanwhile (not ``resident``). What
-        another batch names as well is held by that one; the others are available again.
+        ``expired``: the lease ended without its learner. ``dropped`` end, where nothing had used them; so do those
+        that are evicted meanwhile (not ``resident``). What another batch names as well is held by that one; the others
+        are available again.
 
         Raises:
             RecordError: a reason is not one of ``DROP_REASONS``.
@@ -167,7 +175,7 @@ class SampledBatches:
             else:
                 kept.append(candidate)
         with transaction(ledger.connection) as db:
-            batches.write_release(db, lease)
+            batches.write_release(db, lease, expired=expired)
             for other, candidates in moved.items():
                 db.executemany(
                     "UPDATE trajectories SET state = 'leased', batch_id = ?, leased_at_s = ? WHERE seq = ?",
@@ -175,6 +183,7 @@ class SampledBatches:
                 )
             batches.write_drops(db, drops, now_s=now_s)
         del ledger.leases[batch_id]
+        ledger.tally.leases_expired += expired
         for other, candidates in moved.items():
             found = ledger.leases[other]
             ledger.leases[other] = msgspec.structs.replace(found, candidates=(*found.candidates, *candidates))

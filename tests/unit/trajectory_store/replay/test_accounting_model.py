@@ -23,6 +23,7 @@ from tests.unit.trajectory_store.replay.building import (
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.trajectory_store.store import Store
+from tidegate.trajectory_store.verifying import verify
 from tidegate.wire.clients.trajectory_store import ConsumedBatch
 from tidegate.wire.samples import ReplaySample
 
@@ -165,3 +166,4 @@ def test_uses_are_those_of_the_surviving_updates_whatever_happens(tmp_path: Path
         account.act()
         account.check()
     account.store.close()
+    assert verify(account.store.ledger_path).findings == []
