@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from tidegate.catalogue import learner as statistics
@@ -32,8 +33,10 @@ LeasedT = TypeVar("LeasedT", bound=Leased)
 class Supply(Protocol[LeasedT]):
     """Where batches come from: whole trajectories, or units of replay."""
 
-    async def request(self, version: PolicyVersion, *, learner_id: str, max_wait_s: float) -> LeasedT | None:
-        """A batch to update ``version`` with; None when none was ready in time."""
+    async def request(
+        self, version: PolicyVersion, *, learner_id: str, max_wait_s: float, held: Sequence[str]
+    ) -> LeasedT | None:
+        """A batch to update ``version`` with; None when none was ready in time, or one of ``held`` is lost."""
         ...
 
     def judge(
@@ -57,15 +60,38 @@ class BatchSource(Generic[LeasedT]):
         *,
         learner_id: str,
         lease_wait_s: float,
+        uncommitted: Callable[[], Sequence[str]],
     ) -> None:
-        """``lease_wait_s`` bounds one poll, and with it how long draining waits for a poll in flight."""
+        """``lease_wait_s`` bounds one poll, and with it how long draining waits for a poll in flight.
+
+        ``uncommitted``: batches that were trained and whose commit was not acknowledged.
+        """
         self._context = context
         self._store = store
         self._supply = supply
         self._learner_id = learner_id
         self._lease_wait_s = lease_wait_s
+        self._uncommitted = uncommitted
         self._ahead: tuple[PolicyVersion, asyncio.Task[LeasedT | None]] | None = None
+        # The newest batch that was given to the loop, until it is released or the next one is given.
+        self._current = ""
+        self._lost: frozenset[str] = frozenset()
         self.num_outdated = 0
+
+    def held(self) -> list[str]:
+        """Batches whose leases must not expire, at most four: uncommitted, in training and leased ahead."""
+        ahead = self._ahead[1] if self._ahead is not None else None
+        if ahead is None or not ahead.done() or ahead.cancelled() or ahead.exception() is not None:
+            return self._in_training()
+        leased = ahead.result()
+        return [*self._in_training(), *([] if leased is None else [leased.batch_id])]
+
+    def note_lost(self, batch_ids: frozenset[str]) -> None:
+        """The store holds these no more: the one that was leased ahead is not trained."""
+        self._lost = batch_ids
+
+    def _in_training(self) -> list[str]:
+        return list({*self._uncommitted(), *([self._current] if self._current else [])})
 
     async def next(
         self, version: PolicyVersion, tree: LineageTree
@@ -82,6 +108,7 @@ class BatchSource(Generic[LeasedT]):
             return None
         verdict = self._supply.judge(leased, version=version, tree=tree, now_s=self._context.clock.now_s())
         if not isinstance(verdict, OutdatedBatch):
+            self._current = leased.batch_id
             return verdict
         self.num_outdated += len(verdict.outdated)
         dropped = [
@@ -103,6 +130,8 @@ class BatchSource(Generic[LeasedT]):
             lambda: self._store.release_batch(batch_id, dropped=dropped or ()),
             what="release_batch",
         )
+        if batch_id == self._current:
+            self._current = ""
 
     async def close(self) -> None:
         """Release the batch that was leased ahead."""
@@ -119,6 +148,8 @@ class BatchSource(Generic[LeasedT]):
             return await self._lease(version)
         (leased_for, ahead), self._ahead = self._ahead, None
         leased = await ahead
+        if leased is not None and leased.batch_id in self._lost:
+            return await self._lease(version)
         if leased is None or leased_for == version:
             return leased
         # The update before it was refused. Kept, the store would answer the next request for its version with it again.
@@ -128,7 +159,10 @@ class BatchSource(Generic[LeasedT]):
     async def _lease(self, version: PolicyVersion) -> LeasedT | None:
         try:
             return await self._supply.request(
-                version, learner_id=self._learner_id, max_wait_s=self._lease_wait_s
+                version,
+                learner_id=self._learner_id,
+                max_wait_s=self._lease_wait_s,
+                held=self._in_training(),
             )
         except TidegateError as error:
             if not error.retryable:

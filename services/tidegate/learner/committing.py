@@ -90,6 +90,10 @@ class StepCommitter:
         self._task: asyncio.Task[None] | None = None
         self._unacknowledged: dict[str, TrainedBatch] = {}
 
+    def uncommitted(self) -> list[str]:
+        """The names of the trained batches whose commit was not acknowledged."""
+        return list(self._unacknowledged)
+
     def unacknowledged(self) -> tuple[ConsumedBatch, ...]:
         """Trained batches whose commit was not acknowledged: a checkpoint holds them."""
         return tuple(batch.consumed() for batch in self._unacknowledged.values())

@@ -5,7 +5,6 @@ previous step is being acknowledged.
 """
 
 import contextlib
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,6 +25,8 @@ from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder, learner_to
 from tidegate.learner.checkpoint_writer import CheckpointWriter
 from tidegate.learner.committing import StepCommitter
 from tidegate.learner.config import LearnerConfig
+from tidegate.learner.guarded_update import GuardedTrainer, PoisonedBatch
+from tidegate.learner.lease_renewal import LeaseRenewal
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.optim.replay_port import priorities_of
 from tidegate.learner.reporting import Step, StepReporter
@@ -37,6 +38,7 @@ from tidegate.runtime.telemetry import is_sampled
 from tidegate.runtime.threads import WorkerThread
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
+from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
 
 
 class _Updated(msgspec.Struct, frozen=True, eq=False):
@@ -64,6 +66,7 @@ class Learner:
         self._context = context
         self._config = config
         self._trainer = trainer
+        self._guarded = GuardedTrainer(trainer)
         self._make_supply = make_supply
         self._folder = folder
         self._reporter = reporter
@@ -146,36 +149,57 @@ class Learner:
             store=self._store,
             committer=self._committer,
             make_first_policy=self._make_first_policy,
+            thread=self._thread,
         )
         self._progress, self._tree = started.progress, started.tree
         self._policy, self._base_digest = started.policy, started.base_digest
         self._checkpoint_writer.newest = started.restored_from
+        self._steps_since_checkpoint = started.num_recomputed
         self._reporter.progress(started.progress)
+        if started.restored_from is None:
+            # Beside the first rollouts: updates are recomputed after a kill from a checkpoint.
+            await self._write_checkpoint()
         batches = BatchSource(
             self._context,
             self._store,
             self._make_supply(self._store),
             learner_id=started.learner_id,
             lease_wait_s=self._config.lease_wait_s,
+            uncommitted=self._committer.uncommitted,
         )
+        renewal = LeaseRenewal(
+            self._context,
+            self._store,
+            learner_id=started.learner_id,
+            held=batches.held,
+            note_lost=batches.note_lost,
+        )
+        renewal.start()
         try:
-            await self._train(batches)
+            await self._train_until_drained(batches, renewal)
+            await self._committer.wait()
+            await batches.close()
+        finally:
+            renewal.stop()
+
+    async def _train_until_drained(self, batches: BatchSource[Any], renewal: LeaseRenewal) -> None:
+        try:
+            await self._train(batches, renewal)
         finally:
             if self._context.drain.requested:
                 # An interrupted update left the trainer between two versions: the previous checkpoint is valid.
                 if not self._updating and (self._steps_since_checkpoint or self._checkpoint_writer.requested):
                     await self._write_checkpoint()
                 await self._checkpoint_writer.wait()
-        await self._committer.wait()
-        await batches.close()
 
-    async def _train(self, batches: BatchSource[Any]) -> None:
+    async def _train(self, batches: BatchSource[Any], renewal: LeaseRenewal) -> None:
         clock, drain = self._context.clock, self._context.drain
         trained_at_s = checked_at_s = clock.monotonic_s()
         while not drain.requested:
             if self._checkpoint_writer.requested:
                 await self._write_checkpoint()
             await self._committer.check()
+            renewal.check()
             asked_at_s = clock.monotonic_s()
             batch = await batches.next(self.progress.version, self._tree)
             now_s = clock.monotonic_s()
@@ -214,6 +238,9 @@ class Learner:
             await self._refuse(batches, batch, error)
             return
         self._updating = False
+        if isinstance(updated, PoisonedBatch):
+            await self._drop_poisoned(batches, batch, updated)
+            return
         finished_at_s = context.clock.now_s()
         self._progress = batch.progress_after(self.progress)
         self._policy, self._published_at_s = updated.policy, finished_at_s
@@ -232,6 +259,8 @@ class Learner:
         )
         self._reporter.trained(step)
         self._steps_since_checkpoint += 1
+        if self._checkpoint_writer.newest is None:
+            await self._checkpoint_writer.wait()  # no update is committed that a restore could not recompute
         committing_since_s = context.clock.monotonic_s()
         await self._committer.begin(
             batch.trained(before, updated.priorities),
@@ -244,17 +273,43 @@ class Learner:
         if self._steps_since_checkpoint >= self._config.checkpoint_every_steps:
             await self._write_checkpoint()
 
-    def _update(self, batch: TrainingBatch, *, number: int, response: Response) -> _Updated:
+    def _update(self, batch: TrainingBatch, *, number: int, response: Response) -> _Updated | PoisonedBatch:
         trainer = self._trainer
-        metrics = trainer.update(trainer.prepare(batch.work), number=number, response=response)
-        not_finite = [name for name, value in metrics.items() if not math.isfinite(value)]
-        if not_finite:
-            raise TidegateError(
-                f"Update {number} is not finite: {', '.join(not_finite)}",
-                why="the learning rate is too high, or a reward or value is out of scale",
-                fix="lower the learning rate; the learner resumes from its last checkpoint",
-            )
+        metrics = self._guarded.update(
+            batch.work, batch.parts, policy=self._policy, number=number, response=response
+        )
+        if isinstance(metrics, PoisonedBatch):
+            return metrics
         return _Updated(metrics, trainer.policy(), priorities_of(trainer))
+
+    async def _drop_poisoned(
+        self, batches: BatchSource[Any], batch: TrainingBatch, poisoned: PoisonedBatch
+    ) -> None:
+        """Drop the trajectories that made an update not finite; it was undone, and the others are leased again."""
+        context = self._context
+        context.stats.add(statistics.INVALID_BATCHES)
+        dropped: list[Dropped] = []
+        for culprit in poisoned.culprits:
+            detail = f"{poisoned.why}. {culprit}"
+            dropped.append(Dropped(culprit.trajectory_id, reason="poisoned", detail=detail))
+            context.log.error(
+                "trajectory_poisoned",
+                batch=batch.batch_id,
+                why=poisoned.why,
+                trajectory=culprit.trajectory_id,
+                actor=culprit.actor_id,
+                tensor=culprit.found.tensor,
+                position=list(culprit.found.position),
+                value=culprit.found.value,
+            )
+            with contextlib.suppress(TidegateError):  # log and ledger have it, too
+                await context.bus.quarantine(
+                    context.service,
+                    msgspec.json.encode(culprit),
+                    reason=detail,
+                    headers={HEADER_TRAJECTORY_IDS: culprit.trajectory_id},
+                )
+        await batches.release(batch.batch_id, dropped=dropped)
 
     async def _refuse(self, batches: BatchSource[Any], batch: TrainingBatch, error: RecordError) -> None:
         """Drop the invalid trajectories, so that the same batch is not leased again forever."""

@@ -34,7 +34,7 @@ from tidegate.learner.ranks.port import SharedTrainer
 from tidegate.learner.replay_batches import ReplaySupply
 from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
-from tidegate.learner.steps_log import StepsLog
+from tidegate.learner.steps_log import STEPS_FILE, StepsLog
 from tidegate.learner.trajectory_batches import TrajectorySupply
 from tidegate.learner.warmup import WarmupProgress
 from tidegate.models.char_lm import CharLm
@@ -42,7 +42,8 @@ from tidegate.models.model_folder import base_digest
 from tidegate.runtime.config import Settings
 from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.drain import Drain
-from tidegate.runtime.service import Channels, ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 
@@ -83,7 +84,7 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         context.stats.set(statistics.WARMUP_SOLVED_SHARE, progress.solved)
 
     log = await asyncio.to_thread(
-        StepsLog, context.data_dir / "steps.jsonl", bytes_max=config.steps_file_bytes_max
+        StepsLog, context.data_dir / STEPS_FILE, bytes_max=config.steps_file_bytes_max
     )
     folder = await asyncio.to_thread(
         CheckpointFolder, context.data_dir / "checkpoints", keep=config.keep_checkpoints
@@ -108,7 +109,10 @@ def _notice_ranks(context: ServiceContext, config: LearnerConfig, *, num_ranks: 
     context.stats.set(statistics.REPLICAS, num_ranks)
     if config.ranks > num_ranks:
         context.log.warning(
-            "ranks_missing", ranks=num_ranks, wanted=config.ranks, fix="start them with torchrun"
+            "ranks_missing",
+            ranks=num_ranks,
+            wanted=config.ranks,
+            fix="start them with torchrun, or without WORLD_SIZE",
         )
     num_groups = settings.batch_size // settings.workload.num_samples
     num_groups = max(1, num_groups // config.updates_per_version // config.language_model.minibatches)
@@ -220,7 +224,7 @@ def join_as_follower(
     """
 
     async def ask() -> EnvironmentDescription:
-        channels, log = Channels(settings.addresses), structlog.get_logger(f"learner-rank-{member.rank}")
+        channels, log = channels_of(settings, "learner"), structlog.get_logger(f"learner-rank-{member.rank}")
         try:
             return await ask_description(channels.get("environment"), Drain(), log)
         finally:
@@ -244,6 +248,7 @@ def follow_instead(config: LearnerConfig, settings: Settings) -> Coroutine[Any, 
         partial(join_as_follower, member, config, settings),
         # One rank per pod serves health; on one machine rank 0 has the address.
         listen=settings.listen if member.local_rank == 0 else "",
+        accepted=accepted_tokens(settings),
         drain_timeout_s=settings.drain_timeout_s,
     ).run()
 

@@ -3,6 +3,7 @@
 Shapes: B units, R trajectories that they are of.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -126,7 +127,7 @@ class ReplaySupply:
         self._spans = SpanMeasures()
 
     async def request(
-        self, version: PolicyVersion, *, learner_id: str, max_wait_s: float
+        self, version: PolicyVersion, *, learner_id: str, max_wait_s: float, held: Sequence[str]
     ) -> ReplaySample | None:
         """Sample a batch.
 
@@ -139,6 +140,7 @@ class ReplaySupply:
             limits=self._limits,
             max_wait_s=max_wait_s,
             learner_id=learner_id,
+            held=held,
         )
 
     def judge(

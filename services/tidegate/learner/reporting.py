@@ -162,29 +162,32 @@ class StepReporter:
         judged = step.batch.judged
         lags = step.batch.lags
         metrics = step.metrics
-        self._log.append(
-            StepLine(
-                step=step.progress.version.step,
-                lineage=step.progress.version.lineage,
-                at_s=step.finished_at_s,
-                samples=len(lags),
-                env_steps=step.progress.consumed_steps,
-                lag_mean=sum(lags) / len(lags),
-                lag_max=max(lags),
-                lags=lags if step.batch.trajectories else [],
-                age_mean_s=sum(item.verdict.age_s for item in judged) / len(judged),
-                mean_return=step.progress.episodes.mean(),
-                mean_reward=_mean_reward(step.batch.trajectories),
-                loss=metrics.get("loss"),
-                ess=metrics.get("ess"),
-                clipped_fraction=metrics.get("clipped_fraction"),
-                wait_s=step.wait_s,
-                train_s=step.finished_at_s - step.started_at_s,
-                publish_s=times.publish_s,
-                response=step.response.figures(),
-                updates=int(metrics.get("updates", 1)),
-            )
+        line = StepLine(
+            step=step.progress.version.step,
+            lineage=step.progress.version.lineage,
+            at_s=step.finished_at_s,
+            samples=len(lags),
+            env_steps=step.progress.consumed_steps,
+            lag_mean=sum(lags) / len(lags),
+            lag_max=max(lags),
+            lags=lags if step.batch.trajectories else [],
+            age_mean_s=sum(item.verdict.age_s for item in judged) / len(judged),
+            mean_return=step.progress.episodes.mean(),
+            mean_reward=_mean_reward(step.batch.trajectories),
+            loss=metrics.get("loss"),
+            ess=metrics.get("ess"),
+            clipped_fraction=metrics.get("clipped_fraction"),
+            wait_s=step.wait_s,
+            train_s=step.finished_at_s - step.started_at_s,
+            publish_s=times.publish_s,
+            response=step.response.figures(),
+            updates=int(metrics.get("updates", 1)),
         )
+        try:
+            self._log.append(line)
+        except OSError as error:  # a full disk must not end training; reports lack the step
+            stats.add(statistics.STEP_LINES_LOST)
+            self._context.log.warning("step_not_written", error=str(error))
 
     def _trace(self, step: Step, lags: Sequence[int]) -> None:
         telemetry = self._context.telemetry

@@ -1,9 +1,12 @@
 """``steps.jsonl``: one JSON line per step, for reports and for reading."""
 
+import errno
 import os
 from pathlib import Path
 
 import msgspec
+
+STEPS_FILE = "steps.jsonl"
 
 
 class StepLine(msgspec.Struct, frozen=True):
@@ -46,20 +49,25 @@ class StepsLog:
         self._path = path
         self._bytes_max = bytes_max
         path.parent.mkdir(parents=True, exist_ok=True)
-        torn = path.exists() and not _ends_whole(path)
+        self._torn = path.exists() and not _ends_whole(path)
         self._file = path.open("ab", buffering=0)
         self._encoder = msgspec.json.Encoder()
-        if torn:
-            self._file.write(b"\n")
 
     def append(self, line: StepLine) -> None:
-        """Append one line in a single write, so that a kill leaves whole lines."""
-        data = self._encoder.encode(line) + b"\n"
+        """Append one line in a single write, so that a kill leaves whole lines.
+
+        Raises:
+            OSError: the disk refused; the line is lost, and the next one begins on a line of its own.
+        """
+        data = (b"\n" if self._torn else b"") + self._encoder.encode(line) + b"\n"
         if self._file.tell() + len(data) > self._bytes_max:
             self._file.close()
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
             self._file = self._path.open("ab", buffering=0)
-        self._file.write(data)
+        self._torn = True
+        if self._file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._torn = False
 
     def close(self) -> None:
         """Close the file."""

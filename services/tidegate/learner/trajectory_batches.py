@@ -1,11 +1,13 @@
 """Batches of whole trajectories, each of which is trained once."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.core.batching import training_order
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import Trajectory
 from tidegate.core.staleness import LineageTree, StalenessLimits
@@ -63,7 +65,7 @@ class TrajectorySupply:
         self._limits = limits
 
     async def request(
-        self, version: PolicyVersion, *, learner_id: str, max_wait_s: float
+        self, version: PolicyVersion, *, learner_id: str, max_wait_s: float, held: Sequence[str]
     ) -> LeasedBatch | None:
         """Lease a batch.
 
@@ -76,6 +78,7 @@ class TrajectorySupply:
             limits=self._limits,
             max_wait_s=max_wait_s,
             learner_id=learner_id,
+            held=held,
         )
 
     def judge(
@@ -86,8 +89,7 @@ class TrajectorySupply:
         Raises:
             UnknownVersionError: a span names a lineage that the run never opened.
         """
-        # They are in the order of their arrival, which is the broker's: the same batch is to give the same update.
-        trajectories = sorted(leased.trajectories, key=lambda trajectory: trajectory.task_id)
+        trajectories = [leased.trajectories[index] for index in training_order(leased.trajectories)]
         verdict = recheck(trajectories, version=version, tree=tree, limits=self._limits, now_s=now_s)
         if isinstance(verdict, OutdatedBatch):
             return verdict

@@ -6,15 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.core.errors import ConflictError, UnavailableError
+from tidegate.core.errors import ConflictError, PermissionDeniedError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Trajectory
+from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import add_TrajectoryStoreServiceServicer_to_server
 from tidegate.wire.chunks import chunk_serializer
-from tidegate.wire.convert import lineage_from_proto, tree_to_proto, version_from_proto
+from tidegate.wire.clients.trajectory_store import UPDATE_CHUNK_FIELD
+from tidegate.wire.convert import lineage_from_proto, tree_to_proto, version_from_proto, version_to_proto
 from tidegate.wire.frame import encode_frame
 
 
@@ -34,11 +36,16 @@ class Commit:
     batch_id: str
     version: PolicyVersion
     lags: dict[str, int]
+    trajectories: list[Trajectory]
 
 
 @dataclass
 class FakeStore:
-    """``failures``: how many of a method's next calls fail; ``lost_answers``: how many act without an answer."""
+    """``failures``: how many of a method's next calls fail; ``lost_answers``: how many act without an answer.
+
+    ``keeps_payloads``: of committed batches, so that their updates can be recomputed. ``refused``: methods that are
+    answered with PERMISSION_DENIED.
+    """
 
     batch_size: int
     tree: LineageTree = field(default_factory=LineageTree)
@@ -53,13 +60,20 @@ class FakeStore:
     failures: Counter[str] = field(default_factory=Counter[str])
     lost_answers: Counter[str] = field(default_factory=Counter[str])
     calls: Counter[str] = field(default_factory=Counter[str])
+    renewed: Counter[str] = field(default_factory=Counter[str])
+    lease_timeout_s: float = 60.0
+    keeps_payloads: bool = False
+    refused: set[str] = field(default_factory=set[str])
 
     def registration(self) -> Registration:
         return Registration(
             add=add_TrajectoryStoreServiceServicer_to_server,
             servicer=self,
             name="tidegate.v1.TrajectoryStoreService",
-            raw_responses={"LeaseBatch": chunk_serializer(4)},
+            raw_responses={
+                "LeaseBatch": chunk_serializer(4),
+                "ReadUpdate": chunk_serializer(UPDATE_CHUNK_FIELD),
+            },
         )
 
     @property
@@ -71,6 +85,8 @@ class FakeStore:
 
     def _enter(self, method: str) -> None:
         self.calls[method] += 1
+        if method in self.refused:
+            raise PermissionDeniedError(f"{method} is refused")
         if self.failures[method] > 0:
             self.failures[method] -= 1
             raise UnavailableError(f"{method} is unreachable")
@@ -125,6 +141,40 @@ class FakeStore:
         )
         yield memoryview(b"".join(frames))
 
+    async def ReadUpdate(self, request: pb.ReadUpdateRequest, context: Any) -> AsyncIterator[Any]:
+        self._enter("ReadUpdate")
+        asked = version_from_proto(request.version)
+        found = [
+            commit
+            for commit in self.commits
+            if commit.version.step == asked.step and self._survives(commit.version)
+        ]
+        if not found or not self.keeps_payloads:
+            yield pb.ReadUpdateResponse()
+            return
+        (commit,) = found
+        # In another order than it was trained in.
+        trajectories = commit.trajectories[::-1]
+        frames = [encode_frame([trajectory]) for trajectory in trajectories]
+        yield pb.ReadUpdateResponse(
+            version=version_to_proto(commit.version),
+            frame_sizes=[len(frame) for frame in frames],
+            trajectory_ids=[trajectory.trajectory_id for trajectory in trajectories],
+            lags=[commit.lags[trajectory.trajectory_id] for trajectory in trajectories],
+        )
+        yield memoryview(b"".join(frames))
+
+    def _survives(self, version: PolicyVersion) -> bool:
+        newest = PolicyVersion(lineage=self.head_lineage.name, step=OPEN_END)
+        return version.step < surviving_steps(newest, self.tree).get(version.lineage, 0)
+
+    async def RenewLeases(self, request: pb.RenewLeasesRequest, context: Any) -> pb.RenewLeasesResponse:
+        self._enter("RenewLeases")
+        self.renewed.update(request.batch_ids)
+        committed = {commit.batch_id for commit in self.commits}
+        lost = [name for name in request.batch_ids if name not in self.leases and name not in committed]
+        return pb.RenewLeasesResponse(lost_batch_ids=lost, lease_timeout_s=self.lease_timeout_s)
+
     async def CommitBatch(self, request: pb.CommitBatchRequest, context: Any) -> pb.CommitBatchResponse:
         self._enter("CommitBatch")
         if any(commit.batch_id == request.batch_id for commit in self.commits):
@@ -134,7 +184,7 @@ class FakeStore:
         lease = self.leases.pop(request.batch_id)
         lags = {item.trajectory_id: item.stale_by_versions for item in request.consumptions}
         assert lags.keys() == {trajectory.trajectory_id for trajectory in lease.trajectories}
-        self.commits.append(Commit(request.batch_id, version, lags))
+        self.commits.append(Commit(request.batch_id, version, lags, lease.trajectories))
         self._leave("CommitBatch")
         return pb.CommitBatchResponse()
 
@@ -156,5 +206,7 @@ class FakeStore:
     async def _unasked(self, request: Any, context: Any) -> Any:
         raise AssertionError("a learner has no business here")
 
-    SampleBatch = WatchOutcomes = DropUnarrived = GetLedger = ReadLedger = GetTrajectory = _unasked
+    SampleBatch = WatchOutcomes = DropUnarrived = GetLedger = ReadLedger = VerifyLedger = GetTrajectory = (
+        _unasked
+    )
     UploadPayload = _unasked

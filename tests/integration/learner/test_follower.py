@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from torch import Tensor
 
 from tests.support.broker import free_port
+from tests.support.call_credentials import accepted, permitted_channel
 from tests.unit.learner.ranks.tape import Tape
 from tests.unit.learner.ranks.test_equality import actor_critic
 from tidegate.learner.ranks.following import Follower
@@ -18,7 +19,6 @@ from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.membership import Membership
 from tidegate.learner.ranks.messages import StopRanks, Wait, send
 from tidegate.learner.ranks.port import ALONE, SharedTrainer
-from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.lifecycle import LifecycleClient
 
 pytestmark = pytest.mark.integration
@@ -48,7 +48,9 @@ async def following(tape: PausedTape) -> AsyncGenerator[tuple[asyncio.Task[int],
     def join() -> tuple[SharedTrainer, RankGroup]:
         return actor_critic(ALONE), tape.as_group()
 
-    life = asyncio.create_task(Follower(MEMBER, join, listen=address, drain_timeout_s=0.1).run())
+    life = asyncio.create_task(
+        Follower(MEMBER, join, listen=address, accepted=accepted(), drain_timeout_s=0.1).run()
+    )
     try:
         yield life, address
     finally:
@@ -68,7 +70,7 @@ async def test_a_follower_answers_probes_and_ends_well_when_rank_0_does() -> Non
     send(tape.as_group(), StopRanks())
     tape.recorded = True
     async with following(tape) as (life, address):
-        channel = open_channel(address)
+        channel = permitted_channel(address)
         health = cast("Any", health_pb2_grpc).HealthStub(channel)
 
         async def serves(name: str) -> bool:
@@ -102,7 +104,7 @@ async def test_a_stopping_follower_reports_it_to_rank_0() -> None:
     send(tape.as_group(), StopRanks())
     tape.recorded = True
     async with following(tape) as (life, address):
-        channel = open_channel(address)
+        channel = permitted_channel(address)
         client = LifecycleClient(channel, service="learner")
 
         async def reported() -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.learner.fake_store import FakeStore
 from tests.integration.learner.world import CONFIG, World, until
+from tests.support.call_credentials import accepted
 from tests.support.replay import Stream
 from tests.support.replay_trainer import CountingTrainer
 from tests.support.settings import make_settings
@@ -84,7 +85,7 @@ class ReplayWorld:
             self.folder / "store", run_id=settings.run, config=self.config, now_s=now_s, replay=plan
         )
         self.server.callback(self.store.close)
-        server = RpcServer([TrajectoryStoreServicer(self.store, SystemClock()).registration()])
+        server = RpcServer([TrajectoryStoreServicer(self.store, SystemClock()).registration()], accepted())
         await server.start(settings.addresses["trajectory_store"][0])
         self.server.push_async_callback(server.stop, grace_s=0.0)
 
@@ -199,7 +200,8 @@ async def test_batches_whose_commit_was_lost_are_counted_at_the_restore(
             async with running.world.learner(config, killed=True) as life:
                 running.insert(3, version=await life.version(0))
                 await life.version(1)
-                await until(lambda: sampled_units(running.folder / "learner" / "checkpoints") is not None)
+                checkpoints = running.folder / "learner" / "checkpoints"
+                await until(lambda: any(path.name.endswith(".1") for path in checkpoints.glob("0*")))
             totals, problems = running.totals()
             assert problems == []
             assert totals.sampled == 0

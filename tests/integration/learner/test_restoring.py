@@ -1,10 +1,11 @@
 import asyncio
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.integration.learner.world import CONFIG, World, until, world
+from tests.integration.learner.world import CONFIG, TIMEOUT_S, World, until, world
 from tidegate.core.errors import CorruptionError, StaleFolderError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.learner import checkpoint as checkpoint_module
@@ -42,8 +43,10 @@ async def test_draining_leaves_a_checkpoint_from_which_the_next_process_forks(
     async with world(tmp_path, bus, topology, max_lag=5) as running:
         await train_to(running, 3)
         last = await running.announced()
-        assert len(checkpoints(running)) == 1
-        assert running.store.checkpointed == [last.version]
+        assert [path.name.rpartition(".")[2] for path in checkpoints(running)] == ["0", "3"]
+        assert running.store.checkpointed[-1].step == 0, (
+            "payloads stay until the oldest kept one includes them"
+        )
         async with running.learner() as life:
             version = await life.version(0)
             assert version.step == 3
@@ -74,6 +77,77 @@ async def test_killed_learner_resumes_from_its_last_checkpoint_and_reports_the_l
         assert fork.fork_step == 4
 
 
+async def test_killed_learner_makes_the_committed_updates_after_its_checkpoint_again(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        running.store.keeps_payloads = True
+        await train_to(running, 5, killed=True, every=3)
+        last = await running.announced()
+        assert last.version.step == 5
+        async with running.learner() as life:
+            version = await life.version(0)
+            assert version.step == 5, "the checkpoint is of step 3"
+            assert running.store.head_lineage.fork_step == 5
+            assert (await running.announced()).digests() == last.digests(), "the same policy, to the last bit"
+            progress = await life.client.progress()
+            assert progress.consumed_trajectories == 10
+            assert progress.checkpointed is not None
+            assert progress.checkpointed.step == 3
+            running.offer(1, at=version)
+            await life.version(6)
+            assert (await life.client.progress()).metrics["mean_return"] == sum(range(1, 13)) / 12
+        assert len(running.store.commits) == 6
+
+
+async def test_learner_killed_before_its_first_due_checkpoint_makes_all_its_updates_again(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        running.store.keeps_payloads = True
+        await train_to(running, 3, killed=True)
+        last = await running.announced()
+        assert last.version.step == 3
+        async with running.learner() as life:
+            version = await life.version(0)
+            assert version.step == 3
+            assert running.store.head_lineage.fork_step == 3
+            assert (await running.announced()).digests() == last.digests(), "the same policy, to the last bit"
+            running.offer(1, at=version)
+            await life.version(4)
+        assert len(running.store.commits) == 4
+
+
+async def test_updates_are_recomputed_through_the_forks_of_earlier_restores(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        running.store.keeps_payloads = True
+        await train_to(running, 4, killed=True, every=3)
+        # The next one dies before it has written a checkpoint of its own.
+        async with running.learner(killed=True) as life:
+            version = await life.version(4)
+            running.offer(2, at=version)
+            await life.version(6)
+            await until(lambda: not running.store.leases)
+        last = await running.announced()
+        async with running.learner() as life:
+            assert (await life.version(0)).step == 6
+            assert (await running.announced()).digests() == last.digests()
+
+
+async def test_learner_restores_where_the_store_refuses_to_send_past_updates(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        running.store.keeps_payloads = True
+        await train_to(running, 5, killed=True, every=3)
+        running.store.refused.add("ReadUpdate")
+        async with running.learner() as life:
+            assert (await life.version(0)).step == 3, "training continues from the checkpoint"
+            assert running.store.calls["ReadUpdate"] >= 1
+
+
 async def test_unacknowledged_batches_are_committed_at_the_restore(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
@@ -84,7 +158,7 @@ async def test_unacknowledged_batches_are_committed_at_the_restore(
             running.store.failures.update(CommitBatch=10_000)
             running.offer(1, at=version)
             await life.version(1)
-            await until(lambda: len(checkpoints(running)) == 1)
+            await until(lambda: any(path.name.endswith(".1") for path in checkpoints(running)))
         running.store.failures.clear()
         assert running.store.commits == []
         async with running.learner() as life:
@@ -102,7 +176,7 @@ async def test_draining_while_the_store_is_away_still_leaves_a_checkpoint(
             running.offer(2, at=version)
             await life.version(1)
         running.store.failures.clear()
-        assert len(checkpoints(running)) == 1
+        assert len(checkpoints(running)) == 2
         async with running.learner() as life:
             restored = await life.version(0)
         assert restored.step >= 1
@@ -149,7 +223,8 @@ async def test_only_corrupt_checkpoints_end_the_learner_with_what_to_do(
 ) -> None:
     async with world(tmp_path, bus, topology, max_lag=9) as running:
         await train_to(running, 1)
-        (checkpoints(running)[0] / "state.json").write_bytes(b"{}")
+        for path in checkpoints(running):
+            (path / "state.json").write_bytes(b"{}")
         with pytest.raises(CorruptionError, match="remove it to train again"):
             async with running.learner() as life:
                 await asyncio.wait([life.loop])
@@ -173,9 +248,10 @@ async def test_checkpoint_on_request_while_no_batch_comes(
 ) -> None:
     async with world(tmp_path, bus, topology) as running, running.learner() as life:
         version = await life.version(0)
+        await until(lambda: len(checkpoints(running)) == 1)
         assert await life.client.checkpoint() == version
         assert (await life.client.progress()).checkpointed == version
-        assert len(checkpoints(running)) == 1
+        assert len(checkpoints(running)) == 2
 
 
 async def test_full_disk_is_reported_and_does_not_end_the_training(
@@ -188,12 +264,51 @@ async def test_full_disk_is_reported_and_does_not_end_the_training(
         config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=1)
         async with running.learner(config) as life:
             version = await life.version(0)
+            await until(lambda: len(checkpoints(running)) == 1)
             with monkeypatch.context() as patch:
                 patch.setattr(checkpoint_module, "_write_synced", refuse)
                 running.offer(2, at=version)
                 await life.version(2)
                 with pytest.raises(UnavailableError, match="No space"):
                     await life.client.checkpoint()
-            assert checkpoints(running) == []
+            assert len(checkpoints(running)) == 1
             assert (await life.client.checkpoint()).step == 2
+        assert len(checkpoints(running)) == 2
+
+
+async def test_learner_whose_first_checkpoint_finds_no_space_trains_and_says_so(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(checkpoint_module, "_write_synced", refuse)
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        version = await life.version(0)
+        running.offer(1, at=version)
+        await life.version(1)
+        await until(lambda: len(running.store.commits) == 1)
+        assert checkpoints(running) == []
+        assert life.context.stats.snapshot(at_s=0.0).values["checkpoint_failures_total"] >= 1
+
+
+async def test_no_update_is_committed_before_the_first_checkpoint_is_durable(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    write = checkpoint_module.CheckpointFolder.write
+
+    def blocked(folder: checkpoint_module.CheckpointFolder, checkpoint: checkpoint_module.Checkpoint) -> Path:
+        release.wait(TIMEOUT_S)
+        return write(folder, checkpoint)
+
+    monkeypatch.setattr(checkpoint_module.CheckpointFolder, "write", blocked)
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        version = await life.version(0)
+        running.offer(1, at=version)
+        await life.version(1)
+        assert running.store.commits == []
+        assert checkpoints(running) == []
+        release.set()
+        await until(lambda: len(running.store.commits) == 1)
         assert len(checkpoints(running)) == 1

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.integration.learner.world import CONFIG, World, until, world
+from tests.integration.learner.world import CONFIG, TIMEOUT_S, World, until, world
+from tests.support.service_harness import channel_of_test
 from tests.unit.learner.trajectories import segment_tensors
 from tests.unit.models.tiny_llama import make_folder
 from tidegate.core.errors import ConflictError, TidegateError, UnavailableError
-from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.ids import LineageName, PolicyVersion, TaskId, TrajectoryId
 from tidegate.core.records import Trajectory
 from tidegate.core.staleness import Lineage
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
@@ -109,7 +111,7 @@ async def test_failure_between_two_updates_of_a_version_loses_the_whole_version(
             trainer: ActorCriticTrainer, batch: Any, *, number: int, **given: Any
         ) -> dict[str, float]:
             metrics = update(trainer, batch, number=number, **given)
-            return {**metrics, "loss": float("nan")} if number == 4 else metrics
+            return {**metrics, "loss": float("nan")} if number >= 3 else metrics
 
         lost: list[Trajectory] = []
 
@@ -188,6 +190,36 @@ async def test_trajectory_that_fits_no_policy_is_dropped_and_training_continues(
         assert dropped == {trajectory.trajectory_id: "invalid" for trajectory in invalid}
 
 
+async def test_trajectory_that_makes_an_update_not_finite_is_named_and_training_continues(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        await life.version(0)
+        sound = running.offer(1, at=head(running, 0))
+        poisoned = msgspec.structs.replace(
+            sound[0], trajectory_id=TrajectoryId("bad.0"), task_id=TaskId("bad")
+        )
+        rewards = poisoned.tensors["rewards"].copy()
+        rewards[3, 1] = 3e38
+        poisoned = msgspec.structs.replace(poisoned, tensors={**poisoned.tensors, "rewards": rewards})
+        del running.store.available[0]
+        running.store.offer([poisoned, sound[0]])
+        await life.version(1)
+        (_, dropped) = running.store.releases[0]
+        assert dropped == {"bad.0": "poisoned"}
+        (commit,) = running.store.commits
+        assert commit.lags.keys() == {trajectory.trajectory_id for trajectory in sound}
+        assert len(running.store.opened) == 1
+        stored = await bus.last(topology.stream("QUARANTINE"), topology.quarantine("learner"))
+        assert stored is not None
+        kept = json.loads(stored.data)
+        assert (kept["trajectory_id"], kept["found"]["tensor"], kept["found"]["position"]) == (
+            "bad.0",
+            "rewards",
+            [3, 1],
+        )
+
+
 async def test_commit_and_lease_survive_an_absent_store_and_lost_answers(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
@@ -202,6 +234,53 @@ async def test_commit_and_lease_survive_an_absent_store_and_lost_answers(
         assert [commit.version.step for commit in running.store.commits] == [0, 1, 2]
         assert len(running.store.opened) == 1
         assert (await running.announced()).version.step == 3
+
+
+def hold_updates(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Updates wait in their thread until the event is set."""
+    may_finish = threading.Event()
+    real = ActorCriticTrainer.update
+
+    def update(trainer: ActorCriticTrainer, *args: Any, **kwargs: Any) -> dict[str, float]:
+        may_finish.wait(TIMEOUT_S)
+        return real(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(ActorCriticTrainer, "update", update)
+    return may_finish
+
+
+async def test_leases_are_renewed_while_an_update_computes(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_finish = hold_updates(monkeypatch)
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        running.store.lease_timeout_s = 0.2
+        await life.version(0)
+        running.offer(2, at=head(running, 0))
+        # The batch in training, and the one that is leased ahead of it.
+        await until(lambda: len([name for name, count in running.store.renewed.items() if count > 4]) == 2)
+        may_finish.set()
+        await life.version(2)
+        await until(lambda: len(running.store.commits) == 2)
+
+
+async def test_batch_that_was_lost_before_its_update_is_replaced(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_finish = hold_updates(monkeypatch)
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        running.store.lease_timeout_s = 0.2
+        await life.version(0)
+        running.offer(2, at=head(running, 0))
+        await until(lambda: len(running.store.renewed) == 2)
+        ahead = next(lease for lease in running.store.leases.values() if lease.version.step == 1)
+        renewals = running.store.calls["RenewLeases"]
+        del running.store.leases[ahead.batch_id]
+        running.store.offer(ahead.trajectories)
+        await until(lambda: running.store.calls["RenewLeases"] > renewals + 1)
+        may_finish.set()
+        await until(lambda: len(running.store.commits) == 2)
+        assert ahead.batch_id not in {commit.batch_id for commit in running.store.commits}
 
 
 async def test_learner_whose_lineage_was_replaced_ends_with_a_conflict(
@@ -229,7 +308,7 @@ async def test_version_that_weight_distribution_lost_is_published_again(
         version = await life.version(1)
         await until(lambda: len(running.store.commits) == 1)
         await running.serve_weights(tmp_path / "another-disk")
-        weights = WeightDistributionClient(life.context.channel("weight_distribution"))
+        weights = WeightDistributionClient(channel_of_test(life.context, "weight_distribution"))
         async with asyncio.timeout(60.0):
             while version not in (await weights.head())[1]:
                 await asyncio.sleep(0.05)
@@ -246,7 +325,7 @@ async def test_every_publication_of_adapters_names_the_model_they_are_of(
         announced = await running.announced()
         assert announced.message.base_digest == folder_digest(folder)
         await running.serve_weights(tmp_path / "another-disk")
-        weights = WeightDistributionClient(life.context.channel("weight_distribution"))
+        weights = WeightDistributionClient(channel_of_test(life.context, "weight_distribution"))
         async with asyncio.timeout(60.0):
             while announced.version not in (await weights.head())[1]:
                 await asyncio.sleep(0.05)

@@ -13,6 +13,7 @@ import msgspec
 
 from tests.integration.learner.fake_store import FakeStore
 from tests.integration.weight_distribution.serving import serving
+from tests.support.call_credentials import accepted, permitted_channel
 from tests.support.environments import describing
 from tests.support.service_harness import make_context
 from tests.support.settings import make_settings
@@ -23,7 +24,7 @@ from tidegate.learner.config import LearnerConfig
 from tidegate.learner.main import build
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
-from tidegate.runtime.rpc import RpcServer, open_channel
+from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import Telemetry
 from tidegate.wire.announcement import Announcement
@@ -106,10 +107,10 @@ class World:
             context = dataclasses.replace(context, telemetry=telemetry)
         async with describing(self.settings.addresses["environment"][0]):
             parts = await build(context, config)
-        server = RpcServer(parts.servicers)
+        server = RpcServer(parts.servicers, accepted())
         address = self.settings.addresses["learner"][0]
         await server.start(address)
-        channel = open_channel(address)
+        channel = permitted_channel(address)
         loop = asyncio.ensure_future(parts.loops["train"]())
         try:
             yield Life(context, LearnerClient(channel), loop)
@@ -137,7 +138,7 @@ async def world(
     settings = msgspec.structs.replace(make_settings(folder, broker_url="", max_lag=max_lag), **changes)
     store = FakeStore(batch_size=settings.batch_size)
     async with AsyncExitStack() as stack:
-        server = RpcServer([store.registration()])
+        server = RpcServer([store.registration()], accepted())
         await server.start(settings.addresses["trajectory_store"][0])
         stack.push_async_callback(server.stop, grace_s=0.1)
         weights = await stack.enter_async_context(AsyncExitStack())

@@ -2,7 +2,9 @@ import json
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from tests.support.disks import file_size_limited
 from tidegate.learner.steps_log import StepLine, StepsLog
 
 LINE = StepLine(
@@ -57,3 +59,15 @@ def test_file_is_bounded_and_one_older_one_is_kept(tmp_path: Path) -> None:
     assert all(file.stat().st_size <= 1000 for file in tmp_path.iterdir())
     steps = [json.loads(line)["step"] for line in [*lines(tmp_path / "steps.jsonl.1"), *lines(path)]]
     assert steps == list(range(steps[0], 20))
+
+
+def test_line_that_a_full_disk_cuts_is_lost_alone(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    log = StepsLog(path, bytes_max=1 << 20)
+    log.append(LINE)
+    with file_size_limited(path.stat().st_size + 10), pytest.raises(OSError, match=r"No space|too large"):
+        log.append(msgspec.structs.replace(LINE, step=2))
+    log.append(msgspec.structs.replace(LINE, step=3))
+    log.append(msgspec.structs.replace(LINE, step=4))
+    whole = [json.loads(line)["step"] for line in lines(path) if line.endswith("}")]
+    assert whole == [1, 3, 4]

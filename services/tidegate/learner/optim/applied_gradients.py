@@ -4,6 +4,7 @@ The original applies each gradient to whatever the parameters are by then. Here 
 judged by its lag before it is applied, applied once, and counted.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,11 +59,14 @@ class AppliedGradientsTrainer:
         gradients, losses = mean_gradient(batch.records, list(self._shapes), weights=response.weights)
         for name, parameter in self._parameters.trained.items():
             parameter.grad = torch.as_tensor(gradients[name], device=self._device)
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters.trained.values(), settings.max_grad_norm)
+        norm = float(
+            torch.nn.utils.clip_grad_norm_(self._parameters.trained.values(), settings.max_grad_norm)
+        )
         learning_rate = learning_rate_at(settings, update=number)
         self._optimizer.learning_rate = learning_rate
-        self._optimizer.step()
-        return {**losses, "grad_norm": float(norm), "learning_rate": learning_rate}
+        if math.isfinite(norm):
+            self._optimizer.step()
+        return {**losses, "grad_norm": norm, "learning_rate": learning_rate}
 
     def policy(self) -> dict[str, Array]:
         """A copy of all parameters."""

@@ -7,6 +7,7 @@ and is independent of ranks, and the sum is the gradient of a single process. Th
 outputs, one or a few numbers per step or token, which is small beside the gradients.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -110,9 +111,11 @@ def _backpropagate(outputs: Tensor, gradient: Tensor) -> None:
 
 
 def _optimizer_step(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> dict[str, float]:
-    norm = torch.nn.utils.clip_grad_norm_(optimizer.parameters.values(), max_grad_norm)
-    optimizer.step()
-    return {"loss": float(loss.total.detach()), "grad_norm": float(norm), **loss.metrics}
+    norm = float(torch.nn.utils.clip_grad_norm_(optimizer.parameters.values(), max_grad_norm))
+    # Along a gradient that is no number every parameter would become none; the metrics report it.
+    if math.isfinite(norm):
+        optimizer.step()
+    return {"loss": float(loss.total.detach()), "grad_norm": norm, **loss.metrics}
 
 
 def mean_of(steps: list[dict[str, float]]) -> dict[str, float]:

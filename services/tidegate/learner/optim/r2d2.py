@@ -13,16 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tidegate.algorithms.drawn_tensors import DrawnTensor, check_drawn
 from tidegate.algorithms.loss import Loss
 from tidegate.algorithms.q_learning import double_q_values, q_learning_loss, values_of
 from tidegate.algorithms.q_learning_settings import QLearningSettings
 from tidegate.algorithms.q_sequences import burn_ins, sequence_priorities, trained_steps
 from tidegate.algorithms.q_targets import sequence_targets
 from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
-from tidegate.core.errors import RecordError
+from tidegate.algorithms.segments import segment_tensors
 from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
-from tidegate.core.spaces import MEMORY, recorded_shape
+from tidegate.core.spaces import MEMORY, recorded_dtype, recorded_shape
 from tidegate.learner.optim.gradients import shared_gradient_step
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
@@ -83,6 +84,7 @@ class R2d2Learner:
         self._reward = reward
         self._ranks = ranks
         self._trained = TrainedQNetwork(policy, settings, seed=seed, device=device)
+        self._action = segment_tensors(policy.description)["actions"]
         self._priorities_B: NDArray[np.float32] | None = None
 
     def prepare(self, units: ReplayUnits, /) -> SequenceBatch:
@@ -94,27 +96,19 @@ class R2d2Learner:
         num_units, tensors = len(units), units.tensors
         rewards = tensors.get("rewards")
         num_steps = rewards.shape[1] if rewards is not None and rewards.ndim == 2 else 0
-        steps, memory_shape = (num_units, num_steps), (num_units, self._policy.memory_size)
-        actions_BL = self._tensor(tensors, "actions", steps).long()
-        num_actions = self._policy.actions.num_outputs
-        if actions_BL.numel() and not 0 <= int(actions_BL.min()) <= int(actions_BL.max()) < num_actions:
-            raise RecordError(
-                f"Sampled actions from {int(actions_BL.min())} to {int(actions_BL.max())}",
-                why=f"the environment has {num_actions}, counted from 0",
-            )
-        memory_BM = self._tensor(tensors, MEMORY, memory_shape)
+        expected = self._expected(num_steps)
+        check_drawn(tensors, expected, num_units=num_units, unit="sequence")
+        on_device = {name: torch.tensor(tensors[name], device=self._device) for name in expected}
+        memory_BM = on_device[MEMORY]
         burn_ins_B = burn_ins(memory_BM.cpu().numpy(), burn_in=self._settings.sequences.burn_in)
         weights_B = units.importance_weights(self._settings.importance_exponent)
         return SequenceBatch(
-            observations={
-                name: self._tensor(tensors, name, (num_units, num_steps + 1, *recorded_shape(leaf)))
-                for name, leaf in self._policy.observations.items()
-            },
-            actions_BL=actions_BL,
-            rewards_BL=self._tensor(tensors, "rewards", steps),
-            terminated_BL=self._tensor(tensors, "terminated", steps).bool(),
-            truncated_BL=self._tensor(tensors, "truncated", steps).bool(),
-            lengths_B=self._tensor(tensors, "lengths", (num_units,)).long(),
+            observations={name: on_device[name] for name in self._policy.observations},
+            actions_BL=on_device["actions"].long(),
+            rewards_BL=on_device["rewards"],
+            terminated_BL=on_device["terminated"],
+            truncated_BL=on_device["truncated"],
+            lengths_B=on_device["lengths"].long(),
             memory_BM=memory_BM,
             burn_ins_B=torch.tensor(burn_ins_B, device=self._device),
             weights_B=torch.tensor(weights_B, device=self._device),
@@ -206,15 +200,23 @@ class R2d2Learner:
         values_BL = values_of(online_BSA[:, :-1], batch.actions_BL)
         return torch.stack([values_BL, targets_LB.T], dim=-1)
 
-    def _tensor(self, tensors: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Tensor:
-        found = tensors.get(name)
-        if found is None or found.shape != shape:
-            raise RecordError(
-                f"Sampled units have {name} of shape {None if found is None else found.shape}, expected {shape}",
-                why="sequences of this run's environment have it (trajectory_store.replay.windows)",
-                fix="set trajectory_store.replay.unit to sequence, and start in a new run folder",
-            )
-        return torch.tensor(found, device=self._device)
+    def _expected(self, num_steps: int) -> dict[str, DrawnTensor]:
+        """Every tensor of drawn sequences of ``num_steps`` steps, by the store's names."""
+        action = self._action
+        expected = {
+            name: DrawnTensor((num_steps + 1, *recorded_shape(leaf)), recorded_dtype(leaf))
+            for name, leaf in self._policy.observations.items()
+        }
+        return expected | {
+            "actions": DrawnTensor(
+                (num_steps, *action.shape), action.dtypes[0], action.nums_values, step_axes=1
+            ),
+            "rewards": DrawnTensor((num_steps,), "float32"),
+            "terminated": DrawnTensor((num_steps,), "bool"),
+            "truncated": DrawnTensor((num_steps,), "bool"),
+            "lengths": DrawnTensor((), "int32"),
+            MEMORY: DrawnTensor((self._policy.memory_size,), "float32"),
+        }
 
     def priorities(self) -> NDArray[np.float32] | None:
         """Of the sequences' TD errors before the newest update."""

@@ -22,6 +22,7 @@ from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.membership import Membership
 from tidegate.learner.ranks.messages import POLICY, STATE, Restore, StopRanks, Update, Wait, receive
 from tidegate.learner.ranks.port import Packed, SharedTrainer
+from tidegate.runtime.call_credentials import AcceptedTokens
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle_servicer import LifecycleServicer
@@ -72,11 +73,13 @@ class Follower:
         join: Callable[[], tuple[SharedTrainer, RankGroup]],
         *,
         listen: str,
+        accepted: AcceptedTokens,
         drain_timeout_s: float,
     ) -> None:
         """``join`` joins the group. ``listen``: address of the health checks; empty for none."""
         self._join = join
         self._listen = listen
+        self._accepted = accepted
         self._drain_timeout_s = drain_timeout_s
         self._clock = SystemClock()
         self._drain = Drain()
@@ -89,7 +92,7 @@ class Follower:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._drain.request)
         lifecycle = LifecycleServicer(self._stats, self._drain, self._clock)
-        server = RpcServer([lifecycle.registration()])
+        server = RpcServer([lifecycle.registration()], self._accepted)
         try:
             if self._listen:
                 await server.start(self._listen)

@@ -25,7 +25,7 @@ from tidegate.learner.ranks.membership import Membership
 # Large enough that bandwidth and not latency dominates, small enough that its copy is cheap.
 BUCKET_BYTES = 32 << 20
 # Rank 0 may have to wait for its broker first, whose image may have to be pulled and its pod scheduled. An earlier
-# timeout would only restart all ranks; torchrun detects a rank that dies before joining.
+# timeout would only restart all ranks; the launcher detects a rank that dies before joining.
 MEETING_TIMEOUT_S = 1800.0
 
 
@@ -59,6 +59,7 @@ class RankGroup:
         with self._exchange("joining the ranks"):
             dist.init_process_group(
                 backend=backend,
+                init_method=f"file://{member.store}" if member.store else "env://",
                 rank=member.rank,
                 world_size=member.count,
                 timeout=timedelta(seconds=MEETING_TIMEOUT_S),

@@ -16,6 +16,7 @@ from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.config import PolicyConfig
 from tidegate.runtime.environment_settings import RewardConfig
+from tidegate.wire.bounds import MAGNITUDE_MAX
 
 CPU = torch.device("cpu")
 SETTINGS = ActorCriticSettings(epochs=2, minibatches=2)
@@ -46,6 +47,16 @@ def test_an_update_moves_the_policy_and_measures_it() -> None:
     assert all(np.isfinite(value) for value in metrics.values())
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed == before.keys() - {"input_scale"}
+
+
+def test_rewards_just_below_the_bound_of_the_edge_keep_updates_finite() -> None:
+    made = trainer()
+    for number in range(1, 4):
+        records = batch(number)
+        for record in records:
+            record.tensors["rewards"] = np.full_like(record.tensors["rewards"], 0.99 * MAGNITUDE_MAX)
+        metrics = made.update(made.prepare(records), number=number)
+        assert all(np.isfinite(value) for value in metrics.values()), metrics
 
 
 def test_published_policy_does_not_change_with_the_next_update() -> None:

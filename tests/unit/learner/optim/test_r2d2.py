@@ -301,8 +301,16 @@ def test_ranks_make_the_updates_of_one(count: int, num_units: int, weighted: boo
 def test_units_that_are_no_sequences_are_refused(name: str) -> None:
     units = sequences(0)
     tensors = {other: array for other, array in units.tensors.items() if other != name}
-    with pytest.raises(RecordError, match=f"have {name} of shape None"):
+    with pytest.raises(RecordError, match=f"have no {name}"):
         learner().prepare(msgspec.structs.replace(units, tensors=tensors))
+
+
+@pytest.mark.parametrize("name", ["memory", "observations", "actions", "terminated", "lengths"])
+def test_sequences_of_another_type_or_length_are_refused(name: str) -> None:
+    units = sequences(0)
+    for wrong in (units.tensors[name].astype(np.float16), units.tensors[name][:-1]):
+        with pytest.raises(RecordError, match=f"Drawn sequences have {name} of shape"):
+            learner().prepare(msgspec.structs.replace(units, tensors={**units.tensors, name: wrong}))
 
 
 def test_unknown_actions_are_refused() -> None:

@@ -31,7 +31,9 @@ from tidegate.runtime.config import PolicyConfig
 from tidegate.runtime.environment_settings import RewardConfig
 
 CPU = torch.device("cpu")
-TOLERANCE = 1e-6
+# Ranks add in another order, in float32, and Adam enlarges the rounding of small gradients: 1.3e-6 was seen in two
+# updates. A share that is missing or counted twice moves parameters by a part of the learning rate, 1e-4 and more.
+TOLERANCE = 1e-5
 COUNTS = st.integers(2, 4)
 
 

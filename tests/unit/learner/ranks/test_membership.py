@@ -11,13 +11,26 @@ def test_a_process_without_fellows_trains_alone(environ: dict[str, str]) -> None
     assert membership(environ) is None
 
 
-def test_torchrun_environment_defines_the_rank() -> None:
+def test_environment_of_a_launcher_defines_the_rank() -> None:
     assert membership(RANKS) == Membership(rank=1, count=3, local_rank=0)
+
+
+def test_name_of_a_pod_is_its_rank() -> None:
+    environ = {"WORLD_SIZE": "3", "TIDEGATE_POD_NAME": "run-learner-2"}
+    assert membership(environ) == Membership(rank=2, count=3, local_rank=0)
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"TIDEGATE_POD_NAME": "laptop"}, {"TIDEGATE_POD_NAME": "run-learner-3"}]
+)
+def test_process_of_several_without_a_number_is_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="WORLD_SIZE"):
+        membership({"WORLD_SIZE": "3", **environ})
 
 
 @pytest.mark.parametrize("changes", [{"RANK": ""}, {"RANK": "3"}, {"WORLD_SIZE": "many"}])
 def test_an_environment_that_contradicts_itself_is_refused(changes: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="torchrun"):
+    with pytest.raises(ConfigError, match="RANK"):
         membership({**RANKS, **changes})
 
 
