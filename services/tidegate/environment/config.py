@@ -32,7 +32,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     disables the cache.
     ``rewards``: weights of the reward's components: ``task`` (the environment's own score) and verifiers by name;
     empty: the task's own score. A weight of 0 keeps the component in the record and out of the reward.
-    ``verifiers``: judges and classifiers by name, each of ``kind`` judge or classifier; each needs a weight.
+    ``verifiers``: further verifiers by name, each of ``kind`` judge, classifier or code; each needs a weight.
     ``score_latency``: the least time of scoring, to simulate slow verifiers: ``fixed:S``, ``exp:MEAN_S`` or
     ``lognormal:MEAN_S:C``; a group takes as long as the slowest of its samples. Drawn by task, so runs repeat; it uses
     no CPU, and occupies one of the ``slots``.

@@ -17,6 +17,7 @@ from tidegate.catalogue.telemetry import (
     METRIC_STAGE_DURATION,
     SPAN_SCORE,
 )
+from tidegate.core.deliveries import is_spent, spent_detail
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, Trajectory
@@ -37,9 +38,10 @@ from tidegate.runtime.drop_reports import report_dropped
 from tidegate.runtime.outbox import Outbox
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
+from tidegate.wire.bounds import IDS_MAX, is_id
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 from tidegate.wire.frame import decode_frame
-from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRAJECTORY_IDS
+from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TASK_PROOF, HEADER_TRAJECTORY_IDS
 from tidegate.wire.validate import validate_trajectory
 
 FETCH_WAIT_S = 0.5
@@ -70,11 +72,7 @@ class ScoreLoop:
     async def run(self) -> None:
         """Score until draining; then finish what is held."""
         context, config = self._context, self._config
-        consumer = await context.bus.consumer(
-            context.topology.rollout_consumer(
-                self._env_id, ack_wait_s=config.ack_wait_s, max_running=config.max_ack_pending
-            )
-        )
+        consumer = await context.bus.consumer(context.topology.rollout_durable(self._env_id))
         async with asyncio.TaskGroup() as group:
             try:
                 while not context.drain.requested:
@@ -120,6 +118,10 @@ class ScoreLoop:
         except RecordError as error:
             await self._refuse(delivery, error)
             return
+        if is_spent(delivery.num_delivered):
+            detail = f"never scored: {spent_detail(delivery.num_delivered)}"
+            await self._end_failed(delivery, records, detail=detail)
+            return
         started_at_s = clock.now_s()
         judgements = await self._rewards.judge(self._env_id, [answer_of(record) for record in records])
         stats.add(statistics.BUSY_S, clock.now_s() - started_at_s)
@@ -132,18 +134,25 @@ class ScoreLoop:
             score = resolve_failure(judgement, on_error=self._config.on_error)
             if score is None:
                 detail = f"a verifier failed and on_error is drop: {judgement}"
-                if await self._drop([record.trajectory_id for record in records], "failed", detail):
-                    await delivery.ack()
-                else:
-                    await delivery.nak()
+                await self._end_failed(delivery, records, detail=detail)
                 return
             scores.append(score)
         rewarded = scored(records, scores, stage=stage)
         if self._overlong is not None:
             rewarded = [self._overlong.applied(record) for record in rewarded]
-        await self._outbox.send_trajectories(self._traced(rewarded, stage))
+        await self._outbox.send_trajectories(
+            self._traced(rewarded, stage), of=delivery.headers.get(HEADER_TASK_PROOF, "")
+        )
         await delivery.ack()
         stats.add(statistics.SCORED, len(records))
+
+    async def _end_failed(self, delivery: Delivery, records: list[Trajectory], *, detail: str) -> None:
+        """Drop a group as failed; the message is acknowledged once the ledger has it."""
+        ids = [record.trajectory_id for record in records]
+        if await self._drop(ids, "failed", detail, delivery):
+            await delivery.ack()
+        else:
+            await delivery.nak()
 
     async def _wait_out(self, records: list[Trajectory], started_at_s: float) -> None:
         """Wait until scoring has taken ``score_latency``, or until draining."""
@@ -217,17 +226,24 @@ class ScoreLoop:
             context.log.warning("quarantine_failed", error=str(failure))
             await delivery.nak(QUARANTINE_RETRY_S)
             return
-        if await self._drop([TrajectoryId(name) for name in ids.split(",") if name], "invalid", str(error)):
-            await delivery.term()
-        else:
-            await delivery.nak()
+        named = [TrajectoryId(name) for name in ids.split(",")[:IDS_MAX] if is_id(name)]
+        try:
+            is_dropped = await self._drop(named, "invalid", str(error), delivery)
+        except RecordError as refusal:
+            # Named by a sender that does not hold their task: QUARANTINE has the message, and they end elsewhere.
+            context.log.warning("drop_refused", trajectories=ids, error=str(refusal))
+            is_dropped = True
+        await (delivery.term() if is_dropped else delivery.nak())
 
-    async def _drop(self, ids: Sequence[TrajectoryId], reason: DropReason, detail: str) -> bool:
+    async def _drop(
+        self, ids: Sequence[TrajectoryId], reason: DropReason, detail: str, delivery: Delivery
+    ) -> bool:
         """Report trajectories as dropped; False if draining began while the store was away."""
         context = self._context
         dropped = [Dropped(trajectory_id, reason, detail) for trajectory_id in ids]
         about = task_of(ids[0]) if ids else ""
-        if not await report_dropped(context, self._store, dropped, task_id=about):
+        proof = delivery.headers.get(HEADER_TASK_PROOF, "")
+        if not await report_dropped(context, self._store, dropped, task_id=about, proof=proof):
             return False
         context.stats.add(statistics.DROPPED_BECAUSE.member(reason), len(dropped))
         return True

@@ -1,6 +1,7 @@
 """Assembly of the environment service."""
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -47,9 +48,9 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         num_threads=config.verifier_threads,
         attempts=config.score_attempts,
     )
-    verifiers = await _verifiers(config)
-    rewards = Rewards(scorer, verifiers, config, seed=settings.seed)
     sandbox = LinuxSandbox(max_runs=config.session_threads)
+    verifiers = await _verifiers(config, sandbox)
+    rewards = Rewards(scorer, verifiers, config, seed=settings.seed)
     sessions = SessionTable(
         partial(make_session_env, allowed_modules=config.session_envs, tools=_tools(config, sandbox=sandbox)),
         SessionLimits(
@@ -78,15 +79,18 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 
 
-async def _verifiers(config: EnvironmentConfig) -> dict[str, Verifier]:
-    """The run's verifiers, started, so that a ready service can score."""
+async def _verifiers(config: EnvironmentConfig, sandbox: LinuxSandbox) -> dict[str, Verifier]:
+    """The run's verifiers, started, so that a ready service can score; on an error the sandbox is closed too."""
     verifiers: dict[str, Verifier] = {}
     try:
         for name, section in config.verifiers.items():
-            verifiers[name] = make_verifier(section, environ=os.environ)
+            verifiers[name] = make_verifier(
+                section, environ=os.environ, isolated=_isolated(sandbox), limits=config.sandbox
+            )
             await verifiers[name].start()
     except TidegateError:
         await _close(verifiers)
+        sandbox.close()
         raise
     return verifiers
 
@@ -96,14 +100,20 @@ async def _close(verifiers: dict[str, Verifier]) -> None:
         await verifier.close()
 
 
-def _tools(config: EnvironmentConfig, *, sandbox: LinuxSandbox) -> Tools:
+def _isolated(sandbox: LinuxSandbox) -> Callable[[], Sandbox]:
+    """The sandbox once it isolates; else the call raises ``IsolationUnavailableError``."""
+
     def isolated() -> Sandbox:
         sandbox.start()
         return sandbox
 
+    return isolated
+
+
+def _tools(config: EnvironmentConfig, *, sandbox: LinuxSandbox) -> Tools:
     return Tools(
         conditions=Conditions(latency=times_of(config.tool_latency), error_share=config.tool_error_share),
-        sandbox=isolated,
+        sandbox=_isolated(sandbox),
         limits=config.sandbox,
     )
 

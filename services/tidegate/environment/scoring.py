@@ -1,7 +1,6 @@
 """Scoring: verifiers behind a cache and a deadline. A verifier's result is always a score or a failure."""
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +10,7 @@ from tidegate.environment.tasks.port import Score, TextTask
 from tidegate.environment.verifiers.port import VerifierBusyError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
+from tidegate.wire.bounds import is_summable
 
 BACKOFF = Backoff(start_s=0.3, max_s=10.0)
 
@@ -50,8 +50,11 @@ def failure_of(error: Exception) -> VerifierFailed:
 
 
 def checked(score: Score) -> Judgement:
-    """A score, unless its reward is no number."""
-    return score if math.isfinite(score.reward) else VerifierFailed(f"it gave the reward {score.reward}")
+    """A score, unless its reward or a part of it is nothing that a learner can compute with."""
+    for number in (score.reward, *score.components.values()):
+        if not is_summable(number):
+            return VerifierFailed(f"it gave the reward {number}")
+    return score
 
 
 class Scorer:

@@ -16,6 +16,7 @@ from tidegate.v1.environment_service_pb2_grpc import (
     EnvironmentServiceServicer,
     add_EnvironmentServiceServicer_to_server,
 )
+from tidegate.wire.bounds import SEED_MAX, check_name, check_number
 from tidegate.wire.descriptions import description_to_proto
 
 # More would keep the event loop from its heartbeats; callers send several calls.
@@ -34,6 +35,7 @@ class EnvironmentServicer(EnvironmentServiceServicer):
 
     async def Score(self, request: pb.ScoreRequest, context: ServicerContext[Any, Any]) -> pb.ScoreResponse:
         """Rewards in the order of the items. A failed verifier gives 0 and a log entry: a call has nothing to drop."""
+        check_name(request.env_id, "env_id")
         if len(request.items) > SCORES_MAX:
             raise RecordError(
                 f"{len(request.items)} completions in one call", fix=f"send at most {SCORES_MAX}"
@@ -53,6 +55,8 @@ class EnvironmentServicer(EnvironmentServiceServicer):
 
     async def Reset(self, request: pb.ResetRequest, context: ServicerContext[Any, Any]) -> pb.ResetResponse:
         """Open a session, and replay the actions of the request."""
+        check_name(request.env_id, "env_id")
+        check_number(request.seed, "seed", least=0, most=SEED_MAX)
         if len(request.actions) > REPLAY_MAX:
             raise RecordError(f"{len(request.actions)} actions to replay", fix=f"send at most {REPLAY_MAX}")
         problem = None

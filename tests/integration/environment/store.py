@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.support.call_credentials import accepted
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.config import Settings
 from tidegate.runtime.rpc import Registration, RpcServer
@@ -53,7 +54,8 @@ class FakeStore:
                 Registration(
                     add_TrajectoryStoreServiceServicer_to_server, self, "tidegate.v1.TrajectoryStoreService"
                 )
-            ]
+            ],
+            accepted(),
         )
         await server.start(address)
         return server

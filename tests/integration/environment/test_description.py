@@ -8,8 +8,9 @@ import pytest
 import structlog
 
 from tests.support.broker import Broker
+from tests.support.call_credentials import permitted_channel
 from tests.support.environments import CARTPOLE
-from tests.support.service_harness import make_context, running
+from tests.support.service_harness import channel_of_test, make_context, running
 from tests.support.settings import make_settings
 from tidegate.core.errors import ConfigError, NotFoundError, UnavailableError
 from tidegate.environment import main
@@ -18,7 +19,6 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
 from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.drain import Drain
-from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.environment import EnvironmentClient
 
 pytestmark = pytest.mark.integration
@@ -34,7 +34,7 @@ def settings_for(folder: Path, nats: Broker, **workload: object) -> Settings:
 async def test_environment_is_described_by_a_copy_of_it(tmp_path: Path, nats: Broker, bus: Bus) -> None:
     settings = settings_for(tmp_path, nats)
     async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)) as context:
-        found = await EnvironmentClient(context.channel("environment")).describe(deadline_s=60.0)
+        found = await EnvironmentClient(channel_of_test(context, "environment")).describe(deadline_s=60.0)
     assert found.steps_per_cpu_s > 0.0
     assert msgspec.structs.replace(found, steps_per_cpu_s=0.0) == CARTPOLE
 
@@ -58,12 +58,12 @@ async def test_environment_that_cannot_be_described_is_an_error_of_its_kind(
     settings = settings_for(tmp_path, nats, **workload)
     async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)) as context:
         with pytest.raises(kind, match=message):
-            await ask_description(context.channel("environment"), Drain(), LOG)
+            await ask_description(channel_of_test(context, "environment"), Drain(), LOG)
 
 
 async def test_asking_waits_for_a_service_that_starts_later(tmp_path: Path, nats: Broker, bus: Bus) -> None:
     settings = settings_for(tmp_path, nats)
-    channel = open_channel(settings.addresses["environment"][0])
+    channel = permitted_channel(settings.addresses["environment"][0])
     asking = asyncio.create_task(ask_description(channel, Drain(), LOG))
     with pytest.raises(UnavailableError):
         await EnvironmentClient(channel).describe()
@@ -74,7 +74,7 @@ async def test_asking_waits_for_a_service_that_starts_later(tmp_path: Path, nats
 
 async def test_asking_ends_at_its_deadline_and_when_its_service_drains(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, broker_url="")
-    channel = open_channel(settings.addresses["environment"][0])
+    channel = permitted_channel(settings.addresses["environment"][0])
     with pytest.raises(UnavailableError, match="environment"):
         await ask_description(channel, Drain(), LOG, deadline_s=0.1)
     draining = Drain()

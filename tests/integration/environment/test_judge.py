@@ -10,6 +10,8 @@ from aiohttp import web
 
 from tests.integration.environment.judge_server import ScriptedJudge, serving_judge
 from tidegate.core.errors import ConfigError, DeadlineError, RecordError, TidegateError, UnavailableError
+from tidegate.environment.sandbox.linux import LinuxSandbox
+from tidegate.environment.sandbox.port import SandboxLimits
 from tidegate.environment.tasks.port import Problem
 from tidegate.environment.verifiers.judge import REPLY_BYTES_MAX, JudgeVerifier
 from tidegate.environment.verifiers.port import Verifier, VerifierBusyError
@@ -33,7 +35,7 @@ async def judge_of(
     settings = msgspec.convert(
         {"base_url": base_url, "model": "grader", "kind": "judge", **fields}, JudgeSettings
     )
-    judge = make_verifier(settings, environ=environ or {})
+    judge = make_verifier(settings, environ=environ or {}, isolated=LinuxSandbox, limits=SandboxLimits())
     await judge.start()
     yield judge
     await judge.close()

@@ -12,9 +12,12 @@ from aiohttp import web
 from tests.integration.environment.judge_server import serving_judge
 from tests.integration.environment.store import FakeStore, serving_store
 from tests.support.broker import Broker
-from tests.support.service_harness import make_context, running, until
+from tests.support.consumers import open_consumer
+from tests.support.deliveries import lose_deliveries
+from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.catalogue import environment as statistics
+from tidegate.core.deliveries import DELIVERIES_MAX
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, RunId, TaskId, trajectory_id
 from tidegate.core.records import Sampler, Trajectory, VersionSpan
 from tidegate.environment import main
@@ -25,8 +28,10 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import LongTailConfig, PolicyConfig, Settings, WorkloadConfig
 from tidegate.runtime.consumer import Delivery
 from tidegate.runtime.service import ServiceContext
+from tidegate.v1 import trajectory_store_service_pb2
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
 from tidegate.wire.frame import decode_frame, encode_frame
+from tidegate.wire.store_requests import check_dropped
 from tidegate.wire.subjects import (
     HEADER_REFERENCE,
     HEADER_TRACE_PARENT,
@@ -96,7 +101,7 @@ async def publish(
 
 
 async def scored_messages(bus: Bus, topology: Topology, count: int) -> list[Delivery]:
-    consumer = await bus.consumer(topology.trajectory_consumer(0))
+    consumer = await open_consumer(bus, topology.trajectory_consumer(0))
     deliveries: list[Delivery] = []
     async with asyncio.timeout(60.0):
         while len(deliveries) < count:
@@ -197,6 +202,24 @@ async def test_undecodable_group_is_quarantined_and_dropped_and_others_pass(
     assert context.stats.value(statistics.QUARANTINED) == 4
 
 
+@pytest.mark.parametrize(
+    "header", ["", ",,a b,*", "x" * 999, "t/../x", ",".join(f"t{n}.0" for n in range(6_000))]
+)
+async def test_hostile_header_of_a_group_that_is_none_ends_no_worker(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore, header: str
+) -> None:
+    good = group("task-5", "085", "084")
+    await bus.publish_core(topology.rollouts(ENV), b"no frame", {HEADER_TRAJECTORY_IDS: header})
+    await publish(bus, topology, encode_frame(good), good)
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)):
+        await scored_messages(bus, topology, 1)
+        await drained(bus, topology)
+    check_dropped(
+        None, [trajectory_store_service_pb2.DroppedTrajectory(trajectory_id=name) for name in store.dropped]
+    )
+    assert (await bus.stream_state(topology.stream("QUARANTINE"))).messages == 1
+
+
 async def test_drop_report_waits_for_an_unavailable_store(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
@@ -209,6 +232,24 @@ async def test_drop_report_waits_for_an_unavailable_store(
         store.away = False
         await drained(bus, topology)
     assert set(store.dropped) == {"task-1.0", "task-1.1"}
+
+
+async def test_group_that_ends_every_worker_is_dropped_unscored_and_others_pass(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore
+) -> None:
+    fatal, good = group("task-1", "085", "084"), group("task-2", "085", "084")
+    await publish(bus, topology, encode_frame(fatal), fatal)
+    spec = topology.rollout_consumer(ENV, ack_wait_s=30.0, max_running=64)
+    await lose_deliveries(bus, spec, num_messages=1, times=DELIVERIES_MAX)
+    await publish(bus, topology, encode_frame(good), good)
+    async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)):
+        [message] = await scored_messages(bus, topology, 1)
+        await drained(bus, topology)
+    assert {record.task_id for record in decode_frame(message.data)} == {"task-2"}
+    assert set(store.dropped) == {"task-1.0", "task-1.1"}
+    reason, detail = store.dropped["task-1.0"]
+    assert reason == "failed"
+    assert detail.startswith(f"never scored: delivered {DELIVERIES_MAX} times")
 
 
 class BrokenTask:
@@ -362,4 +403,4 @@ async def test_call_scores_outside_of_the_streams(settings: Settings, bus: Bus, 
 
 
 def client_of(context: ServiceContext) -> EnvironmentClient:
-    return EnvironmentClient(context.channel("environment"))
+    return EnvironmentClient(channel_of_test(context, "environment"))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.service_harness import make_context, running, until
+from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.catalogue import environment as statistics
 from tidegate.core.errors import (
@@ -33,7 +33,7 @@ CALCULATION = EpisodeProblem("12*(3+45)-7", "12*(3+45)-7=", "569", "signs-3")
 async def client(tmp_path: Path, nats: Broker, bus: Bus) -> AsyncIterator[EnvironmentClient]:
     settings = make_settings(tmp_path, broker_url=nats.url)
     async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)) as context:
-        yield EnvironmentClient(context.channel("environment"))
+        yield EnvironmentClient(channel_of_test(context, "environment"))
 
 
 async def test_episode_over_calls_equals_the_episode_in_process(client: EnvironmentClient) -> None:
@@ -145,7 +145,7 @@ async def test_session_without_calls_idles_out(tmp_path: Path, nats: Broker, bus
     settings = make_settings(tmp_path, broker_url=nats.url)
     config = msgspec.structs.replace(CONFIG, session_idle_s=0.1)
     async with running(main.build, config, make_context("environment", settings, bus=bus)) as context:
-        client = EnvironmentClient(context.channel("environment"))
+        client = EnvironmentClient(channel_of_test(context, "environment"))
         session_id, _ = await client.reset("CartPole-v1", seed=0)
         await until(lambda: context.stats.value(statistics.SESSIONS_IDLED) == 1)
         with pytest.raises(NotFoundError):

@@ -33,6 +33,10 @@ class Verifier:
                 raise ZeroDivisionError("by zero")
             case "nan":
                 return Score(float("nan"), {}, "")
+            case "huge":
+                return Score(1e300, {}, "")
+            case "huge part":
+                return Score(1.0, {"part": -3e38}, "")
             case "hang":
                 assert self.release.wait(30)
                 return Score(1.0, {}, "late")
@@ -63,6 +67,15 @@ def scorer(
     return Scorer(
         lambda _: verifier, cache, SteppingClock(step_s), deadline_s=deadline_s, num_threads=num_threads
     )
+
+
+@pytest.mark.parametrize(("answer", "number"), [("huge", "1e+300"), ("huge part", "-3e+38")])
+async def test_finite_reward_that_float32_cannot_sum_is_a_failure_that_names_it(
+    answer: str, number: str
+) -> None:
+    (judgement,) = await scorer(Verifier()).judge("any", answers(answer))
+    assert isinstance(judgement, VerifierFailed)
+    assert number in judgement.why
 
 
 async def test_answers_are_judged_in_order_and_asked_once() -> None:

@@ -1,14 +1,29 @@
 """Verifiers from their sections of the run file; dependencies are imported when one is opened."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tidegate.core.errors import ConfigError
+from tidegate.environment.sandbox.port import Sandbox, SandboxLimits
+from tidegate.environment.verifiers.code import CodeVerifier
 from tidegate.environment.verifiers.port import Verifier
-from tidegate.environment.verifiers.settings import ClassifierSettings, JudgeSettings, VerifierSettings
+from tidegate.environment.verifiers.settings import (
+    ClassifierSettings,
+    CodeSettings,
+    JudgeSettings,
+    VerifierSettings,
+)
 
 
-def make_verifier(settings: VerifierSettings, *, environ: Mapping[str, str]) -> Verifier:
-    """The verifier of a section; ``environ`` holds the key that the section names.
+def make_verifier(
+    settings: VerifierSettings,
+    *,
+    environ: Mapping[str, str],
+    isolated: Callable[[], Sandbox],
+    limits: SandboxLimits,
+) -> Verifier:
+    """The verifier of a section.
+
+    ``environ`` holds the key that the section names; ``isolated`` starts the sandbox, ``limits`` are those of one run.
 
     Raises:
         ConfigError: the key is not set, or what the verifier is built on is not installed.
@@ -20,6 +35,8 @@ def make_verifier(settings: VerifierSettings, *, environ: Mapping[str, str]) -> 
             from tidegate.environment.verifiers.classifier import Classifier
 
             return Classifier(settings)
+        case CodeSettings():
+            return CodeVerifier(settings, isolated=isolated, limits=limits)
 
 
 def _judge(settings: JudgeSettings, *, environ: Mapping[str, str]) -> Verifier:

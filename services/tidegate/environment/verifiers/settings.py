@@ -111,4 +111,17 @@ class ClassifierSettings(
             )
 
 
-VerifierSettings: TypeAlias = JudgeSettings | ClassifierSettings
+class CodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="code"):
+    """Hidden tests of a function that the completion defines; the tests are the problem's ``answer``.
+
+    ``credit``: ``all`` gives 1 when every case passes and else 0; ``share`` the share of the cases that pass.
+    ``relative_tolerance``: of results that are floats. ``max_concurrent``: programs that run or wait for the sandbox;
+    ``environment.session_threads`` run at once. ``environment.sandbox`` sets the limits of one run.
+    """
+
+    credit: Literal["all", "share"] = "all"
+    relative_tolerance: Annotated[float, msgspec.Meta(ge=0.0, le=0.1)] = 1e-9
+    max_concurrent: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
+
+
+VerifierSettings: TypeAlias = JudgeSettings | ClassifierSettings | CodeSettings

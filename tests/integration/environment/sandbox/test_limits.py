@@ -61,6 +61,42 @@ def test_cpu_time_is_that_of_all_processes_together(sandbox: LinuxSandbox, code:
     assert result.cpu_s >= 0.5
 
 
+def test_cpu_time_of_children_that_are_not_waited_for_counts(sandbox: LinuxSandbox) -> None:
+    # Ignoring SIGCHLD makes the kernel forget what ended children have used.
+    code = """
+import os, signal, time
+try:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+except OSError:
+    pass
+while True:
+    child = os.fork()
+    if child == 0:
+        end = time.process_time() + 0.012
+        while time.process_time() < end: pass
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, child, os.WEXITED)
+    except ChildProcessError:
+        pass
+"""
+    result = sandbox.run_python(code, limits=SandboxLimits(cpu_s=0.5, wall_s=60))
+    assert (result.limit, result.exit_status) == ("cpu", -9)
+    assert result.cpu_s >= 0.5
+
+
+def test_program_that_starts_others_works_with_the_default_of_sigchld(sandbox: LinuxSandbox) -> None:
+    code = """
+import asyncio, signal, subprocess, sys
+async def child():
+    process = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "raise SystemExit(3)")
+    return await process.wait()
+print(asyncio.run(child()), subprocess.run([sys.executable, "-S", "-c", "raise SystemExit(4)"]).returncode)
+print(signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL)
+"""
+    assert sandbox.run_python(code).stdout == "3 4\nTrue\n"
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -16,9 +16,10 @@ def refused(number: int) -> int:
 
 
 def verdict(machine: str, number: int, *arguments: int, arch: int | None = None) -> int:
-    """What the kernel would decide: the classic BPF machine on one seccomp_data, with the low words of arguments."""
+    """What the kernel would decide: the classic BPF machine on one seccomp_data."""
     words = {0: number, 4: ARCH_OF[machine] if arch is None else arch}
-    words |= {16 + 8 * index: value for index, value in enumerate([*arguments, *[0] * 6][:6])}
+    for index, value in enumerate([*arguments, *[0] * 6][:6]):
+        words |= {16 + 8 * index: value & 0xFFFFFFFF, 20 + 8 * index: value >> 32}
     lines, accumulator, at = program(machine), 0, 0
     while True:
         code, if_true, if_false, k = lines[at]
@@ -40,8 +41,12 @@ def verdict(machine: str, number: int, *arguments: int, arch: int | None = None)
                 raise AssertionError(f"no such instruction: {code:#x}")
 
 
-# x86_64 and aarch64 numbers of what is decided by arguments: clone3, clone, mmap, ioctl, prctl, prlimit64, socketpair
-CONDITIONAL = {"x86_64": {435, 56, 9, 16, 157, 302, 53}, "aarch64": {435, 220, 222, 29, 167, 261, 199}}
+# x86_64 and aarch64 numbers of what is decided by arguments: clone3, clone, mmap, ioctl, prctl, prlimit64, socketpair,
+# rt_sigaction
+CONDITIONAL = {
+    "x86_64": {435, 56, 9, 16, 157, 302, 53, 13},
+    "aarch64": {435, 220, 222, 29, 167, 261, 199, 134},
+}
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
@@ -92,6 +97,10 @@ def test_other_architectures_and_the_second_set_of_numbers_end_the_program(machi
         ((302, 261), (1, 7), refused(errno.EPERM)),
         ((53, 199), (1, 1), ALLOW),
         ((53, 199), (2, 1), refused(errno.EPERM)),
+        ((13, 134), (15, 0x7FFF00001000), ALLOW),
+        ((13, 134), (17, 0), ALLOW),  # what SIGCHLD does now
+        ((13, 134), (17, 0x1000), refused(errno.EPERM)),
+        ((13, 134), (17, 0x7FFF00000000), refused(errno.EPERM)),  # the low word alone is 0
     ],
 )
 @pytest.mark.parametrize("machine", ARCHITECTURES)

@@ -29,6 +29,7 @@ _MODE_FILTER = 2
 _NEW_NAMESPACES = 0x7E020080
 _MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x01, 0x20, 0x40000
 _AF_UNIX = 1
+_SIGCHLD = 17
 _PR_SET_NAME, _PR_GET_NAME = 15, 16
 # Close-on-exec and back, non-blocking, bytes waiting; and the two by which a program learns that it has no terminal.
 _IOCTLS = (0x5450, 0x5451, 0x5421, 0x541B, 0x5401, 0x5413)
@@ -81,6 +82,24 @@ def _conditional() -> list[tuple[tuple[int, int], list[Instruction]]]:
         ((157, 167), _one_of(0, (_PR_SET_NAME, _PR_GET_NAME), _REFUSE)),
         ((302, 261), _one_of(0, (0,), _REFUSE)),  # prlimit64: the caller's own limits
         ((53, 199), _one_of(0, (_AF_UNIX,), _REFUSE)),  # socketpair
+        # When children of a process that ignores SIGCHLD end, the kernel adds their CPU time to no other process, and
+        # the monitor would not see it. So rt_sigaction may read what SIGCHLD does (no new action, a 64-bit pointer),
+        # and not change it.
+        (
+            (13, 134),
+            [
+                _argument(0),
+                (_JUMP_EQUAL, 1, 0, _SIGCHLD),
+                _ALLOW,
+                _argument(1),
+                (_JUMP_EQUAL, 1, 0, 0),
+                _REFUSE,
+                (_LOAD_WORD, 0, 0, _OFFSET_ARGS + 8 + 4),
+                (_JUMP_EQUAL, 1, 0, 0),
+                _REFUSE,
+                _ALLOW,
+            ],
+        ),
     ]
 
 

@@ -150,7 +150,6 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "membarrier": (324, 283),
     "arch_prctl": (158, None),
     "restart_syscall": (219, 128),
-    "rt_sigaction": (13, 134),
     "rt_sigprocmask": (14, 135),
     "rt_sigreturn": (15, 139),
     "rt_sigpending": (127, 136),
@@ -180,3 +179,4 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
 # prctl 157 167
 # prlimit64 302 261
 # socketpair 53 199
+# rt_sigaction 13 134
